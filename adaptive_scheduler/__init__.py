@@ -1,0 +1,1 @@
+"""The judgement: pure decisions about who gets how many GPUs."""

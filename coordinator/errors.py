@@ -1,0 +1,34 @@
+"""The errors of the coordinator. Library exceptions never leave their adapter: they become one of these.
+
+    ReshapeError
+      Rejected    the caller's fault: shown to the caller, word for word
+      Conflict    somebody else was first: read again
+      Transient   the outside world does not answer: try again later
+      Fatal       this job cannot go on: stop it and say why
+"""
+
+from __future__ import annotations
+
+
+class ReshapeError(Exception):
+    """A sentence for people is the first argument."""
+
+
+class Rejected(ReshapeError):
+    """The caller's fault. `status` is the HTTP status that fits."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Conflict(ReshapeError):
+    """A compare-and-set was lost, or the document exists already."""
+
+
+class Transient(ReshapeError):
+    """Not now; the same call may succeed later."""
+
+
+class Fatal(ReshapeError):
+    """Trying again will not help."""

@@ -1,0 +1,111 @@
+"""What the coordinator needs from the outside world. Adapters implement these; tests bring fakes.
+
+All ports are synchronous and may be called from any thread: decisions, the reconciler and the
+journal read as plain code, and a crash test is a plain exception. Only the HTTP edge is asynchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from sidecar.protocol import ShimStatus, StartCall, StopCall
+
+Doc = dict[str, Any]
+Key = Any  # `_id` as the user or we chose it: str, int, ObjectId
+
+
+class Store(Protocol):
+    """Documents in named tables. Each method is atomic for one document and durable on return.
+
+    Raises only `Conflict`, `Transient`, `Rejected` (`coordinator.errors`). `where` and `expect`
+    are equalities on top-level fields; None also matches a missing field, as MongoDB has it.
+    The rules for documents are those every server keeps (`reliability.md` 1): unique by `_id` only,
+    no `.` or `$` in keys, no NaN, times as numbers.
+    """
+
+    def get(self, table: str, key: Key) -> Doc | None: ...
+
+    def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
+        """In order of `_id` for keys of one type."""
+        ...
+
+    def insert(self, table: str, doc: Doc) -> None:
+        """`Conflict` if the `_id` is taken. A document without `_id` gets one."""
+        ...
+
+    def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        """Set top-level fields if `expect` still holds, and return the new document.
+
+        One round trip. `Conflict` when there is no such document or `expect` does not hold.
+        Adds 1 to `version` by itself. Fields not named stay as they are.
+        """
+        ...
+
+    def put(self, table: str, doc: Doc) -> None:
+        """Insert or replace as a whole."""
+        ...
+
+    def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
+        """`Conflict` when there is no such document or `expect` does not hold."""
+        ...
+
+    def append_events(self, events: Sequence[Doc]) -> None:
+        """One round trip for all. Each event carries its own increasing integer `_id`."""
+        ...
+
+    def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]: ...
+
+    def last_event(self) -> int:
+        """The highest event `_id`, 0 if there is none."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody inserted a job, or `seconds` passed; True if a change was seen.
+
+        Only a hint that saves waiting for the next poll. Stores that cannot watch just sleep.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Sidecars(Protocol):
+    """Signed calls to the sidecar of one launch. `Transient` when it does not answer,
+    `Conflict` when it has seen a higher generation, `Fatal` when it refuses for good."""
+
+    def status(self, url: str, key: bytes) -> ShimStatus: ...
+
+    def start(self, url: str, key: bytes, call: StartCall) -> ShimStatus: ...
+
+    def stop(self, url: str, key: bytes, call: StopCall) -> ShimStatus: ...
+
+
+class Platform(Protocol):
+    """Starts and removes launches; `local` (processes here) or `kubernetes`. All idempotent."""
+
+    def launch(self, doc: Doc) -> None:
+        """Ask for the launch of the job in `doc` (its `launch` number names it); returns at once."""
+        ...
+
+    def failure(self, doc: Doc) -> str | None:
+        """Why the launch last asked for has failed, as a sentence; None while it may still succeed."""
+        ...
+
+    def remove(self, doc: Doc) -> None:
+        """Ask for the removal of the launch; returns at once."""
+        ...
+
+    def gone(self, doc: Doc) -> bool:
+        """True only if it is certain that no process of this launch runs any more."""
+        ...
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds of a clock that never jumps and runs on while the machine sleeps (CLOCK_BOOTTIME)."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970, for records that people read."""
+        ...

@@ -1,0 +1,1 @@
+"""What lives beside a training process; imports nothing of the other packages."""

@@ -1,0 +1,173 @@
+"""Messages between coordinator, sidecar and shim, and how they are signed.
+
+The one module of the sidecar that other packages import. Pure: no I/O, no clock.
+
+Two wires use it:
+
+* HTTP between coordinator and sidecar, both ways, signed with the launch key (`reliability.md` 6).
+  The signature covers method, path and body; generation and command id are inside the body, so a
+  captured call is worth nothing under another generation. No timestamp: there is no clock to trust.
+* JSON lines on the Unix socket between sidecar and shim. The shim is a single file that cannot
+  import this module; `ShimStatus` is what it writes there (test: `tests/contract/test_shim_wire.py`).
+
+All times in seconds. Times named `*_at` are CLOCK_BOOTTIME of the machine that runs the job: only
+differences of them mean something to anybody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Literal
+
+import msgspec
+
+VERSION = 1
+
+HEADER_JOB = "X-Reshape-Job"
+HEADER_LAUNCH = "X-Reshape-Launch"
+HEADER_SIGNATURE = "X-Reshape-Signature"
+
+Trainer = Literal["none", "running", "stopping", "exited"]
+
+
+class Progress(msgspec.Struct, omit_defaults=True):
+    """How far training has come, as the trainer's own output says (`progress.py`)."""
+
+    iterations: int = 0  # global steps done since the job began, never going back across restarts
+    epochs: float = 0.0
+    total_iterations: int | None = None  # where the output tells it
+    value: float | None = None  # last evaluation value (loss, accuracy, ...)
+    value_name: str = ""
+    seconds_per_iteration: float | None = None  # mean over the last window of this generation
+    first_step_at: float | None = None  # first step of this generation
+    last_step_at: float | None = None  # newest step of this generation
+    previous_last_step_at: float | None = None  # newest step of the generation before
+
+
+class GpuReading(msgspec.Struct, omit_defaults=True):
+    """One GPU as seen by NVML or emulated."""
+
+    gpu_id: str
+    utilisation: float | None = None  # share of time busy, 0..1
+    memory_used: int | None = None  # bytes
+    memory_total: int | None = None  # bytes
+    healthy: bool = True
+    problem: str = ""
+
+
+class Usage(msgspec.Struct, omit_defaults=True):
+    """What the training process and its children use, from cgroup or /proc (`usage.py`)."""
+
+    cpu_cores: float | None = None  # mean over the last heartbeat interval
+    memory: int | None = None  # bytes resident
+
+
+class Checkpoint(msgspec.Struct, omit_defaults=True):
+    """The newest checkpoint that was verified against its manifest."""
+
+    name: str  # a plain name inside the job's checkpoint folder
+    step: int
+    generation: int
+
+
+class ShimStatus(msgspec.Struct, omit_defaults=True):
+    """What the shim knows: facts only, the coordinator judges them."""
+
+    version: int = VERSION
+    shim_pid: int = 0
+    trainer: Trainer = "none"
+    trainer_pid: int | None = None
+    generation: int = 0  # the highest one obeyed
+    gpu_ids: list[str] = []
+    command_id: str = ""  # the last command executed
+    stop_asked: bool = False  # whether SIGTERM was sent to this trainer
+    fenced: bool = False  # whether the lease ran out and stopped it
+    exit_code: int | None = None  # negative: the signal that ended it
+    exit_note: str = ""  # why it could not be started, or which processes had to be killed
+    output_tail: str = ""  # the end of its output, at most 2 KiB, once it exited badly
+    lease_deadline: float = 0.0
+    stop_at: float | None = None  # SIGTERM sent
+    exit_at: float | None = None  # last process of the trainer gone
+    spawn_at: float | None = None  # this trainer spawned
+
+
+class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Sidecar -> coordinator, `POST /v1/heartbeats`: every 5 s and at once when something changed."""
+
+    version: int = VERSION
+    job_id: str
+    launch: int
+    seq: int  # grows by one with each heartbeat of one sidecar process
+    url: str  # where this sidecar answers
+    sidecar_pid: int
+    shim: ShimStatus
+    progress: Progress = msgspec.field(default_factory=Progress)
+    gpus: list[GpuReading] = []
+    usage: Usage = msgspec.field(default_factory=Usage)
+    checkpoint: Checkpoint | None = None
+    checkpoint_at: float | None = None  # when that checkpoint was complete on disk
+    emulated: bool = False
+
+
+class HeartbeatReply(msgspec.Struct, omit_defaults=True):
+    """Coordinator -> sidecar. A renewal is worth `lease_s` from the moment the heartbeat was *sent*."""
+
+    seq: int
+    lease_s: float
+    grace_s: float
+    known: bool = True  # False: no such job or launch any more; stop training and end
+
+
+class StartCall(msgspec.Struct, kw_only=True):
+    """`POST /v1/start`. Argv, image and environment were fixed at launch and are not here."""
+
+    generation: int
+    command_id: str
+    gpu_ids: list[str]
+    checkpoint: str | None = None
+    lease_s: float = 300.0
+
+
+class StopCall(msgspec.Struct, kw_only=True):
+    """`POST /v1/stop`: SIGTERM, save, exit; SIGKILL after `grace_s`."""
+
+    generation: int
+    command_id: str
+    grace_s: float
+
+
+class CheckpointCall(msgspec.Struct, kw_only=True):
+    """`POST /v1/checkpoint`: save without exit, where the trainer's hook announced that it can."""
+
+    generation: int
+    command_id: str
+
+
+class Wish(msgspec.Struct, kw_only=True):
+    """An operator's `POST /v1/reshape {gpus}` or `/v1/signal {signal}`, forwarded to the coordinator."""
+
+    job_id: str
+    launch: int
+    gpus: int | None = None
+    signal: str | None = None
+
+
+def command_id(job_id: str, generation: int, verb: str) -> str:
+    """Derived, never stored: the same command asked twice has the same id (`reliability.md` 3)."""
+    return f"{job_id}:{generation}:{verb}"
+
+
+def launch_key(master: bytes, uid: str, launch: int) -> bytes:
+    """The key of one launch of one job. Nothing is stored: a wiped database locks nobody out."""
+    return hmac.new(master, f"{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
+
+
+def sign(key: bytes, method: str, path: str, body: bytes) -> str:
+    """HMAC-SHA256 over method, path and body, in hex. A reply is signed with method `REPLY`."""
+    return hmac.new(key, f"{method}\n{path}\n".encode() + body, hashlib.sha256).hexdigest()
+
+
+def signed(key: bytes, method: str, path: str, body: bytes, signature: str) -> bool:
+    """Whether `signature` fits; takes the same time whether it does or not."""
+    return hmac.compare_digest(sign(key, method, path, body).encode(), signature.encode("utf-8", "replace"))
