@@ -1,10 +1,10 @@
 """The errors of the coordinator. Library exceptions never leave their adapter: they become one of these.
 
-    ReshapeError
-      Rejected    the caller's fault: shown to the caller, word for word
-      Conflict    somebody else was first: read again
-      Transient   the outside world does not answer: try again later
-      Fatal       this job cannot go on: stop it and say why
+ReshapeError
+  Rejected    the caller's fault: shown to the caller, word for word
+  Conflict    somebody else was first: read again
+  Transient   the outside world does not answer: try again later
+  Fatal       this job cannot go on: stop it and say why
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ class ReshapeError(Exception):
 
 
 class Rejected(ReshapeError):
-    """The caller's fault. `status` is the HTTP status that fits."""
+    """The caller's fault. `status` is the HTTP status that fits, `problems` each thing that is wrong."""
 
-    def __init__(self, sentence: str, status: int = 400) -> None:
+    def __init__(self, sentence: str, status: int = 400, problems: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.status = status
+        self.problems = problems
+
+
+class Unauthorized(ReshapeError):
+    """Nobody we know, or not their job: always the same answer."""
 
 
 class Conflict(ReshapeError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from sidecar.protocol import ShimStatus, StartCall, StopCall
+from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall
 
 Doc = dict[str, Any]
 Key = Any  # `_id` as the user or we chose it: str, int, ObjectId
@@ -71,14 +71,17 @@ class Store(Protocol):
 
 
 class Sidecars(Protocol):
-    """Signed calls to the sidecar of one launch. `Transient` when it does not answer,
-    `Conflict` when it has seen a higher generation, `Fatal` when it refuses for good."""
+    """Signed calls to the sidecar of one launch; each answers with the shim's status.
 
-    def status(self, url: str, key: bytes) -> ShimStatus: ...
+    `Transient` when it does not answer, `Conflict` when it has seen a higher generation (its
+    heartbeats tell which), `Fatal` when it refuses for good.
+    """
 
-    def start(self, url: str, key: bytes, call: StartCall) -> ShimStatus: ...
+    def start(self, url: str, key: bytes, job: str, launch: int, call: StartCall) -> ShimStatus: ...
 
-    def stop(self, url: str, key: bytes, call: StopCall) -> ShimStatus: ...
+    def stop(self, url: str, key: bytes, job: str, launch: int, call: StopCall) -> ShimStatus: ...
+
+    def checkpoint(self, url: str, key: bytes, job: str, launch: int, call: CheckpointCall) -> ShimStatus: ...
 
 
 class Platform(Protocol):
@@ -98,6 +101,10 @@ class Platform(Protocol):
 
     def gone(self, doc: Doc) -> bool:
         """True only if it is certain that no process of this launch runs any more."""
+        ...
+
+    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes of the trainer's output from byte `offset`, and the offset after them."""
         ...
 
 

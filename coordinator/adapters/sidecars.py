@@ -1,0 +1,72 @@
+"""Signed HTTP calls to sidecars. Every answer must be signed too, or it is not believed."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from coordinator.errors import Conflict, Fatal, Transient
+from sidecar.protocol import (
+    HEADER_JOB,
+    HEADER_LAUNCH,
+    HEADER_SIGNATURE,
+    CheckpointCall,
+    ShimStatus,
+    StartCall,
+    StopCall,
+    sign,
+    signed,
+)
+
+TIMEOUT_S = 5.0
+ANSWER_MAX = 65_536
+
+
+class HttpSidecars:
+    """One short connection per call: a reshape makes two, and a sidecar may be gone at any time."""
+
+    def start(self, url: str, key: bytes, job: str, launch: int, call: StartCall) -> ShimStatus:
+        return self._post(url, key, job, launch, "/v1/start", call)
+
+    def stop(self, url: str, key: bytes, job: str, launch: int, call: StopCall) -> ShimStatus:
+        return self._post(url, key, job, launch, "/v1/stop", call)
+
+    def checkpoint(self, url: str, key: bytes, job: str, launch: int, call: CheckpointCall) -> ShimStatus:
+        return self._post(url, key, job, launch, "/v1/checkpoint", call)
+
+    def _post(self, url: str, key: bytes, job: str, launch: int, path: str, call: Any) -> ShimStatus:
+        body = msgspec.json.encode(call)
+        headers = {
+            HEADER_JOB: job, HEADER_LAUNCH: str(launch), HEADER_SIGNATURE: sign(key, "POST", path, body),
+            "Content-Type": "application/json",
+        }  # fmt: skip
+        status, answer, signature = _ask(url, path, body, headers)
+        if status == 409:
+            raise Conflict(f"the sidecar of job {job} has seen a higher generation: {_text(answer)}")
+        if status in (502, 503, 504):
+            raise Transient(f"the sidecar of job {job} cannot act now: {_text(answer)}")
+        if status != 200:
+            raise Fatal(f"the sidecar of job {job} refused {path} ({status}): {_text(answer)}")
+        if not signed(key, "REPLY", path, answer, signature):
+            raise Transient(f"the answer of job {job}'s sidecar to {path} is not signed with its launch key")
+        return msgspec.json.decode(answer, type=ShimStatus)
+
+
+def _ask(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read(ANSWER_MAX), response.getheader(HEADER_SIGNATURE) or ""
+    except (OSError, http.client.HTTPException) as error:
+        raise Transient(f"the sidecar at {url} does not answer: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+def _text(answer: bytes) -> str:
+    return answer[:300].decode("utf-8", "replace")

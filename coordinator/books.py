@@ -1,0 +1,136 @@
+"""The coordinator's books: jobs and GPUs in memory, every change written to the store first.
+
+The store is the truth; this is a copy that saves reading it at each step. Each write is a
+compare-and-set on the version that was looked at, and what comes back replaces the copy. Who loses
+such a race reads the one document again and gets `Conflict`.
+
+Jobs are found by `closed`: missing = new, False = ours and not at rest, True = finished with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.ports import Doc, Store
+
+
+class Books:
+    """Thread-safe. Records are immutable; a reader keeps a consistent picture by copying the maps."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._jobs: dict[str, JobRecord] = {}
+        self._gpus: dict[str, GpuRecord] = {}
+        self._deleted: set[str] = set()  # jobs whose document the user deleted: kept here until they are at rest
+
+    # reading
+
+    def jobs(self) -> dict[str, JobRecord]:
+        """All accepted jobs that are not closed, by id."""
+        with self._lock:
+            return dict(self._jobs)
+
+    def gpus(self) -> dict[str, GpuRecord]:
+        with self._lock:
+            return dict(self._gpus)
+
+    def job(self, job_id: str) -> JobRecord | None:
+        return self._jobs.get(job_id)
+
+    def refresh(self) -> list[JobRecord]:
+        """Read the store again. Returns documents that intake has not let in (yet).
+
+        A deleted document of ours is a cancellation (`reliability.md` 7, row 17).
+        """
+        new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
+        ours = {j.id: j for j in map(JobRecord, self.store.list("jobs", {"closed": False}))}
+        gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
+        with self._lock:
+            for job_id, job in self._jobs.items():
+                if job_id not in ours and not job.doc.get("closed"):
+                    self._deleted.add(job_id)
+                    ours[job_id] = JobRecord({**job.doc, "cancel": True})
+            self._jobs = {k: self._newer(self._jobs.get(k), j) for k, j in ours.items()}
+            self._gpus = {g.id: self._newer_gpu(self._gpus.get(g.id), g) for g in gpus}
+        return new
+
+    @staticmethod
+    def _newer(old: JobRecord | None, read: JobRecord) -> JobRecord:
+        """A write may have overtaken the listing."""
+        return old if old is not None and _version(old.doc) > _version(read.doc) else read
+
+    @staticmethod
+    def _newer_gpu(old: GpuRecord | None, read: GpuRecord) -> GpuRecord:
+        return old if old is not None and _version(old.doc) > _version(read.doc) else read
+
+    # writing
+
+    def write_job(self, job: JobRecord, changes: Mapping[str, Any], op: str) -> JobRecord:
+        """Persist `changes` if the job is still at the version in `job`."""
+        if job.id in self._deleted:
+            return self._keep_job(JobRecord({**job.doc, **changes}))
+        expect = {"version": job.doc.get("version")}
+        last_op = f"{op}:{_version(job.doc)}"
+        try:
+            doc = self.store.update("jobs", job.key, expect, {**changes, "last_op": last_op})
+        except (Conflict, Transient) as error:
+            doc = self._reread("jobs", job.key, last_op, error)
+        return self._keep_job(JobRecord(doc))
+
+    def write_gpu(self, gpu: GpuRecord, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> GpuRecord:
+        """Claim, free or mark one GPU: the filter holds what the change relies on."""
+        last_op = f"gpu:{_version(gpu.doc)}:{changes.get('job_id')}"
+        try:
+            doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
+        except (Conflict, Transient) as error:
+            doc = self._reread("gpus", gpu.doc["_id"], last_op, error)
+        record = GpuRecord(doc)
+        with self._lock:
+            self._gpus[record.id] = record
+        return record
+
+    def _reread(self, table: str, key: Any, last_op: str, error: ReshapeError) -> Doc:
+        """The outcome is unknown or the race lost: only reading tells (never blindly again)."""
+        doc = self.store.get(table, key)
+        if doc is not None and doc.get("last_op") == last_op:
+            return doc
+        with self._lock:
+            if doc is not None and table == "jobs":
+                record = JobRecord(doc)
+                self._jobs[record.id] = record
+            elif doc is not None:
+                self._gpus[str(doc["_id"])] = GpuRecord(doc)
+        raise error
+
+    def _keep_job(self, job: JobRecord) -> JobRecord:
+        with self._lock:
+            if job.doc.get("closed"):
+                self._jobs.pop(job.id, None)
+                self._deleted.discard(job.id)
+            else:
+                self._jobs[job.id] = job
+        return job
+
+    def admit(self, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
+        """Let a new document in, or mark what is wrong with it."""
+        doc = self.store.update("jobs", job.key, {"version": job.doc.get("version")}, changes)
+        record = JobRecord(doc)
+        return self._keep_job(record) if record.doc.get("closed") is False else record
+
+    def register_gpus(self, docs: Iterable[Doc]) -> None:
+        """Make the GPUs known that a node has; those known already keep their state."""
+        for doc in docs:
+            try:
+                self.store.insert("gpus", doc)
+            except Conflict:
+                continue
+
+
+def _version(doc: Mapping[str, Any]) -> int:
+    version = doc.get("version")
+    return version if isinstance(version, int) else 0

@@ -1,0 +1,53 @@
+"""The coordinator's settings: read once at the start, then frozen. A bad value stops the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+CLOCK_DRIFT = 0.01  # the greatest rate by which two machines' clocks may differ (`reliability.md` 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Times in seconds. Defaults are those of `reliability.md` 5 and `algorithms.md` 1.9."""
+
+    heartbeat_s: float = 5.0
+    """How often a sidecar reports without being asked."""
+    lease_s: float = 300.0
+    """L: how long a job may train without an answered heartbeat. Kubernetes' own node-lost time."""
+    grace_s: float = 20.0
+    """G: how long a trainer may take to save after SIGTERM before it is killed."""
+    kill_s: float = 10.0
+    """K: how long killing may take after that."""
+    poll_s: float = 5.0
+    """How often the store is read for new, edited and deleted jobs, and the scheduler asked again."""
+    init_timeout_s: float = 300.0
+    """How long a launch may take until its sidecar reports."""
+    first_step_timeout_s: float = 30.0
+    """A trainer that shows no progress for so long, but lives, counts as running."""
+    retries: int = 3
+    """How often a job whose trainer crashed is started again before it has failed."""
+    retry_s: float = 1.0
+    """Pause before the first such start; doubles each time."""
+    term_s: float = 15.0
+    """T: how long a coordinator acts after it last renewed its term."""
+    reshape_by: str = "sidecar"
+    """`sidecar`: in the living launch. `relaunch`: stop, remove and launch again (seed 004's
+    termination baseline; what the recreate device mode does)."""
+    early_initialization: bool = True
+    """Whether a newcomer is brought up while its victim still trains (seed 004, III-A)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+                raise ValueError(f"{field.name} must be greater than 0, not {value!r}")
+        if self.reshape_by not in ("sidecar", "relaunch"):
+            raise ValueError(f"reshape_by must be `sidecar` or `relaunch`, not {self.reshape_by!r}")
+        if self.lease_s <= self.grace_s:
+            raise ValueError(f"lease_s ({self.lease_s}) must be longer than grace_s ({self.grace_s})")
+
+    @property
+    def wait_out_s(self) -> float:
+        """How long after its last handled heartbeat a silent launch has certainly fenced itself."""
+        return (self.lease_s + self.kill_s) * (1 + CLOCK_DRIFT)

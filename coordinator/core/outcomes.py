@@ -1,0 +1,120 @@
+"""How a job's operation or life ends: the writes, and the sentence that says why.
+
+Pure; called by `lifecycle` only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.core import states as s
+from coordinator.core.steps import Step, WriteJob
+from coordinator.core.world import World
+from sidecar.protocol import ShimStatus
+
+LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is counted as the first
+
+
+def finished(w: World) -> bool:
+    """Exit code 0 is done, unless it was asked to stop and its length says there is more to do."""
+    if w.lost or w.shim.trainer != "exited" or w.shim.exit_code != 0:
+        return False
+    if not w.shim.stop_asked or w.seen is None:
+        return True
+    total = w.job.iterations or w.seen.progress.total_iterations
+    return total is None or w.seen.progress.iterations >= total
+
+
+def ended_by_itself(w: World) -> Step:
+    """The trainer is gone though nobody stopped it (or the lease did)."""
+    if finished(w):
+        return completed(w)
+    if w.shim.fenced:
+        return restart(w, "was out of the coordinator's reach longer than its lease; goes on from its checkpoint")
+    if w.shim.stop_asked:
+        return restart(w, "had been stopped; goes on from its checkpoint")
+    why = _exit_sentence(w.shim)
+    if w.shim.exit_code in (126, 127) and w.shim.exit_note:
+        return failed(w, why)
+    ran = (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0)
+    tries = 0 if ran > LONG_RUN_S else w.job.retries
+    if tries >= w.config.retries:
+        return failed(w, f"{why}; gave up after {tries + 1} tries")
+    return restart(w, f"{why}; starts again from its checkpoint", tries + 1)
+
+
+def _exit_sentence(shim: ShimStatus) -> str:
+    lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
+    code = shim.exit_code or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last = f": {lines[-1][:300]}" if lines else ""
+    return shim.exit_note or f"the training process {how}{last}"
+
+
+def restart(w: World, why: str, retries: int | None = None) -> Step:
+    """Begin a restart on the same GPUs, under the next generation."""
+    generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
+    have = [g for g in w.job.gpu_ids if g in w.gpus and w.gpus[g].job == w.job.id and not w.gpus[g].faulty]
+    if not have or len(have) not in w.job.optional:
+        return requeue(w, why)
+    count = w.job.retries if retries is None else retries
+    pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
+    reshape = {"kind": "restart", "from": list(w.job.gpu_ids), "to": have, "generation": generation, "at": w.wall}
+    changes = {
+        "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
+        **progress(w),
+    }  # fmt: skip
+    return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
+
+
+def undo(w: World, why: str, retries: int | None = None) -> Step:
+    """Back to how it was before the operation began; only while the shim has not obeyed a stop."""
+    if w.op.kind == "reshape" and w.job.generation < w.op.generation:
+        message = f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
+        changes: dict[str, Any] = {"state": s.RUNNING, "reshape": None, "message": message}
+        return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+    if w.op.kind == "restart" and w.job.generation < w.op.generation:
+        return requeue(w, why)
+    return requeue(w, why, retries)
+
+
+def requeue(w: World, why: str, retries: int | None = None) -> Step:
+    """Back into the queue; the checkpoint stays, GPUs and launch are given up."""
+    count = w.job.retries if retries is None else retries
+    changes = {
+        "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
+        "retries": count, "retry_ts": w.wall + (0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)),
+    }  # fmt: skip
+    return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+
+
+def completed(w: World) -> Step:
+    total = w.job.iterations
+    done = max(w.job.iterations_done, w.seen.progress.iterations if w.seen else 0)
+    short = total is not None and 0 < done < total
+    return end(w, s.COMPLETED, f"ended by itself after {done} of {total} iterations" if short else "completed")
+
+
+def failed(w: World, why: str) -> Step:
+    return end(w, s.FAILED, why)
+
+
+def end(w: World, state: str, message: str) -> Step:
+    changes = {
+        "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
+        **progress(w),
+    }  # fmt: skip
+    return WriteJob(state, changes, {"type": state, "sentence": message})
+
+
+def progress(w: World) -> dict[str, Any]:
+    """What is known of the training, to be written together with a change of state."""
+    if w.seen is None:
+        return {}
+    p, found = w.seen.progress, w.seen.checkpoint
+    known: dict[str, Any] = {"iters_done": max(w.job.iterations_done, p.iterations), "epochs_done": p.epochs}
+    if p.value is not None:
+        known |= {"value": p.value, "value_name": p.value_name}
+    if found is not None:
+        known["checkpoint"] = {"name": found.name, "step": found.step, "generation": found.generation}
+    return known

@@ -1,0 +1,207 @@
+"""Typed views of the documents in the store. Reading never fails: a strange value reads as absent.
+
+Documents keep the user's own types (`job_id` may be 3 or "3"); inside the coordinator a job is
+named by `JobRecord.id`, its `job_id` as a string.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+Doc = dict[str, Any]
+
+
+def name(value: object) -> str | None:
+    """A job or GPU id as a string; None stays None."""
+    return None if value is None else str(value)
+
+
+def number(value: object, least: float = 0.0) -> float | None:
+    """A finite number of at least `least`, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value >= least else None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The one operation under way on a job: its `reshape` field (`reliability.md` 3).
+
+    `kind` is start, reshape or restart; `peer` the newcomer that waits for this victim, or the
+    victim that this newcomer waits for; `how` is `in place` or `relaunch`.
+    """
+
+    doc: Doc
+
+    @property
+    def kind(self) -> str:
+        return str(self.doc.get("kind", "reshape"))
+
+    @cached_property
+    def to(self) -> tuple[str, ...]:
+        return tuple(str(g) for g in self.doc.get("to") or ())
+
+    @cached_property
+    def origin(self) -> tuple[str, ...]:
+        return tuple(str(g) for g in self.doc.get("from") or ())
+
+    @property
+    def generation(self) -> int:
+        return int(self.doc.get("generation") or 0)
+
+    @property
+    def peer(self) -> str | None:
+        return name(self.doc.get("for") if self.kind == "reshape" else self.doc.get("victim"))
+
+    @property
+    def how(self) -> str:
+        return str(self.doc.get("how", "in place"))
+
+    @property
+    def decision(self) -> str | None:
+        return name(self.doc.get("decision"))
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One row of the job table."""
+
+    doc: Doc
+
+    @property
+    def key(self) -> Any:
+        return self.doc["_id"]
+
+    @cached_property
+    def id(self) -> str:
+        return str(self.raw_id)
+
+    @property
+    def raw_id(self) -> Any:
+        """As the user wrote it; the document's own `_id` where none was given."""
+        job_id = self.doc.get("job_id")
+        return str(self.doc["_id"]) if job_id is None else job_id
+
+    @property
+    def state(self) -> str:
+        return str(self.doc.get("state"))
+
+    @property
+    def accepted(self) -> bool:
+        """Whether intake has let it in."""
+        return bool(self.doc.get("uid")) and not self.doc.get("problems")
+
+    @property
+    def uid(self) -> str:
+        return str(self.doc.get("uid", ""))
+
+    @property
+    def generation(self) -> int:
+        return int(number(self.doc.get("generation")) or 0)
+
+    @property
+    def launch(self) -> int:
+        return int(number(self.doc.get("launch")) or 0)
+
+    @property
+    def node(self) -> str | None:
+        return name(self.doc.get("node"))
+
+    @property
+    def job_type(self) -> str:
+        return str(self.doc.get("job_type"))
+
+    @cached_property
+    def gpu_ids(self) -> tuple[str, ...]:
+        ids = self.doc.get("gpu_ids")
+        return tuple(str(g) for g in ids) if isinstance(ids, list | tuple) else ()
+
+    @cached_property
+    def optional(self) -> tuple[int, ...]:
+        counts = self.doc.get("optional_num_gpus")
+        return tuple(sorted({int(n) for n in counts})) if isinstance(counts, list | tuple) else ()
+
+    @cached_property
+    def operation(self) -> Operation | None:
+        doc = self.doc.get("reshape")
+        return Operation(doc) if isinstance(doc, dict) else None
+
+    @property
+    def cancel(self) -> bool:
+        return bool(self.doc.get("cancel"))
+
+    @property
+    def wanted(self) -> int | None:
+        wanted = number(self.doc.get("wanted"), 1)
+        return None if wanted is None else int(wanted)
+
+    @property
+    def retries(self) -> int:
+        return int(number(self.doc.get("retries")) or 0)
+
+    @property
+    def retry_ts(self) -> float:
+        return number(self.doc.get("retry_ts")) or 0.0
+
+    @property
+    def submit_ts(self) -> float:
+        return number(self.doc.get("submit_ts")) or 0.0
+
+    @property
+    def iterations_done(self) -> int:
+        return int(number(self.doc.get("iters_done")) or 0)
+
+    @property
+    def iterations(self) -> int | None:
+        """The job's whole length: given, or epochs x ceil(dataset / batch) (1.5)."""
+        given = number(self.doc.get("iterations"), 1)
+        if given is not None:
+            return int(given)
+        epochs, size, batch = (number(self.doc.get(f), 1) for f in ("epochs", "dataset_size", "batch_size"))
+        if epochs is None or size is None or batch is None:
+            return None
+        return int(epochs) * math.ceil(size / batch)
+
+    @property
+    def reshape_exit_codes(self) -> frozenset[int]:
+        """Exit codes that mean `stopped for reshape` (`ecosystem.md` 5.2)."""
+        codes = self.doc.get("reshape_exit_codes")
+        return frozenset(codes) if isinstance(codes, list | tuple) else frozenset({42, 75, 143, -15})
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """One row of the GPU table."""
+
+    doc: Doc
+
+    @property
+    def id(self) -> str:
+        return str(self.doc["_id"])
+
+    @property
+    def state(self) -> str:
+        return str(self.doc.get("state"))
+
+    @property
+    def node(self) -> str:
+        return str(self.doc.get("node"))
+
+    @property
+    def gpu_type(self) -> str:
+        return str(self.doc.get("gpu_type"))
+
+    @property
+    def job(self) -> str | None:
+        return name(self.doc.get("job_id"))
+
+    @property
+    def held_by(self) -> str | None:
+        return name(self.doc.get("held_by"))
+
+    @property
+    def faulty(self) -> bool:
+        return self.state == "faulty"

@@ -1,0 +1,233 @@
+"""Everything that callers may ask of the coordinator: `coordinator.http.facade.Facade` made true."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from adaptive_scheduler.profiles import Profiles
+from coordinator import views
+from coordinator.core import intake
+from coordinator.core import states as s
+from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.errors import Conflict, Fatal, Rejected
+from coordinator.listening import Listening
+from coordinator.ports import Doc
+from coordinator.service import Coordinator
+from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
+
+View = dict[str, Any]
+
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
+
+
+class Desk:
+    """Thread-safe; every method may be called from any thread and is quick."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        self._listening = Listening(coordinator, self.wish)
+
+    # jobs
+
+    def submit(self, doc: View) -> View:
+        """Insert a job document, as anybody with access to the store could."""
+        doc = {"state": s.SUBMITTED, **doc}
+        found = intake.problems(doc)
+        if found:
+            raise Rejected("the job was not accepted: " + "; ".join(found), problems=tuple(found))
+        if "job_id" not in doc:
+            doc["job_id"] = f"job-{secrets.token_hex(4)}"
+        if self._find(str(doc["job_id"])) is not None:
+            raise Rejected(f"job_id {doc['job_id']!r} belongs to another job; choose another one", 409)
+        try:
+            self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc})
+        except Conflict:
+            raise Rejected(f"job_id {doc['job_id']!r} belongs to another job; choose another one", 409) from None
+        self._c.telling.wake.set()
+        return self._view(JobRecord({"_id": str(doc["job_id"]), **doc}))
+
+    def jobs(self, include_ended: bool) -> list[View]:
+        records = {str(doc["_id"]): JobRecord(doc) for doc in self._c.store.list("jobs", {"closed": None})}
+        records |= {str(j.key): j for j in self._c.books.jobs().values()}
+        if include_ended:
+            for doc in self._c.store.list("jobs", {"closed": True}):
+                records.setdefault(str(doc["_id"]), JobRecord(doc))
+        ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
+        return [self._view(j) for j in ordered if include_ended or j.state not in s.ENDED]
+
+    def job(self, job_id: str) -> View:
+        return self._view(self._get(job_id))
+
+    def cancel(self, job_id: str) -> View:
+        job = self._get(job_id)
+        if job.state in s.ENDED:
+            return self._view(job)
+        changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
+        for _ in range(5):
+            try:
+                job = self._c.books.write_job(self._get(job_id), changes, "cancel")
+                break
+            except Conflict:
+                continue
+        self._c.queue.add(job.id)
+        self._c.telling.wake.set()
+        return self._view(job)
+
+    def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
+        """An operator's wish; it becomes a decision like any other."""
+        job = self._get(job_id)
+        if job.state in s.ENDED or not job.accepted:
+            raise Rejected(f"job {job_id} is {job.state}: nothing to change", 409)
+        if signal is not None:
+            return self._signal(job, signal)
+        if gpus is not None and gpus not in job.optional:
+            raise Rejected(f"job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}")
+        decision_id = f"{job.id}-w{job.doc.get('version')}"
+        asked = f"an operator asked for {gpus} GPUs" if gpus else "an operator gave the GPU count back to the scheduler"
+        self._note(decision_id, job, "wish", asked)
+        self._c.books.write_job(job, {"wanted": gpus, "wish_id": decision_id}, "wish")
+        self._c.telling.wake.set()
+        return {"decision_id": decision_id}
+
+    def _signal(self, job: JobRecord, signal: str) -> View:
+        beat = self._c.reports.of(job)
+        if signal != "checkpoint":
+            raise Rejected(f"the signals are `checkpoint` (save and go on), not {signal!r}; to end a job, cancel it")
+        if beat is None or beat.shim.trainer != "running":
+            raise Rejected(f"job {job.id} is not training now", 409)
+        decision_id = f"{job.id}-s{beat.seq}"
+        key = launch_key(self._c.master_key, job.uid, job.launch)
+        call = CheckpointCall(
+            generation=job.generation, command_id=command_id(job.id, job.generation, f"checkpoint-{beat.seq}")
+        )
+        try:
+            self._c.sidecars.checkpoint(beat.url, key, job.id, job.launch, call)
+        except (Conflict, Fatal) as refused:
+            raise Rejected(str(refused), 409) from None
+        self._note(decision_id, job, "signal", "an operator asked for a checkpoint")
+        return {"decision_id": decision_id}
+
+    def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
+        """A decision that an operator made."""
+        doc = {"_id": decision_id, "job_id": job.raw_id, "at": self._c.clock.wall(), "kind": kind, "candidates": []}
+        self._c.store.put("decisions", {**doc, "algorithm": "operator", "sentence": sentence})
+
+    def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
+        return self._c.platform.output(self._get(job_id).doc, offset, limit)
+
+    def _find(self, job_id: str) -> JobRecord | None:
+        known = self._c.books.job(job_id)
+        if known is not None:
+            return known
+        candidates: list[Any] = [job_id, *([int(job_id)] if job_id.isdecimal() else [])]
+        found = [JobRecord(doc) for raw in candidates for doc in self._c.store.list("jobs", {"job_id": raw})]
+        found += [JobRecord(doc) for raw in candidates if (doc := self._c.store.get("jobs", raw)) is not None]
+        return min(found, key=lambda j: not j.accepted, default=None)
+
+    def _get(self, job_id: str) -> JobRecord:
+        job = self._find(job_id)
+        if job is None:
+            raise Rejected(f"there is no job {job_id!r}", 404)
+        return job
+
+    def _view(self, job: JobRecord) -> View:
+        gpus = self._c.books.gpus()
+        node_gpus = [g for g in gpus.values() if job.node in (None, g.node)]
+        emulated = any(g.doc.get("emulated") for g in node_gpus)
+        return views.job_view(job, self._c.reports.of(job), self._c.batches.stored.get(job.id, {}), emulated)
+
+    # GPUs, decisions, events, profiles
+
+    def gpus(self) -> list[View]:
+        readings = {g.gpu_id: g for beat in self._c.reports.all().values() for g in beat.gpus}
+        stored = self._c.batches.gpu_rows()
+        ordered = sorted(self._c.books.gpus().values(), key=lambda g: (g.node, g.doc.get("index", 0), g.id))
+        return [self._gpu_view(g, readings, stored) for g in ordered]
+
+    @staticmethod
+    def _gpu_view(gpu: GpuRecord, readings: Mapping[str, GpuReading], stored: Mapping[str, Doc]) -> View:
+        in_use = gpu.held_by is not None
+        return views.gpu_view(gpu, readings.get(gpu.id) if in_use else None, stored.get(gpu.id, {}) if in_use else {})
+
+    def nodes(self) -> list[View]:
+        nodes: dict[str, View] = {}
+        for gpu in self.gpus():
+            node = nodes.setdefault(
+                gpu["node"], {"node": gpu["node"], "gpu_type": gpu["gpu_type"], "gpus": 0, "idle": 0, "emulated": False}
+            )
+            node["gpus"] += 1
+            node["idle"] += gpu["state"] == s.IDLE
+            node["emulated"] = node["emulated"] or gpu["emulated"]
+        return [nodes[name] for name in sorted(nodes)]
+
+    def decisions(self, job_id: str | None, limit: int) -> list[View]:
+        where = None if job_id is None else {"job_id": self._get(job_id).raw_id}
+        found = sorted(self._c.store.list("decisions", where), key=lambda d: (d.get("at", 0), d["_id"]), reverse=True)
+        return [_decision_view(doc) for doc in found[:limit]]
+
+    def decision(self, decision_id: str) -> View:
+        doc = self._c.store.get("decisions", decision_id)
+        if doc is None:
+            raise Rejected(f"there is no decision {decision_id!r}", 404)
+        return _decision_view(doc)
+
+    def events_after(self, seq: int, limit: int) -> list[View]:
+        return self._c.journal.after(seq, limit)
+
+    def last_event(self) -> int:
+        return self._c.journal.last()
+
+    def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._c.journal.listen(callback)
+
+    def profiles(self, table: str) -> list[View]:
+        return [{k: v for k, v in row.items() if k != "version"} for row in self._c.store.list(_table(table))]
+
+    def import_profiles(self, table: str, rows: list[View]) -> int:
+        """All or none. A row's key is made from what it describes, so importing again replaces."""
+        keyed = [_profile_row(_table(table), row, number) for number, row in enumerate(rows, 1)]
+        arguments: dict[str, list[View]] = {t: [] for t in PROFILE_TABLES} | {table: keyed}
+        bad = Profiles.from_rows(arguments["speed_profiles"], arguments["overheads"], arguments["accuracy_profiles"])
+        if bad.problems:
+            raise Rejected("no row was imported: " + "; ".join(bad.problems[:5]), problems=bad.problems[:50])
+        for row in keyed:
+            self._c.store.put(table, row)
+        self._c.telling.wake.set()
+        return len(keyed)
+
+    # sidecars
+
+    def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._listening.heartbeat(job_id, launch, raw, signature)
+
+    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._listening.wished(job_id, launch, raw, signature)
+
+    # the coordinator itself
+
+    def health(self) -> View:
+        ok, trouble = self._c.healthy, self._c.trouble
+        return {"ok": ok, "sentence": "all is well" if ok else trouble or "this coordinator does not act now"}
+
+    def metrics(self) -> bytes:
+        return self._c.metrics.text(self._c.books.jobs().values(), self._c.books.gpus().values())
+
+
+def _table(name: str) -> str:
+    if name not in PROFILE_TABLES:
+        raise Rejected(f"there is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}", 404)
+    return name
+
+
+def _profile_row(table: str, row: View, number: int) -> View:
+    if not isinstance(row, dict):
+        raise Rejected(f"row {number} is not an object")
+    parts = [row.get(f) for f in ("job_type", "gpu_type", "num_gpus", "iterations") if f in row]
+    row = {**row, "origin": row.get("origin") or "imported"}
+    return {**row, "_id": "|".join(map(str, [*parts, row["origin"]]))}
+
+
+def _decision_view(doc: Doc) -> View:
+    return {"decision_id": doc["_id"], **{k: v for k, v in doc.items() if k not in ("_id", "version", "last_op")}}

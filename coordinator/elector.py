@@ -1,0 +1,98 @@
+"""One acting coordinator per store, by compare-and-set on one document.
+
+Election is for economy: safety comes from versions and generations. Only locally observed time
+counts: a successor takes the term after seeing it unchanged for T(1 + drift). On the machine of a
+holder whose process is gone there is nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.config import CLOCK_DRIFT
+from coordinator.errors import Conflict
+from coordinator.ports import Clock, Doc, Store
+
+TERM = "coordinator"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process, named so that another one can tell whether it still lives."""
+
+    machine: str  # boot id of the machine
+    pid: int
+    started: str  # clock ticks after boot at which the process began
+
+    @classmethod
+    def of_process(cls, pid: int) -> Holder:
+        """Raises OSError if there is no such process."""
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return cls(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), pid, stat[19])
+
+    def as_doc(self) -> Doc:
+        return {"machine": self.machine, "pid": self.pid, "started": self.started}
+
+
+class Elector:
+    """Call `try_to_lead` again and again, at least every T/3."""
+
+    def __init__(self, store: Store, clock: Clock, term_s: float, me: Holder) -> None:
+        self._store, self._clock, self._term_s, self._me = store, clock, term_s, me
+        self._version: int | None = None
+        self._seen: tuple[object, float] = (None, 0.0)
+        self._renewed_at = float("-inf")
+
+    @property
+    def leads(self) -> bool:
+        """Whether the own term was renewed within T: who could not, stops acting."""
+        return self._clock.now() - self._renewed_at < self._term_s
+
+    def try_to_lead(self) -> bool:
+        """Take or renew the term. `Transient` errors of the store pass through."""
+        asked_at = self._clock.now()
+        doc = self._store.get("terms", TERM)
+        try:
+            if doc is None:
+                self._store.insert("terms", {"_id": TERM, "version": 1, **self._me.as_doc()})
+            elif self._mine(doc) or self._vacant(doc):
+                expect = {"version": doc.get("version")}
+                self._store.update("terms", TERM, expect, {**self._me.as_doc(), "released": False})
+            else:
+                return False
+        except Conflict:
+            return False
+        self._renewed_at = asked_at
+        return True
+
+    def resign(self) -> None:
+        """Let a successor begin at once."""
+        doc = self._store.get("terms", TERM)
+        if doc is not None and self._mine(doc):
+            self._store.update("terms", TERM, {"version": doc.get("version")}, {"released": True})
+        self._renewed_at = float("-inf")
+
+    def holder(self) -> str:
+        """Who leads, for a sentence."""
+        doc = self._store.get("terms", TERM) or {}
+        return f"process {doc.get('pid')}"
+
+    def _mine(self, doc: Doc) -> bool:
+        return {k: doc.get(k) for k in self._me.as_doc()} == self._me.as_doc()
+
+    def _vacant(self, doc: Doc) -> bool:
+        if doc.get("released") or self._dead(doc):
+            return True
+        now = self._clock.now()
+        if self._seen[0] != doc.get("version"):
+            self._seen = (doc.get("version"), now)
+        return now - self._seen[1] > self._term_s * (1 + CLOCK_DRIFT)
+
+    def _dead(self, doc: Doc) -> bool:
+        if doc.get("machine") != self._me.machine:
+            return False
+        try:
+            return Holder.of_process(int(doc["pid"])).started != doc.get("started")
+        except (OSError, KeyError, ValueError):
+            return True

@@ -1,0 +1,46 @@
+"""Writing heartbeats to the store in batches: one document for up to 1,000 jobs, replaced each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator.books import Books
+from coordinator.ports import Clock, Doc, Store
+from coordinator.reports import Reports
+from coordinator.views import heartbeat_row
+
+BATCH = 1_000
+TABLE = "heartbeats"
+
+
+class HeartbeatBatches:
+    """`flush` is called by one thread; the stored rows are what is known right after a restart."""
+
+    def __init__(self, store: Store, reports: Reports, books: Books, clock: Clock) -> None:
+        self._store, self._reports, self._books, self._clock = store, reports, books, clock
+        self._written: list[list[Doc]] = []
+        self.stored: dict[str, Doc] = {
+            str(row["job_id"]): row for batch in store.list(TABLE) for row in batch.get("rows", ())
+        }
+
+    def flush(self) -> None:
+        """One round trip per 1,000 jobs that report; none where nothing is new."""
+        beats, wall = self._reports.all(), self._clock.wall()
+        rows = [
+            heartbeat_row(job, beats[job_id], wall) for job_id, job in self._books.jobs().items() if job_id in beats
+        ]
+        batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
+        for number in range(max(len(batches), len(self._written))):
+            batch = batches[number] if number < len(batches) else []
+            before = self._written[number] if number < len(self._written) else None
+            if before is None or _without_time(batch) != _without_time(before):
+                self._store.put(TABLE, {"_id": f"batch-{number}", "rows": batch})
+        self._written = batches
+        self.stored = {str(row["job_id"]): row for row in rows}
+
+    def gpu_rows(self) -> Mapping[str, Doc]:
+        return {g["gpu_id"]: g for row in self.stored.values() for g in row.get("gpus", ())}
+
+
+def _without_time(rows: list[Doc]) -> list[Doc]:
+    return [{k: v for k, v in row.items() if k != "at"} for row in rows]

@@ -1,0 +1,72 @@
+"""Learning from what ran: seconds per iteration and overheads, written back as rows of origin `measured`.
+
+Kept in memory until `flush`, so that learning costs no round trip while jobs are being changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from adaptive_scheduler.profiles import MEASURED, Profiles
+from coordinator.ports import Doc, Store
+
+LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
+NEW_SHARE = 0.5  # weight of the newest overhead against what was known
+OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
+
+
+class Learner:
+    """Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[str, str], Doc] = {}  # (table, _id) -> the row as last written or about to be
+        self._changed: set[tuple[str, str]] = set()
+
+    def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
+        """One job of this type takes `seconds` per iteration on so many GPUs."""
+        key = ("speed_profiles", f"{job_type}|{gpu_type}|{num_gpus}|{MEASURED}")
+        with self._lock:
+            old = self._rows.get(key)
+            if old is not None and abs(old["seconds_per_iteration"] / seconds - 1) < LEAST_CHANGE:
+                return
+            self._rows[key] = {
+                "_id": key[1],
+                "job_type": job_type,
+                "gpu_type": gpu_type,
+                "num_gpus": num_gpus,
+                "seconds_per_iteration": seconds,
+                "origin": MEASURED,
+            }
+            self._changed.add(key)
+
+    def overheads(self, job_type: str, profiles: Profiles, **measured: float | None) -> None:
+        """Some of the five overheads of a type, in seconds; the others stay as they are known."""
+        key = ("overheads", f"{job_type}|{MEASURED}")
+        found = {k: v for k, v in measured.items() if v is not None and v >= 0}
+        if not found:
+            return
+        with self._lock:
+            row: dict[str, Any] = dict(self._rows.get(key) or {})
+            known = profiles.overheads(job_type)
+            for name in OVERHEADS:
+                before = row.get(name, asdict(known)[name])
+                seen_before = name in row.get("measured", ())
+                now = found.get(name)
+                row[name] = before if now is None else now if not seen_before else before + NEW_SHARE * (now - before)
+            row["measured"] = sorted({*row.get("measured", ()), *found})
+            self._rows[key] = {**row, "_id": key[1], "job_type": job_type, "origin": MEASURED}
+            self._changed.add(key)
+
+    def flush(self) -> None:
+        """Write the changed rows; what could not be written stays for the next time."""
+        with self._lock:
+            changed = {key: dict(self._rows[key]) for key in self._changed}
+        for (table, row_id), row in changed.items():
+            self._store.put(table, row)
+            with self._lock:
+                if self._rows[table, row_id] == row:
+                    self._changed.discard((table, row_id))

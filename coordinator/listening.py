@@ -1,0 +1,77 @@
+"""What sidecars say: heartbeats, and wishes that an operator told them. Both are signed, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from coordinator.core import states as s
+from coordinator.core.records import JobRecord
+from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.service import Coordinator
+from sidecar.protocol import Heartbeat, HeartbeatReply, Wish, launch_key, sign, signed
+
+LEARN_AFTER = 10  # iterations before a job's speed is believed
+
+T = TypeVar("T")
+
+
+class Listening:
+    """Thread-safe. `wish` carries out a wish and answers with its decision id."""
+
+    def __init__(self, coordinator: Coordinator, wish: Callable[[str, int | None, str | None], dict[str, Any]]) -> None:
+        self._c, self._wish = coordinator, wish
+
+    def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """Take a heartbeat; the reply renews the lease, or says that the launch is known no more."""
+        job, key = self._authenticate(job_id, launch, "/v1/heartbeats", raw, signature)
+        beat = _decode(raw, Heartbeat)
+        if beat.job_id != job_id or beat.launch != launch:
+            raise Rejected("the heartbeat is for another job or launch than its headers say")
+        if not self._c.elector.leads:
+            raise Transient("this coordinator does not act now")
+        known = launch == job.launch and job.state in s.LAUNCHED
+        if launch == job.launch:
+            self._take(job, beat)
+        reply = msgspec.json.encode(
+            HeartbeatReply(seq=beat.seq, lease_s=self._c.config.lease_s, grace_s=self._c.config.grace_s, known=known)
+        )
+        return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
+
+    def _take(self, job: JobRecord, beat: Heartbeat) -> None:
+        self._c.metrics.heartbeat()
+        if self._c.reports.take(job, beat):
+            self._c.queue.add(job.id)
+            self._c.telling.wake.set()
+        progress, op = beat.progress, job.operation
+        speed = progress.seconds_per_iteration
+        measured = speed is not None and progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
+        gpu = self._c.books.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
+        if measured and op is None and gpu is not None and beat.shim.generation == job.generation:
+            assert speed is not None
+            self._c.learner.speed(job.job_type, gpu.gpu_type, len(job.gpu_ids), speed)
+
+    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """A wish that an operator told the job's sidecar."""
+        _, key = self._authenticate(job_id, launch, "/v1/wishes", raw, signature)
+        wish = _decode(raw, Wish)
+        if wish.job_id != job_id:
+            raise Rejected("the wish is for another job than its headers say")
+        answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal))
+        return answer, sign(key, "REPLY", "/v1/wishes", answer)
+
+    def _authenticate(self, job_id: str, launch: int, path: str, raw: bytes, signature: str) -> tuple[JobRecord, bytes]:
+        job = self._c.books.job(job_id)
+        key = launch_key(self._c.master_key, job.uid if job else "", launch)
+        if not signed(key, "POST", path, raw, signature) or job is None:
+            raise Unauthorized("not a call of a known job")
+        return job, key
+
+
+def _decode(raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Rejected(f"the message cannot be read: {error}") from None

@@ -1,0 +1,182 @@
+"""The decision loop: read the world, let new jobs in, decide on a frozen snapshot, write the intents.
+
+Runs in one thread, on events and on a timer. It changes nothing but documents; what they ask for is
+carried out by the reconciler. A decision made on an old view fails its compare-and-set and is
+dropped: the next turn decides again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from adaptive_scheduler.decision import Decision, Hold, Reshape, Start
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot
+from coordinator.books import Books
+from coordinator.config import Config
+from coordinator.core import intake
+from coordinator.core import states as s
+from coordinator.core.picture import Seen, picture
+from coordinator.core.records import JobRecord
+from coordinator.errors import Conflict, Rejected
+from coordinator.ports import Clock, Doc
+from coordinator.reports import Reports
+
+log = logging.getLogger(__name__)
+
+Told = Callable[[JobRecord, dict[str, Any]], None]
+
+
+class Loop:
+    """`tick` is one turn. `told` hears of every intent, with the seconds that deciding took."""
+
+    def __init__(
+        self, books: Books, reports: Reports, clock: Clock, config: Config, settings: Settings, told: Told
+    ) -> None:
+        self.books, self.reports, self.clock = books, reports, clock
+        self.config, self.settings, self._told = config, settings, told
+        self.profiles = Profiles()
+        self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
+        self._held: dict[str, str] = {}  # the last reason given to each job that has to wait
+
+    def tick(self) -> None:
+        """One turn of the loop. Errors of the store pass through."""
+        new = self.books.refresh()  # 1 read
+        self._admit(new)  # 2 let in, or mark what is wrong
+        self._read_profiles()
+        snapshot = self._picture()  # 3 freeze
+        began = self.clock.now()
+        decisions = decide(snapshot, began, self.settings)  # 4 decide
+        took = self.clock.now() - began
+        for decision in decisions:  # 5 write the reason, then the intent
+            try:
+                self._apply(decision, snapshot, took)
+            except Conflict as lost:
+                log.info("decision on job %s not carried out: %s", decision.job, lost)
+
+    def _admit(self, new: list[JobRecord]) -> None:
+        taken = set(self.books.jobs())
+        for job in sorted(new, key=lambda j: str(j.key)):
+            found = intake.problems(job.doc, taken=job.id in taken or self._known(job))
+            if found and found == job.doc.get("problems"):
+                continue
+            changes = {"problems": found} if found else intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall())
+            try:
+                record = self.books.admit(job, changes)
+            except (Conflict, Rejected) as refused:
+                log.warning("document %r could not be marked: %s", job.key, refused)
+                continue
+            taken |= set() if found else {job.id}
+            self._told(record, {"type": "refused" if found else "submitted", "problems": found})
+
+    def _known(self, job: JobRecord) -> bool:
+        """Whether a job of that name was let in before and has ended."""
+        twins = self.books.store.list("jobs", {"job_id": job.doc["job_id"]}) if "job_id" in job.doc else []
+        return any(twin["_id"] != job.key and twin.get("uid") for twin in twins)
+
+    def _read_profiles(self) -> None:
+        rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
+        self.profiles = Profiles.from_rows(*rows)
+
+    def _picture(self) -> ClusterSnapshot:
+        jobs = self.books.jobs()
+        seen = {job.id: Seen(self.reports.of(job), self._cooling_until(job)) for job in jobs.values()}
+        return picture(jobs, self.books.gpus(), seen, self.profiles, self.clock.wall())
+
+    def _cooling_until(self, job: JobRecord) -> float:
+        at = self.reshaped_at.get(job.id)
+        if at is None:
+            return 0.0
+        cost = job.doc.get("reshape_cost_s") or self.profiles.overheads(job.job_type).reshape
+        return at + self.settings.cooldown_factor * float(cost)
+
+    # carrying a decision into the store
+
+    def _apply(self, decision: Decision, snapshot: ClusterSnapshot, took: float) -> None:
+        job = self.books.jobs().get(decision.job)
+        if job is None:
+            return
+        if isinstance(decision, Hold):
+            self._hold(job, decision)
+            return
+        self._held.pop(job.id, None)
+        decision_id = self._store(job, decision, took)
+        intent = self._start(job, decision) if isinstance(decision, Start) else self._reshape(job, decision)
+        reshape = {**intent["reshape"], "decision": decision_id, "how": self._how(), "at": self.clock.wall()}
+        changes = {**intent, "reshape": reshape, "message": decision.explanation.sentence}
+        record = self.books.write_job(job, changes, "intent")
+        self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": took})
+
+    def _how(self) -> str:
+        return "in place" if self.config.reshape_by == "sidecar" else "relaunch"
+
+    def _start(self, job: JobRecord, decision: Start) -> Doc:
+        """Concrete GPUs: idle ones first, then the last of the victim's; it keeps its first ones."""
+        to = self._idle(decision.node)[: decision.num_gpus]
+        reshape: Doc = {"kind": "start", "from": [], "generation": job.generation + 1, "victim": None}
+        if decision.victim is not None:
+            victim = self.books.jobs()[decision.victim]
+            keeps = victim.gpu_ids[: decision.victim_num_gpus]
+            to += victim.gpu_ids[len(keeps) :][: decision.num_gpus - len(to)]
+            reshape |= {
+                "victim": victim.raw_id,
+                "victim_generation": victim.generation,
+                "victim_keeps": list(keeps),
+            }
+        return {
+            "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to),
+            "launch": job.launch + 1, "reshape": {**reshape, "to": to},
+        }  # fmt: skip
+
+    def _reshape(self, job: JobRecord, decision: Reshape) -> Doc:
+        more = decision.num_gpus - len(job.gpu_ids)
+        to = [*job.gpu_ids[: decision.num_gpus], *self._idle(decision.node)[: max(0, more)]]
+        reshape = {
+            "kind": "reshape", "from": list(job.gpu_ids), "to": to, "generation": job.generation + 1, "for": None,
+        }  # fmt: skip
+        return {"state": s.ADJUSTING, "reshape": reshape}
+
+    def _idle(self, node: str) -> list[str]:
+        free = [g for g in self.books.gpus().values() if g.node == node and g.state == s.IDLE]
+        return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index", 0), g.id)) if g.id not in self._booked()]
+
+    def _booked(self) -> set[str]:
+        """GPUs that an intent names, though they are not claimed yet."""
+        return {g for job in self.books.jobs().values() if job.operation for g in job.operation.to}
+
+    def _hold(self, job: JobRecord, decision: Hold) -> None:
+        sentence = decision.explanation.sentence
+        if self._held.get(job.id) == sentence:
+            return
+        self._store(job, decision, 0.0)
+        record = self.books.write_job(job, {"message": sentence}, "hold")
+        self._held[job.id] = sentence
+        self._told(record, {"type": "waits", "sentence": sentence})
+
+    def _store(self, job: JobRecord, decision: Decision, took: float) -> str:
+        """Before anything is done: the decision, its reason and everything that was rejected."""
+        asked = job.doc.get("wish_id") if decision.explanation.algorithm == "operator" else None
+        decision_id = str(asked or f"{job.id}-v{job.doc.get('version')}")
+        self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
+        return decision_id
+
+
+def decision_doc(decision_id: str, job: JobRecord, decision: Decision, wall: float, took: float) -> Doc:
+    """A decision as it lies in the store; `candidates` holds the chosen one and its rejected rivals."""
+    why = decision.explanation
+    doc: Doc = {
+        "_id": decision_id, "job_id": job.raw_id, "at": wall, "kind": type(decision).__name__.lower(),
+        "algorithm": why.algorithm, "sentence": why.sentence, "decide_s": took,
+        "unchanged_makespan_s": why.unchanged_makespan_s, "unchanged_sum_s": why.unchanged_sum_s,
+        "candidates": [{f: getattr(c, f) for f in c.__slots__} for c in why.candidates],
+    }  # fmt: skip
+    if not isinstance(decision, Hold):
+        doc |= {"node": decision.node, "num_gpus": decision.num_gpus}
+    if isinstance(decision, Start):
+        doc |= {"victim": decision.victim, "victim_num_gpus": decision.victim_num_gpus}
+    return doc

@@ -1,0 +1,51 @@
+"""What Prometheus reads: base units, counters end in `_total`, no job ids as labels (`ecosystem.md` 1.3)."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+GAPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
+
+
+class Metrics:
+    """One registry per coordinator, so that several can live in one process (tests)."""
+
+    def __init__(self, version: str) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._jobs = Gauge("reshape_jobs", "Unfinished jobs by state", ["state"], registry=registry)
+        self._gpus = Gauge("reshape_gpus", "GPUs by state", ["state"], registry=registry)
+        self._reshapes = Counter("reshape_reshapes", "Reshapes done", ["direction"], registry=registry)
+        self._gap = Histogram(
+            "reshape_gap_seconds", "Training standing still", ["direction"], buckets=GAPS, registry=registry
+        )
+        self._stage = Histogram(
+            "reshape_stage_seconds", "One stage of a reshape", ["stage"], buckets=GAPS, registry=registry
+        )
+        self._heartbeats = Counter("reshape_heartbeats", "Heartbeats handled", registry=registry)
+        self._decide = Histogram("reshape_decide_seconds", "One turn of the loop", registry=registry)
+        Gauge("reshape_build_info", "Version", ["version"], registry=registry).labels(version).set(1)
+
+    def reshaped(self, direction: str, gap_s: float | None, stages_s: Mapping[str, float]) -> None:
+        self._reshapes.labels(direction).inc()
+        if gap_s is not None:
+            self._gap.labels(direction).observe(gap_s)
+        for stage, seconds in stages_s.items():
+            self._stage.labels(stage.replace(" ", "_")).observe(seconds)
+
+    def heartbeat(self) -> None:
+        self._heartbeats.inc()
+
+    def turned(self, seconds: float) -> None:
+        self._decide.observe(seconds)
+
+    def text(self, jobs: Iterable[Any], gpus: Iterable[Any]) -> bytes:
+        """Prometheus text, with the states counted now."""
+        for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):
+            gauge.clear()
+            for state, count in Count(r.state for r in records).items():
+                gauge.labels(state).set(count)
+        return bytes(generate_latest(self._registry))

@@ -1,0 +1,79 @@
+"""What sidecars have reported, in memory: the newest heartbeat of each job's present launch.
+
+Only times that this process observed itself count here; after a restart every lease is treated as
+renewed at the start (`reliability.md` 5). Thread-safe: records are replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from coordinator.core.records import JobRecord
+from coordinator.ports import Clock
+from sidecar.protocol import Heartbeat, ShimStatus
+
+FRESH_BEATS = 2.4  # heartbeats that may fail before anybody asks the platform whether the launch lives
+
+
+class Reports:
+    def __init__(self, clock: Clock, heartbeat_s: float) -> None:
+        self._clock, self._heartbeat_s = clock, heartbeat_s
+        self._started = clock.now()
+        self._lock = threading.Lock()
+        self._newest: dict[str, tuple[Heartbeat, float]] = {}
+
+    def take(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep a heartbeat; True if it says something that calls for action."""
+        with self._lock:
+            old = self._newest.get(job.id)
+            if old is not None and _older(beat, old[0]):
+                return False
+            self._newest[job.id] = (beat, self._clock.now())
+        return old is None or _news(old[0], beat)
+
+    def learn(self, job: JobRecord, status: ShimStatus) -> None:
+        """A command was answered: its status is newer than the last heartbeat's."""
+        with self._lock:
+            if (old := self._newest.get(job.id)) is not None:
+                self._newest[job.id] = (msgspec.structs.replace(old[0], shim=status), old[1])
+
+    def of(self, job: JobRecord) -> Heartbeat | None:
+        """The newest report of the job's present launch."""
+        newest = self._newest.get(job.id)
+        return newest[0] if newest is not None and newest[0].launch == job.launch else None
+
+    def silent_s(self, job: JobRecord) -> float:
+        """Seconds since the last report was handled, at most since this process started."""
+        newest = self._newest.get(job.id)
+        heard = newest[1] if newest is not None and newest[0].launch == job.launch else self._started
+        return self._clock.now() - heard
+
+    def fresh(self, job: JobRecord) -> bool:
+        """Whether the launch reported so recently that nobody needs to ask after it."""
+        return self.of(job) is not None and self.silent_s(job) < FRESH_BEATS * self._heartbeat_s
+
+    def forget(self, job_id: str) -> None:
+        with self._lock:
+            self._newest.pop(job_id, None)
+
+    def all(self) -> dict[str, Heartbeat]:
+        with self._lock:
+            return {job_id: beat for job_id, (beat, _) in self._newest.items()}
+
+
+def _older(new: Heartbeat, old: Heartbeat) -> bool:
+    """A late or repeated heartbeat of the same sidecar, or one of an earlier launch."""
+    same = (new.launch, new.sidecar_pid) == (old.launch, old.sidecar_pid)
+    return new.launch < old.launch or (same and new.seq <= old.seq) or new.shim.generation < old.shim.generation
+
+
+def _news(old: Heartbeat, new: Heartbeat) -> bool:
+    first_step = (old.progress.first_step_at is None) != (new.progress.first_step_at is None)
+    return first_step or _facts(old) != _facts(new)
+
+
+def _facts(beat: Heartbeat) -> tuple[object, ...]:
+    shim = beat.shim
+    return beat.launch, beat.sidecar_pid, beat.url, shim.trainer, shim.trainer_pid, shim.generation, shim.command_id

@@ -1,0 +1,172 @@
+"""The coordinator as one object: its parts and its threads.
+
+Threads: one for the decision loop, a few for the reconciler, one that writes batches, one that
+watches the store. What callers may ask of it is in `desk.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from adaptive_scheduler.settings import Settings
+from coordinator.books import Books
+from coordinator.config import Config
+from coordinator.elector import Elector
+from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
+from coordinator.heartbeats import HeartbeatBatches
+from coordinator.journal import Journal
+from coordinator.learning import Learner
+from coordinator.loop import Loop
+from coordinator.metrics import Metrics
+from coordinator.ports import Clock, Platform, Sidecars, Store
+from coordinator.reconciler import Reconciler
+from coordinator.reports import Reports
+from coordinator.telling import Telling
+from coordinator.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+RECONCILERS = 4
+FLUSH_S = 0.5
+
+
+class Coordinator:
+    """`start` begins its threads, `stop` ends them; jobs go on meanwhile (they are not its children)."""
+
+    def __init__(
+        self,
+        store: Store,
+        sidecars: Sidecars,
+        platform: Platform,
+        clock: Clock,
+        config: Config,
+        settings: Settings,
+        master_key: bytes,
+        elector: Elector,
+        version: str,
+        failpoint: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
+        self.master_key, self.elector = master_key, elector
+        self.metrics = Metrics(version)
+        self.queue = WorkQueue()
+        self.books = Books(store)
+        self.reports = Reports(clock, config.heartbeat_s)
+        self.journal = Journal(store, clock)
+        self.learner = Learner(store)
+        self.batches = HeartbeatBatches(store, self.reports, self.books, clock)
+        self.telling = Telling(self.journal, self.reports, self.learner, self.metrics, clock, self.queue)
+        self.loop = Loop(self.books, self.reports, clock, config, settings, self.telling.told)
+        self.telling.loop = self.loop
+        self.reconciler = Reconciler(
+            self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint
+        )
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.trouble = "starting"  # empty once the last turn of the loop went well
+
+    # threads
+
+    def start(self) -> None:
+        """Begin to act. `Rejected` if another coordinator acts on this store."""
+        if not self.elector.try_to_lead():
+            raise Rejected(
+                f"Another coordinator ({self.elector.holder()}) acts on this store; stop it first, "
+                f"or wait {self.config.term_s:.0f} s if it is already gone."
+            )
+        bodies = [self._loop, self._flusher, self._watcher, *[self._consumer] * RECONCILERS]
+        for body in bodies:
+            thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Finish what is being done and let a successor begin. Stops no training."""
+        self._stopping.set()
+        self.telling.wake.set()
+        self.queue.close()
+        for thread in self._threads:
+            thread.join(timeout=10)
+        try:
+            self._flush()
+            self.elector.resign()
+        except ReshapeError as error:
+            log.warning("could not tidy up the store on leaving: %s", error)
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            self.telling.wake.clear()
+            self._turn()
+            self.telling.wake.wait(min(self.config.poll_s, self.config.term_s / 3))
+
+    def _turn(self) -> None:
+        """One turn of the decision loop; trouble is shown by `/healthz` and tried again."""
+        began = self.clock.now()
+        try:
+            if not self.elector.try_to_lead():
+                self.trouble = f"another coordinator ({self.elector.holder()}) acts on this store"
+                return
+            self.loop.tick()
+            self.trouble = ""
+        except Transient as error:
+            self.trouble = f"the store does not answer: {error}"
+            log.warning("%s", self.trouble)
+        except Exception as error:  # one bad turn must not end the coordinator
+            self.trouble = f"the decision loop failed: {error}"
+            log.exception("the decision loop failed")
+        self.metrics.turned(self.clock.now() - began)
+        for job_id in self.books.jobs():
+            self.queue.add(job_id)
+
+    def _consumer(self) -> None:
+        while (job_id := self.queue.next()) is not None:
+            try:
+                self._reconcile(job_id)
+            finally:
+                self.queue.done(job_id)
+
+    def _reconcile(self, job_id: str) -> None:
+        if not self.elector.leads:
+            return
+        try:
+            wait = self.reconciler.reconcile(job_id)
+            self.queue.forgive(job_id)
+            if wait.seconds is not None:
+                self.queue.add(job_id, wait.seconds)
+        except Conflict:
+            self.queue.add(job_id, 0.05)
+        except Transient as error:
+            log.info("job %s: %s; again in %.1f s", job_id, error, self.queue.retry(job_id))
+        except Exception as error:  # one bad job must not end the others
+            log.exception("job %s: %s", job_id, error)
+            self.queue.retry(job_id)
+
+    def _flusher(self) -> None:
+        beats_at = 0.0
+        while not self._stopping.wait(FLUSH_S):
+            try:
+                self.journal.flush()
+                if self.clock.now() - beats_at >= self.config.heartbeat_s:
+                    beats_at = self.clock.now()
+                    self._flush()
+            except ReshapeError as error:
+                log.info("history not written now: %s", error)
+
+    def _flush(self) -> None:
+        self.journal.flush()
+        self.learner.flush()
+        self.batches.flush()
+
+    def _watcher(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self.store.wait(self.config.poll_s):
+                    self.telling.wake.set()
+            except ReshapeError:
+                self._stopping.wait(1.0)
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble and self.elector.leads

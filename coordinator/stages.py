@@ -1,0 +1,87 @@
+"""How long each part of a reshape or start took, for people, for learning and for the metrics.
+
+The sidecar's times are on the clock of its machine, the coordinator's on its own; only differences
+of times from one clock are taken, except for `signal` on one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.core.records import JobRecord, Operation
+from sidecar.protocol import Heartbeat
+
+Seconds = dict[str, float]
+
+
+@dataclass
+class Marks:
+    """Moments of one operation on the coordinator's clock."""
+
+    decide_s: float | None = None
+    at: dict[str, float] = field(default_factory=dict)
+
+
+def reshape_stages(op: Operation, beat: Heartbeat, marks: Marks) -> Seconds:
+    """Stages of a reshape: decide, newcomer ready, signal, checkpoint, exit, spawn, first step."""
+    stopped: Mapping[str, Any] = op.doc.get("stopped") or {}
+    stop_at, exit_at, saved_at = stopped.get("stop_at"), stopped.get("exit_at"), stopped.get("checkpoint_at")
+    if saved_at is not None and stop_at is not None and saved_at < stop_at:
+        saved_at = None  # an earlier checkpoint: this stop made none that was announced
+    spans = {
+        "decide": marks.decide_s,
+        "newcomer ready": span(marks.at.get("decided"), marks.at.get("newcomer ready")),
+        "signal": span(marks.at.get("stop sent"), stop_at),
+        "checkpoint": span(stop_at, saved_at),
+        "exit": span(saved_at or stop_at, exit_at),
+        "spawn": span(exit_at, beat.shim.spawn_at),
+        "first step": span(beat.shim.spawn_at, beat.progress.first_step_at),
+    }
+    return {k: v for k, v in spans.items() if v is not None}
+
+
+def start_stages(beat: Heartbeat, marks: Marks) -> Seconds:
+    """Stages of a start: decide, launch (early initialization), wait for GPUs, first step."""
+    spans = {
+        "decide": marks.decide_s,
+        "launch": span(marks.at.get("launch"), marks.at.get("initialized")),
+        "wait for GPUs": span(marks.at.get("initialized"), marks.at.get("start sent")),
+        "first step": span(beat.shim.spawn_at, beat.progress.first_step_at),
+    }
+    return {k: v for k, v in spans.items() if v is not None}
+
+
+def gap_s(beat: Heartbeat) -> float | None:
+    """Training standing still: from the last step of the old shape to the first of the new."""
+    return span(beat.progress.previous_last_step_at, beat.progress.first_step_at)
+
+
+def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | None]:
+    """The overheads of `algorithms.md` 1.5 that this operation measured.
+
+    `proc_init` runs from the old process being gone, so that the three parts add up to the gap.
+    """
+    if op.kind == "start":
+        return {
+            "k8s_init": span(marks.at.get("launch"), marks.at.get("initialized")),
+            "proc_init": span(beat.shim.spawn_at, beat.progress.first_step_at),
+        }
+    stages = reshape_stages(op, beat, marks)
+    if "spawn" not in stages or "first step" not in stages or op.how != "in place":
+        return {}
+    return {
+        "ckpt": stages.get("checkpoint", 0.0),
+        "proc_term": stages.get("exit"),
+        "proc_init": stages["spawn"] + stages["first step"],
+    }
+
+
+def direction(job: JobRecord, op: Operation) -> str:
+    return "up" if len(op.to) > len(op.origin) else "down"
+
+
+def span(begin: float | None, end: float | None) -> float | None:
+    """Seconds between two moments of one clock; None if one is missing."""
+    return None if begin is None or end is None else max(0.0, end - begin)

@@ -1,0 +1,128 @@
+"""What follows from a step that was taken: events for people, stages and overheads, who must look next.
+
+The reconciler and the loop call `told` after each persisted change. Nothing here decides or writes
+state; a failure here loses a line of history at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from adaptive_scheduler.profiles import Profiles
+from coordinator import stages
+from coordinator.core.records import GpuRecord, JobRecord, Operation
+from coordinator.journal import Journal
+from coordinator.learning import Learner
+from coordinator.loop import Loop
+from coordinator.metrics import Metrics
+from coordinator.ports import Clock
+from coordinator.reports import Reports
+from coordinator.stages import Marks
+from coordinator.workqueue import WorkQueue
+
+WAKES_THE_LOOP = frozenset(
+    {"running", "completed", "failed", "cancelled", "undone", "restarting", "gpu", "removed", "refused", "submitted"}
+)
+
+
+class Telling:
+    """Thread-safe."""
+
+    def __init__(
+        self, journal: Journal, reports: Reports, learner: Learner, metrics: Metrics, clock: Clock, queue: WorkQueue
+    ) -> None:
+        self.journal, self.reports, self.learner, self.metrics = journal, reports, learner, metrics
+        self.clock, self.queue = clock, queue
+        self.loop: Loop | None = None  # set once it exists; the loop tells, too
+        self.wake = threading.Event()
+        self._marks: dict[str, Marks] = {}
+
+    def told(self, job: JobRecord, event: Mapping[str, Any]) -> None:
+        kind = str(event["type"])
+        self._mark(job, kind, event)
+        if kind == "gpu":
+            self._gpu(event["before"], event["after"])
+        elif kind == "running":
+            self._running(job, event["before"].operation)
+        else:
+            self._log(job, event)
+        if kind == "removed":
+            self._removed(job)
+        self._wake(job, kind, event)
+
+    def _log(self, job: JobRecord, event: Mapping[str, Any]) -> None:
+        public = {k: v for k, v in event.items() if k not in ("before", "after", "step", "sent_at")}
+        state = {"job_id": job.raw_id, "state": job.state, "generation": job.generation, "num_gpus": len(job.gpu_ids)}
+        self.journal.append({**state, **public})
+
+    def _mark(self, job: JobRecord, kind: str, event: Mapping[str, Any]) -> None:
+        """Remember when things happened, for the stages."""
+        now = self.clock.now()
+        if kind in ("decided", "adjusting"):
+            self._marks[job.id] = Marks(event.get("decide_s"), {"decided": now})
+        marks = self._marks.setdefault(job.id, Marks())
+        if kind == "launching":
+            marks.at["launch"] = now
+        elif kind == "initialized":
+            marks.at["initialized"] = now
+            victim = job.operation.peer if job.operation else None
+            if victim in self._marks:
+                self._marks[victim].at["newcomer ready"] = now
+        elif kind in ("stop sent", "start sent"):
+            marks.at[kind] = event["sent_at"]
+        elif kind == "removing":
+            marks.at["removing"] = now
+
+    def _gpu(self, before: GpuRecord, after: GpuRecord) -> None:
+        self.journal.append(
+            {
+                "type": "gpu", "gpu_id": after.id, "state": after.state,
+                "job_id": after.doc.get("job_id"), "held_by": after.doc.get("held_by"),
+            }
+        )  # fmt: skip
+        for job_id in {before.job, before.held_by, after.job, after.held_by} - {None}:
+            self.queue.add(str(job_id))
+
+    def _running(self, job: JobRecord, op: Operation | None) -> None:
+        beat = self.reports.of(job)
+        if op is None or beat is None:
+            return
+        marks = self._marks.setdefault(job.id, Marks())
+        body: dict[str, Any] = {"type": "started", "stages_s": stages.start_stages(beat, marks)}
+        if op.kind != "start":
+            body = {
+                "type": "restarted",
+                "stages_s": stages.reshape_stages(op, beat, marks),
+                "gap_s": stages.gap_s(beat),
+            }
+        if op.kind == "reshape":
+            body |= {
+                "type": "reshaped", "direction": stages.direction(job, op), "from_gpus": len(op.origin),
+                "to_gpus": len(op.to), "for": op.doc.get("for"), "how": op.how,
+            }  # fmt: skip
+            if self.loop:
+                self.loop.reshaped_at[job.id] = self.clock.now()
+            self.metrics.reshaped(body["direction"], body["gap_s"], body["stages_s"])
+        pids = {"sidecar_pid": beat.sidecar_pid, "shim_pid": beat.shim.shim_pid, "trainer_pid": beat.shim.trainer_pid}
+        self._log(job, {**body, **pids, "decision_id": op.decision})
+        self.learner.overheads(job.job_type, self._profiles(), **stages.learned(op, beat, marks))
+
+    def _removed(self, job: JobRecord) -> None:
+        removing = self._marks.setdefault(job.id, Marks()).at.get("removing")
+        self.learner.overheads(job.job_type, self._profiles(), k8s_term=stages.span(removing, self.clock.now()))
+
+    def _profiles(self) -> Profiles:
+        return self.loop.profiles if self.loop else Profiles()
+
+    def _wake(self, job: JobRecord, kind: str, event: Mapping[str, Any]) -> None:
+        self.queue.add(job.id)
+        for record in (job, event.get("before")):
+            if isinstance(record, JobRecord) and record.operation and record.operation.peer:
+                self.queue.add(record.operation.peer)
+        if kind in WAKES_THE_LOOP:
+            self.wake.set()
+        if kind == "closed":
+            self._marks.pop(job.id, None)
+            self.reports.forget(job.id)

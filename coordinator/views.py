@@ -1,0 +1,87 @@
+"""Jobs and GPUs as people and programs see them: the document and the newest report in one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.core import states as s
+from coordinator.core.picture import iterations
+from coordinator.core.records import GpuRecord, JobRecord
+from sidecar.protocol import GpuReading, Heartbeat
+
+View = dict[str, Any]
+
+# Fields of the document shown as they are; the rest is computed or the user's own business.
+SHOWN = (
+    "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
+    "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
+    "wanted", "retries", "checkpoint", "cancel",
+)  # fmt: skip
+
+
+def job_view(job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool) -> View:
+    """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again."""
+    done, total = iterations(job, beat)
+    done = max(done, int(stored.get("iters_done") or 0))
+    view: View = {"job_id": job.raw_id, "job_type": job.job_type, **{f: job.doc.get(f) for f in SHOWN}}
+    view |= {
+        "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
+        "reshapes": view["reshapes"] or 0, "message": view["message"] or "", "problems": view["problems"] or [],
+        "iterations": total, "iters_done": done, "emulated": emulated,
+        "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
+        "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
+        "usage": {"cpu_cores": None, "memory": None}, "eta_s": None,
+    }  # fmt: skip
+    if beat is not None and job.state not in s.ENDED:
+        view |= _live(beat, done, total)
+    return view
+
+
+def _live(beat: Heartbeat, done: int, total: int | None) -> View:
+    progress, speed = beat.progress, beat.progress.seconds_per_iteration
+    live: View = {
+        "epochs_done": progress.epochs,
+        "seconds_per_iteration": speed,
+        "usage": {"cpu_cores": beat.usage.cpu_cores, "memory": beat.usage.memory},
+        "eta_s": None if speed is None or total is None else max(0, total - done) * speed,
+        "sidecar_pid": beat.sidecar_pid,
+        "shim_pid": beat.shim.shim_pid,
+        "trainer_pid": beat.shim.trainer_pid,
+        "sidecar_url": beat.url,
+    }
+    if progress.value is not None:
+        live |= {"value": progress.value, "value_name": progress.value_name}
+    return live
+
+
+def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, Any]) -> View:
+    doc = gpu.doc
+    view: View = {"gpu_id": doc.get("gpu_id", gpu.id), **{f: doc.get(f) for f in ("node", "gpu_type", "state")}}
+    view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")}
+    view |= {"emulated": bool(doc.get("emulated")), "utilisation": None, "memory_used": None}
+    if reading is not None:
+        return view | {
+            "utilisation": reading.utilisation,
+            "memory_used": reading.memory_used,
+            "memory_total": reading.memory_total or view["memory_total"],
+        }
+    return view | {f: stored[f] for f in ("utilisation", "memory_used") if f in stored}
+
+
+def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> View:
+    """What is kept of a heartbeat in the store."""
+    progress = beat.progress
+    return {
+        "job_id": job.raw_id, "at": wall, "iters_done": progress.iterations, "epochs_done": progress.epochs,
+        "value": progress.value, "value_name": progress.value_name,
+        "seconds_per_iteration": progress.seconds_per_iteration, "cpu_cores": beat.usage.cpu_cores,
+        "memory": beat.usage.memory,
+        "gpus": [
+            {
+                "gpu_id": g.gpu_id, "utilisation": g.utilisation, "memory_used": g.memory_used,
+                "memory_total": g.memory_total, "healthy": g.healthy,
+            }
+            for g in beat.gpus
+        ],
+    }  # fmt: skip

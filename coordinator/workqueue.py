@@ -1,0 +1,88 @@
+"""A queue of keys: each key at most once in it, never two consumers of one key, later looks by time.
+
+`add` while a key is being worked on brings it back afterwards, so no change is ever missed. Threads
+take keys with `next` and give them back with `done`. Delays are on a clock that never jumps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+
+BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
+
+
+class WorkQueue:
+    """Keys to look at. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ready: dict[str, None] = {}  # ordered set
+        self._working: set[str] = set()
+        self._again: set[str] = set()
+        self._later: list[tuple[float, str]] = []
+        self._failures: dict[str, int] = {}
+        self._closed = False
+
+    def add(self, key: str, delay_s: float = 0.0) -> None:
+        """Look at `key` soon, or in `delay_s` seconds at the latest."""
+        with self._changed:
+            if delay_s > 0:
+                heapq.heappush(self._later, (time.monotonic() + delay_s, key))
+            elif key in self._working:
+                self._again.add(key)
+            else:
+                self._ready[key] = None
+            self._changed.notify()
+
+    def retry(self, key: str) -> float:
+        """Look at `key` again after a pause that doubles with each failure in a row; returns it."""
+        with self._changed:
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay: float = min(BACKOFF_S * 2.0 ** (failures - 1), BACKOFF_MAX_S)
+        self.add(key, delay)
+        return delay
+
+    def forgive(self, key: str) -> None:
+        """The key went well: the next failure is the first again."""
+        with self._changed:
+            self._failures.pop(key, None)
+
+    def next(self) -> str | None:
+        """The next key, waiting for one; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                wait = self._promote()
+                if self._ready:
+                    key = next(iter(self._ready))
+                    del self._ready[key]
+                    self._working.add(key)
+                    return key
+                self._changed.wait(wait)
+            return None
+
+    def done(self, key: str) -> None:
+        """The consumer of `key` has finished with it."""
+        with self._changed:
+            self._working.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self._ready[key] = None
+                self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _promote(self) -> float | None:
+        """Move due keys to the ready ones; seconds until the next is due."""
+        now = time.monotonic()
+        while self._later and self._later[0][0] <= now:
+            _, key = heapq.heappop(self._later)
+            if key in self._working:
+                self._again.add(key)
+            else:
+                self._ready[key] = None
+        return self._later[0][0] - now if self._later else None
