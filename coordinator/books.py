@@ -9,8 +9,10 @@ Jobs are found by `closed`: missing = new, False = ours and not at rest, True = 
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from coordinator.core.records import GpuRecord, JobRecord
@@ -26,6 +28,9 @@ class Books:
         self._lock = threading.Lock()
         self._jobs: dict[str, JobRecord] = {}
         self._gpus: dict[str, GpuRecord] = {}
+        self._closed: set[str] = set()  # closed since the last refresh began: its listing may be older
+        self._writes = count()
+        self._me = secrets.token_hex(4)
         self._deleted: set[str] = set()  # jobs whose document the user deleted: kept here until they are at rest
 
     # reading
@@ -47,6 +52,7 @@ class Books:
 
         A deleted document of ours is a cancellation (`reliability.md` 7, row 17).
         """
+        self._closed = set()
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
         ours = {j.id: j for j in map(JobRecord, self.store.list("jobs", {"closed": False}))}
         gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
@@ -55,7 +61,7 @@ class Books:
                 if job_id not in ours and not job.doc.get("closed"):
                     self._deleted.add(job_id)
                     ours[job_id] = JobRecord({**job.doc, "cancel": True})
-            self._jobs = {k: self._newer(self._jobs.get(k), j) for k, j in ours.items()}
+            self._jobs = {k: self._newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed}
             self._gpus = {g.id: self._newer_gpu(self._gpus.get(g.id), g) for g in gpus}
         return new
 
@@ -75,7 +81,7 @@ class Books:
         if job.id in self._deleted:
             return self._keep_job(JobRecord({**job.doc, **changes}))
         expect = {"version": job.doc.get("version")}
-        last_op = f"{op}:{_version(job.doc)}"
+        last_op = self._name(op)
         try:
             doc = self.store.update("jobs", job.key, expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
@@ -84,7 +90,7 @@ class Books:
 
     def write_gpu(self, gpu: GpuRecord, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> GpuRecord:
         """Claim, free or mark one GPU: the filter holds what the change relies on."""
-        last_op = f"gpu:{_version(gpu.doc)}:{changes.get('job_id')}"
+        last_op = self._name("gpu")
         try:
             doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
@@ -93,6 +99,10 @@ class Books:
         with self._lock:
             self._gpus[record.id] = record
         return record
+
+    def _name(self, op: str) -> str:
+        """Different for every write, so that a write whose reply was lost can be recognised."""
+        return f"{op}:{self._me}:{next(self._writes)}"
 
     def _reread(self, table: str, key: Any, last_op: str, error: ReshapeError) -> Doc:
         """The outcome is unknown or the race lost: only reading tells (never blindly again)."""
@@ -111,6 +121,7 @@ class Books:
         with self._lock:
             if job.doc.get("closed"):
                 self._jobs.pop(job.id, None)
+                self._closed.add(job.id)
                 self._deleted.discard(job.id)
             else:
                 self._jobs[job.id] = job
@@ -121,14 +132,6 @@ class Books:
         doc = self.store.update("jobs", job.key, {"version": job.doc.get("version")}, changes)
         record = JobRecord(doc)
         return self._keep_job(record) if record.doc.get("closed") is False else record
-
-    def register_gpus(self, docs: Iterable[Doc]) -> None:
-        """Make the GPUs known that a node has; those known already keep their state."""
-        for doc in docs:
-            try:
-                self.store.insert("gpus", doc)
-            except Conflict:
-                continue
 
 
 def _version(doc: Mapping[str, Any]) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CLOCK_DRIFT = 0.01  # the greatest rate by which two machines' clocks may differ (`reliability.md` 5)
 
@@ -51,3 +55,27 @@ class Config:
     def wait_out_s(self) -> float:
         """How long after its last handled heartbeat a silent launch has certainly fenced itself."""
         return (self.lease_s + self.kill_s) * (1 + CLOCK_DRIFT)
+
+
+def from_environment(kind: type[T], environment: Mapping[str, str], prefix: str = "RESHAPE_", **given: Any) -> T:
+    """A settings dataclass with the values of `RESHAPE_<FIELD>` variables; `given` ones win.
+
+    Raises ValueError with the variable's name.
+    """
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        name = prefix + field.name.upper()
+        if name in environment and field.name not in given:
+            values[field.name] = _parse(name, environment[name], type(field.default))
+    return kind(**values, **given)
+
+
+def _parse(name: str, text: str, kind: type) -> object:
+    if kind is bool:
+        if text not in ("0", "1"):
+            raise ValueError(f"{name} must be 0 or 1, not {text!r}")
+        return text == "1"
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, not {text!r}") from None

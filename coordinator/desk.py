@@ -40,11 +40,11 @@ class Desk:
         if "job_id" not in doc:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         if self._find(str(doc["job_id"])) is not None:
-            raise Rejected(f"job_id {doc['job_id']!r} belongs to another job; choose another one", 409)
+            raise Rejected(intake.taken(doc["job_id"]), 409)
         try:
             self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc})
         except Conflict:
-            raise Rejected(f"job_id {doc['job_id']!r} belongs to another job; choose another one", 409) from None
+            raise Rejected(intake.taken(doc["job_id"]), 409) from None
         self._c.telling.wake.set()
         return self._view(JobRecord({"_id": str(doc["job_id"]), **doc}))
 
@@ -121,7 +121,8 @@ class Desk:
         known = self._c.books.job(job_id)
         if known is not None:
             return known
-        candidates: list[Any] = [job_id, *([int(job_id)] if job_id.isdecimal() else [])]
+        whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
+        candidates: list[Any] = [job_id, *whole]
         found = [JobRecord(doc) for raw in candidates for doc in self._c.store.list("jobs", {"job_id": raw})]
         found += [JobRecord(doc) for raw in candidates if (doc := self._c.store.get("jobs", raw)) is not None]
         return min(found, key=lambda j: not j.accepted, default=None)

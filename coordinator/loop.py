@@ -62,7 +62,9 @@ class Loop:
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.books.jobs())
         for job in sorted(new, key=lambda j: str(j.key)):
-            found = intake.problems(job.doc, taken=job.id in taken or self._known(job))
+            found = intake.problems(job.doc)
+            if not found and (job.id in taken or self._known(job)):
+                found = [intake.taken(job.raw_id)]
             if found and found == job.doc.get("problems"):
                 continue
             changes = {"problems": found} if found else intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall())
@@ -76,7 +78,7 @@ class Loop:
 
     def _known(self, job: JobRecord) -> bool:
         """Whether a job of that name was let in before and has ended."""
-        twins = self.books.store.list("jobs", {"job_id": job.doc["job_id"]}) if "job_id" in job.doc else []
+        twins = self.books.store.list("jobs", {"job_id": job.raw_id})
         return any(twin["_id"] != job.key and twin.get("uid") for twin in twins)
 
     def _read_profiles(self) -> None:

@@ -19,7 +19,7 @@ from coordinator.core.records import JobRecord
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
 from coordinator.core.world import World
 from coordinator.errors import Fatal
-from coordinator.ports import Clock, Platform, Sidecars
+from coordinator.ports import Clock, Doc, Platform, Sidecars
 from coordinator.reports import Reports
 from sidecar.protocol import ShimStatus, StartCall, StopCall, command_id, launch_key
 
@@ -52,10 +52,11 @@ class Reconciler:
         master_key: bytes,
         tell: Callable[[JobRecord, Mapping[str, Any]], None],
         failpoint: Callable[[str], None] = lambda name: None,
+        launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
     ) -> None:
         self.books, self.reports, self.sidecars, self.platform = books, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
-        self._tell, self._failpoint = tell, failpoint
+        self._tell, self._failpoint, self._launch_doc = tell, failpoint, launch_doc
         self._standing: dict[str, _Standing] = {}
 
     def reconcile(self, job_id: str) -> Wait:
@@ -123,7 +124,7 @@ class Reconciler:
         elif isinstance(step, Launch):
             self._standing[job.id].launched.add(job.launch)
             self._tell(job, {"type": "launching"})
-            self.platform.launch(job.doc)
+            self.platform.launch(self._launch_doc(job))
         elif isinstance(step, Remove):
             self._standing[job.id].removed.add(job.launch)
             self.platform.remove(job.doc)

@@ -65,8 +65,10 @@ class Reports:
 
 def _older(new: Heartbeat, old: Heartbeat) -> bool:
     """A late or repeated heartbeat of the same sidecar, or one of an earlier launch."""
-    same = (new.launch, new.sidecar_pid) == (old.launch, old.sidecar_pid)
-    return new.launch < old.launch or (same and new.seq <= old.seq) or new.shim.generation < old.shim.generation
+    if new.launch != old.launch:
+        return new.launch < old.launch
+    repeated = new.sidecar_pid == old.sidecar_pid and new.seq <= old.seq
+    return repeated or new.shim.generation < old.shim.generation
 
 
 def _news(old: Heartbeat, new: Heartbeat) -> bool:

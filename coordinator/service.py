@@ -13,6 +13,7 @@ from collections.abc import Callable
 from adaptive_scheduler.settings import Settings
 from coordinator.books import Books
 from coordinator.config import Config
+from coordinator.core.records import JobRecord
 from coordinator.elector import Elector
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
 from coordinator.heartbeats import HeartbeatBatches
@@ -20,7 +21,7 @@ from coordinator.journal import Journal
 from coordinator.learning import Learner
 from coordinator.loop import Loop
 from coordinator.metrics import Metrics
-from coordinator.ports import Clock, Platform, Sidecars, Store
+from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.reconciler import Reconciler
 from coordinator.reports import Reports
 from coordinator.telling import Telling
@@ -61,11 +62,21 @@ class Coordinator:
         self.loop = Loop(self.books, self.reports, clock, config, settings, self.telling.told)
         self.telling.loop = self.loop
         self.reconciler = Reconciler(
-            self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint
-        )
+            self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,
+            self._launch_doc,
+        )  # fmt: skip
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self.trouble = "starting"  # empty once the last turn of the loop went well
+
+    def _launch_doc(self, job: JobRecord) -> Doc:
+        """What the platform is told of a job: on emulated GPUs also how fast its steps shall be."""
+        gpu = self.books.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
+        if gpu is None or not gpu.doc.get("emulated"):
+            return job.doc
+        profiles = self.loop.profiles
+        speeds = {n: profiles.speed(job.job_type, gpu.gpu_type, n) for n in job.optional}
+        return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
 
     # threads
 

@@ -53,9 +53,13 @@ def start_stages(beat: Heartbeat, marks: Marks) -> Seconds:
     return {k: v for k, v in spans.items() if v is not None}
 
 
-def gap_s(beat: Heartbeat) -> float | None:
-    """Training standing still: from the last step of the old shape to the first of the new."""
-    return span(beat.progress.previous_last_step_at, beat.progress.first_step_at)
+def gap_s(op: Operation, beat: Heartbeat) -> float | None:
+    """Training standing still: from the last step of the old shape to the first of the new.
+
+    A new launch's sidecar does not know the old one's steps; what was written at the stop does.
+    """
+    stopped: Mapping[str, Any] = op.doc.get("stopped") or {}
+    return span(beat.progress.previous_last_step_at or stopped.get("last_step_at"), beat.progress.first_step_at)
 
 
 def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | None]:

@@ -61,7 +61,8 @@ class Telling:
         """Remember when things happened, for the stages."""
         now = self.clock.now()
         if kind in ("decided", "adjusting"):
-            self._marks[job.id] = Marks(event.get("decide_s"), {"decided": now})
+            newcomer = self._marks.get(str(event.get("for")))  # a victim is booked by its newcomer's decision
+            self._marks[job.id] = Marks(event.get("decide_s", newcomer and newcomer.decide_s), {"decided": now})
         marks = self._marks.setdefault(job.id, Marks())
         if kind == "launching":
             marks.at["launch"] = now
@@ -95,7 +96,7 @@ class Telling:
             body = {
                 "type": "restarted",
                 "stages_s": stages.reshape_stages(op, beat, marks),
-                "gap_s": stages.gap_s(beat),
+                "gap_s": stages.gap_s(op, beat),
             }
         if op.kind == "reshape":
             body |= {

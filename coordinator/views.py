@@ -16,7 +16,7 @@ View = dict[str, Any]
 SHOWN = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
-    "wanted", "retries", "checkpoint", "cancel",
+    "wanted", "retries", "checkpoint", "cancel", "closed",
 )  # fmt: skip
 
 

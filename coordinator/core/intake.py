@@ -26,12 +26,15 @@ WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
 TEXTS = ("job_type", "model", "dataset", "code", "image", "progress_pattern", "progress_file", "gpu_type", "framework")
 
 
-def problems(doc: Mapping[str, Any], taken: bool = False) -> list[str]:
-    """Why this document cannot be let in; empty if it can. `taken`: its job_id is another job's."""
+def problems(doc: Mapping[str, Any]) -> list[str]:
+    """Why this document cannot be let in, each as a sentence; empty if it can."""
     found = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
-    if taken:
-        found.append(f"job_id {doc.get('job_id')!r} belongs to another job; choose another one")
     return found[:20]
+
+
+def taken(job_id: object) -> str:
+    """What to tell somebody whose job_id another job has."""
+    return f"job_id {job_id!r} belongs to another job; choose another one"
 
 
 def accepted(doc: Mapping[str, Any], uid: str, wall: float) -> Doc:

@@ -1,0 +1,125 @@
+"""Set up .venv from requirements.lock; `make install` runs it with any Python >= 3.11, standard library only.
+
+Promises: a second call does nothing; a set-up that was broken off starts again from nothing; where
+TensorFlow cannot be installed everything else is, because the demo also trains with NumPy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+UNFINISHED = VENV / ".installing"  # there while pip works: what it left cannot be trusted
+LOCK = ROOT / "requirements.lock"
+HEAVY = "tensorflow"
+NO_VENV = "on Debian and Ubuntu install python3-venv, then run make again."
+
+
+def stamp() -> Path:
+    """The file that says the set-up is complete; its name changes with what has to be installed, and where."""
+    wanted = LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()
+    return VENV / f".installed-{hashlib.sha256(wanted).hexdigest()[:16]}"
+
+
+def without(lock: str, name: str) -> str:
+    """The lock less `name` and whatever only it, or what went with it, asked for."""
+    blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
+    gone = {name}
+    while more := {name_of(b) for b in blocks if askers(b) and askers(b) <= gone} - gone:
+        gone |= more
+    return "".join(b for b in blocks if name_of(b) not in gone)
+
+
+def askers(block: str) -> set[str]:
+    """Who asked for the distribution that a block of the lock pins: the names after `# via`."""
+    _, _, via = block.partition("# via")
+    return set(re.findall(r"[a-z][a-z0-9._-]*", re.sub(r"\(.*?\)", "", via)))
+
+
+def name_of(block: str) -> str:
+    """The distribution that a block of the lock pins; empty for the head of the file."""
+    found = re.match(r"[A-Za-z0-9._-]+(?===)", block)
+    return found.group() if found else ""
+
+
+def pip(*arguments: str) -> bool:
+    """Run the new environment's pip; what it has to say goes to the terminal."""
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def make_venv() -> None:
+    """An empty environment in .venv, or the one that is there when it works."""
+    if UNFINISHED.exists() or not works():
+        shutil.rmtree(VENV, ignore_errors=True)
+    VENV.mkdir(exist_ok=True)
+    UNFINISHED.touch()
+    if not works() and subprocess.run([sys.executable, "-m", "venv", VENV], check=False).returncode:
+        sys.exit(
+            "Python could not make .venv (see above): on Debian and Ubuntu install python3-venv and run make again."
+        )
+
+
+def works() -> bool:
+    """Whether .venv is an environment of a new enough Python, with pip, made in this very folder."""
+    config = VENV / "pyvenv.cfg"
+    if not PYTHON.exists() or not config.exists():
+        return False
+    text = config.read_text(encoding="utf-8")
+    if (line := re.search(r"(?m)^command = .* (\S.*)$", text)) and not line[1].endswith(str(VENV)):
+        return False  # moved or copied: the first line of every script in bin/ names the old place
+    test = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
+    return subprocess.run([PYTHON, "-c", test], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def install_lock() -> None:
+    """Everything pinned; when that fails, everything but TensorFlow."""
+    if pip("--require-hashes", "--no-deps", "-r", str(LOCK)):
+        return
+    say(f"That did not work; trying again without {HEAVY} (the demo then trains with NumPy).")
+    with tempfile.TemporaryDirectory() as folder:
+        smaller = Path(folder, "requirements.lock")
+        smaller.write_text(without(LOCK.read_text(encoding="utf-8"), HEAVY), encoding="utf-8")
+        if not pip("--require-hashes", "--no-deps", "-r", str(smaller)):
+            sys.exit("The packages of requirements.lock could not be installed: see pip's message above.")
+
+
+def say(sentence: str) -> None:
+    """One line to the terminal, at once."""
+    sys.stdout.write(sentence + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Install unless it is done already."""
+    if stamp().exists() and works():
+        return
+    if importlib.util.find_spec("venv") is None:
+        sys.exit(f"{sys.executable} has no venv module: {NO_VENV}")
+    say("Setting up .venv: a few minutes the first time, nothing after that.")
+    make_venv()
+    install_lock()
+    if not pip("--no-build-isolation", "--no-deps", "-e", "."):
+        sys.exit("The project itself could not be installed: see pip's message above.")
+    for old in VENV.glob(".installed-*"):
+        old.unlink()
+    stamp().touch()
+    UNFINISHED.unlink()
+
+
+if __name__ == "__main__":
+    os.environ.pop("PYTHONPATH", None)  # someone else's packages must not count as installed
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("Stopped. Run make again: it starts afresh.")

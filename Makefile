@@ -1,0 +1,43 @@
+# Needs make and Python >= 3.11; everything else is installed into .venv/ by the first target that you ask for.
+# A second call finds it done. Another Python: make install PYTHON=/path/to/python3.12
+
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+ARGS ?=
+
+.PHONY: help install demo test check bench lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+install: ## set up .venv/ with the versions of requirements.lock
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found: install it, or name it: make install PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) .ci/install.py
+
+demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--json" passes options on)
+	@if $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("tensorflow") is None)'; \
+	then $(BIN)/reshape demo --trainer keras $(ARGS); \
+	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
+
+test: install ## run all tests (ARGS="-k shim" passes options on)
+	@$(BIN)/pytest $(ARGS)
+
+check: install ## lint, format, types, layers, house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_tidy.py
+
+bench: install ## measure, and print the numbers that README quotes
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lock: ## write requirements.lock anew from pyproject.toml (needs uv)
+	@command -v uv >/dev/null || { echo "uv was not found: install it (pip install uv) and run make lock again" >&2; exit 1; }
+	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
+
+clean: ## remove .venv/ and everything that was built
+	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,104 @@
+"""How long jobs still take: the formulas of `algorithms.md` 1.5, in seconds from now.
+
+Called by the policies and by whoever wants to show a predicted end. Every answer is finite, also where
+nothing is known: then it rests on `assumed_s` and `is_certain` says no. Imports no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+
+from adaptive_scheduler.profiles import LARGEST, Profiles
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+
+ASSUMED_AT_LEAST_S = 600.0
+"""A job of unknown length is assumed to train for at least so long: ten minutes make a reshape worth
+its cost, and an error in either direction is put right as the job goes on."""
+
+
+def assumed_s(job: Job) -> float:
+    """For a job of unknown length or speed: it goes on as long again as it has trained so far."""
+    return max(ASSUMED_AT_LEAST_S, job.running_s)
+
+
+def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> float:
+    """Seconds of training left on so many GPUs of this type: iterations left x seconds per iteration.
+
+    Unknown length: `assumed_s` holds for the present count (for a waiting job its smallest) and
+    scales with the speed. Unknown speed: `assumed_s` whatever the count.
+    """
+    speed = profiles.speed(job.type, gpu_type, num_gpus)
+    if speed is None:
+        return min(assumed_s(job), LARGEST)
+    if job.iterations_left is not None:
+        return min(max(job.iterations_left, 0.0) * speed.seconds, LARGEST)
+    present = profiles.speed(job.type, gpu_type, job.num_gpus or min(job.optional))
+    assert present is not None  # a type has speeds for all counts on a GPU type or for none
+    return min(assumed_s(job) * speed.seconds / present.seconds, LARGEST)
+
+
+def t_new(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> float:
+    """A waiting job started now: launch, training process, training, and all that ends it."""
+    o = profiles.overheads(job.type)
+    return o.k8s_init + o.proc_init + t_train(profiles, job, gpu_type, num_gpus) + o.finish
+
+
+def t_keep(profiles: Profiles, job: Job, gpu_type: str) -> float:
+    """A placed job that is left as it is (the paper is silent; ours)."""
+    return t_train(profiles, job, gpu_type, job.num_gpus) + profiles.overheads(job.type).finish
+
+
+def t_run(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, trains_on_s: float = 0.0) -> float:
+    """A running job reshaped to `num_gpus` on its node: checkpoint, new process, training, its end.
+
+    `trains_on_s`: how long it first trains on as it is, while its newcomer is launched (G5 refined).
+    A job that ends within that time is not reshaped at all.
+    """
+    o = profiles.overheads(job.type)
+    training = t_train(profiles, job, gpu_type, num_gpus)
+    if trains_on_s == 0.0:
+        return o.reshape + training + o.finish
+    as_is = t_train(profiles, job, gpu_type, job.num_gpus)
+    if as_is <= trains_on_s:
+        return as_is + o.finish
+    return trains_on_s + o.reshape + training * (1.0 - trains_on_s / as_is) + o.finish
+
+
+def reshape_cost_s(profiles: Profiles, job: Job) -> float:
+    """Seconds a reshape of this job costs: its own measured ones, else those of its type (1.9)."""
+    return profiles.overheads(job.type).reshape if job.reshape_cost_s is None else job.reshape_cost_s
+
+
+def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> bool:
+    """False where the length is unknown or the speed unknown or extrapolated."""
+    speed = profiles.speed(job.type, gpu_type, num_gpus)
+    return job.iterations_left is not None and speed is not None and not speed.low_confidence
+
+
+class RemainingTimes:
+    """Remaining seconds by job; what replacing one of them leads to is answered in O(1)."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self.seconds = seconds
+        self.sum = math.fsum(seconds.values())  # the same sum in whatever order the jobs come
+        # The two longest are enough: whatever one job is replaced by, one of them stays.
+        longest = heapq.nlargest(2, seconds, key=seconds.__getitem__)
+        self._last = longest[0] if longest else None
+        self.max = seconds[longest[0]] if longest else 0.0
+        self._runner_up = seconds[longest[1]] if len(longest) > 1 else 0.0
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot) -> RemainingTimes:
+        """All placed jobs, each left as it is (G1); one under an operation with the count it will have.
+
+        A job on a node that is not in the snapshot counts with `assumed_s`.
+        """
+        gpu_types = {node.name: node.gpu_type for node in snapshot.nodes}
+        return cls({j.id: t_keep(snapshot.profiles, j, gpu_types.get(j.node or "", "")) for j in snapshot.placed})
+
+    def replace(self, job: str, seconds: float) -> tuple[float, float]:
+        """(makespan, sum of all) if this job, perhaps a new one, took so many seconds instead."""
+        others = self._runner_up if job == self._last else self.max
+        return max(others, seconds), self.sum + (seconds - self.seconds.get(job, 0.0))

@@ -1,0 +1,222 @@
+"""What is known about job types: seconds per iteration, overheads, accuracy (seed 004, Table IV and V).
+
+Promises that a row which cannot be true never reaches a prediction: it is skipped and listed in
+`problems`. Called once per tick by whoever builds a snapshot, with rows as they lie in the database.
+Imports no store, no clock, nothing of the coordinator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+MEASURED = "measured"
+EXTRAPOLATED = "extrapolated"
+ASSUMED = "assumed"
+DEFAULT_TYPE = "default"
+
+LARGEST = 1e9
+"""Seconds above which a number is no time but a mistake (31 years); it also keeps every sum finite."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds per iteration, and whether it was measured, imported or extrapolated."""
+
+    seconds: float
+    origin: str
+
+    @property
+    def low_confidence(self) -> bool:
+        return self.origin == EXTRAPOLATED
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """The five overheads of a job type in seconds (ELASTIC III-C).
+
+    Bringing up and taking down its launch, starting and ending its training process, a checkpoint.
+    """
+
+    k8s_init: float
+    k8s_term: float
+    proc_init: float
+    proc_term: float
+    ckpt: float
+    origin: str
+
+    @property
+    def reshape(self) -> float:
+        """What a reshape on the same node costs: checkpoint, end the process, start it again."""
+        return self.ckpt + self.proc_term + self.proc_init
+
+    @property
+    def finish(self) -> float:
+        """From the last iteration to the GPUs being free: checkpoint, end process and launch."""
+        return self.ckpt + self.proc_term + self.k8s_term
+
+
+DEFAULT_OVERHEADS = Overheads(k8s_init=83.0, k8s_term=54.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin=ASSUMED)
+"""For a type without any row: the fit to the paper's case study (`algorithms.md` 1.10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Top-5 accuracy in [0, 1] after so many iterations (seed 004, Table V)."""
+
+    iterations: int
+    top5: float
+    origin: str
+
+
+class _BadRow(Exception):
+    """The row cannot be used; the text says why."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Everything known about every job type. Build it with `from_rows`; empty means nothing known."""
+
+    speeds: Mapping[tuple[str, str], Mapping[int, Speed]] = field(default_factory=dict)
+    overhead_rows: Mapping[str, Overheads] = field(default_factory=dict)
+    accuracies: Mapping[str, tuple[Accuracy, ...]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    _extrapolated: dict[tuple[str, str, int], Speed] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_rows(
+        cls, speed_rows: Iterable[Row], overhead_rows: Iterable[Row] = (), accuracy_rows: Iterable[Row] = ()
+    ) -> Profiles:
+        """Never raises for a bad row: it is left out and named in `problems`.
+
+        Of rows with the same key a measured one wins, among equals the later.
+        """
+        problems: list[str] = []
+        flat = _collect(speed_rows, _speed_row, "speed", problems)
+        speeds: dict[tuple[str, str], dict[int, Speed]] = {}
+        for (job_type, gpu_type, num_gpus), speed in flat.items():
+            speeds.setdefault((job_type, gpu_type), {})[num_gpus] = speed
+        overheads = _collect(overhead_rows, _overhead_row, "overhead", problems)
+        curves: dict[str, list[Accuracy]] = {}
+        for (job_type, _), point in _collect(accuracy_rows, _accuracy_row, "accuracy", problems).items():
+            curves.setdefault(job_type, []).append(point)
+        return cls(
+            speeds,
+            overheads,
+            {t: tuple(sorted(points, key=lambda p: p.iterations)) for t, points in curves.items()},
+            tuple(problems),
+        )
+
+    def speed(self, job_type: str, gpu_type: str, num_gpus: int) -> Speed | None:
+        """Seconds per iteration; None if nothing at all is known of this type on this GPU type.
+
+        A count without a row is predicted from the nearest known one by the prior `speed_up`.
+        """
+        known = self.speeds.get((job_type, gpu_type))
+        if not known:
+            return None
+        if num_gpus in known:
+            return known[num_gpus]
+        # Kept, since every decision of a tick asks for the same few again.
+        key = (job_type, gpu_type, num_gpus)
+        if key not in self._extrapolated:
+            self._extrapolated[key] = _extrapolate(known, num_gpus)
+        return self._extrapolated[key]
+
+    def overheads(self, job_type: str) -> Overheads:
+        """Of this type, else of the row named "default", else `DEFAULT_OVERHEADS`."""
+        return self.overhead_rows.get(job_type) or self.overhead_rows.get(DEFAULT_TYPE) or DEFAULT_OVERHEADS
+
+    def accuracy(self, job_type: str) -> tuple[Accuracy, ...]:
+        """Known points of the accuracy curve, fewest iterations first."""
+        return self.accuracies.get(job_type, ())
+
+
+def speed_up(num_gpus: int) -> float:
+    """The prior: how many times faster than on one GPU, where nothing was measured.
+
+    1 / 1.7 / 2.4 on 1 / 2 / 4 GPUs as ELASTIC II prints for ResNet, 0.7 more with each doubling; the same
+    beyond, capped at 8 GPUs because ELASTIC reports no larger count and the gain must fade somewhere.
+    """
+    return 1.0 + 0.7 * math.log2(min(num_gpus, 8))
+
+
+def _extrapolate(known: Mapping[int, Speed], num_gpus: int) -> Speed:
+    # The nearest on a log scale: 2 is to 4 what 4 is to 8. Ties go to the smaller count.
+    nearest = min(known, key=lambda n: (abs(math.log2(n / num_gpus)), n))
+    return Speed(known[nearest].seconds * speed_up(nearest) / speed_up(num_gpus), EXTRAPOLATED)
+
+
+K = TypeVar("K")
+V = TypeVar("V", Speed, Overheads, Accuracy)
+
+
+def _collect(rows: Iterable[Row], read: Callable[[Row], tuple[K, V]], what: str, problems: list[str]) -> dict[K, V]:
+    found: dict[K, V] = {}
+    for position, row in enumerate(rows, start=1):
+        try:
+            if not isinstance(row, Mapping):
+                raise _BadRow(f"it must be a document, not {row!r}")
+            key, value = read(row)
+        except _BadRow as bad:
+            problems.append(f"{what} profile row {position} is left out: {bad}")
+            continue
+        if key in found and found[key].origin == MEASURED and value.origin != MEASURED:
+            continue
+        found[key] = value
+    return found
+
+
+def _speed_row(row: Row) -> tuple[tuple[str, str, int], Speed]:
+    key = (_text(row, "job_type"), _text(row, "gpu_type"), _count(row, "num_gpus"))
+    return key, Speed(_number(row, "seconds_per_iteration", above=True), _origin(row))
+
+
+def _overhead_row(row: Row) -> tuple[str, Overheads]:
+    seconds = {name: _number(row, name) for name in ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")}
+    return _text(row, "job_type"), Overheads(**seconds, origin=_origin(row))
+
+
+def _accuracy_row(row: Row) -> tuple[tuple[str, int], Accuracy]:
+    job_type, iterations = _text(row, "job_type"), _count(row, "iterations")
+    top5 = _number(row, "top5")
+    if top5 > 1:
+        raise _BadRow(f"top5 must be between 0 and 1, not {top5!r}")
+    return (job_type, iterations), Accuracy(iterations, top5, _origin(row))
+
+
+def _text(row: Row, name: str) -> str:
+    value = row.get(name)
+    # Table III numbers its job types, so a number is a type's name too.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value:
+        raise _BadRow(f"{name} must be a name, not {value!r}")
+    return value
+
+
+def _count(row: Row, name: str) -> int:
+    value = row.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _BadRow(f"{name} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _number(row: Row, name: str, *, above: bool = False) -> float:
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+        raise _BadRow(f"{name} must be a number below {LARGEST:.0e}, not {value!r}")
+    if value < 0 or (above and value == 0):
+        raise _BadRow(f"{name} must be {'above 0' if above else '0 or more'}, not {value!r}")
+    return float(value)
+
+
+def _origin(row: Row) -> str:
+    origin = row.get("origin")
+    return origin if isinstance(origin, str) and origin else "imported"

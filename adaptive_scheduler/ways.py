@@ -1,0 +1,127 @@
+"""The ways a policy looks at, and the words that say why one was taken and the others were not.
+
+Promises that every decision is stored with its rivals, at most `LISTED` of them, at little cost: the
+search keeps plain tuples and only the listed ones become `Candidate`s. Called by the policies.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, NamedTuple
+
+from adaptive_scheduler.decision import Candidate, Explanation
+from adaptive_scheduler.prediction import RemainingTimes, is_certain
+from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
+
+LISTED = 50
+"""Candidates kept with a decision: enough for a person, small enough for a document."""
+
+GOOD, TO_MEASURE, REFUSED = 0, 1, 2
+"""Ranks of a way: predicted, possible but without a known speed, not to be taken."""
+
+
+class Way(NamedTuple):
+    """One way to give `job` its GPUs. The smallest `key` wins; it begins with the rank."""
+
+    key: tuple[Any, ...]
+    job: Job
+    node: Node
+    num_gpus: int
+    makespan_s: float
+    sum_s: float
+    job_s: float
+    victim: Job | None = None
+    keeps: int = 0
+    refused: str = ""
+
+    @property
+    def rank(self) -> int:
+        return int(self.key[0])
+
+
+def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
+    """Nodes the user lets the job run on, also those closed to new jobs."""
+    return [n for n in snapshot.nodes if job.gpu_type is None or n.gpu_type == job.gpu_type]
+
+
+def gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 0.05 else "less than 0.1 s"
+
+
+def explain(
+    algorithm: str, sentence: str, ways: list[Way], chosen: Way | None, times: RemainingTimes, profiles: Profiles
+) -> Explanation:
+    """The explanation with the chosen way first, then its rivals, best first."""
+    rivals = [way for way in ways if way is not chosen]
+    room = LISTED - (chosen is not None)
+    listed = heapq.nsmallest(room, rivals, key=lambda way: way.key)
+    candidates = [_candidate(profiles, way, _why_rejected(way, chosen)) for way in listed]
+    if chosen is not None:
+        candidates.insert(0, _candidate(profiles, chosen, ""))
+    if len(rivals) > len(listed):
+        sentence += f" {len(rivals) - len(listed)} more ways were looked at and are not listed."
+    return Explanation(algorithm, sentence, tuple(candidates), times.max, times.sum)
+
+
+def _candidate(profiles: Profiles, way: Way, rejected: str) -> Candidate:
+    sure = is_certain(profiles, way.job, way.node.gpu_type, way.num_gpus) and (
+        way.victim is None or is_certain(profiles, way.victim, way.node.gpu_type, way.keeps)
+    )
+    return Candidate(
+        node=way.node.name,
+        num_gpus=way.num_gpus,
+        makespan_s=way.makespan_s,
+        sum_s=way.sum_s,
+        job_s=way.job_s,
+        job=way.job.id,
+        victim=way.victim.id if way.victim else None,
+        victim_num_gpus=way.keeps if way.victim else None,
+        rejected=rejected,
+        low_confidence=not sure,
+    )
+
+
+def _why_rejected(way: Way, chosen: Way | None) -> str:
+    if way.refused or chosen is None:
+        return way.refused
+    if way.rank == TO_MEASURE and chosen.rank == GOOD:
+        return no_speed(way.num_gpus, way.node)
+    if way.rank == TO_MEASURE and way.num_gpus > chosen.num_gpus:
+        return f"{gpus(chosen.num_gpus)} are enough to measure it" if chosen.num_gpus > 1 else "1 GPU is enough"
+    longer = way.makespan_s - chosen.makespan_s
+    if longer > 0:
+        return f"makespan {seconds(longer)} longer"
+    more = way.sum_s - chosen.sum_s
+    if longer == 0 and more > 0:
+        return f"same makespan, sum {seconds(more)} longer"
+    if way.victim and not chosen.victim:
+        return "same times, but it takes GPUs from a running job"
+    return "same times with more GPUs" if way.num_gpus > chosen.num_gpus else "no better, and later in order"
+
+
+def no_speed(count: int, node: Node, job: str = "") -> str:
+    return f"no measured speed{f' of {job}' if job else ''} for {gpus(count)} on {node.gpu_type}"
+
+
+def impossible(snapshot: ClusterSnapshot, job: Job) -> str:
+    """Why no node could ever start this job, as a sentence that says what to do; empty if one could."""
+    kind = f"{job.gpu_type} " if job.gpu_type else ""
+    allowed = nodes_for(snapshot, job)
+    if not job.optional:
+        return f"{job.id} waits: it allows no GPU count at all; submit it again with optional_num_gpus."
+    if not allowed:
+        return f"{job.id} waits: no node has {kind}GPUs; register one{', or drop gpu_type' if kind else ''}."
+    largest = max(allowed, key=lambda n: (n.healthy, n.name))
+    if job.optional[0] > largest.healthy:
+        return (
+            f"{job.id} waits: it wants more GPUs than any node has: at least {job.optional[0]}, while the largest "
+            f"{kind}node, {largest.name}, has {largest.healthy} working; allow a smaller count or add a larger node."
+        )
+    if not any(n.schedulable for n in allowed):
+        return f"{job.id} waits: every {kind}node is closed to new jobs; open one."
+    return ""

@@ -1,0 +1,185 @@
+"""What every handler does: methods, authentication, body limits, calls into the facade, error bodies.
+
+Promises that every answer to a well-formed request that is not a success is
+`{"error": {"sentence", "problems", "id"}}`, with an id that stands in the log, and that neither
+token nor query is ever logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeVar
+
+from tornado.httputil import HTTPServerRequest
+from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
+
+from coordinator.errors import Conflict, Rejected, ReshapeError, Transient, Unauthorized
+from coordinator.http import wire
+from coordinator.http.auth import Failures, is_bearer
+from coordinator.http.facade import Facade
+
+log = logging.getLogger("reshape.http")
+T = TypeVar("T")
+
+BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
+CALL_S = 10.0  # how long a request may wait for the coordinator (`reliability.md` 6)
+RETRY_AFTER_S = 5
+METHODS = ("GET", "POST", "DELETE")
+
+SENTENCES = {
+    400: "The request is malformed.",
+    404: "There is nothing at this address; GET /v1/openapi.yaml lists what there is.",
+    405: "This address does not answer to that method; the Allow header lists those that it does.",
+    429: "Authentication from your address failed too often; wait ten seconds and use the right token.",
+    500: "The coordinator made a mistake; its log says which one, under the id given here.",
+}
+
+
+@stream_request_body
+class Handler(RequestHandler):
+    """Base of all handlers. The body is taken only after the caller has been authenticated."""
+
+    public: ClassVar[bool] = False  # answers without a token
+    body_limit: ClassVar[int] = BODY_LIMIT
+    threads: ClassVar[str] = "threads"  # or "quick_threads", which calls that may wait for the store never fill
+
+    def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
+        self._body = bytearray()
+        self._too_long = False
+        super().__init__(application, request, **kwargs)
+
+    @property
+    def facade(self) -> Facade:
+        facade: Facade = self.settings["facade"]
+        return facade
+
+    @property
+    def body(self) -> bytes:
+        """The whole request body; `Rejected` if it was longer than this address takes."""
+        self._refuse_long()
+        return bytes(self._body)
+
+    def prepare(self) -> None:
+        if self.request.method not in self.allowed():
+            raise HTTPError(405)
+        if not self.public and self.request.method != "OPTIONS" and not self._has_token():
+            raise Unauthorized("This needs the coordinator's token, sent as `Authorization: Bearer TOKEN`.")
+        length = self.request.headers.get("Content-Length", "0")
+        self._too_long = length.isascii() and length.isdigit() and int(length[:20]) > self.body_limit
+        self._refuse_long()
+
+    def data_received(self, chunk: bytes) -> None:
+        self._too_long = self._too_long or len(self._body) + len(chunk) > self.body_limit
+        if not self._too_long:
+            self._body += chunk
+
+    def read(self) -> dict[str, Any]:
+        """The JSON object in the body."""
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Rejected("The body must be JSON, sent with the header `Content-Type: application/json`.", 415)
+        return wire.read_object(self.body)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a facade method in a thread, so that a slow store never stops the loop."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await asyncio.wait_for(loop.run_in_executor(self.settings[self.threads], function, *args), CALL_S)
+        except TimeoutError:
+            raise Transient("The coordinator is busy or its store does not answer; try again soon.") from None
+
+    def answer(self, value: Any, status: int = 200) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.write(wire.write(value))
+
+    async def head(self, *args: str) -> None:
+        done: Awaitable[None] | None = self.get(*args)
+        if done is not None:
+            await done
+
+    def options(self, *args: str) -> None:
+        self.set_header("Allow", ", ".join(self.allowed()))
+        self.set_status(204)
+
+    @classmethod
+    def allowed(cls) -> list[str]:
+        """The methods that this address answers to."""
+        own = [m for m in METHODS if getattr(cls, m.lower()) is not getattr(RequestHandler, m.lower())]
+        return [*own, *(["HEAD"] if "GET" in own else []), "OPTIONS"]
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def compute_etag(self) -> None:
+        return None
+
+    def log_exception(self, *info: Any) -> None:
+        """Nothing: `write_error` logs, with the id."""
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        status, sentence, problems = _shown(error, status_code)
+        if status == 401 and self._guessed_too_often():
+            status, sentence = 429, SENTENCES[429]
+        error_id = secrets.token_hex(6)
+        self._log_error(status, error_id, sentence, error)
+        self.set_status(status)
+        self._explain(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(wire.write({"error": {"sentence": sentence, "problems": problems, "id": error_id}}))
+
+    def _explain(self, status: int) -> None:
+        """The headers that go with some refusals."""
+        if status == 405:
+            self.set_header("Allow", ", ".join(self.allowed()))
+        elif status == 401:
+            self.set_header("WWW-Authenticate", "Bearer")
+        elif status in (429, 503):
+            self.set_header("Retry-After", str(RETRY_AFTER_S if status == 503 else 10))
+
+    def _log_error(self, status: int, error_id: str, sentence: str, error: BaseException | None) -> None:
+        level = logging.ERROR if status == 500 else logging.DEBUG if status == 429 else logging.INFO
+        where = (self.request.method, self.request.path, status, error_id, sentence)
+        log.log(level, "%s %s answered %d, error %s: %s", *where, exc_info=error if status == 500 else None)
+
+    def _refuse_long(self) -> None:
+        if self._too_long:
+            raise Rejected(f"The body is larger than {self.body_limit // 1024} KiB.", 413)
+
+    def _has_token(self) -> bool:
+        return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
+
+    def _guessed_too_often(self) -> bool:
+        failures: Failures = self.settings["failures"]
+        return failures.add(self.request.remote_ip or "", asyncio.get_running_loop().time())
+
+
+class Nothing(Handler):
+    """Any address that is none of ours."""
+
+    public = True
+
+    def prepare(self) -> None:
+        raise HTTPError(404)
+
+
+def _shown(error: BaseException | None, status: int) -> tuple[int, str, list[str]]:
+    """Status, sentence and problems for an exception; never the text of one that is not ours."""
+    match error:
+        case Rejected():
+            return error.status, str(error), list(error.problems)
+        case Unauthorized():
+            return 401, str(error), []
+        case Conflict():
+            return 409, str(error), []
+        case Transient():
+            return 503, str(error), []
+        case ReshapeError():
+            return 500, str(error), []
+    return status, SENTENCES.get(status, SENTENCES[400 if status < 500 else 500]), []

@@ -1,0 +1,106 @@
+"""Events as they happen, as a server-sent stream (text/event-stream), resumable by event id.
+
+A client that was cut off sends the last id it saw and misses nothing. A slow client is waited for,
+one batch at a time, so it costs no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tornado.httputil import HTTPServerRequest
+from tornado.iostream import StreamClosedError
+from tornado.web import Application
+
+from coordinator.errors import ReshapeError, Transient
+from coordinator.http import wire
+from coordinator.http.base import Handler, log
+
+KEEP_ALIVE_S = 15.0  # proxies cut connections that are silent for longer than 30 to 60 s
+RETRY_MS = 2000  # how long a browser waits before it connects again
+BATCH = 500
+MOST_STREAMS = 200
+
+
+class Events(Handler):
+    def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
+        self._wake = asyncio.Event()
+        self._gone = False
+        super().__init__(application, request, **kwargs)
+
+    async def get(self) -> None:
+        after = await self._after()
+        streams: set[Handler] = self.settings["streams"]
+        if len(streams) >= MOST_STREAMS:
+            raise Transient("Too many clients follow the events already; try again later.")
+        streams.add(self)
+        stop = self.facade.on_event(self._waker())
+        try:
+            await self._follow(after)
+        except StreamClosedError:
+            pass
+        except ReshapeError as error:
+            log.warning("an event stream ends: %s", error)  # the client comes back with the last id it saw
+        finally:
+            stop()
+            streams.discard(self)
+
+    async def head(self, *args: str) -> None:
+        self._stream_headers()
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self._gone = True
+        self._wake.set()
+
+    async def _after(self) -> int:
+        """Where to begin: the header, which a browser sends when it reconnects, before the query; else now."""
+        last = await self.call(self.facade.last_event)
+        name, text = "Last-Event-ID", self.request.headers.get("Last-Event-ID")
+        if text is None:
+            name, text = "after", self.get_query_argument("after", None)
+        # An id from before the store was wiped would wait for ever.
+        return min(wire.whole(name, text, last, 0, wire.MAX_INTEGER), last)
+
+    async def _follow(self, after: int) -> None:
+        self._stream_headers()
+        self.write(f"retry: {RETRY_MS}\n\n")
+        await self.flush()
+        while not self._gone:
+            self._wake.clear()
+            events = await self.call(self.facade.events_after, after, BATCH)
+            if events:
+                after = events[-1]["_id"]
+                self.write(_frames(events))
+            elif not await self._woken():
+                self.write(": keep-alive\n\n")
+            await self.flush()
+
+    async def _woken(self) -> bool:
+        """Wait for an event; False if none came in time."""
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._wake.wait(), KEEP_ALIVE_S)
+        return False
+
+    def _waker(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed a moment ago
+                loop.call_soon_threadsafe(self._wake.set)
+
+        return wake
+
+    def _stream_headers(self) -> None:
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("X-Accel-Buffering", "no")  # nginx would hold the events back
+
+
+def _frames(events: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(
+        b"id: %d\nevent: %s\ndata: %s\n\n" % (e["_id"], "-".join(str(e["type"]).split()).encode(), wire.write(e))
+        for e in events
+    )

@@ -1,0 +1,85 @@
+"""What the HTTP edge needs from the coordinator, as one protocol. `coordinator.service` fulfils it.
+
+All methods are synchronous and may be called from any thread; the edge calls them in threads of its
+own. They raise only `coordinator.errors`: `Rejected` (its sentence and status are shown), `Conflict`
+(409), `Transient` (503), `Unauthorized` (401). Everything returned can be written as JSON as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+View = dict[str, Any]
+
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
+
+
+class Facade(Protocol):
+    """The coordinator as its callers see it."""
+
+    def submit(self, doc: View) -> View:
+        """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`."""
+        ...
+
+    def jobs(self, include_ended: bool) -> list[View]: ...
+
+    def job(self, job_id: str) -> View:
+        """`Rejected` with status 404 if there is none; so do all methods that take a `job_id`."""
+        ...
+
+    def cancel(self, job_id: str) -> View:
+        """Ask for the job to be stopped; returns at once with its view."""
+        ...
+
+    def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
+        """`{"decision_id": …}`. Neither `gpus` nor `signal`: the wish is withdrawn."""
+        ...
+
+    def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes of the job's output from byte `offset`, and the offset after them."""
+        ...
+
+    def gpus(self) -> list[View]: ...
+
+    def nodes(self) -> list[View]: ...
+
+    def decisions(self, job_id: str | None, limit: int) -> list[View]:
+        """Newest first."""
+        ...
+
+    def decision(self, decision_id: str) -> View: ...
+
+    def events_after(self, seq: int, limit: int) -> list[View]:
+        """Oldest first; each has an integer `_id` greater than `seq` and a `type`."""
+        ...
+
+    def last_event(self) -> int: ...
+
+    def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, from any thread, whenever events were appended; returns what ends that."""
+        ...
+
+    def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """The reply's body and its signature (`sidecar/protocol.py`)."""
+        ...
+
+    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """A wish that an operator told a sidecar; answered like a heartbeat."""
+        ...
+
+    def profiles(self, table: str) -> list[View]:
+        """`table` is one of `PROFILE_TABLES`."""
+        ...
+
+    def import_profiles(self, table: str, rows: list[View]) -> int:
+        """How many rows were stored: all or none. `Rejected` with one problem per bad row."""
+        ...
+
+    def health(self) -> View:
+        """At least `ok` and a `sentence`. Never raises."""
+        ...
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
+        ...

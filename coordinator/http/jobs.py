@@ -1,0 +1,80 @@
+"""Jobs and what belongs to them: their logs, their GPUs, the decisions about them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from coordinator.errors import Rejected
+from coordinator.http import wire
+from coordinator.http.base import Handler
+
+LOG_CHUNK = 256 * 1024  # bytes per answer
+MOST_DECISIONS = 1000
+LONGEST_ID = 512  # characters, as sent; nothing longer was ever let in (`core/intake.py`)
+HEADER_OFFSET = "X-Reshape-Offset"
+
+
+class Jobs(Handler):
+    async def get(self) -> None:
+        include_ended = wire.truth("ended", self.get_query_argument("ended", None))
+        self.answer({"jobs": await self.call(self.facade.jobs, include_ended)})
+
+    async def post(self) -> None:
+        job = await self.call(self.facade.submit, self.read())
+        self.set_header("Location", f"/v1/jobs/{quote(str(job['job_id']), safe='')}")
+        self.answer(job, 201)
+
+
+class Job(Handler):
+    async def get(self, job_id: str) -> None:
+        self.answer(await self.call(self.facade.job, job_id))
+
+    async def delete(self, job_id: str) -> None:
+        self.answer(await self.call(self.facade.cancel, job_id), 202)
+
+
+class Reshape(Handler):
+    """An operator's wish for a GPU count; the scheduler fulfils it as soon as it can."""
+
+    async def post(self, job_id: str) -> None:
+        doc = self.read()
+        wire.only_fields(doc, "gpus")
+        gpus = doc["gpus"]
+        if gpus is not None and (type(gpus) is not int or not 1 <= gpus <= 65536):
+            raise Rejected("gpus must be a whole number from 1 to 65536, or null to let the scheduler choose again.")
+        self.answer(await self.call(self.facade.wish, job_id, gpus, None), 202)
+
+
+class Logs(Handler):
+    """Raw bytes of the output; where to go on reading stands in a header."""
+
+    async def get(self, job_id: str) -> None:
+        offset = wire.whole("offset", self.get_query_argument("offset", None), 0, 0, wire.MAX_INTEGER)
+        text, after = await self.call(self.facade.logs, job_id, offset, LOG_CHUNK)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header(HEADER_OFFSET, str(after))
+        self.write(text)
+
+
+class Gpus(Handler):
+    async def get(self) -> None:
+        self.answer({"gpus": await self.call(self.facade.gpus)})
+
+
+class Nodes(Handler):
+    async def get(self) -> None:
+        self.answer({"nodes": await self.call(self.facade.nodes)})
+
+
+class Decisions(Handler):
+    async def get(self) -> None:
+        limit = wire.whole("limit", self.get_query_argument("limit", None), 100, 1, MOST_DECISIONS)
+        job_id = self.get_query_argument("job", None)
+        if job_id is not None and len(job_id) > LONGEST_ID:
+            raise Rejected("There is no job with so long a name.", 404)
+        self.answer({"decisions": await self.call(self.facade.decisions, job_id, limit)})
+
+
+class Decision(Handler):
+    async def get(self, decision_id: str) -> None:
+        self.answer(await self.call(self.facade.decision, decision_id))

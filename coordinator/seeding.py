@@ -1,0 +1,77 @@
+"""What a store holds before anybody wrote to it: the shipped profile tables and this machine's GPUs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.core import states as s
+from coordinator.errors import Conflict
+from coordinator.ports import Doc, Store
+
+TABLES = Path(__file__).parent / "tables"
+WORDS = ("job_type", "gpu_type", "origin")  # columns that are text; all others are numbers
+
+
+@dataclass(frozen=True)
+class FoundGpu:
+    """One GPU of a node: by NVML, or emulated."""
+
+    gpu_id: str
+    gpu_type: str
+    memory_total: int | None  # bytes
+    emulated: bool
+
+
+def seed_profiles(store: Store) -> None:
+    """Insert the shipped rows; a row that is there already, changed or not, stays."""
+    for path in sorted(TABLES.glob("*.csv")):
+        known = {row["_id"] for row in store.list(path.stem)}
+        for row in shipped(path.stem):
+            if row["_id"] not in known:
+                _insert(store, path.stem, row)
+
+
+def shipped(table: str) -> list[Doc]:
+    """The rows of one shipped table, with their keys."""
+    with (TABLES / f"{table}.csv").open(newline="") as file:
+        rows = [{k: v if k in WORDS else _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    keys = ("job_type", "gpu_type", "num_gpus", "iterations")
+    return [{"_id": "|".join([*(str(row[k]) for k in keys if k in row), "shipped"]), **row} for row in rows]
+
+
+def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
+    """Make a node's GPUs known. Those known already keep their state; those that are gone are retired."""
+    for index, gpu in enumerate(gpus):
+        doc = {
+            "_id": gpu.gpu_id, "gpu_id": gpu.gpu_id, "node": node, "index": index, "gpu_type": gpu.gpu_type,
+            "memory_total": gpu.memory_total, "emulated": gpu.emulated, "state": s.IDLE, "job_id": None,
+            "worker_id": None, "held_by": None, "version": 1,
+        }  # fmt: skip
+        _insert(store, "gpus", doc)
+    present = {gpu.gpu_id for gpu in gpus}
+    for doc in store.list("gpus", {"node": node}):
+        if doc["_id"] not in present:
+            _retire(store, doc)
+
+
+def _retire(store: Store, doc: Doc) -> None:
+    """An unused one is forgotten; a used one is faulty until its job lets go of it."""
+    try:
+        store.delete("gpus", doc["_id"], {"state": s.IDLE})
+    except Conflict:
+        store.update("gpus", doc["_id"], {"version": doc.get("version")}, {"state": s.FAULTY})
+
+
+def _insert(store: Store, table: str, doc: Doc) -> None:
+    try:
+        store.insert(table, doc)
+    except Conflict:
+        return
+
+
+def _number(text: str) -> float | int:
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -1,0 +1,258 @@
+"""`Store` on a MongoDB server, by pymongo's synchronous client. Users insert their jobs there directly.
+
+Each change is one `find_one_and_update` with what it expects in its filter, acknowledged by the
+majority and the journal. A reply that was lost is never asked for twice: the caller gets
+`Transient` and reads again (`reliability.md` 3). Opened by `opening.open_store`. Imports no other store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pymongo
+from bson import Int64
+from bson.codec_options import TypeDecoder, TypeRegistry
+from bson.errors import BSONError
+from pymongo import errors, uri_parser
+from pymongo.collection import Collection
+from pymongo.synchronous.change_stream import ChangeStream
+from pymongo.write_concern import WriteConcern
+
+from coordinator.errors import Conflict, Rejected, Transient
+from coordinator.ports import Doc, Key
+from coordinator.stores import rules
+
+DATABASE = "reshape"
+EVENTS = "events"
+ANSWER_MS = 5000  # a server that says nothing for so long counts as gone
+READ_MS = 15000  # must outlast a slow majority write, or its outcome is unknown for nothing
+MAJORITY = WriteConcern(w="majority", j=True, wtimeout=10000)
+WATCH_MS = 500  # the longest that one look at the change stream may block
+LOOK_SECONDS = 0.05  # pause between looks, for servers that answer at once
+RETRY_SECONDS = 1.0
+
+
+class PlainInt(TypeDecoder):
+    """Whole numbers of 64 bits as `int`: pymongo's own subclass of it is unknown to our JSON encoder."""
+
+    bson_type = Int64
+
+    def transform_bson(self, value: int) -> int:
+        return int(value)
+
+
+# Set only where the user's URL says nothing about them.
+DEFAULTS: dict[str, Any] = {
+    "appname": "reshape",
+    "serverSelectionTimeoutMS": ANSWER_MS,
+    "connectTimeoutMS": ANSWER_MS,
+    "socketTimeoutMS": READ_MS,
+    # One job with an impossible date or broken text must not hide all others.
+    "datetime_conversion": "DATETIME_AUTO",
+    "unicode_decode_error_handler": "replace",
+    "type_registry": TypeRegistry([PlainInt()]),
+}
+
+DUPLICATE_KEY = 11000
+TYPE_MISMATCH = 14
+# Server trouble that passes: internal, unknown, time limit, write concern, shutdown, write conflict,
+# step-down, exceeded limit, interrupted; None where a server gave no code.
+PASSING = frozenset({None, 1, 8, 50, 64, 91, 112, 189, 262, 11600, 11602})
+
+
+class MongoStore:
+    """See `coordinator.ports.Store`. Constructing it asks no server: the first call does."""
+
+    def __init__(self, url: str, client: pymongo.MongoClient[Doc] | None = None) -> None:
+        """`url` names servers and database; tests give a `client`. `Rejected` if `url` is wrong."""
+        with _rejecting_bad_urls():
+            parsed = uri_parser.parse_uri(url)
+            self._client = client if client is not None else _connect(url, parsed["options"])
+            self._database = self._client.get_database(parsed["database"] or DATABASE, write_concern=MAJORITY)
+        self._place = ", ".join(f"{host}:{port}" for host, port in parsed["nodelist"])
+        self._woken = threading.Event()
+        self._closed = threading.Event()
+        self._watch_lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
+
+    def get(self, table: str, key: Key) -> Doc | None:
+        wanted = _filter(key, {})
+        with self._translated():
+            return self._table(table).find_one(wanted)
+
+    def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
+        rules.check_equalities(where or {})
+        with self._translated():
+            docs = [*self._table(table).find(dict(where or {}))]
+        # Sorted here: servers disagree on the order of keys of several types.
+        return sorted(docs, key=_order)
+
+    def insert(self, table: str, doc: Doc) -> None:
+        checked = rules.checked(doc)
+        with self._translated():
+            self._table(table).insert_one(checked)
+
+    def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        rules.check_changes(changes)
+        wanted = _filter(key, expect)
+        change: Doc = {"$inc": {"version": 1}}
+        if changes:
+            change["$set"] = dict(changes)
+        with self._translated():
+            doc = self._changed(table, wanted, change) or self._changed_without_count(table, wanted, changes)
+        if doc is None:
+            raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
+        return doc
+
+    def put(self, table: str, doc: Doc) -> None:
+        checked = rules.checked(doc)
+        with self._translated():
+            self._table(table).replace_one({"_id": checked["_id"]}, checked, upsert=True)
+
+    def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
+        wanted = _filter(key, expect or {})
+        with self._translated():
+            deleted = self._table(table).delete_one(wanted).deleted_count
+        if not deleted:
+            raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
+
+    def append_events(self, events: Sequence[Doc]) -> None:
+        checked = [rules.checked(event) for event in events]
+        if not checked:
+            return
+        with self._translated():
+            self._table(EVENTS).insert_many(checked)
+
+    def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
+        with self._translated():
+            return [*self._table(EVENTS).find({"_id": {"$gt": seq}}).sort("_id", 1).limit(limit)]
+
+    def last_event(self) -> int:
+        # Numbers only: a stray document of somebody else's must not stop the count.
+        with self._translated():
+            last = [*self._table(EVENTS).find({"_id": {"$gte": 0}}).sort("_id", -1).limit(1)]
+        return last[0]["_id"] if last else 0
+
+    def wait(self, seconds: float) -> bool:
+        if self._closed.is_set():
+            return False
+        self._start_watching()
+        changed = self._woken.wait(seconds)
+        self._woken.clear()
+        return changed and not self._closed.is_set()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._woken.set()
+        with self._watch_lock:
+            if self._watcher is not None:
+                self._watcher.join(2 * WATCH_MS / 1000)
+        self._client.close()
+
+    def _table(self, table: str) -> Collection[Doc]:
+        return self._database[table]
+
+    def _changed(self, table: str, wanted: Doc, change: Doc) -> Doc | None:
+        try:
+            # mypy: pymongo types the result as the document, though it may be None.
+            found: Doc | None = self._table(table).find_one_and_update(wanted, change, return_document=True)
+        except errors.OperationFailure as error:
+            if error.code != TYPE_MISMATCH:
+                raise
+            return None
+        return found
+
+    def _changed_without_count(self, table: str, wanted: Doc, changes: Mapping[str, Any]) -> Doc | None:
+        """The same change for a document whose own `version` is no number and so cannot be counted up."""
+        found = self._table(table).find_one(wanted)
+        version = None if found is None else found.get("version")
+        if found is None or (isinstance(version, int | float) and not isinstance(version, bool)):
+            return None
+        return self._changed(table, {**wanted, "version": version}, {"$set": {**changes, "version": 1}})
+
+    def _start_watching(self) -> None:
+        with self._watch_lock:
+            if self._watcher is None and not self._closed.is_set():
+                self._watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
+                self._watcher.start()
+
+    def _watch(self) -> None:
+        """Wake `wait` at each new job until closed; end at once where the server cannot watch."""
+        while not self._closed.is_set():
+            try:
+                inserts: Sequence[Doc] = [{"$match": {"operationType": "insert"}}]
+                with self._table("jobs").watch(inserts, max_await_time_ms=WATCH_MS) as stream:
+                    # Jobs may have come while nobody watched.
+                    self._woken.set()
+                    self._follow(stream)
+            except errors.ConnectionFailure:
+                self._closed.wait(RETRY_SECONDS)
+            except (errors.PyMongoError, TypeError):
+                # No change streams here: a server alone refuses them, mongomock has no such method.
+                return
+
+    def _follow(self, stream: ChangeStream[Doc]) -> None:
+        while not self._closed.is_set():
+            if stream.try_next() is not None:
+                self._woken.set()
+            else:
+                self._closed.wait(LOOK_SECONDS)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except errors.DuplicateKeyError as error:
+            raise Conflict("A document with this `_id` exists already.") from error
+        except (errors.DocumentTooLarge, BSONError, ValueError, OverflowError) as error:
+            raise Rejected(f"MongoDB cannot keep this document: {str(error)[:200]}") from error
+        except errors.OperationFailure as error:
+            raise self._translation(error) from error
+        except errors.PyMongoError as error:
+            raise Transient(f"The database at {self._place} does not answer: see that it runs.") from error
+
+    def _translation(self, error: errors.OperationFailure) -> Conflict | Transient | Rejected:
+        details = error.details or {}
+        failures = details.get("writeErrors") or [{"code": error.code, "errmsg": details.get("errmsg", "")}]
+        code, reason = failures[0].get("code"), str(failures[0].get("errmsg"))[:200]
+        if code == DUPLICATE_KEY:
+            return Conflict("A document with this `_id` exists already.")
+        passing = code in PASSING or isinstance(error, errors.WriteConcernError) or "writeConcernErrors" in details
+        if passing or error.has_error_label("RetryableWriteError"):
+            return Transient(f"The database at {self._place} has trouble, try again: {reason}")
+        return Rejected(f"The database at {self._place} refuses: {reason}")
+
+
+def _connect(url: str, given: Mapping[str, Any]) -> pymongo.MongoClient[Doc]:
+    options = {name: value for name, value in DEFAULTS.items() if name not in given}
+    # pymongo would send a write again whose reply was lost: only the caller may decide that.
+    return pymongo.MongoClient(url, retryWrites=False, **options)
+
+
+@contextmanager
+def _rejecting_bad_urls() -> Iterator[None]:
+    try:
+        yield
+    except (errors.PyMongoError, ValueError, TypeError):
+        # Neither the URL nor pymongo's words about it: they may hold the password.
+        sentence = (
+            f"The store URL is wrong: write mongodb://host:27017/{DATABASE}, with any special characters"
+            " of a user name or password percent-encoded, or sqlite:///reshape.db."
+        )
+        raise Rejected(sentence) from None
+
+
+def _filter(key: Key, expect: Mapping[str, Any]) -> Doc:
+    wanted = {**expect, "_id": key}
+    rules.check_equalities(wanted)
+    return wanted
+
+
+def _order(doc: Doc) -> tuple[int, float, str]:
+    key = doc["_id"]
+    if isinstance(key, int | float):
+        return 0, key, ""
+    return (1, 0, key) if isinstance(key, str) else (2, 0, repr(key))

@@ -1,0 +1,85 @@
+"""What every store refuses alike, so that a document accepted here is accepted by every server.
+
+Called by the two stores before they write or search. The rules are those of `reliability.md` 1:
+the narrowest of MongoDB, its stand-ins and SQLite. Imports no database.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.errors import Rejected
+from coordinator.ports import Doc
+
+MAX_DEPTH = 100  # levels; MongoDB's limit
+MAX_BYTES = 16 * 1024 * 1024  # MongoDB's limit for one document
+INT_LIMIT = 2**63  # BSON and SQLite both keep signed 64 bits
+
+
+def checked(doc: Mapping[str, Any]) -> Doc:
+    """A copy of `doc` fit to be stored, with a text `_id` if it had none. `Rejected` says what is wrong."""
+    copy = {"_id": uuid.uuid4().hex, **doc}
+    check_value(copy)
+    return copy
+
+
+def check_changes(changes: Mapping[str, Any]) -> None:
+    """`Rejected` unless each field can be set by `Store.update`."""
+    for field in ("_id", "version"):
+        if field in changes:
+            raise Rejected(f"The field `{field}` is kept by the store: leave it out of the changes.")
+    check_value(changes)
+
+
+def check_equalities(equalities: Mapping[str, Any]) -> None:
+    """`Rejected` unless each field is compared with a single value.
+
+    Lists and mappings compare differently from server to server, and a mapping that comes from
+    outside could smuggle in an operator such as `{"$ne": null}`. Compare `version` instead.
+    """
+    for field, value in equalities.items():
+        _check_key(field)
+        if isinstance(value, Mapping | list | tuple | set):
+            raise Rejected(f"The field `{field}` can only be compared with text, a number, a boolean or null.")
+        check_value(value)
+
+
+def check_value(value: Any, depth: int = 0) -> None:
+    """`Rejected` if a server would refuse `value` or give it back changed."""
+    if isinstance(value, Mapping | list | tuple):
+        _check_nested(value, depth + 1)
+    elif isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise Rejected(f"The number {value} cannot be stored: use a finite number or null.")
+    elif isinstance(value, int) and not -INT_LIMIT <= value < INT_LIMIT:
+        raise Rejected("A whole number of more than 64 bits cannot be stored: use a smaller number or text.")
+
+
+def _check_nested(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise Rejected(f"The document is nested deeper than {MAX_DEPTH} levels: make it flatter.")
+    if isinstance(value, Mapping):
+        for key in value:
+            _check_key(key)
+        value = tuple(value.values())
+    for inner in value:
+        check_value(inner, depth)
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str):
+        raise Rejected(f"The key {key!r} is not text: use text for every key.")
+    _check_text(key)
+    if "." in key or key.startswith("$") or "\0" in key:
+        raise Rejected(f"The key {key!r} cannot be stored: use no dot, no NUL and no `$` at its start.")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Rejected(f"The text {text[:40]!r} is not valid Unicode: remove the lone surrogate.") from error

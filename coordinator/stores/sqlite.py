@@ -1,0 +1,240 @@
+"""`Store` on one SQLite file: the embedded default, durable and atomic with no server.
+
+Several processes may open the same file; compare-and-set holds between them, because each change
+reads and writes inside one `BEGIN IMMEDIATE`. Opened by `opening.open_store`. Imports no other store.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator.errors import Conflict, Rejected, Transient
+from coordinator.ports import Doc, Key
+from coordinator.stores import rules
+
+BUSY_SECONDS = 5.0  # wait for another process that is writing
+LOOK_SECONDS = 0.05  # how often `wait` asks whether another process has written
+EVENTS = "events"
+
+# `key` has no type on purpose: SQLite then keeps 1 and "1" apart and orders numbers before text.
+SCHEMA = "CREATE TABLE IF NOT EXISTS documents (name TEXT, key, body TEXT, PRIMARY KEY (name, key)) WITHOUT ROWID"
+INSERT = "INSERT INTO documents (name, key, body) VALUES (?, ?, ?)"
+REPLACE = "INSERT OR REPLACE INTO documents (name, key, body) VALUES (?, ?, ?)"
+SELECT = "SELECT body FROM documents WHERE name = ?"
+
+PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM})
+DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+
+class SqliteStore:
+    """See `coordinator.ports.Store`. Keys are text or whole numbers and come back as they were given."""
+
+    def __init__(self, path: str) -> None:
+        """Open or create the file at `path`, and its folder. `Rejected` if that cannot be a store."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+        self._closed = False
+        with self._translated():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._connection = _connect(path)
+            self._seen = self._data_version()
+
+    def get(self, table: str, key: Key) -> Doc | None:
+        with self._using() as connection:
+            row = connection.execute(SELECT + " AND key = ?", (table, _bound(key))).fetchone()
+        return None if row is None else _decoded(row)
+
+    def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
+        wanted = where or {}
+        rules.check_equalities(wanted)
+        with self._using() as connection:
+            rows = connection.execute(SELECT + " ORDER BY key", (table,)).fetchall()
+        return [doc for doc in map(_decoded, rows) if _matches(doc, wanted)]
+
+    def insert(self, table: str, doc: Doc) -> None:
+        row = _row(table, rules.checked(doc))
+        with self._using() as connection:
+            connection.execute(INSERT, row)
+        if table == "jobs":
+            self._woken.set()
+
+    def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        rules.check_changes(changes)
+        with self._writing() as connection:
+            doc = self._expected(table, key, expect)
+            doc.update(changes)
+            doc["version"] = _next_version(doc.get("version"))
+            connection.execute("UPDATE documents SET body = ? WHERE name = ? AND key = ?", (_encoded(doc), table, key))
+        return doc
+
+    def put(self, table: str, doc: Doc) -> None:
+        row = _row(table, rules.checked(doc))
+        with self._using() as connection:
+            connection.execute(REPLACE, row)
+
+    def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
+        with self._writing() as connection:
+            self._expected(table, key, expect or {})
+            connection.execute("DELETE FROM documents WHERE name = ? AND key = ?", (table, key))
+
+    def append_events(self, events: Sequence[Doc]) -> None:
+        rows = [_row(EVENTS, rules.checked(event)) for event in events]
+        with self._writing() as connection:
+            connection.executemany(INSERT, rows)
+
+    def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
+        with self._using() as connection:
+            query = SELECT + " AND key > ? ORDER BY key LIMIT ?"
+            return [_decoded(row) for row in connection.execute(query, (EVENTS, seq, limit))]
+
+    def last_event(self) -> int:
+        with self._using() as connection:
+            row = connection.execute("SELECT max(key) FROM documents WHERE name = ?", (EVENTS,)).fetchone()
+        return row[0] or 0
+
+    def wait(self, seconds: float) -> bool:
+        if self._closed:
+            return False
+        deadline = time.monotonic() + seconds
+        while not self._woken.wait(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+            if self._changed_elsewhere():
+                return True
+            if time.monotonic() >= deadline:
+                return False
+        self._woken.clear()
+        return not self._closed
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._woken.set()
+            self._connection.close()
+
+    def _expected(self, table: str, key: Key, expect: Mapping[str, Any]) -> Doc:
+        """The document under `key`, read inside the caller's transaction; `Conflict` if it is not as expected."""
+        rules.check_equalities(expect)
+        row = self._connection.execute(SELECT + " AND key = ?", (table, _bound(key))).fetchone()
+        if row is None:
+            raise Conflict(f"There is no {key!r} in {table}.")
+        doc = _decoded(row)
+        if not _matches(doc, expect):
+            raise Conflict(f"{key!r} in {table} has changed: read it again.")
+        return doc
+
+    def _data_version(self) -> int:
+        """A number that changes when another connection commits."""
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def _changed_elsewhere(self) -> bool:
+        with self._lock, self._translated():
+            if self._closed:
+                return False
+            before, self._seen = self._seen, self._data_version()
+            return self._seen != before
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._translated():
+            yield self._connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        # IMMEDIATE takes the write lock before the read: no other process can come between the two.
+        with self._using() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise Conflict("A document with this `_id` exists already.") from error
+        except sqlite3.ProgrammingError as error:
+            raise Transient(f"The store {self._path} is closed.") from error
+        except sqlite3.Error as error:
+            raise _translation(self._path, error) from error
+        except OSError as error:
+            sentence = f"The folder of {self._path} cannot be made ({error.strerror}): name another file."
+            raise Rejected(sentence) from error
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(SCHEMA)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _translation(path: str, error: sqlite3.Error) -> Transient | Rejected:
+    # The lowest byte is the kind; the rest is detail.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in PASSING:
+        return Transient(f"Another process keeps {path} locked: try again.")
+    if code in DISK:
+        return Transient(f"The disk refuses to write {path} ({error}): free some space, then try again.")
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return Rejected(f"The file {path} is not a sound SQLite database: move it away or name another file.")
+    return Rejected(f"The file {path} cannot be used as a store ({error}): make it writable or name another file.")
+
+
+def _bound(key: Key) -> Key:
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise Rejected(f"The `_id` {key!r} cannot be used here: use text or a whole number.")
+    rules.check_value(key)
+    return key
+
+
+def _row(table: str, doc: Doc) -> tuple[str, Key, str]:
+    return table, _bound(doc["_id"]), _encoded(doc)
+
+
+def _encoded(doc: Doc) -> str:
+    # json, not msgspec: it refuses what JSON has no word for, where msgspec would turn it into text.
+    try:
+        body = json.dumps(doc, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise Rejected(f"The document {doc['_id']!r} cannot be stored as JSON: {error}.") from error
+    if len(body) > rules.MAX_BYTES:
+        raise Rejected(f"The document {doc['_id']!r} is larger than {rules.MAX_BYTES >> 20} MiB: make it smaller.")
+    return body
+
+
+def _decoded(row: tuple[str]) -> Doc:
+    doc: Doc = msgspec.json.decode(row[0])
+    return doc
+
+
+def _matches(doc: Doc, expect: Mapping[str, Any]) -> bool:
+    return all(_same(doc.get(field), value) for field, value in expect.items())
+
+
+def _same(left: Any, right: Any) -> bool:
+    # MongoDB keeps booleans and numbers apart, Python does not.
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+
+
+def _next_version(version: Any) -> Any:
+    """One more; a `version` of the user's that is no number counts as none."""
+    return version + 1 if isinstance(version, int | float) and not isinstance(version, bool) else 1

@@ -1,0 +1,236 @@
+"""The platform `local`: a launch is a detached process of this machine, started and ended by a playbook.
+
+Promises (`coordinator.ports.Platform`): every call returns at once and may be repeated; a launch outlives
+this process; `gone` is True only when no process of the launch runs. Called by the reconciler, from any thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coordinator.core.records import JobRecord
+from coordinator.errors import Fatal, Rejected, ReshapeError, Transient
+from coordinator.ports import Doc
+from launcher import playbook
+from launcher.local_spec import Folders, LocalSettings, launch_spec
+from launcher.names import job_name, launch_name
+from sidecar import protocol
+
+SIDECAR = Path(protocol.__file__).parent
+AT_ONCE = 2  # playbooks; each keeps one core busy for about a second
+REMOVE_AGAIN_S = (1.0, 5.0)  # the reconciler asks once, and then waits for `gone`
+
+Verb = Literal["launch", "remove"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is wanted of one launch, and how far that has come."""
+
+    doc: Doc
+    wanted: Verb | None = None
+    under_way: bool = False
+    failure: str | None = None  # why what is wanted was not reached
+    heard: bool = False  # whether somebody asked for the failure
+
+
+class LocalPlatform:
+    """Launches below `state`/jobs, reporting to the coordinator at the URL `coordinator`."""
+
+    def __init__(
+        self, state: Path, coordinator: str, master_key: bytes, playbooks: Path, settings: LocalSettings | None = None
+    ) -> None:
+        """`Rejected` if Ansible could not work in `state` because of its name."""
+        self._jobs = state.absolute() / "jobs"
+        if re.search(r"[$\x00-\x1f]|\{[{%#]", str(self._jobs)):
+            raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'")
+        self._coordinator, self._master_key = coordinator, master_key
+        self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
+        self._works: dict[str, _Work] = {}
+        self._runs: set[Future[None]] = set()
+        self._lock = threading.Lock()  # guards the two above and each _Work
+        self._closing = threading.Event()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="playbook")
+
+    def launch(self, doc: Doc) -> None:
+        """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""
+        self._want(doc, "launch")
+
+    def remove(self, doc: Doc) -> None:
+        """Ends a launch that is under way, too. Tried again when asked again after it failed."""
+        self._want(doc, "remove")
+
+    def failure(self, doc: Doc) -> str | None:
+        """Why the launch failed; after that was asked, `launch` tries once more."""
+        with self._lock:
+            work = self._works.get(_name(doc))
+            if work is None or work.wanted != "launch" or work.failure is None:
+                return None
+            work.heard = True
+            return work.failure
+
+    def gone(self, doc: Doc) -> bool:
+        """Whether shim and trainer have let go of the lock, and no playbook may yet start them."""
+        with self._lock:
+            work = self._works.get(_name(doc))
+            if work is not None and work.under_way:
+                return False
+        return _unlocked(self.folders(doc).launch / "shim.lock")
+
+    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes of the trainer's output from `offset`, over all launches of the job.
+
+        From the beginning when `offset` is beyond the end: the shim has begun a new file meanwhile.
+        """
+        try:
+            with self.folders(doc).output.open("rb") as file:
+                file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
+                text = file.read(limit)
+                return text, file.tell()
+        except FileNotFoundError:
+            return b"", 0
+        except OSError as error:
+            raise Transient(f"the output of job {JobRecord(doc).id} cannot be read: {error.strerror}") from error
+
+    def folders(self, doc: Doc) -> Folders:
+        """Where the files of this launch and of its job are."""
+        job = JobRecord(doc)
+        return Folders(launch=self._jobs / _name(doc), job=self._jobs / job_name(job.id, job.uid))
+
+    def stop_all(self, timeout: float) -> None:
+        """Let playbooks that run come to their end for `timeout` seconds, then stop them. Launches live on."""
+        with self._lock:
+            runs = list(self._runs)
+        wait(runs, timeout)
+        self._closing.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _want(self, doc: Doc, verb: Verb) -> None:
+        with self._lock:
+            work = self._works.setdefault(_name(doc), _Work(doc))
+            new = work.wanted != verb or (work.failure is not None and work.heard)
+            if self._closing.is_set() or not new or (work.wanted == verb and work.under_way):
+                return
+            work.doc, work.wanted, work.failure, work.heard = doc, verb, None, False
+            if not work.under_way:
+                work.under_way = True
+                run = self._pool.submit(self._carry_out, work)
+                self._runs.add(run)
+                run.add_done_callback(self._runs.discard)
+
+    def _carry_out(self, work: _Work) -> None:
+        """Until what was done last is what is wanted."""
+        done: Verb | None = None
+        failure: str | None = None
+        while True:
+            with self._lock:
+                if done == work.wanted or self._closing.is_set():
+                    work.under_way, work.failure = False, failure
+                    work.heard = done == "remove"  # nobody asks why a removal failed: it is in the log
+                    if done == "remove" and failure is None:
+                        self._works.pop(_name(work.doc), None)
+                    return
+                done, doc = work.wanted, work.doc
+            failure = self._try(done, doc, work)
+
+    def _try(self, verb: Verb | None, doc: Doc, work: _Work) -> str | None:
+        """One playbook; the sentence if it failed."""
+
+        def cancelled() -> bool:
+            return self._closing.is_set() or work.wanted != verb
+
+        try:
+            if verb == "launch":
+                self._launch(doc, cancelled)
+            else:
+                self._remove(doc, cancelled)
+        except ReshapeError as error:
+            log.warning("%s", error)
+            return str(error)
+        except Exception:  # a fault of ours must not leave the launch under way for ever
+            log.exception("%s of %s", verb, _name(doc))
+            return f"launching job {JobRecord(doc).id} failed by a fault in reshape itself: its log has the details"
+        return None
+
+    def _launch(self, doc: Doc, cancelled: Callable[[], bool]) -> None:
+        purpose, folders = f"launching job {JobRecord(doc).id}", self.folders(doc)
+        code = doc.get("code")
+        if code and not (Path(code).is_absolute() and Path(code).is_dir()):
+            raise Fatal(f"{purpose} failed: its `code` must be the full path of a folder on this machine, not {code}")
+        try:
+            self._render(doc, folders)
+        except OSError as error:
+            raise Transient(f"{purpose} failed: cannot write {error.filename}: {error.strerror}") from error
+        self._play("launch_local.yml", folders, self._settings.launch_timeout_s, purpose, cancelled)
+
+    def _render(self, doc: Doc, folders: Folders) -> None:
+        for folder in (self._jobs, folders.job, folders.launch, folders.checkpoints):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # `-P`, because the shim's working folder must not hide modules; `env`, for a project that is not installed.
+        start = ["/usr/bin/env", f"PYTHONPATH={SIDECAR.parent}", sys.executable, "-P", "-m", "sidecar"]
+        command = [*start, "--folder", str(folders.launch)]
+        job = JobRecord(doc)
+        spec = launch_spec(job, folders, self._coordinator, command, self._settings, os.environ)
+        key = protocol.launch_key(self._master_key, job.uid, job.launch)
+        _write(folders.launch / "launch.key", key)
+        _write(folders.launch / "launch.json", json.dumps(spec, indent=1).encode())
+
+    def _remove(self, doc: Doc, cancelled: Callable[[], bool]) -> None:
+        purpose, folders = f"removing job {JobRecord(doc).id}", self.folders(doc)
+        # Without it a shim that an orphaned playbook starts late ends at once.
+        (folders.launch / "launch.json").unlink(missing_ok=True)
+        (folders.launch / "launch.key").unlink(missing_ok=True)
+        if _unlocked(folders.launch / "shim.lock"):
+            return
+        patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
+        for pause in (*REMOVE_AGAIN_S, None):
+            try:
+                self._play("remove.yml", folders, patience, purpose, cancelled)
+                break
+            except Transient as error:
+                if pause is None or self._closing.wait(pause):
+                    raise
+                log.warning("%s; trying again", error)
+
+    def _play(self, name: str, folders: Folders, timeout_s: float, purpose: str, cancelled: Callable[[], bool]) -> None:
+        values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
+        playbook.run(self._playbooks / name, folders.launch, values, timeout_s, purpose, cancelled)
+
+
+def _name(doc: Doc) -> str:
+    job = JobRecord(doc)
+    return launch_name(job.id, job.uid, job.launch)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All or nothing, readable by this user only."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    new.replace(path)
+
+
+def _unlocked(lock: Path) -> bool:
+    """Whether nobody holds it; the shim, its trainer and what that started all do until they end."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,119 @@
+"""What a launch on this machine is: job document -> the content of `launch.json`. Pure.
+
+Called by `local.py`. Shim and sidecar read the result; nothing else decides what a job's processes see:
+the shim itself starts with an empty environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from coordinator.core.records import JobRecord
+
+# What a job sees of the environment of `reshape up`. The rest may hold our secrets: a job that needs more says
+# so in its `env`, as it has to on a cluster.
+INHERITED = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TMPDIR",
+    "TZ",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSettings:
+    """How launches run on this machine; the same for all jobs. Times in seconds (`reliability.md` 5)."""
+
+    gpus: Literal["emulated", "nvml"] = "emulated"  # where the sidecar reads GPU usage from
+    gpu_memory: int | None = None  # bytes of one emulated GPU
+    gpu_locks: Path | None = None  # folder of the oracle's lock files (demo and tests), given to trainers
+    heartbeat_s: float = 5.0
+    lease_s: float = 300.0  # L: a trainer that nobody renews for so long is ended
+    grace_s: float = 20.0  # G: for saving after SIGTERM
+    kill_s: float = 10.0  # K: for everything to be gone after SIGKILL
+    launch_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where one launch keeps its files. `job` outlives the launch: checkpoints and output stand there."""
+
+    launch: Path
+    job: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.job / "checkpoints"
+
+    @property
+    def output(self) -> Path:
+        return self.job / "output.log"
+
+
+def launch_spec(
+    job: JobRecord,
+    folders: Folders,
+    coordinator: str,
+    sidecar: Sequence[str],
+    settings: LocalSettings,
+    environ: Mapping[str, str],
+) -> dict[str, Any]:
+    """The content of `launch.json`, for the shim and, from `coordinator` on, for the sidecar.
+
+    `job` has passed intake. `coordinator` is the base URL that heartbeats go to, `sidecar` the command that
+    starts the sidecar, `environ` the environment that `INHERITED` is taken from.
+    """
+    doc = job.doc
+    return {
+        "job_id": job.id,
+        "uid": job.uid,
+        "launch": job.launch,
+        "command": argv(doc["command"]),
+        "env": environment(doc, folders, settings, environ),
+        "workdir": doc.get("code") or str(folders.job),
+        "output": str(folders.output),
+        "tee": False,
+        "visible_gpus": None,
+        "sidecar": list(sidecar),
+        "lease_s": settings.lease_s,
+        "grace_s": settings.grace_s,
+        "kill_s": settings.kill_s,
+        "coordinator": coordinator,
+        "host": "127.0.0.1",
+        "port": 0,
+        "gpus": settings.gpus,
+        "gpu_memory": settings.gpu_memory,
+        "progress": {"pattern": doc.get("progress_pattern"), "file": doc.get("progress_file")},
+        "checkpoints": str(folders.checkpoints),
+        "heartbeat_s": settings.heartbeat_s,
+    }
+
+
+def argv(command: str | Sequence[str]) -> list[str]:
+    """A list is run as it is, a string by `sh -c`."""
+    return ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
+
+
+def environment(
+    doc: Mapping[str, Any], folders: Folders, settings: LocalSettings, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What the trainer sees; the shim adds what changes with each generation. Ours wins over the user's."""
+    ours = {
+        "RESHAPE_CHECKPOINTS": str(folders.checkpoints),
+        "RESHAPE_DATASET": doc.get("dataset"),
+        "RESHAPE_EMULATED_SPEED": json.dumps(doc["emulated_speed"]) if doc.get("emulated_speed") else None,
+        "RESHAPE_GPU_LOCKS": str(settings.gpu_locks) if settings.gpu_locks else None,
+    }
+    inherited = {name: environ[name] for name in INHERITED if name in environ}
+    return inherited | dict(doc.get("env") or {}) | {name: str(value) for name, value in ours.items() if value}

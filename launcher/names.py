@@ -1,0 +1,45 @@
+"""Names of jobs and launches: deterministic, safe as folder, Kubernetes object and host name.
+
+The same job and launch number have the same name for ever, so a launch that is asked for twice, also by
+another coordinator, is the same launch (`reliability.md` 7, row 26). Pure; imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+LABEL_LENGTH = 63  # DNS-1123 label, the shortest limit of all that carry the name
+HASH_LENGTH = 8  # of base 32: 40 bits, counted only among jobs whose readable part is the same
+LAUNCH_LENGTH = 10  # decimal digits
+SLUG_LENGTH = LABEL_LENGTH - HASH_LENGTH - LAUNCH_LENGTH - len("--l")
+
+
+def job_name(job_id: str, uid: str) -> str:
+    """`<slug>-<hash>`: one name per job, the same for all its launches. Takes any strings."""
+    return f"{_slug(job_id)}-{_hash(job_id, uid)}"
+
+
+def launch_name(job_id: str, uid: str, launch: int) -> str:
+    """`<slug>-<hash>-l<launch>`, always a DNS-1123 label that begins with a letter.
+
+    `ValueError` for a negative launch number or one of more than ten digits.
+    """
+    if not 0 <= launch < 10**LAUNCH_LENGTH:
+        raise ValueError(f"a launch number is 0 or more and has at most {LAUNCH_LENGTH} digits, not {launch}")
+    return f"{job_name(job_id, uid)}-l{launch}"
+
+
+def _slug(job_id: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
+    if not slug[:1].isalpha():
+        slug = f"job-{slug}"  # Volcano's service for a job must begin with a letter (DNS-1035)
+    return slug[:SLUG_LENGTH].strip("-")
+
+
+def _hash(job_id: str, uid: str) -> str:
+    # JSON keeps ("a", "bc") apart from ("ab", "c") and takes lone surrogates, which UTF-8 does not.
+    digest = hashlib.sha256(json.dumps([job_id, uid]).encode()).digest()
+    return base64.b32encode(digest).decode().lower()[:HASH_LENGTH]

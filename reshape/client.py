@@ -1,0 +1,191 @@
+"""The Python client of the coordinator's HTTP API; the command line is its first user.
+
+    client = Client.find(Path.home() / ".reshape")
+    job = client.submit({"command": ["python", "train.py"], "optional_num_gpus": [1, 2, 4]})
+
+Standard library only, and nothing of the coordinator is imported, so that it loads in no time. What
+the coordinator refuses is raised as `Refused` with its own sentence; no answer at all as `Unreachable`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+TIMEOUT_S = 15.0  # the coordinator gives up after 10
+SILENCE_S = 40.0  # an event stream sends something every 15
+HEADER_OFFSET = "X-Reshape-Offset"
+
+View = dict[str, Any]
+
+
+class Unreachable(Exception):
+    """No coordinator answers; the sentence says what to do."""
+
+
+class Refused(Exception):
+    """The coordinator answered with an error. `problems` has one sentence per fault."""
+
+    def __init__(self, sentence: str, status: int, problems: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.problems = tuple(problems)
+
+
+class Client:
+    """One coordinator. Safe to use from several threads: every call has a connection of its own."""
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Unreachable(f"{url!r} is not the address of a coordinator, such as http://127.0.0.1:8080.")
+        self.url = url.rstrip("/")
+        self._token = token
+        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._secure = parts.scheme == "https"
+
+    @classmethod
+    def find(cls, state: Path) -> Client:
+        """The coordinator that `reshape up` started with this state folder, by its `up.json`."""
+        file = state / "up.json"
+        try:
+            found = json.loads(file.read_text("utf-8"))
+            token = found.get("token") or (state / found["token_file"]).read_text("utf-8").strip()
+            return cls(found["url"], token)
+        except FileNotFoundError:
+            raise Unreachable(f"No coordinator is known in {state}; start one with `reshape up`.") from None
+        except PermissionError as error:
+            raise Unreachable(f"{error.filename} may not be read; run this as the user of `reshape up`.") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise Unreachable(f"{file} is damaged; run `reshape up` again.") from None
+
+    def submit(self, doc: Mapping[str, Any]) -> View:
+        return self._json("POST", "/v1/jobs", doc)
+
+    def jobs(self, include_ended: bool = False) -> list[View]:
+        return self._rows("/v1/jobs?ended=true" if include_ended else "/v1/jobs", "jobs")
+
+    def job(self, job_id: str) -> View:
+        return self._json("GET", f"/v1/jobs/{_part(job_id)}")
+
+    def cancel(self, job_id: str) -> View:
+        return self._json("DELETE", f"/v1/jobs/{_part(job_id)}")
+
+    def reshape(self, job_id: str, gpus: int | None) -> str:
+        """The decision's id. None leaves the count to the scheduler again."""
+        return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/reshape", {"gpus": gpus})["decision_id"])
+
+    def logs(self, job_id: str, offset: int = 0) -> tuple[bytes, int]:
+        """A piece of the job's output from byte `offset`, empty at the end, and where to go on."""
+        headers, text = self._call("GET", f"/v1/jobs/{_part(job_id)}/logs?offset={offset}")
+        return text, int(headers[HEADER_OFFSET])
+
+    def gpus(self) -> list[View]:
+        return self._rows("/v1/gpus", "gpus")
+
+    def nodes(self) -> list[View]:
+        return self._rows("/v1/nodes", "nodes")
+
+    def decisions(self, job_id: str | None = None, limit: int = 100) -> list[View]:
+        """Newest first."""
+        query = {"limit": str(limit)} | ({} if job_id is None else {"job": job_id})
+        return self._rows(f"/v1/decisions?{urlencode(query)}", "decisions")
+
+    def decision(self, decision_id: str) -> View:
+        return self._json("GET", f"/v1/decisions/{_part(decision_id)}")
+
+    def profiles(self, table: str) -> list[View]:
+        return self._rows(f"/v1/profiles/{_part(table)}", "rows")
+
+    def import_profiles(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        return int(self._json("POST", f"/v1/profiles/{_part(table)}", {"rows": list(rows)})["imported"])
+
+    def health(self) -> View:
+        """Also when it is not healthy: then `ok` is False."""
+        try:
+            return self._json("GET", "/healthz")
+        except Refused as refusal:
+            return {"ok": False, "sentence": str(refusal)}
+
+    def events(self, after: int | None = None) -> Iterator[View]:
+        """Events as they happen, those after id `after` first. Ends when the coordinator goes away.
+
+        To go on, call again with the last event's `_id`. Close the iterator to end it earlier.
+        """
+        query = "" if after is None else f"?after={after}"
+        connection = self._connection(SILENCE_S)
+        try:
+            response = self._send(connection, "GET", f"/v1/events{query}", None)
+            if response.status != 200:
+                raise _refusal(response.status, response.read())
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+        except (OSError, http.client.HTTPException):
+            return
+        finally:
+            connection.close()
+
+    def _rows(self, path: str, name: str) -> list[View]:
+        rows: list[View] = self._json("GET", path)[name]
+        return rows
+
+    def _json(self, method: str, path: str, doc: Mapping[str, Any] | None = None) -> View:
+        _, text = self._call(method, path, doc)
+        answer: View = json.loads(text)
+        return answer
+
+    def _call(
+        self, method: str, path: str, doc: Mapping[str, Any] | None = None
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        connection = self._connection(TIMEOUT_S)
+        try:
+            response = self._send(connection, method, path, doc)
+            text = response.read()
+        except (OSError, http.client.HTTPException):
+            raise Unreachable(f"The coordinator at {self.url} broke off; is it still running?") from None
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise _refusal(response.status, text)
+        return response.headers, text
+
+    def _send(
+        self, connection: http.client.HTTPConnection, method: str, path: str, doc: Mapping[str, Any] | None
+    ) -> http.client.HTTPResponse:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        body = None
+        if doc is not None:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(doc, default=str).encode()
+        try:
+            connection.connect()
+        except OSError:
+            raise Unreachable(f"No coordinator answers at {self.url}; start one with `reshape up`.") from None
+        connection.request(method, self._prefix + path, body, headers)
+        return connection.getresponse()
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        return kind(self._host, self._port, timeout=timeout)
+
+
+def _part(text: str) -> str:
+    """One part of a path; a job id from the user may hold anything."""
+    return quote(text, safe="")
+
+
+def _refusal(status: int, text: bytes) -> Refused:
+    try:
+        error = json.loads(text)["error"]
+        return Refused(str(error["sentence"]), status, [str(p) for p in error["problems"]])
+    except (ValueError, KeyError, TypeError):
+        pass
+    try:  # /healthz keeps its own form
+        return Refused(str(json.loads(text)["sentence"]), status)
+    except (ValueError, KeyError, TypeError):
+        return Refused(f"The coordinator answered {status} without saying why; its log may.", status)

@@ -1,0 +1,211 @@
+"""`reshape demo`: seed 004's case study with real processes, told live and summed up.
+
+Two trainings share four emulated GPUs. The second gets two of the first's while both run, and the
+first takes them back. Beside it stand the two baselines: predicted from the same run's measured
+overheads, or with `--measure-all` really run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reshape import demo_predict
+from reshape.demo_run import FIRST, PLANS, SECOND, DemoFailed, Plan, Run, execute
+from reshape.render import table
+
+View = dict[str, Any]
+
+BASELINES = ("default", "termination")
+STAGES = ("decide", "newcomer ready", "signal", "checkpoint", "exit", "spawn", "first step")
+
+
+def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | None, short: bool) -> int:
+    """0 if both jobs completed, one reshape went down and one up, and no GPU had two users."""
+    say = _Teller(quiet=as_json)
+    plan = PLANS[_trainer(trainer, say), short]
+    folder = _folder(out)
+    try:
+        ours = _one(plan, "sidecar", folder, say)
+        measured = {name: _one(plan, name, folder, say) for name in BASELINES} if measure_all else {}
+    except DemoFailed as failed:
+        click.echo(f"The demo failed: {failed}\nIts files are in {folder}.", err=True)
+        return 1
+    result = summary(plan, ours, measured)
+    (folder / "result.json").write_text(json.dumps(result, indent=2))
+    pictures = _draw(ours, folder)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _print(result, [*pictures, folder / "result.json"])
+    return 0 if not result["complaints"] else 1
+
+
+def summary(plan: Plan, ours: Run, measured: dict[str, Run]) -> View:
+    """Everything that the demo reports, as one object."""
+    predicted = _predict(plan, ours)
+    baselines: View = {}
+    for name in BASELINES:
+        seconds = measured[name].makespan_s if name in measured else predicted[name]
+        baselines[name] = {
+            "makespan_s": seconds,
+            "measured": name in measured,
+            "predicted_makespan_s": predicted[name],
+            "ours_over_it": ours.makespan_s / seconds,
+        }
+    result: View = {
+        "emulated": True,
+        "trainer": plan.trainer,
+        "gpus": 4,
+        "makespan_s": ours.makespan_s,
+        "jct_s": ours.jct_s,
+        "mean_jct_s": sum(ours.jct_s.values()) / 2,
+        "reshapes": ours.reshapes,
+        "starts": [{"job": e["job_id"], "stages_s": e["stages_s"]} for e in ours.of("started")],
+        "baselines": baselines,
+        "gpu_owner_violations": sum(len(r.violations) for r in (ours, *measured.values())),
+        "pids": ours.pids,
+        "steps_monotonic": all(r.steps_monotonic for r in (ours, *measured.values())),
+        "overheads": {k: v for k, v in ours.overheads.items() if isinstance(v, float | int)},
+    }
+    return result | {"complaints": complaints(result, ours)}
+
+
+def complaints(result: View, ours: Run) -> list[str]:
+    """What did not go as promised; empty when all did."""
+    found = [f"job {n} ended {j['state']}" for n, j in ours.jobs.items() if j["state"] != "completed"]
+    directions = [r["direction"] for r in result["reshapes"] if r["job"] == FIRST]
+    if directions != ["down", "up"]:
+        found.append(f"job {FIRST} was reshaped {directions or 'never'}, not once down and once up")
+    if result["gpu_owner_violations"]:
+        found.append(f"a GPU had two users {result['gpu_owner_violations']} times")
+    if any(len(pairs) != 1 for pairs in result["pids"].values()):
+        found.append("a sidecar or shim was replaced")
+    if not result["steps_monotonic"]:
+        found.append("a step counter went back")
+    return found
+
+
+def _predict(plan: Plan, run: Run) -> dict[str, float]:
+    over = run.overheads
+    down = run.reshapes[0]["stages_s"] if run.reshapes else {}
+    two = run.of("submitted", SECOND)[0]["at"] - run.began
+    measured = demo_predict.Measured(
+        first_iterations=plan.first_iterations,
+        second_iterations=plan.second_iterations,
+        arrival_s=two,
+        speeds=run.speeds,
+        launch_s=over["k8s_init"],
+        spawn_s=max(e["stages_s"].get("first step", 0.0) for e in run.of("started")),
+        stop_s=sum(down.get(stage, 0.0) for stage in ("signal", "checkpoint", "exit")),
+        remove_s=over["k8s_term"],
+    )
+    return {"default": demo_predict.default(measured), "termination": demo_predict.termination(measured)}
+
+
+def _one(plan: Plan, policy: str, folder: Path, say: _Teller) -> Run:
+    say.heading(f"{policy}: {plan.trainer} trainings on 4 emulated V100 GPUs")
+    return execute(plan, policy, folder / policy, say.event)
+
+
+def _trainer(wanted: str | None, say: _Teller) -> str:
+    """Keras unless TensorFlow is missing; asked for in vain is an error."""
+    if wanted == "numpy":
+        return "numpy"
+    if importlib.util.find_spec("tensorflow") is not None:
+        return "keras"
+    if wanted == "keras":
+        raise click.ClickException(
+            "TensorFlow is not installed: pip install 'volcano-reshape[tensorflow]', or --trainer numpy"
+        )
+    say.heading("TensorFlow is not installed: the demo trains with NumPy")
+    return "numpy"
+
+
+def _folder(out: Path | None) -> Path:
+    """A folder for this run's files: never one that holds an earlier run."""
+    parent = (out or Path("reshape-demo")).absolute()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot write to {parent}: {error.strerror}; choose another folder with --out"
+        ) from None
+
+
+def _draw(run: Run, folder: Path) -> list[Path]:
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    from reshape.plots import gantt, gpu_bars
+
+    return gantt(
+        gpu_bars(run.events, run.began), folder / "gantt", f"Two trainings share 4 emulated GPUs ({run.policy})"
+    )
+
+
+class _Teller:
+    """Tells the run line by line; on standard error when standard output is for the JSON object."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._err = quiet
+
+    def heading(self, text: str) -> None:
+        click.echo(f"\n{text}", err=self._err)
+
+    def event(self, event: View, seconds: float) -> None:
+        sentence = _sentence(event)
+        if sentence:
+            click.echo(f"{seconds:7.1f} s  job {event['job_id']:<4} {sentence}", err=self._err)
+            (sys.stderr if self._err else sys.stdout).flush()
+
+
+def _sentence(e: View) -> str:
+    """One event in words; empty for those that only programs care about."""
+    sentences = {
+        "submitted": "submitted",
+        "waits": f"waits: {e.get('sentence', '')}",
+        "launching": "is being launched; nobody else is disturbed meanwhile",
+        "initialized": "initialized: sidecar and shim are up, no GPU used yet",
+        "adjusting": f"is to go down to {e.get('to')} GPUs, but trains on until job {e.get('for')} is initialized",
+        "stop sent": "saves and stops",
+        "started": f"trains on {e.get('num_gpus')} GPUs",
+        "completed": "completed",
+        "restarting": f"restarts: {e.get('sentence', '')}",
+        "undone": f"back: {e.get('sentence', '')}",
+    }
+    if e["type"] == "reshaped":
+        gap = "?" if e["gap_s"] is None else f"{e['gap_s']:.2f}"
+        return f"reshaped {e['direction']}: {e['from_gpus']} -> {e['to_gpus']} GPUs, training stood still for {gap} s"
+    return sentences.get(e["type"], "")
+
+
+def _print(result: View, files: list[Path]) -> None:
+    rows = [
+        [r["job"], r["direction"], f"{r['from_gpus']} -> {r['to_gpus']}"]
+        + [_seconds(r["stages_s"].get(stage)) for stage in STAGES]
+        + [_seconds(r["gap_s"])]
+        for r in result["reshapes"]
+    ]
+    click.echo("\nReshapes, seconds per stage (emulated GPUs)")
+    click.echo(table(["JOB", "", "GPUS", *(s.upper() for s in STAGES), "GAP"], rows))
+    lines = [["sidecar (this run)", _seconds(result["makespan_s"]), _seconds(result["mean_jct_s"]), "measured", ""]]
+    for name, base in result["baselines"].items():
+        how = "measured" if base["measured"] else "predicted"
+        lines.append([name, _seconds(base["makespan_s"]), "", how, f"{100 * (1 - base['ours_over_it']):.0f} %"])
+    click.echo("\nMakespan and mean job completion time, seconds (emulated GPUs)")
+    click.echo(table(["", "MAKESPAN", "MEAN JCT", "", "WE ARE SHORTER BY"], lines))
+    click.echo(f"\nGPUs with two users: {result['gpu_owner_violations']} (by the trainers' own locks)")
+    for complaint in result["complaints"]:
+        click.echo(f"NOT AS PROMISED: {complaint}")
+    click.echo("\n".join(f"wrote {path}" for path in files))
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

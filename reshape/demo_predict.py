@@ -1,0 +1,46 @@
+"""What the two baselines of seed 004's case study would have taken, from one run's own measurements.
+
+Pure. `default` queues job two until job one ends; `termination` reshapes by stopping, removing and
+launching again (G15). The same iterations, speeds and overheads as the run that is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measured:
+    """From the run with sidecars. Seconds, and seconds per iteration by GPU count."""
+
+    first_iterations: int
+    second_iterations: int
+    arrival_s: float  # when job two was submitted, since job one was
+    speeds: Mapping[int, float]
+    launch_s: float  # from the decision until the sidecar reports
+    spawn_s: float  # from there to the first step
+    stop_s: float  # from the decision until the old process is gone
+    remove_s: float  # until the launch is gone
+
+    @property
+    def start_s(self) -> float:
+        return self.launch_s + self.spawn_s
+
+
+def default(m: Measured) -> float:
+    """Makespan, seconds: job two's launch begins when job one has ended."""
+    first_ends = m.start_s + m.first_iterations * m.speeds[4]
+    return max(first_ends, m.arrival_s) + m.start_s + m.second_iterations * m.speeds[2]
+
+
+def termination(m: Measured) -> float:
+    """Makespan, seconds: both jobs are launched once job one's launch is gone, and so again to grow."""
+    done = (m.arrival_s - m.start_s) / m.speeds[4]
+    restarted = m.arrival_s + m.stop_s + m.remove_s + m.start_s
+    second_ends = restarted + m.second_iterations * m.speeds[2]
+    done += (second_ends - restarted) / m.speeds[2]
+    if done >= m.first_iterations:
+        return second_ends
+    grown = second_ends + m.stop_s + m.remove_s + m.start_s
+    return grown + (m.first_iterations - done) * m.speeds[4]

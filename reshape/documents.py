@@ -1,0 +1,50 @@
+"""Files that users write: job documents and profile rows, in JSON or YAML, several in one file.
+
+Used by the command line. YAML only where PyYAML happens to be installed (ansible-core brings it).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+def read(raw: bytes) -> list[dict[str, Any]]:
+    """The objects in a file: one, a list, or several one after the other. ClickException if it has none."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise click.ClickException("The file is not UTF-8 text.") from None
+    found = [part for value in _values(text) for part in (value if isinstance(value, list) else [value])]
+    if not found or not all(isinstance(part, dict) for part in found):
+        raise click.ClickException("The file must hold one object, a list of objects, or several after one another.")
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    try:
+        return _json_values(text)
+    except ValueError as error:
+        why = f"The file is not JSON: {error}."
+    try:
+        import yaml
+    except ImportError:
+        raise click.ClickException(f"{why} To read YAML, install PyYAML.") from None
+    try:
+        return [value for value in yaml.safe_load_all(text) if value is not None]
+    except yaml.YAMLError as error:
+        if text.lstrip()[:1] in ("{", "["):
+            raise click.ClickException(why) from None
+        raise click.ClickException(f"The file is neither JSON nor YAML: {' '.join(str(error).split())}.") from None
+
+
+def _json_values(text: str) -> list[Any]:
+    """JSON values one after the other (also JSON lines); ValueError if anything else stands there."""
+    decoder, values, rest = json.JSONDecoder(), [], text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        values.append(value)
+        rest = rest[end:].lstrip()
+    return values

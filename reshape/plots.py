@@ -1,0 +1,90 @@
+"""Pictures: one Gantt function for demo, simulations and reruns of papers. SVG and PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")  # Okabe-Ito
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A GPU and what it was used for, from `begin` to `end` seconds."""
+
+    gpu: str
+    job: str
+    begin: float
+    end: float
+    kind: str = "in use"  # or "reserved": promised, not used; "stopped": its job saves or starts again
+
+
+def gpu_bars(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
+    """From the coordinator's `gpu` events to bars; `zero` is the wall time that counts as 0 s."""
+    open_: dict[str, tuple[str, str, float]] = {}
+    bars: list[Bar] = []
+    last = zero
+    for event in events:
+        last = max(last, float(event["at"]))
+        if event["type"] != "gpu":
+            continue
+        gpu, at = str(event["gpu_id"]), float(event["at"]) - zero
+        if gpu in open_:
+            job, kind, begin = open_.pop(gpu)
+            bars.append(Bar(gpu, job, begin, at, kind))
+        user = event["held_by"] if event["held_by"] is not None else event["job_id"]
+        if user is not None:
+            open_[gpu] = (str(user), "in use" if event["held_by"] is not None else "reserved", at)
+    bars += [Bar(gpu, job, begin, last - zero, kind) for gpu, (job, kind, begin) in open_.items()]
+    return [bar for bar in bars if bar.end - bar.begin > 1e-3] + _stops(events, zero)
+
+
+def _stops(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
+    """When a reshaped job stood still, on all the GPUs that it then had."""
+    stops = []
+    holds: dict[str, set[str]] = {}
+    for event in events:
+        if event["type"] == "gpu":
+            for gpus in holds.values():
+                gpus.discard(str(event["gpu_id"]))
+            if event["held_by"] is not None:
+                holds.setdefault(str(event["held_by"]), set()).add(str(event["gpu_id"]))
+        elif event["type"] == "reshaped" and event.get("gap_s"):
+            at, job = float(event["at"]) - zero, str(event["job_id"])
+            stops += [Bar(gpu, job, at - float(event["gap_s"]), at, "stopped") for gpu in sorted(holds.get(job, ()))]
+    return stops
+
+
+def gantt(bars: list[Bar], path: Path, title: str) -> list[Path]:
+    """Draw GPUs over time to `path`.svg and `path`.png; returns both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    gpus = sorted({bar.gpu for bar in bars}, reverse=True)
+    jobs = sorted({bar.job for bar in bars})
+    colour = {job: COLOURS[i % len(COLOURS)] for i, job in enumerate(jobs)}
+    figure = Figure(figsize=(10, 1.2 + 0.5 * len(gpus)), layout="constrained")
+    axes = figure.add_subplot()
+    for bar in sorted(bars, key=lambda b: b.kind == "stopped"):
+        style: dict[str, Any] = {"color": colour[bar.job]}
+        if bar.kind == "reserved":
+            style = {"facecolor": "white", "edgecolor": colour[bar.job], "hatch": "///"}
+        elif bar.kind == "stopped":
+            style = {"color": "white", "alpha": 0.75}
+        axes.barh(gpus.index(bar.gpu), bar.end - bar.begin, left=bar.begin, height=0.8, **style)
+    axes.set_yticks(range(len(gpus)), gpus)
+    axes.set_xlabel("seconds since the first job was submitted")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    legend = [Patch(color=colour[job], label=f"job {job}") for job in jobs]
+    legend.append(Patch(facecolor="white", edgecolor="grey", hatch="///", label="reserved"))
+    figure.legend(handles=legend, loc="outside right upper", frameon=False)
+    written = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    for file in written:
+        figure.savefig(file, dpi=130)
+    return written

@@ -1,0 +1,220 @@
+"""Plain tables and texts for the terminal. Pure; used by `cli.py` and whoever prints jobs.
+
+Promises that nothing a user wrote (a job id, a log line in a message) can move the cursor, colour the
+screen or reorder a line: characters that do not print are shown as their escape.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+View = Mapping[str, Any]
+Cells = Sequence[str]
+
+GAP = "  "
+LEAST = 10  # columns: what is left of the last column on a narrow terminal
+NONE = "-"
+
+
+def table(head: Cells, rows: Iterable[Cells], width: int | None = None) -> str:
+    """Columns as wide as their widest cell; `width` (columns) cuts the last one, None nothing."""
+    lines = [list(head), *([plain(c) for c in row] for row in rows)]
+    widths = [max(columns(line[i]) for line in lines) for i in range(len(head))]
+    if width is not None:
+        before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(width - before, LEAST))
+    return "\n".join(_line(line, widths) for line in lines)
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def plain(text: str) -> str:
+    """The text on one line, with everything that does not print as its escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text.replace("\n", " "))
+
+
+def jobs(rows: Iterable[View], width: int | None = None) -> str:
+    head = ("JOB", "STATE", "GPUS", "NODE", "PROGRESS", "ETA", "RESHAPES", "MESSAGE")
+    return table(head, (_job_cells(j) for j in rows), width)
+
+
+def gpus(rows: Iterable[View], width: int | None = None) -> str:
+    head = ("GPU", "NODE", "TYPE", "STATE", "JOB", "HELD BY", "BUSY", "MEMORY")
+    return table(head, (_gpu_cells(g) for g in rows), width)
+
+
+def profiles(rows: Sequence[View], width: int | None = None) -> str:
+    """Every field that any row has, `_id` and bookkeeping left out."""
+    if not rows:
+        return "No rows."
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in ("_id", "version")))
+    return table([n.upper() for n in names], ([_text(row.get(n)) for n in names] for row in rows), width)
+
+
+def job(view: View) -> str:
+    """One job, a line per fact, unknown ones left out."""
+    usage = view.get("usage") or {}
+    facts = {
+        "job": _text(view.get("job_id")),
+        "state": _text(view.get("state")),
+        "message": view.get("message") or None,
+        "gpus": _gpu_count(view) + _listed(view.get("gpu_ids"), ": ", ", "),
+        "allowed": _listed(view.get("optional_num_gpus"), "", " or ") or None,
+        "node": view.get("node"),
+        "type": view.get("job_type"),
+        "progress": progress(view),
+        "epochs": view.get("epochs_done"),
+        view.get("value_name") or "value": view.get("value"),
+        "speed": _measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
+        "eta": _measured(view.get("eta_s"), seconds),
+        "cpu": _measured(usage.get("cpu_cores"), "{:.2f} cores"),
+        "memory": _measured(usage.get("memory"), size),
+        "reshapes": view.get("reshapes"),
+        "generation": view.get("generation"),
+        "submitted": _measured(view.get("submit_ts"), moment),
+        "started": _measured(view.get("start_ts"), moment),
+        "finished": _measured(view.get("finish_ts"), moment),
+    }
+    lines = [f"{name + ':':<13}{plain(str(fact))}" for name, fact in facts.items() if fact is not None]
+    return "\n".join([*lines, *(f"  problem: {plain(str(p))}" for p in view.get("problems") or ())])
+
+
+def decision(view: View, width: int | None = None) -> str:
+    """Why something was decided: the sentence, then every way that was looked at, the chosen one marked."""
+    lines = [
+        f"{_measured(view.get('at'), moment) or ''}  {plain(_what(view))}  [{_text(view.get('decision_id'))}]".lstrip(),
+        f"  {plain(_text(view.get('sentence')))}",
+    ]
+    if (unchanged := view.get("unchanged_makespan_s")) is not None:
+        lines.append(f"  If nothing changed, all jobs would be done in {_exact(unchanged)}.")
+    if candidates := view.get("candidates"):
+        head = ("", "GPUS", "NODE", "TAKEN FROM", "MAKESPAN", "SUM", "THIS JOB", "WHY NOT")
+        rows = table(head, (_candidate_cells(c) for c in candidates), width and width - 2)
+        lines += [f"  {row}" for row in rows.splitlines()]
+        if any(c.get("low_confidence") for c in candidates):
+            lines.append("  ~ rests on a speed or a length that was never measured")
+    return "\n".join(lines)
+
+
+def progress(view: View) -> str:
+    """`120/400 (30 %)`, or what is known of it."""
+    done, total = view.get("iters_done") or 0, view.get("iterations")
+    return f"{done}/{total} ({100 * done // total} %)" if total else str(done) if done else NONE
+
+
+def seconds(value: float) -> str:
+    """A duration as people say it: 4.2 s, 12 min 5 s, 3 h 20 min."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _exact(value: float) -> str:
+    """Seconds for comparing: rivals often differ by less than a minute shows."""
+    return f"{value:.1f} s"
+
+
+def size(value: float) -> str:
+    """Bytes, in MiB or GiB."""
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+def moment(value: float) -> str:
+    """Seconds since 1970 as local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+
+
+def _line(cells: Cells, widths: Sequence[int]) -> str:
+    cut = [*cells[:-1], _cut(cells[-1], widths[-1])]
+    return GAP.join(c + " " * (w - columns(c)) for c, w in zip(cut, widths, strict=True)).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    if columns(text) <= width:
+        return text
+    while columns(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _job_cells(view: View) -> Cells:
+    problems = view.get("problems") or ()
+    message = f"not accepted: {problems[0]}" if problems else view.get("message")
+    return (
+        _text(view.get("job_id")),
+        _text(view.get("state")),
+        _gpu_count(view),
+        _text(view.get("node")),
+        progress(view),
+        _measured(view.get("eta_s"), seconds) or NONE,
+        _text(view.get("reshapes")),
+        _text(message or None),
+    )
+
+
+def _gpu_cells(view: View) -> Cells:
+    used, total = (_measured(view.get(f), size) for f in ("memory_used", "memory_total"))
+    return (
+        _text(view.get("gpu_id")),
+        _text(view.get("node")),
+        _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else ""),
+        _text(view.get("state")),
+        _text(view.get("job_id")),
+        _text(view.get("held_by")),
+        _measured(view.get("utilisation"), "{:.0%}") or NONE,
+        f"{used or NONE} of {total}" if total else NONE,
+    )
+
+
+def _candidate_cells(view: View) -> Cells:
+    taken = view.get("victim")
+    source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
+    doubt = " ~" if view.get("low_confidence") else ""
+    makespan, total, own = (_measured(view.get(f), _exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
+    chosen = not view.get("rejected")
+    gpus, node = _text(view.get("num_gpus")), _text(view.get("node"))
+    return ("->" if chosen else "", gpus, node, source, makespan + doubt, total, own, view.get("rejected") or "chosen")
+
+
+def _what(view: View) -> str:
+    job_id, count = _text(view.get("job_id")), view.get("num_gpus")
+    gpus = f"{count} GPU" if count == 1 else f"{count} GPUs"
+    match view.get("kind"):
+        case "start":
+            victim = view.get("victim")
+            taking = "" if victim is None else f", job {victim} keeps {view.get('victim_num_gpus')}"
+            return f"start job {job_id} on {gpus}{taking}"
+        case "reshape":
+            return f"reshape job {job_id} to {gpus}"
+        case "hold":
+            return f"leave job {job_id} as it is"
+        case "wish" | "signal" as kind:
+            return f"an operator's {kind} for job {job_id}"
+    return f"{_text(view.get('kind'))} job {job_id}"
+
+
+def _gpu_count(view: View) -> str:
+    return _text(view.get("num_gpus") or 0) + (" (emulated)" if view.get("emulated") else "")
+
+
+def _listed(values: Any, before: str, between: str) -> str:
+    """A list in one line; nothing where it is empty, or no list because a user wrote something else."""
+    return before + between.join(str(v) for v in values) if isinstance(values, list) and values else ""
+
+
+def _measured(value: Any, form: Any) -> str | None:
+    """`value` in the form given (a format or a function); None where it is no number."""
+    if not isinstance(value, int | float):
+        return None
+    return str(form.format(value) if isinstance(form, str) else form(value))
+
+
+def _text(value: Any) -> str:
+    return NONE if value is None else str(value)

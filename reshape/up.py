@@ -1,0 +1,234 @@
+"""`reshape up`: coordinator, launcher and node agent in one process of this machine.
+
+Jobs are not its children: they go on training when it ends, and it finds them again when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from adaptive_scheduler.settings import Settings
+from coordinator.adapters.clock import SystemClock
+from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.config import Config, from_environment
+from coordinator.desk import Desk
+from coordinator.elector import Elector, Holder
+from coordinator.errors import Rejected, ReshapeError
+from coordinator.seeding import FoundGpu, register_gpus, seed_profiles
+from coordinator.service import Coordinator
+from coordinator.stores.opening import open_store
+from launcher.local import LocalPlatform
+from launcher.local_spec import LocalSettings
+from reshape import __version__, shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+log = logging.getLogger(__name__)
+
+EMULATED = re.compile(r"([1-9][0-9]{0,4})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
+EMULATED_MEMORY = 16 * 2**30
+POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sidecar": ({}, {}),
+    "termination": (
+        {"reshape_by": "relaunch", "early_initialization": False},
+        {"min_gain_factor": 0.0, "cooldown_factor": 0.0},
+    ),
+    "default": ({}, {"policy": "default"}),
+}
+"""Name -> settings of the coordinator and of the judgement. `termination` is seed 004's case-study
+baseline (G15): the same decisions, carried out by stopping and launching again."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the API answers; written to `up.json` for the command line."""
+
+    url: str
+    token: str
+
+
+def run(*, state: Path, gpus: str | None, store: str | None, port: int, host: str, policy: str) -> int:
+    """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start."""
+    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
+    state = state.expanduser().absolute()
+    found = inventory(gpus)
+    config, settings = _settings(policy)
+    with _alone(state), _listen(host, port or _port_before(state)) as listener:
+        address = Address(f"http://{host}:{listener.getsockname()[1]}", _secret(state / "api.token"))
+        coordinator, platform = _build(state, store, address, found, config, settings)
+        coordinator.start()
+        try:
+            asyncio.run(_serve(state, coordinator, address, listener, found))
+        finally:
+            coordinator.stop()
+            platform.stop_all(timeout=10.0)
+            coordinator.store.close()
+    return 0
+
+
+def inventory(gpus: str | None) -> list[FoundGpu]:
+    """This machine's GPUs by NVML, or emulated ones such as `4xV100`. `Rejected` if there are none."""
+    if gpus is None:
+        return _by_nvml()
+    match = EMULATED.fullmatch(gpus)
+    if match is None:
+        raise Rejected(f"--gpus must be a number and a type, such as 4xV100, not {gpus!r}")
+    count, kind = int(match[1]), match[2]
+    return [FoundGpu(f"EMULATED-{kind}-{i}", kind, EMULATED_MEMORY, True) for i in range(count)]
+
+
+def _by_nvml() -> list[FoundGpu]:
+    from sidecar.gpus import list_gpus
+
+    found = [FoundGpu(g.gpu_id, short_type(g.gpu_type), g.memory, False) for g in list_gpus()]
+    if not found:
+        raise Rejected("no NVIDIA GPU was found on this machine; to emulate some, give --gpus 4xV100")
+    return found
+
+
+def short_type(name: str) -> str:
+    """The GPU type that speed profiles are kept under: `NVIDIA H100 80GB HBM3` is an H100."""
+    if match := re.search(r"\b(?:GTX|RTX)\s+(\d{3,4})\s*(Ti|SUPER)?", name):
+        return match[1] + (match[2] or "")
+    match = re.search(r"\b[A-Z]{1,2}\d{1,4}\b", name)
+    return match[0] if match else name
+
+
+def _settings(policy: str) -> tuple[Config, Settings]:
+    if policy not in POLICIES:
+        raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}")
+    for_config, for_settings = POLICIES[policy]
+    try:
+        config = from_environment(Config, os.environ, **for_config)
+        return config, from_environment(Settings, os.environ, **for_settings)
+    except ValueError as error:
+        raise Rejected(str(error)) from None
+
+
+def _build(
+    state: Path, store_url: str | None, address: Address, gpus: Sequence[FoundGpu], config: Config, settings: Settings
+) -> tuple[Coordinator, LocalPlatform]:
+    store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
+    seed_profiles(store)
+    register_gpus(store, socket.gethostname(), gpus)
+    clock, master_key = SystemClock(), _secret(state / "master.key").encode()
+    locks = os.environ.get("RESHAPE_GPU_LOCKS")
+    local = LocalSettings(
+        gpus="emulated" if gpus[0].emulated else "nvml",
+        gpu_memory=gpus[0].memory_total,
+        gpu_locks=Path(locks) if locks else None,
+        heartbeat_s=config.heartbeat_s,
+        lease_s=config.lease_s,
+        grace_s=config.grace_s,
+        kill_s=config.kill_s,
+    )
+    platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
+    elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
+    coordinator = Coordinator(
+        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, _failpoint()
+    )
+    return coordinator, platform
+
+
+def _failpoint() -> Callable[[str], None]:
+    """`RESHAPE_FAILPOINT=after:stop` ends this process there with SIGKILL: for the crash tests."""
+    wanted = os.environ.get("RESHAPE_FAILPOINT")
+
+    def reached(name: str) -> None:
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+async def _serve(
+    state: Path, coordinator: Coordinator, address: Address, listener: socket.socket, gpus: Sequence[FoundGpu]
+) -> None:
+    from coordinator.http.app import make_app, make_server
+
+    server = make_server(make_app(Desk(coordinator), address.token))
+    server.add_sockets([listener])
+    done = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, done.set)
+    up_file = state / "up.json"
+    _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
+    kind = "emulated " if gpus[0].emulated else ""
+    click.echo(
+        f"reshape is up at {address.url} with {len(gpus)} {kind}{gpus[0].gpu_type} GPUs; Ctrl-C ends it, jobs go on"
+    )
+    sys.stdout.flush()
+    await done.wait()
+    server.stop()
+    await server.close_all_connections()
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[IO[str]]:
+    """One `reshape up` per state folder."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (state / "up.lock").open("w")
+    except OSError as error:
+        raise Rejected(f"the state folder {state} cannot be used: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Rejected(f"`reshape up` already runs with the state folder {state}") from None
+        yield lock
+
+
+@contextmanager
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        listener = socket.create_server((host, port), backlog=128)
+    except OSError as error:
+        raise Rejected(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+    with listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def _port_before(state: Path) -> int:
+    """The port of the last time: running sidecars report there. 0 (any) if there was none."""
+    try:
+        port = int(json.loads((state / "up.json").read_text())["url"].rpartition(":")[2])
+        socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, ValueError, KeyError):
+        return 0
+    return port
+
+
+def _secret(path: Path) -> str:
+    """A secret of this state folder, made on first use."""
+    if not path.exists():
+        _write_private(path, secrets.token_hex(32))
+    return path.read_text().strip()
+
+
+def _write_private(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+__all__ = ["ReshapeError", "inventory", "run"]

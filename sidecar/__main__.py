@@ -1,0 +1,62 @@
+"""`python -m sidecar --folder F`: one sidecar, until it is told to end.
+
+Promise: listens before it does anything else and writes where into F/sidecar.url; what keeps it
+from starting is one sentence on stderr and exit status 1 (then the shim tries again later).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from tornado.netutil import bind_sockets
+
+from sidecar.config import URL, ConfigError, Settings, read
+from sidecar.server import make_server
+from sidecar.service import Sidecar
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="sidecar", description="Serves beside one job's shim.")
+    parser.add_argument("--folder", type=Path, required=True, help="holds launch.json, launch.key and shim.sock")
+    folder: Path = parser.parse_args().folder
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(read(folder)))
+    except ConfigError as error:
+        print(f"sidecar: {error}", file=sys.stderr)  # noqa: T201 (the one place where a person may be watching)
+        return 1
+    return 0
+
+
+async def serve(settings: Settings) -> None:
+    """Until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
+    launch = settings.launch
+    try:
+        sockets = bind_sockets(launch.port, address=launch.host)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {launch.host} port {launch.port}: {error.strerror}") from None
+    host = f"[{launch.host}]" if ":" in launch.host else launch.host
+    sidecar = Sidecar(settings, f"http://{host}:{sockets[0].getsockname()[1]}")
+    server = make_server(sidecar)
+    server.add_sockets(sockets)
+    write_url(settings.folder / URL, sidecar.url)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, sidecar.end)
+    logging.getLogger("sidecar").info("listens on %s", sidecar.url)
+    await sidecar.run()
+
+
+def write_url(path: Path, url: str) -> None:
+    """All or nothing: others read it while we write."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(url + "\n")
+    fresh.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Finds the newest checkpoint of a job that is whole (`reliability.md` 4, P3).
+
+Promise: only what was verified hash by hash against its manifest is ever named; whatever lies in
+the folder, nothing is raised and nothing is changed (a trainer's hook sets bad ones aside, not we).
+Called by `service.py` in a thread of its own, since the files may be large; standard library only.
+
+The format is `hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step and
+files {relative name: sha256}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeGuard
+
+from sidecar.protocol import Checkpoint
+
+MANIFEST = "manifest.json"
+MANIFEST_LIMIT = 1 << 20  # bytes
+CHUNK = 1 << 20  # bytes
+
+
+class Damaged(Exception):
+    """Why one checkpoint cannot be used, as a sentence."""
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    name: str
+    generation: int
+    step: int
+    files: dict[str, str]
+
+
+def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
+    """The verified checkpoint with the highest (generation, step), or None."""
+    return look(folder, job_id)[0]
+
+
+def look(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
+    """The same, and a sentence for each one that was passed over on the way to it."""
+    problems: list[str] = []
+    found: list[_Manifest] = []
+    for path in _folders(folder, problems):
+        try:
+            found.append(_manifest(path, job_id))
+        except Damaged as bad:
+            problems.append(f"checkpoint {path.name} is not used: {bad}")
+    for one in sorted(found, key=lambda m: (m.generation, m.step, m.name), reverse=True):
+        try:
+            _verify(folder / one.name, one.files)
+        except Damaged as bad:
+            problems.append(f"checkpoint {one.name} is not used: {bad}")
+        else:
+            return Checkpoint(name=one.name, step=one.step, generation=one.generation), problems
+    return None, problems
+
+
+def _folders(folder: Path, problems: list[str]) -> list[Path]:
+    """Those that may be checkpoints; names with a dot in front or `bad-` are being written or set aside."""
+    try:
+        plain = [e for e in sorted(folder.iterdir()) if e.name.isprintable() and not e.name.startswith((".", "bad-"))]
+        return [e for e in plain if e.is_dir() and not e.is_symlink()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(f"the checkpoint folder cannot be read: {error.strerror}")
+        return []
+
+
+def _manifest(path: Path, job_id: str) -> _Manifest:
+    raw = _read_manifest(path / MANIFEST)
+    if str(raw.get("job_id")) != job_id:
+        raise Damaged(f"it belongs to job {str(raw.get('job_id'))[:80]}")
+    generation, step, files = raw.get("generation"), raw.get("step"), raw.get("files")
+    if not _is_count(generation) or not _is_count(step) or not isinstance(files, dict):
+        raise Damaged("its manifest lacks generation, step or files")
+    if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in files.items()):
+        raise Damaged("the files in its manifest are not names with hashes")
+    return _Manifest(path.name, generation, step, files)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        _must_be_file(path)
+        with path.open("rb") as file:
+            text = file.read(MANIFEST_LIMIT + 1)
+        raw = json.loads(text) if len(text) <= MANIFEST_LIMIT else None
+    except OSError as error:
+        raise Damaged(f"its manifest cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise Damaged("its manifest is not JSON") from None
+    if not isinstance(raw, dict):
+        raise Damaged("its manifest is not a JSON object")
+    return raw
+
+
+def _is_count(given: object) -> TypeGuard[int]:
+    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63
+
+
+def _verify(folder: Path, files: dict[str, str]) -> None:
+    if not files:
+        raise Damaged("its manifest names no file")
+    for name, digest in files.items():
+        plain = PurePosixPath(name)
+        if plain.is_absolute() or ".." in plain.parts or "\0" in name or not plain.parts:
+            raise Damaged(f"file name {name[:80]!r} leads outside")
+        if _sha256(folder / plain, name) != digest:
+            raise Damaged(f"file {name[:80]!a} is not what was written")
+
+
+def _sha256(path: Path, name: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        _must_be_file(path)
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = error.strerror if isinstance(error, OSError) else "no file can have this name"
+        raise Damaged(f"file {name[:80]!a} cannot be read ({why})") from None
+    return digest.hexdigest()
+
+
+def _must_be_file(path: Path) -> None:
+    """Opening a pipe would wait for ever."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise Damaged(f"{path.name[:80]!a} is not a plain file")

@@ -1,0 +1,103 @@
+"""What one sidecar is told, read once from its folder.
+
+Promise: a value that cannot be used stops the start with its name and what to do; the launch key is
+never printed. Written there by the launcher: `launch.json` (shared with the shim, which reads other
+fields of it) and `launch.key`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+LAUNCH, KEY, URL, TOKEN = "launch.json", "launch.key", "sidecar.url", "operator.token"
+
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+
+
+class ConfigError(Exception):
+    """One sentence for the person who started us."""
+
+
+class ProgressSource(msgspec.Struct, frozen=True):
+    """Where progress is read from, if not from the output as it is."""
+
+    pattern: str | None = None  # regular expression with groups out of iteration, epoch, value, total
+    file: str | None = None  # JSON file, read instead of the output; relative to the working directory
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of `launch.json` that concern the sidecar."""
+
+    job_id: str
+    launch: int
+    coordinator: str  # base URL, as http://127.0.0.1:8080
+    output: str  # the trainer's log file
+    checkpoints: str = ""  # folder; without one no checkpoint is reported
+    workdir: str | None = None
+    host: str = "127.0.0.1"  # address to listen on, also the one others are told
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # 0: any free one
+    gpus: Literal["nvml", "emulated"] = "nvml"
+    gpu_memory: Annotated[int, msgspec.Meta(ge=0)] | None = None  # bytes of each emulated GPU
+    progress: ProgressSource | None = None
+    heartbeat_s: Seconds = 5.0
+    grace_s: Annotated[float, msgspec.Meta(ge=0)] = 20.0  # before the end of a lease, when the shim stops the trainer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One sidecar's configuration."""
+
+    folder: Path  # where the shim's socket and our files lie
+    launch: Launch
+    key: bytes = field(repr=False)  # the launch key
+
+    @property
+    def checkpoints(self) -> Path | None:
+        return Path(self.launch.checkpoints) if self.launch.checkpoints else None
+
+    @property
+    def pattern(self) -> str | None:
+        return self.launch.progress.pattern if self.launch.progress else None
+
+    @property
+    def progress_file(self) -> Path | None:
+        named = self.launch.progress.file if self.launch.progress else None
+        return Path(self.launch.workdir or ".") / named if named else None
+
+
+def read(folder: Path) -> Settings:
+    """`ConfigError` if something is missing or cannot be."""
+    try:
+        launch = msgspec.json.decode(_bytes(folder / LAUNCH), type=Launch)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{LAUNCH} cannot be used: {error}") from None
+    key = _bytes(folder / KEY).strip()
+    if not key:
+        raise ConfigError(f"{KEY} is empty; let the launcher write it again")
+    _check(launch)
+    return Settings(folder, launch, key)
+
+
+def _check(launch: Launch) -> None:
+    url = urlsplit(launch.coordinator)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"coordinator in {LAUNCH} must be an address such as http://127.0.0.1:8080")
+    if not launch.job_id or not launch.job_id.isascii() or not launch.job_id.isprintable():
+        raise ConfigError(f"job_id in {LAUNCH} must be printable ASCII: it is sent in a header")
+    try:
+        re.compile(launch.progress.pattern or "" if launch.progress else "")
+    except re.error as error:
+        raise ConfigError(f"progress.pattern in {LAUNCH} is no regular expression: {error}") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path.name} cannot be read ({error.strerror}); let the launcher write it again") from None

@@ -1,0 +1,258 @@
+"""What the sidecar does next: a pure function of what it knows and what just happened.
+
+Promises, each with a test in `tests/unit/sidecar/test_core.py`:
+* never two heartbeats at once, and none while the shim is out of reach: an old status is no news;
+* a change that the coordinator waits for is told at once, else every `heartbeat_s`;
+* a lease runs from the moment the answered heartbeat was *sent* (`reliability.md` 5);
+* that a trainer has ended is first said by a heartbeat that also names its verified checkpoint, so
+  that nobody restarts it from an older one (`reliability.md` 4, P3).
+`service.py` feeds the events and carries out the instructions. No clock, no I/O, no chance: times
+(CLOCK_BOOTTIME, seconds) and the jitter of a back-off come with the events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from sidecar.protocol import Checkpoint, HeartbeatReply, ShimStatus
+
+BACKOFF_S = 0.2  # pause after the first failed heartbeat, doubling up to `heartbeat_s`
+
+Rest = tuple[int, float | None, float | None]  # which trainer's end: shim, spawned, ended
+
+
+# what happened
+
+
+@dataclass(frozen=True)
+class ShimSaid:
+    at: float
+    status: ShimStatus
+
+
+@dataclass(frozen=True)
+class ShimGone:
+    at: float
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The output was read to its end and the checkpoints were verified, as `Inspect` asked."""
+
+    at: float
+    rest: Rest
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True)
+class Read:
+    """Output was read; `first_step_at` is that of the present generation."""
+
+    at: float
+    first_step_at: float | None
+
+
+@dataclass(frozen=True)
+class Timer:
+    at: float
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The heartbeat under way was answered, and the signature was right."""
+
+    at: float
+    reply: HeartbeatReply
+
+
+@dataclass(frozen=True)
+class Failed:
+    """It was not, or not by the coordinator. `jitter`: 0..1, drawn by the caller."""
+
+    at: float
+    jitter: float
+
+
+Event = ShimSaid | ShimGone | Inspected | Read | Timer | Answered | Failed
+
+
+# what to do
+
+
+@dataclass(frozen=True)
+class SendHeartbeat:
+    seq: int
+    shim: ShimStatus
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Tell the shim that the trainer may run until `deadline`."""
+
+    deadline: float
+
+
+@dataclass(frozen=True)
+class EndShim:
+    """The coordinator knows no such launch: stop training and end."""
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Read the output to its end, then verify the checkpoints; answer with `Inspected`."""
+
+    rest: Rest
+
+
+@dataclass(frozen=True)
+class NewGeneration:
+    """Another trainer writes the output from now on."""
+
+    spawn_at: float
+
+
+Instruction = SendHeartbeat | Renew | EndShim | Inspect | NewGeneration
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the sidecar remembers; a restarted one learns it again from shim, output and disk."""
+
+    heartbeat_s: float
+    seq: int  # of the newest heartbeat
+    shim: ShimStatus | None = None  # as heartbeats report it; None: out of reach, or not yet inspected
+    ended: ShimStatus | None = None  # a trainer's end that is being inspected
+    inspected: Rest | None = None
+    checkpoint: Checkpoint | None = None
+    spawn_at: float | None = None
+    first_step_at: float | None = None
+    sent_at: float | None = None  # of the heartbeat under way; None: none is
+    sending: ShimStatus | None = None  # what that one says
+    told: ShimStatus | None = None  # what the newest answered one said
+    due_at: float = 0.0
+    failures: int = 0
+    lease_from: float | None = None  # when the newest answered heartbeat was sent; before that, the first one
+
+
+Result = tuple[State, tuple[Instruction, ...]]
+
+
+def step(state: State, event: Event) -> Result:
+    """The new state, and what to do in this order."""
+    match event:
+        case ShimSaid():
+            return _shim_said(state, event.at, event.status)
+        case ShimGone():
+            return replace(state, shim=None, ended=None), ()
+        case Inspected():
+            return _inspected(state, event)
+        case Read():
+            return _read(state, event)
+        case Timer():
+            return _beat(state, event.at)
+        case Answered():
+            return _answered(state, event)
+        case Failed():
+            return _failed(state, event.at, event.jitter), ()
+
+
+def sayable(state: State, status: ShimStatus) -> ShimStatus:
+    """What an answer to a call may say: an end only after a heartbeat has told it with its checkpoint."""
+    if status.trainer != "exited" or (state.told is not None and rest(state.told) == rest(status)):
+        return status
+    return msgspec.structs.replace(status, trainer="stopping")
+
+
+def start_deadline(state: State, lease_s: float, at: float) -> float:
+    """Until when a trainer started now may run. It may have passed: the call was late, nothing may start.
+
+    Not counted from the call's receipt: a call that lay in the socket of a frozen sidecar would then
+    start a trainer after the coordinator has waited out the lease and given the GPUs away.
+    """
+    granted = (at if state.lease_from is None else state.lease_from) + lease_s
+    return granted if state.shim is None else max(granted, state.shim.lease_deadline)
+
+
+def settled(state: State) -> bool:
+    """Whether the coordinator has heard all there is to say."""
+    if state.shim is None:
+        return True
+    heard = state.told is not None and _facts(state.told) == _facts(state.shim)
+    return heard and state.sent_at is None and state.ended is None
+
+
+def rest(status: ShimStatus) -> Rest | None:
+    """Names the end of one trainer; None while it runs."""
+    return (status.shim_pid, status.spawn_at, status.exit_at) if status.trainer in ("none", "exited") else None
+
+
+def _shim_said(state: State, at: float, status: ShimStatus) -> Result:
+    before: tuple[Instruction, ...] = ()
+    if status.spawn_at is not None and status.spawn_at != state.spawn_at:
+        state = replace(state, spawn_at=status.spawn_at, first_step_at=None)
+        before = (NewGeneration(status.spawn_at),)
+    end = rest(status)
+    if end is None or end == state.inspected:
+        state, after = _adopt(replace(state, ended=None), at, status)
+        return state, before + after
+    asked = state.ended is not None and rest(state.ended) == end
+    return replace(state, ended=status), before if asked else (*before, Inspect(end))
+
+
+def _inspected(state: State, event: Inspected) -> Result:
+    state = replace(state, inspected=event.rest, checkpoint=event.checkpoint)
+    if state.ended is None or rest(state.ended) != event.rest:
+        return state, ()
+    return _adopt(replace(state, ended=None), event.at, state.ended)
+
+
+def _adopt(state: State, at: float, status: ShimStatus) -> Result:
+    """From now on heartbeats say this; one goes out at once if it is news."""
+    news = state.shim is None or _facts(state.shim) != _facts(status)
+    state = replace(state, shim=status, due_at=at if news else state.due_at)
+    return _beat(state, at)
+
+
+def _facts(status: ShimStatus) -> ShimStatus:
+    return msgspec.structs.replace(status, lease_deadline=0.0)
+
+
+def _read(state: State, event: Read) -> Result:
+    if event.first_step_at is not None and event.first_step_at != state.first_step_at:
+        state = replace(state, first_step_at=event.first_step_at, due_at=event.at)
+    return _beat(state, event.at)
+
+
+def _beat(state: State, at: float) -> Result:
+    """Send if it is time, there is something to say and none is under way."""
+    if state.shim is None or state.sent_at is not None or at < state.due_at:
+        return state, ()
+    beat = SendHeartbeat(state.seq + 1, state.shim, state.checkpoint)
+    state = replace(
+        state,
+        seq=beat.seq,
+        sent_at=at,
+        sending=beat.shim,
+        due_at=at + state.heartbeat_s,
+        lease_from=at if state.lease_from is None else state.lease_from,
+    )
+    return state, (beat,)
+
+
+def _answered(state: State, event: Answered) -> Result:
+    if state.sent_at is None or event.reply.seq != state.seq:
+        return _failed(state, event.at, 1.0), ()  # an answer to some other heartbeat renews nothing
+    sent_at = state.sent_at
+    state = replace(state, sent_at=None, told=state.sending, failures=0)
+    if not event.reply.known:
+        return state, (EndShim(),)
+    state, more = _beat(replace(state, lease_from=sent_at), event.at)
+    return state, (Renew(sent_at + event.reply.lease_s), *more)
+
+
+def _failed(state: State, at: float, jitter: float) -> State:
+    pause = min(state.heartbeat_s, BACKOFF_S * 2.0 ** min(state.failures, 30))
+    return replace(state, sent_at=None, failures=state.failures + 1, due_at=at + pause * (0.5 + 0.5 * jitter))

@@ -1,0 +1,161 @@
+"""What makes a Keras training elastic: save at a batch boundary, resume at that very batch.
+
+Promises that a training interrupted at any batch and resumed sees the same batches in the same order
+as one that was never interrupted. Keras' own BackupAndRestore restores the epoch only
+(`ecosystem.md` 5.2). Called by training scripts; imports Keras and `plain`, nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+
+from sidecar.hooks import plain
+from sidecar.hooks.locks import GpuLocks
+
+MODEL = "model.keras"
+POSITION = "position.json"
+
+
+@dataclass
+class Position:
+    """Where training stands: `step` batches done of `total`, `steps_per_epoch` of them an epoch."""
+
+    total: int
+    steps_per_epoch: int
+    step: int = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.steps_per_epoch
+
+    @property
+    def batch(self) -> int:
+        """The first batch of this epoch that is still to do."""
+        return self.step % self.steps_per_epoch
+
+
+def restore(checkpoints: plain.Checkpoints, position: Position, prefer: str | None = None) -> Any:
+    """The model with its optimizer state, and `position` moved to where it was saved; None to begin.
+
+    Raises CheckpointError, also where the steps per epoch are not those of the checkpoint: the same
+    batch could not be found again.
+    """
+    saved = checkpoints.newest(prefer)
+    if saved is None:
+        return None
+    was = json.loads((saved.path / POSITION).read_text())
+    if was["steps_per_epoch"] != position.steps_per_epoch:
+        raise plain.CheckpointError(
+            f"checkpoint {saved.name} was saved with {was['steps_per_epoch']} steps per epoch, this run has "
+            f"{position.steps_per_epoch}: use the same data and batch size"
+        )
+    position.step = was["step"]
+    return keras.models.load_model(saved.path / MODEL)
+
+
+class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped where it is not installed
+    """Whole batches, from `position` to the end of an epoch, in an order that depends on seed and epoch only.
+
+    The epoch is read from `position`, never counted: Keras calls the methods for the begin and the end
+    of an epoch an extra time when it still has to build the model or its metrics.
+    """
+
+    def __init__(self, x: Any, y: Any, batch_size: int, seed: int, position: Position) -> None:
+        super().__init__()
+        self.x, self.y, self.batch_size, self.seed = x, y, batch_size, seed
+        self.position = position
+        self.first_batch = position.batch
+        self.on_epoch_begin()
+
+    def __len__(self) -> int:
+        return self.position.steps_per_epoch - self.first_batch
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        begin = (self.first_batch + index) * self.batch_size
+        rows = self.order[begin : begin + self.batch_size]
+        return self.x[rows], self.y[rows]
+
+    def on_epoch_begin(self) -> None:
+        self.order = np.random.default_rng((self.seed, self.position.epoch)).permutation(len(self.x))
+
+
+class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
+    """After each batch: paces, reports, saves when asked or every `save_every` steps, ends after SIGTERM.
+
+    Ends by SystemExit(143), or by CheckpointError if saving failed; `fit` lets both through.
+    """
+
+    def __init__(
+        self,
+        checkpoints: plain.Checkpoints,
+        stop: plain.StopFlag,
+        position: Position,
+        here: plain.Environment,
+        save_every: int = 0,
+    ) -> None:
+        super().__init__()
+        self.checkpoints, self.stop, self.position = checkpoints, stop, position
+        self.save_every = save_every
+        self.pace = plain.Pace(here.step_seconds)
+        self.locks = GpuLocks(here)
+        self.labels = {"emulated": "yes"} if here.emulated else {}
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        if self.stop.stopping:
+            self._save_and_exit()
+        self.pace.start()
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        at = self.position
+        epoch = at.epoch
+        at.step += 1
+        self.pace.wait()
+        self.locks.used(at.step)
+        values = {name: float(value) for name, value in (logs or {}).items()}
+        plain.say(step=at.step, total=at.total, epoch=epoch, **values, **self.labels)
+        if at.step >= at.total:
+            self.model.stop_training = True
+        elif self.stop.stopping:
+            self._save_and_exit()
+        elif self.stop.take_save() or (self.save_every and at.step % self.save_every == 0):
+            self.save()
+
+    def save(self) -> None:
+        """A checkpoint of now; call it between batches only. Raises CheckpointError."""
+        at = self.position
+        where = {"step": at.step, "epoch": at.epoch, "batch": at.batch, "steps_per_epoch": at.steps_per_epoch}
+        self.checkpoints.save(at.step, {MODEL: self.model.save, POSITION: json.dumps(where).encode()})
+        self.checkpoints.prune()
+
+    def _save_and_exit(self) -> NoReturn:
+        self.save()
+        raise SystemExit(plain.STOPPED)
+
+
+def fit(model: Any, x: Any, y: Any, *, batch_size: int, seed: int, callback: SaveAndExit) -> None:
+    """`model.fit` from the callback's position to its total: the rest of a broken epoch, then the others."""
+    at = callback.position
+    epochs = -(-at.total // at.steps_per_epoch)
+    # shuffle=False: Keras would shuffle the batches of a PyDataset once more, by a generator of its own.
+    same: dict[str, Any] = {"shuffle": False, "verbose": 0, "callbacks": [callback]}
+    if at.batch and at.step < at.total:
+        rest = Batches(x, y, batch_size, seed, at)
+        model.fit(rest, initial_epoch=at.epoch, epochs=at.epoch + 1, **same)
+    if at.step < at.total:
+        whole = Batches(x, y, batch_size, seed, at)
+        model.fit(whole, initial_epoch=at.epoch, epochs=epochs, **same)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once: taking TensorFlow down in good order costs a second and saves nothing."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

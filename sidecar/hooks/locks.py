@@ -1,0 +1,100 @@
+"""The oracle of tests and demo: shows from outside the coordinator who used which GPU when.
+
+Promises that two processes on one GPU at once leave evidence, even when one is killed with SIGKILL.
+The example trainings call `GpuLocks`; whoever judges a run calls `violations`, or runs
+`python -m sidecar.hooks.locks FOLDER`. Imports `plain` and the standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from sidecar.hooks.plain import Environment, boottime
+
+Line = dict[str, Any]  # gpu, job, generation, pid, boottime_in, boottime_out, step
+
+
+class GpuLocks:
+    """One `flock` per GPU, held while the process lives; does nothing without a folder.
+
+    A refused lock is written to `violations` and training goes on, so that the second user shows.
+    Each step adds a line per GPU to a log of this process.
+    """
+
+    def __init__(self, here: Environment) -> None:
+        self.who = {"job": here.job_id, "generation": here.generation, "pid": os.getpid()}
+        self.gpus = here.gpus if here.locks else ()
+        self.since = boottime()
+        self.files: list[Any] = []
+        if here.locks:
+            self.folder = Path(here.locks)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.log = self._append(f"{_plain(here.job_id)}-g{here.generation}-{os.getpid()}.jsonl")
+        for gpu in self.gpus:
+            self._take(gpu)
+
+    def used(self, step: int) -> None:
+        """The GPUs were in use from the last call until now, for this step."""
+        now = boottime()
+        for gpu in self.gpus:
+            line = {"gpu": gpu, **self.who, "boottime_in": self.since, "boottime_out": now, "step": step}
+            self.log.write(json.dumps(line) + "\n")
+        self.since = now
+
+    def close(self) -> None:
+        """Let the GPUs go; the end of the process does the same."""
+        for file in self.files:
+            file.close()
+        self.files, self.gpus = [], ()
+
+    def _take(self, gpu: str) -> None:
+        try:
+            fcntl.flock(self._append(f"{_plain(gpu)}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._append("violations").write(json.dumps({"gpu": gpu, **self.who, "boottime_in": self.since}) + "\n")
+
+    def _append(self, name: str) -> Any:
+        file = (self.folder / name).open("a", buffering=1)
+        self.files.append(file)
+        return file
+
+
+def violations(folder: str | os.PathLike[str]) -> list[Line]:
+    """Refused locks, and pairs of processes whose times on one GPU overlap. Empty: each GPU had one user."""
+    refused = [{"kind": "refused lock", **line} for line in _lines(Path(folder) / "violations")]
+    return refused + _overlaps([line for path in sorted(Path(folder).glob("*.jsonl")) for line in _lines(path)])
+
+
+def _overlaps(uses: list[Line]) -> list[Line]:
+    found: dict[tuple[str, ...], Line] = {}
+    latest: dict[str, dict[str, Line]] = {}  # GPU -> process -> its latest use
+    for use in sorted(uses, key=lambda line: float(line["boottime_in"])):
+        owner = f"{use['job']} g{use['generation']} pid {use['pid']}"
+        users = latest.setdefault(use["gpu"], {})
+        for other, before in users.items():
+            if other != owner and before["boottime_out"] > use["boottime_in"]:
+                pair = (use["gpu"], *sorted([owner, other]))
+                found.setdefault(pair, {"kind": "overlap", "gpu": use["gpu"], "first": before, "second": use})
+        users[owner] = use
+    return list(found.values())
+
+
+def _lines(path: Path) -> list[Line]:
+    """The JSON lines of a file; the last one of a killed process may be cut off."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def _plain(text: str) -> str:
+    """As a file name, different for different texts."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in ".-") else f"_{ord(c):x}_" for c in text)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(violations(sys.argv[1]), indent=1) + "\n")

@@ -1,0 +1,346 @@
+"""What makes a training script elastic, in one file of the standard library (Python 3.8 or newer).
+
+Promises: a checkpoint is all old or all new, a damaged one is never loaded and never silently replaced
+by a start from zero (`reliability.md` 4 P3, 7 rows 8 and 9); SIGTERM is answered at a step boundary.
+Called by training scripts, which may also copy this file. Imports nothing of ours. Times are seconds of
+CLOCK_BOOTTIME, which all processes of one machine share and nobody can set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+STOPPED = 143  # 128 + SIGTERM: saved and ended because somebody asked
+MANIFEST = "manifest.json"
+NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
+BAD = "bad-"
+TEMPORARY = ".tmp-"
+
+
+class CheckpointError(Exception):
+    """Training cannot go on safely; the one argument is a sentence for people."""
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def tell(text: str) -> None:
+    """One line to standard output, at once: the sidecar times steps by it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def say(**fields: Any) -> None:
+    """Report as `key=value` pairs, such as `step=12 total=400 loss=0.31 time=…`."""
+    pairs = [f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in fields.items()]
+    tell(" ".join([*pairs, f"time={boottime():.6f}"]))
+
+
+class Environment(NamedTuple):
+    """What the shim told this process. `step_seconds` is None on real hardware."""
+
+    job_id: str
+    generation: int
+    gpus: tuple[str, ...]
+    checkpoints: str
+    prefer: str | None  # the checkpoint to resume from; None: the newest good one
+    announce: str | None
+    step_seconds: float | None
+    locks: str | None
+
+    @property
+    def emulated(self) -> bool:
+        return self.step_seconds is not None
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> Environment:
+    """Read what the shim set. By hand nothing is set: checkpoints go below the current folder.
+
+    Raises SystemExit with a sentence when a value cannot be used.
+    """
+    gpus = tuple(g.strip() for g in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if g.strip())
+    generation = variables.get("RESHAPE_GENERATION") or "0"
+    if not re.fullmatch("[0-9]{1,18}", generation):
+        raise SystemExit(f"RESHAPE_GENERATION must be a whole number, not {generation!r}")
+    job_id = variables.get("RESHAPE_JOB_ID") or Path(sys.argv[0]).stem or "by-hand"
+    return Environment(
+        job_id,
+        int(generation),
+        gpus,
+        variables.get("RESHAPE_CHECKPOINTS") or str(Path("checkpoints") / job_id),
+        variables.get("RESHAPE_CHECKPOINT") or None,
+        variables.get("RESHAPE_ANNOUNCE") or None,
+        _step_seconds(variables.get("RESHAPE_EMULATED_SPEED", ""), len(gpus)),
+        variables.get("RESHAPE_GPU_LOCKS") or None,
+    )
+
+
+def _step_seconds(text: str, count: int) -> float | None:
+    if not text:
+        return None
+    try:
+        speeds = {int(gpus): float(seconds) for gpus, seconds in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise SystemExit(f'RESHAPE_EMULATED_SPEED must look like {{"1": 0.2, "2": 0.12}}, not {text[:80]!r}') from None
+    if not 0 < speeds.get(count, 0.0) < float("inf"):
+        known = ", ".join(map(str, sorted(speeds)))
+        raise SystemExit(f"RESHAPE_EMULATED_SPEED gives no seconds per iteration for {count} GPUs, only for {known}")
+    return speeds[count]
+
+
+class StopFlag:
+    """Remembers SIGTERM (save and exit) and SIGUSR1 (save and go on) until the next step boundary.
+
+    Both handlers only set a flag: a model is whole between two steps, not inside one. SIGUSR1 is
+    announced in the file that the shim named, because it would kill a script that does not expect it.
+    """
+
+    def __init__(self, announce: str | None = None) -> None:
+        self.stopping = False
+        self.saving = False
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGUSR1, self._on_usr1)
+        if announce:
+            Path(announce).write_text("SIGUSR1")
+
+    def take_save(self) -> bool:
+        """Whether a checkpoint without exit was asked for since the last call."""
+        asked, self.saving = self.saving, False
+        return asked
+
+    def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        self.stopping = True
+
+    def _on_usr1(self, _number: int, _frame: FrameType | None) -> None:
+        self.saving = True
+
+
+class Pace:
+    """Makes each step last `seconds`, for emulated GPUs; None is real hardware: no waiting.
+
+    Paced from one due time to the next, so that what happens between two steps is not added to them.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self.due = boottime()
+
+    def start(self) -> None:
+        """Training begins now."""
+        self.due = boottime()
+
+    def wait(self) -> None:
+        """Sleep until the step that was just computed would have ended. SIGTERM does not cut it short."""
+        if self.seconds is None:
+            return
+        self.due = max(self.due + self.seconds, boottime())
+        time.sleep(max(0.0, self.due - boottime()))
+
+
+class Saved(NamedTuple):
+    """A verified checkpoint."""
+
+    name: str
+    path: Path
+    generation: int
+    step: int
+
+
+class Checkpoints:
+    """The checkpoints of one job: `<folder>/g<generation>-s<step>/`, the manifest written last.
+
+    Fenced by generation: whatever a process of an older generation still writes, it never counts as
+    newer than a checkpoint of a later one.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], job_id: str, generation: int) -> None:
+        self.folder = Path(folder)
+        self.job_id = job_id
+        self.generation = generation
+
+    def save(self, step: int, files: Mapping[str, bytes | Callable[[str], object]]) -> str:
+        """Write all files or none, and return the checkpoint's name. Durable on return.
+
+        A checkpoint of this very step that is already there and good is kept. Raises
+        CheckpointError; then nothing has changed.
+        """
+        name = f"g{self.generation}-s{step}"
+        temporary = self.folder / f"{TEMPORARY}{name}-{os.getpid()}"
+        try:
+            if not self._already(name):
+                _write_set(temporary, self._manifest(step), files)
+                temporary.rename(self.folder / name)
+                _sync(self.folder)
+        except Exception as error:  # files may be written by any library, which raises what it likes
+            shutil.rmtree(temporary, ignore_errors=True)
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise CheckpointError(
+                f"the checkpoint of step {step} could not be saved in {self.folder}: {why}; "
+                "make room there or make it writable"
+            ) from error
+        tell(f"checkpoint={name} step={step} time={boottime():.6f}")
+        return name
+
+    def newest(self, prefer: str | None = None) -> Saved | None:
+        """`prefer` if it is good, else the good one with the highest generation and step; None if there is none at all.
+
+        Damaged ones are set aside as `bad-…` and the reason is printed. Raises CheckpointError when
+        there were checkpoints and none is good: starting from zero is then a person's choice.
+        """
+        names = sorted(self._names(), key=_rank, reverse=True)
+        if prefer in names:
+            names.sort(key=lambda name: name != prefer)
+        elif prefer:
+            tell(f"checkpoint {prefer} is not in {self.folder}; looking for the newest good one")
+        for name in names:
+            fault = self._fault(name)
+            if fault is None:
+                return Saved(name, self.folder / name, *_rank(name))
+            self._set_aside(name, fault)
+        if names or prefer or self._had_bad():
+            raise CheckpointError(
+                f"every checkpoint is damaged or gone in {self.folder}; refusing to start from zero: "
+                f"put a good one back, or empty that folder to begin again"
+            )
+        return None
+
+    def prune(self, keep: int = 2) -> None:
+        """Delete all but the newest `keep`, and what killed processes left half-written."""
+        for name in sorted(self._names(), key=_rank, reverse=True)[keep:]:
+            self._discard(name)
+        for path in self.folder.glob(f"{TEMPORARY}*"):
+            found = NAME.match(path.name, len(TEMPORARY))
+            if found and int(found[1]) <= self.generation:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _manifest(self, step: int) -> dict[str, Any]:
+        return {"job_id": self.job_id, "generation": self.generation, "step": step}
+
+    def _already(self, name: str) -> bool:
+        if not os.path.lexists(self.folder / name):
+            return False
+        fault = self._fault(name)
+        if fault is not None:
+            self._set_aside(name, fault)
+        return fault is None
+
+    def _names(self) -> list[str]:
+        try:
+            return [path.name for path in self.folder.iterdir() if NAME.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"the checkpoints in {self.folder} cannot be read: {error.strerror}") from error
+
+    def _had_bad(self) -> bool:
+        return any(NAME.match(path.name, len(BAD)) for path in self.folder.glob(f"{BAD}*"))
+
+    def _fault(self, name: str) -> str | None:
+        """Why this checkpoint cannot be trusted, or None."""
+        folder = self.folder / name
+        try:
+            manifest = _manifest_at(folder)
+            wanted = (self.job_id, *_rank(name))
+            if (manifest.get("job_id"), manifest.get("generation"), manifest.get("step")) != wanted:
+                return f"its manifest is of job {manifest.get('job_id')!r}, not {self.job_id!r}, or of another step"
+            files = manifest.get("files")
+            if not isinstance(files, dict) or {*files, MANIFEST} != {path.name for path in folder.iterdir()}:
+                return "its files are not those in its manifest"
+            return next((f"{file} has changed" for file in files if _sha256(folder / file) != files[file]), None)
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+        except (ValueError, RecursionError):
+            return "its manifest is not readable JSON"
+
+    def _set_aside(self, name: str, fault: str) -> None:
+        aside = next(f"{BAD}{name}{n}" for n in _suffixes() if not os.path.lexists(self.folder / f"{BAD}{name}{n}"))
+        try:
+            (self.folder / name).rename(self.folder / aside)
+            tell(f"checkpoint {name} is damaged and was set aside as {aside}: {fault}")
+        except OSError as error:
+            tell(f"checkpoint {name} is damaged and was left where it is ({error.strerror}): {fault}")
+
+    def _discard(self, name: str) -> None:
+        # Renamed first: killed in the middle, half a checkpoint must not look like a damaged one.
+        doomed = self.folder / f"{TEMPORARY}{name}-old"
+        try:
+            (self.folder / name).rename(doomed)
+        except OSError:
+            return
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _rank(name: str) -> tuple[int, int]:
+    generation, step = name[1:].split("-s")
+    return int(generation), int(step)
+
+
+def _suffixes() -> Iterator[str]:
+    yield ""
+    number = 2
+    while True:
+        yield f"-{number}"
+        number += 1
+
+
+def _write_set(folder: Path, manifest: dict[str, Any], files: Mapping[str, bytes | Callable[[str], object]]) -> None:
+    """Files, their hashes in the manifest, all forced to disk; the caller renames the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        if Path(name).name != name or name in (MANIFEST, "..") or not name:
+            raise ValueError(f"{name!r} cannot be a file name in a checkpoint")
+        if callable(content):
+            content(str(folder / name))
+        else:
+            (folder / name).write_bytes(content)
+        _sync(folder / name)
+    sums = {name: _sha256(folder / name) for name in files}
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "files": sums}))
+    _sync(folder / MANIFEST)
+    _sync(folder)
+
+
+def _manifest_at(folder: Path) -> dict[str, Any]:
+    with _open_regular(folder / MANIFEST) as file:
+        manifest = json.load(file)
+    if not isinstance(manifest, dict):
+        raise ValueError("not an object")
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with _open_regular(path) as file:
+        while True:
+            part = file.read(1 << 20)
+            if not part:
+                return digest.hexdigest()
+            digest.update(part)
+
+
+def _open_regular(path: Path) -> Any:
+    """Open for reading; anything but a regular file is refused, as a pipe would block for ever."""
+    if not path.is_file() or path.is_symlink():
+        raise FileNotFoundError(2, f"{path.name} is missing")
+    return path.open("rb")
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,51 @@
+"""What Prometheus reads from a sidecar. Called by the `/metrics` endpoint; keeps nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from sidecar.service import Sidecar
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+def render(sidecar: Sidecar) -> bytes:
+    """In Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(sidecar))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+
+    def collect(self) -> Iterator[Metric]:
+        s = self._sidecar
+        progress, usage = s.reader.progress, s.sample.usage
+        yield GaugeMetricFamily("reshape_iterations", "Global steps done since the job began", progress.iterations)
+        yield _gauge("reshape_seconds_per_iteration", "Mean of the last steps", progress.seconds_per_iteration)
+        yield _gauge("reshape_cpu_cores", "CPU cores used by the trainer", usage.cpu_cores)
+        yield _gauge("reshape_memory_bytes", "Resident memory of the trainer", usage.memory)
+        yield CounterMetricFamily("reshape_heartbeats_sent", "Heartbeats sent to the coordinator", s.sent)
+        yield CounterMetricFamily("reshape_heartbeats_failed", "Heartbeats without a trusted answer", s.failed)
+        yield from self._gpus()
+
+    def _gpus(self) -> Iterator[Metric]:
+        busy = GaugeMetricFamily("reshape_gpu_utilisation", "Share of time busy, 0 to 1", labels=["gpu_id"])
+        used = GaugeMetricFamily("reshape_gpu_memory_bytes", "Memory in use", labels=["gpu_id"])
+        for reading in self._sidecar.sample.gpus:
+            if reading.utilisation is not None:
+                busy.add_metric([reading.gpu_id], reading.utilisation)
+            if reading.memory_used is not None:
+                used.add_metric([reading.gpu_id], reading.memory_used)
+        yield busy
+        yield used
+
+
+def _gauge(name: str, what: str, value: float | None) -> Metric:
+    """Without a sample where the value is not known: 0 would be a lie."""
+    return GaugeMetricFamily(name, what) if value is None else GaugeMetricFamily(name, what, value)

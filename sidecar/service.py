@@ -1,0 +1,266 @@
+"""One sidecar at work: feeds `core.step` with what happens and carries out what it says.
+
+Promises: stateless, so a restarted one goes on as if nothing had been; the event loop never waits
+for a disk, a driver or the coordinator, so a frozen one of these cannot keep a lease from being
+renewed by the others. Started by `__main__.py`; the endpoints (`server.py`) ask it for status and
+let it talk to the shim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sidecar import core
+from sidecar.checkpoints import look
+from sidecar.config import Settings
+from sidecar.coordinatorlink import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
+from sidecar.gpus import EmulatedProbe, GpuProbe, NvmlProbe
+from sidecar.progress import LINE_LIMIT, Reader
+from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, ShimStatus, Usage, Wish
+from sidecar.shimlink import ShimLink, ShimUnreachable
+from sidecar.tail import Tail
+from sidecar.usage import UsageMeter
+
+log = logging.getLogger("sidecar")
+
+LOOK_S = 1.0  # the output is read at least this often
+STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
+FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured last; `at` in seconds."""
+
+    at: float
+    usage: Usage = field(default_factory=Usage)
+    gpus: tuple[GpuReading, ...] = ()
+
+
+class Sidecar:
+    def __init__(self, settings: Settings, url: str) -> None:
+        """`url`: where the endpoints answer."""
+        launch = settings.launch
+        self.settings, self.url = settings, url
+        # Heartbeats number on from the clock: no answer recorded from an earlier process of ours fits.
+        self.state = core.State(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
+        self.shim = ShimLink(settings.folder, self._shim_said, self._output_grew, self._shim_gone)
+        self.reader = Reader(settings.pattern)
+        self.sample = Sample(boottime())
+        self.sent, self.failed = 0, 0  # heartbeats, for the metrics
+        self._coordinator = CoordinatorLink(settings)
+        self._tail = Tail(Path(launch.output))
+        self._reading = asyncio.Lock()
+        self._met = False  # whether the shim has said what runs: before, the output cannot be dated
+        self._late = True  # until the output was read to its end once
+        self._file_seen = b""
+        self._probe: GpuProbe = EmulatedProbe(launch.gpu_memory) if launch.gpus == "emulated" else NvmlProbe()
+        self._meter = UsageMeter()
+        self._sampler = ThreadPoolExecutor(1, "sample")
+        self._running: set[asyncio.Task[None]] = set()
+        self._awake, self._leaving = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `end`. An error in here ends the process: the shim starts another."""
+        work = (self.shim.run(), self._look(), self._measure(), self._farewell())
+        running = [asyncio.create_task(one) for one in work]
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for one in running:
+            one.cancel()
+        for one in done:
+            one.result()
+
+    def end(self) -> None:
+        """Finish what the coordinator should still hear, then let `run` return."""
+        self._leaving.set()
+
+    async def _farewell(self) -> None:
+        await self._leaving.wait()
+        until = boottime() + FAREWELL_S
+        while not core.settled(self.state) and boottime() < until:
+            await asyncio.sleep(0.02)
+
+    def heartbeat(self, shim: ShimStatus, seq: int) -> Heartbeat:
+        """What this sidecar knows, around the given status of the shim."""
+        named = self.state.checkpoint
+        marked = self.reader.checkpoint
+        return Heartbeat(
+            job_id=self.settings.launch.job_id,
+            launch=self.settings.launch.launch,
+            seq=seq,
+            url=self.url,
+            sidecar_pid=os.getpid(),
+            shim=shim,
+            progress=self.reader.progress,
+            gpus=self._readings(shim),
+            usage=self.sample.usage,
+            checkpoint=named,
+            checkpoint_at=marked[1] if named and marked and marked[0] == named.name else None,
+            emulated=self._probe.emulated,
+        )
+
+    async def wish(self, gpus: int | None, signal: str | None) -> bytes:
+        """Hand an operator's wish to the coordinator; its answer. Raises as `CoordinatorLink.post`."""
+        launch = self.settings.launch
+        wish = Wish(job_id=launch.job_id, launch=launch.launch, gpus=gpus, signal=signal)
+        return await self._coordinator.post("/v1/wishes", msgspec.json.encode(wish))
+
+    # events
+
+    def handle(self, event: core.Event) -> None:
+        self.state, instructions = core.step(self.state, event)
+        for instruction in instructions:
+            self._carry_out(instruction)
+        self._awake.set()
+
+    def _shim_said(self, status: ShimStatus) -> None:
+        self.handle(core.ShimSaid(boottime(), status))
+        self._met = True
+
+    def _shim_gone(self) -> None:
+        self.handle(core.ShimGone(boottime()))
+
+    def _output_grew(self, at: float | None) -> None:
+        self._start(self._read(at))
+
+    # instructions
+
+    def _carry_out(self, instruction: core.Instruction) -> None:
+        match instruction:
+            case core.SendHeartbeat():
+                self._start(self._send(instruction))
+            case core.Renew():
+                self._start(self._tell_shim({"do": "renew", "deadline": instruction.deadline}))
+            case core.EndShim():
+                log.warning("the coordinator knows no such launch any more: training stops and this launch ends")
+                self._start(self._tell_shim({"do": "end"}))
+            case core.Inspect():
+                self._start(self._inspect(instruction.rest))
+            case core.NewGeneration():
+                self.reader.new_generation(instruction.spawn_at)
+
+    async def _send(self, beat: core.SendHeartbeat) -> None:
+        body = msgspec.json.encode(self.heartbeat(beat.shim, beat.seq))
+        self.sent += 1
+        try:
+            reply = msgspec.json.decode(await self._coordinator.post("/v1/heartbeats", body), type=HeartbeatReply)
+        except (CoordinatorUnreachable, CoordinatorRefused, msgspec.MsgspecError) as error:
+            self.failed += 1
+            if self.state.failures == 0:
+                log.warning("heartbeats fail, training goes on until the lease ends: %s", error)
+            self.handle(core.Failed(boottime(), random.random()))
+        else:
+            if self.state.failures:
+                log.info("heartbeats are answered again")
+            self.handle(core.Answered(boottime(), reply))
+
+    async def _tell_shim(self, request: dict[str, object]) -> None:
+        try:
+            answer = await self.shim.ask(request)
+        except ShimUnreachable as error:
+            log.warning("%s was not passed on: %s", request["do"], error)
+        else:
+            if not answer.ok:
+                log.warning("the shim refused %s: %s", request["do"], answer.error)
+
+    async def _inspect(self, rest: core.Rest) -> None:
+        found: Checkpoint | None = None
+        try:
+            await self._read(None)
+            self.reader.flush(boottime(), self._late)
+            if (folder := self.settings.checkpoints) is not None:
+                found, problems = await asyncio.to_thread(look, folder, self.settings.launch.job_id)
+                for problem in problems:
+                    log.warning("%s", problem)
+        except Exception:  # an end that is never told would keep the job and its GPUs for ever
+            log.exception("output or checkpoints could not be read; the end is told without them")
+        self.handle(core.Inspected(boottime(), rest, found))
+
+    # what is read and measured
+
+    async def _look(self) -> None:
+        """The timer: reads on, and lets heartbeats go out when they are due."""
+        while True:
+            idle = self.state.shim is None or self.state.sent_at is not None
+            wait = LOOK_S if idle else min(LOOK_S, max(0.0, self.state.due_at - boottime()))
+            self._awake.clear()
+            try:
+                await asyncio.wait_for(self._awake.wait(), wait)
+            except TimeoutError:
+                await self._read(None)
+            self.handle(core.Timer(boottime()))
+
+    async def _read(self, at: float | None) -> None:
+        """Everything new in the output, or the progress file. `at`: when it was printed, if known."""
+        if not self._met:
+            return
+        async with self._reading:
+            if self.settings.progress_file is not None:
+                self._read_file(self.settings.progress_file)
+            else:
+                while piece := self._tail.read():
+                    self.reader.feed(piece, boottime() if at is None else at, self._late)
+                    at = None  # what comes after this piece may be newer
+                    await asyncio.sleep(0)
+            self._late = False
+        self.handle(core.Read(boottime(), self.reader.progress.first_step_at))
+
+    def _read_file(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                content = file.read(LINE_LIMIT + 1)
+        except OSError:
+            return  # not written yet
+        if content != self._file_seen:
+            self._file_seen = content
+            self.reader.line(content.decode("utf-8", "replace"), boottime(), self._late)
+
+    async def _measure(self) -> None:
+        while True:
+            if self.state.shim is not None:
+                shim, at = self.state.shim, boottime()
+                try:
+                    self.sample = await asyncio.get_running_loop().run_in_executor(self._sampler, self._take, shim, at)
+                except Exception as error:  # whatever measuring does, leases must go on being renewed
+                    log.warning("usage could not be measured: %r", error)
+            await asyncio.sleep(self.settings.launch.heartbeat_s if self.state.shim else LOOK_S)
+
+    def _take(self, shim: ShimStatus, at: float) -> Sample:
+        """In the sampling thread."""
+        alive = shim.trainer in ("running", "stopping")
+        usage = self._meter.sample(shim.trainer_pid if alive else None, at)
+        return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
+
+    def _readings(self, shim: ShimStatus) -> list[GpuReading]:
+        """The last sample of the GPUs it has now; if that is old, the driver hangs."""
+        known = {reading.gpu_id: reading for reading in self.sample.gpus}
+        readings = [known[gpu_id] for gpu_id in shim.gpu_ids if gpu_id in known]
+        if boottime() - self.sample.at <= max(LOOK_S, self.settings.launch.heartbeat_s) * STALE_BEATS:
+            return readings
+        problem = "NVML does not answer any more: check the NVIDIA driver of this machine"
+        return [msgspec.structs.replace(reading, healthy=False, problem=problem) for reading in readings]
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        running = asyncio.ensure_future(work)
+        self._running.add(running)  # the loop itself holds it only weakly
+        running.add_done_callback(self._finished)
+
+    def _finished(self, work: asyncio.Task[None]) -> None:
+        self._running.discard(work)
+        if not work.cancelled() and (fault := work.exception()) is not None:
+            log.error("an error that nobody foresaw: %r", fault, exc_info=fault)

@@ -1,0 +1,151 @@
+"""The sidecar's end of the shim's Unix socket: JSON lines, one answer per request, pushes in between.
+
+Promises: it connects again whenever the connection ends; a shim that does not answer counts as out
+of reach (a frozen one still accepts connections); nothing that arrives raises out of here except
+`ShimUnreachable` from `ask`. Called by `service.py` and the endpoints. The protocol is `shim.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sidecar.protocol import ShimStatus
+
+log = logging.getLogger("sidecar")
+
+SOCKET = "shim.sock"
+LINE_LIMIT = 256 * 1024  # bytes
+PATIENCE_S = 5.0  # silence after which the shim is asked, and again after which it is given up
+AGAIN_S, AGAIN_MOST_S = 0.05, 1.0  # pause before connecting again
+
+
+class ShimUnreachable(Exception):
+    """The shim does not answer; as a sentence."""
+
+
+class Answer(msgspec.Struct):
+    """The shim's answer to one request."""
+
+    ok: bool
+    status: ShimStatus | None = None  # None: the shim could not even read the request
+    error: str = ""
+    conflict: bool = False  # the request belongs to an older generation
+
+
+class _Push(msgspec.Struct):
+    """Any line; those with an event were not asked for."""
+
+    event: str | None = None
+    status: ShimStatus | None = None
+    at: float | None = None
+
+
+class ShimLink:
+    """`on_status(status)`, `on_output(at)` and `on_gone()` are called from the event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        on_status: Callable[[ShimStatus], None],
+        on_output: Callable[[float | None], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._folder, self._on_status, self._on_output, self._on_gone = folder, on_status, on_output, on_gone
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: deque[asyncio.Future[Answer | None]] = deque()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause = AGAIN_S
+        while True:
+            try:
+                reader = await self._connect()
+                pause = await self._serve(reader)
+            except (OSError, ValueError, msgspec.MsgspecError, ShimUnreachable) as error:
+                log.debug("the shim is out of reach: %s", error)
+            finally:
+                self._drop()
+            await asyncio.sleep(pause)
+            pause = min(AGAIN_MOST_S, 2 * pause)
+
+    async def ask(self, request: dict[str, Any], timeout_s: float = PATIENCE_S) -> Answer:
+        """`ShimUnreachable` when there is no connection or no answer in time."""
+        if self._writer is None or self._writer.is_closing():
+            raise ShimUnreachable("the shim is not running or does not listen; the launch is starting or has ended")
+        waiting: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._writer.write(msgspec.json.encode(request) + b"\n")
+        try:
+            # Shielded: answers come in order, so even one that nobody waits for any more keeps its place.
+            answer = await asyncio.wait_for(asyncio.shield(waiting), timeout_s)
+        except TimeoutError:
+            raise ShimUnreachable(f"the shim did not answer within {timeout_s:g} s; is it stopped?") from None
+        if answer is None:
+            raise ShimUnreachable("the shim closed the connection; it is ending")
+        return answer
+
+    async def _connect(self) -> asyncio.StreamReader:
+        # A socket's path is limited to 108 bytes; a folder's is not.
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            path = f"/proc/self/fd/{folder}/{SOCKET}"
+            reader, self._writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+        finally:
+            os.close(folder)
+        return reader
+
+    async def _serve(self, reader: asyncio.StreamReader) -> float:
+        """Until the connection ends. The pause before the next one: short, since this one worked."""
+        self._ask_quietly()
+        asked = True
+        while True:
+            try:
+                line = await asyncio.wait_for(reader.readline(), PATIENCE_S)
+            except TimeoutError:
+                if asked:
+                    raise ShimUnreachable("the shim is silent") from None
+                self._ask_quietly()
+                asked = True
+                continue
+            if not line:
+                return AGAIN_S
+            asked = False
+            self._heard(line)
+
+    def _ask_quietly(self) -> None:
+        """A question whose answer matters only to `on_status`."""
+        if self._writer is not None:
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            self._writer.write(b'{"do":"status"}\n')
+
+    def _heard(self, line: bytes) -> None:
+        push = msgspec.json.decode(line, type=_Push)
+        if push.event == "status" and push.status is not None:
+            self._on_status(push.status)
+        elif push.event == "output":
+            self._on_output(push.at)
+        elif push.event is None and self._waiting:
+            answer = msgspec.json.decode(line, type=Answer)
+            if answer.status is not None:
+                self._on_status(answer.status)
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(answer)
+
+    def _drop(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        self._on_gone()

@@ -1,0 +1,60 @@
+"""Follows the trainer's log file.
+
+Promise: every byte is handed on once and in order, over truncation and rotation (the shim moves a
+full file to `<output>.1` and begins another); a file that is not there yet is an empty one. Called
+by `service.py`; a new `Tail` begins at the beginning of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+PIECE = 256 * 1024  # bytes handed on at once
+
+
+class Tail:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def read(self) -> bytes:
+        """The next piece, empty when there is no more for now."""
+        if self._file is None and not self._reopen():
+            return b""
+        piece = self._piece()
+        if not piece and self._moved():
+            piece = self._piece()  # what came between the last look and the move
+            if not piece and self._reopen():
+                piece = self._piece()
+        return piece
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _piece(self) -> bytes:
+        if self._file is None:
+            return b""
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self._file.seek(0)
+        return self._file.read(PIECE)
+
+    def _moved(self) -> bool:
+        """Whether the path now names another file. If it names none, the next one is still to come."""
+        if self._file is None:
+            return False
+        try:
+            there, ours = self._path.stat(), os.fstat(self._file.fileno())
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+
+    def _reopen(self) -> bool:
+        self.close()
+        with contextlib.suppress(OSError):
+            self._file = self._path.open("rb", buffering=0)
+        return self._file is not None

@@ -1,0 +1,112 @@
+"""What the trainer and its children use: CPU cores and resident memory.
+
+Promise: a process that has gone, a kernel file that is not there and a counter that went back give
+less, never an error. Called by `service.py` once per heartbeat interval, in a thread. Where the
+trainer has a control group of its own, that is asked (it also knows of children that have ended);
+else /proc is walked from the trainer down.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar.protocol import Usage
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class _Counters:
+    cpu_s: float  # ever used
+    memory: int  # bytes
+
+
+class UsageMeter:
+    """Remembers the counters of the last sample: cores are a difference."""
+
+    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc, self._cgroups = proc, cgroups
+        self._last: tuple[int, float, float] | None = None  # pid, when, CPU seconds
+
+    def sample(self, pid: int | None, now: float) -> Usage:
+        """`pid`: the trainer, None when none runs. Cores are the mean since the last sample of the same pid."""
+        counters = None if pid is None else self._own_group(pid) or self._tree(pid)
+        if pid is None or counters is None:
+            self._last = None
+            return Usage()
+        last, self._last = self._last, (pid, now, counters.cpu_s)
+        if last is None or last[0] != pid or now <= last[1]:
+            return Usage(memory=counters.memory)
+        return Usage(cpu_cores=max(0.0, counters.cpu_s - last[2]) / (now - last[1]), memory=counters.memory)
+
+    def _tree(self, pid: int) -> _Counters | None:
+        """From /proc. Pages that several processes share count once in each."""
+        stats = self._stats()
+        if pid not in stats:
+            return None
+        members, waiting = set[int](), [pid]
+        while waiting:
+            one = waiting.pop()
+            members.add(one)
+            waiting += [child for child, (parent, *_) in stats.items() if parent == one and child not in members]
+        ticks = sum(stats[m][1] for m in members)
+        return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE)
+
+    def _stats(self) -> dict[int, tuple[int, int, int]]:
+        """pid -> (parent, ticks of itself and of children it has reaped, resident pages)."""
+        found: dict[int, tuple[int, int, int]] = {}
+        for entry in self._proc.iterdir():
+            if not entry.name.isdigit():
+                continue
+            # The command's name stands in parentheses and may itself hold spaces and parentheses.
+            fields = _text(entry / "stat").rpartition(")")[2].split()
+            if len(fields) > 21:
+                found[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
+        return found
+
+    def _own_group(self, pid: int) -> _Counters | None:
+        """From the trainer's control group, if that is not also ours."""
+        theirs, ours = self._groups(str(pid)), self._groups("self")
+        if "" in theirs and theirs[""] != ours.get(""):
+            return self._version_2(self._cgroups / theirs[""].lstrip("/"))
+        own = {"cpuacct", "memory"} <= theirs.keys() and all(theirs[c] != ours.get(c) for c in ("cpuacct", "memory"))
+        return self._version_1(theirs) if own else None
+
+    def _groups(self, pid: str) -> dict[str, str]:
+        """Controller -> path; version 2 has the controller ''."""
+        lines = [line.split(":", 2) for line in _text(self._proc / pid / "cgroup").splitlines()]
+        return {c: parts[2] for parts in lines if len(parts) == 3 for c in parts[1].split(",")}
+
+    def _version_2(self, group: Path) -> _Counters | None:
+        used = _pairs(group / "cpu.stat").get("usage_usec")
+        memory = _number(group / "memory.current")
+        if used is None or memory is None:
+            return None
+        return _Counters(used / 1e6, max(0, memory - _pairs(group / "memory.stat").get("inactive_file", 0)))
+
+    def _version_1(self, groups: dict[str, str]) -> _Counters | None:
+        cpu, memory = (self._cgroups / c / groups[c].lstrip("/") for c in ("cpuacct", "memory"))
+        used, held = _number(cpu / "cpuacct.usage"), _number(memory / "memory.usage_in_bytes")
+        if used is None or held is None:
+            return None
+        return _Counters(used / 1e9, max(0, held - _pairs(memory / "memory.stat").get("total_inactive_file", 0)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # the process has gone, or this kernel has no such file
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _pairs(path: Path) -> dict[str, int]:
+    rows = [line.split() for line in _text(path).splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}

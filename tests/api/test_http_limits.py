@@ -1,0 +1,75 @@
+"""Row 21: large, slow and odd requests are bounded, and everybody else is served meanwhile."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.api.caller import Caller
+from tests.fakes.facade import TOKEN, Live
+
+
+@contextmanager
+def raw(live: Live, sent: bytes) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection:
+        connection.sendall(sent)
+        yield connection
+
+
+def head(method: str = "POST", path: str = "/v1/jobs", **headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}", "Content-Type: application/json"]
+    return "\r\n".join([*lines, *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items()), "", ""]).encode()
+
+
+def test_a_body_of_a_gigabyte_is_refused_before_it_is_sent(live: Live) -> None:
+    with raw(live, head(Content_Length=str(2**30))) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_of_unknown_length_is_bounded_too(call: Caller, live: Live) -> None:
+    chunk = b"%x\r\n" % 65_536 + b" " * 65_536 + b"\r\n"
+    with raw(live, head(Transfer_Encoding="chunked") + 2 * chunk + b"0\r\n\r\n") as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_slow_clients_keep_nobody_waiting(call: Caller, live: Live) -> None:
+    slow = [socket.create_connection(("127.0.0.1", live.port), timeout=20) for _ in range(100)]
+    try:
+        for number, connection in enumerate(slow):
+            connection.sendall(b"GET /v1/jo" if number % 2 else head(Content_Length="100") + b"{")
+        assert call("GET", "/v1/jobs").status == 200
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_headers_without_end_are_cut_off(call: Caller, live: Live) -> None:
+    with raw(live, b"GET /v1/jobs HTTP/1.1\r\nX: " + b"x" * 100_000) as connection:
+        try:
+            assert not connection.recv(4096).startswith(b"HTTP/1.1 2")
+        except ConnectionResetError:
+            pass
+    assert call("GET", "/v1/jobs").status == 200
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        b"GET /v1/jobs HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        head(Content_Length="²"),
+    ],
+)
+def test_what_is_no_http_hurts_nobody(call: Caller, live: Live, request_bytes: bytes) -> None:
+    with raw(live, request_bytes) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(4096)
+        assert not answer.startswith(b"HTTP/1.1 2")
+        assert not answer.startswith(b"HTTP/1.1 5")
+    assert call("GET", "/v1/jobs").status == 200

@@ -1,0 +1,225 @@
+"""A small coordinator in memory behind the real HTTP edge, for tests of the edge, the client and the CLI.
+
+It keeps what it is told and schedules nothing. `serve` runs it on a real socket in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from coordinator.core import states as s
+from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.http.app import make_app, make_server
+from sidecar import protocol
+
+TOKEN = "token-of-the-tests"
+KEY = b"key of every launch"
+View = dict[str, Any]
+
+
+class FakeCoordinator:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.documents: dict[str, View] = {}
+        self.outputs: dict[str, bytes] = {}
+        self.stored_decisions: list[View] = []
+        self.events: list[View] = []
+        self.callbacks: list[Callable[[], None]] = []
+        self.tables: dict[str, list[View]] = {"speed_profiles": [], "accuracy_profiles": [], "overheads": []}
+        self.store_down = False
+        self.broken: Exception | None = None
+        self.gpu_rows = [
+            {"gpu_id": f"GPU-{i}", "node": "local", "gpu_type": "V100", "state": s.IDLE, "job_id": None,
+             "worker_id": None, "held_by": None, "utilisation": 0.25 * i, "memory_used": i << 30,
+             "memory_total": 16 << 30, "emulated": True}
+            for i in range(4)
+        ]  # fmt: skip
+
+    def submit(self, doc: View) -> View:
+        self._store()
+        with self.lock:
+            job_id = doc.get("job_id", f"job-{len(self.documents)}")
+            found = [f"{f} is missing" for f in ("command", "optional_num_gpus") if f not in doc]
+            if not isinstance(job_id, str) or not job_id.replace("-", "").isalnum():
+                found.append("job_id must be letters, digits and dashes")
+            if found:
+                raise Rejected(f"The job was not accepted: {found[0]}.", problems=tuple(found))
+            if job_id in self.documents:
+                raise Rejected(f"There is a job {job_id} already; choose another job_id.", 409)
+            self.documents[job_id] = {
+                "job_id": job_id, "state": s.SUBMITTED, "num_gpus": 0, "gpu_ids": None, "job_type": "t",
+                "optional_num_gpus": [1, 2], "node": None, "generation": 0, "launch": 0, "message": "waits for GPUs",
+                "problems": [], "iterations": 100, "iters_done": 0, "epochs_done": None, "value": None,
+                "value_name": None, "seconds_per_iteration": None, "usage": {"cpu_cores": None, "memory": None},
+                "submit_ts": 1000.0, "start_ts": None, "finish_ts": None, "reshape": None, "reshapes": 0,
+                "eta_s": None, "emulated": True, "command": doc["command"],
+            }  # fmt: skip
+        self.tell({"type": "submitted", "job_id": job_id})
+        return self.job(job_id)
+
+    def jobs(self, include_ended: bool) -> list[View]:
+        self._store()
+        with self.lock:
+            return [dict(j) for j in self.documents.values() if include_ended or j["state"] not in s.ENDED]
+
+    def job(self, job_id: str) -> View:
+        self._store()
+        if job_id not in self.documents:
+            raise Rejected(f"There is no job {job_id!r}; `reshape jobs -a` lists all.", 404)
+        return dict(self.documents[job_id])
+
+    def cancel(self, job_id: str) -> View:
+        self.job(job_id)
+        self.documents[job_id]["state"] = s.CANCELLED
+        self.tell({"type": "cancelled", "job_id": job_id})
+        return self.job(job_id)
+
+    def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
+        self.job(job_id)
+        if gpus is not None and gpus not in (1, 2):
+            raise Rejected(f"Job {job_id} may not run on {gpus} GPUs, only on 1 or 2.")
+        self.documents[job_id]["wanted"] = gpus
+        return {"decision_id": f"wish-{job_id}-{gpus}"}
+
+    def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
+        self.job(job_id)
+        part = self.outputs.get(job_id, b"")[offset : offset + limit]
+        return part, offset + len(part)
+
+    def gpus(self) -> list[View]:
+        self._store()
+        return self.gpu_rows
+
+    def nodes(self) -> list[View]:
+        self._store()
+        return [{"node": "local", "gpu_type": "V100", "gpus": 4}]
+
+    def decisions(self, job_id: str | None, limit: int) -> list[View]:
+        self._store()
+        return [d for d in reversed(self.stored_decisions) if job_id in (None, d["job_id"])][:limit]
+
+    def decision(self, decision_id: str) -> View:
+        self._store()
+        for decision in self.stored_decisions:
+            if decision["decision_id"] == decision_id:
+                return decision
+        raise Rejected(f"There is no decision {decision_id!r}.", 404)
+
+    def events_after(self, seq: int, limit: int) -> list[View]:
+        self._store()
+        with self.lock:
+            return [e for e in self.events if e["_id"] > seq][:limit]
+
+    def last_event(self) -> int:
+        self._store()
+        return self.events[-1]["_id"] if self.events else 0
+
+    def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
+        with self.lock:
+            self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def tell(self, event: View) -> None:
+        with self.lock:
+            self.events.append({"_id": len(self.events) + 1, "at": 1000.0, **event})
+            callbacks = list(self.callbacks)
+        for callback in callbacks:
+            callback()
+
+    def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        beat = self._checked("/v1/heartbeats", raw, signature, protocol.Heartbeat)
+        reply = msgspec.json.encode(protocol.HeartbeatReply(seq=beat.seq, lease_s=300.0, grace_s=20.0))
+        return reply, protocol.sign(KEY, "REPLY", "/v1/heartbeats", reply)
+
+    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        wish = self._checked("/v1/wishes", raw, signature, protocol.Wish)
+        reply = msgspec.json.encode(self.wish(wish.job_id, wish.gpus, wish.signal))
+        return reply, protocol.sign(KEY, "REPLY", "/v1/wishes", reply)
+
+    def _checked(self, path: str, raw: bytes, signature: str, kind: type[Any]) -> Any:
+        if not protocol.signed(KEY, "POST", path, raw, signature):
+            raise Unauthorized("This needs the signature of a running launch.")
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Rejected(str(error)) from None
+
+    def profiles(self, table: str) -> list[View]:
+        self._store()
+        return self.tables[table]
+
+    def import_profiles(self, table: str, rows: list[View]) -> int:
+        self._store()
+        bad = [f"row {i + 1}: job_type is missing" for i, row in enumerate(rows) if "job_type" not in row]
+        if bad:
+            raise Rejected("Some rows cannot be true; none was stored.", problems=tuple(bad))
+        self.tables[table] += rows
+        return len(rows)
+
+    def health(self) -> View:
+        sentence = "The store does not answer." if self.store_down else "The coordinator acts."
+        return {"ok": not self.store_down, "sentence": sentence}
+
+    def metrics(self) -> bytes:
+        return b"reshape_jobs %d\n" % len(self.documents)
+
+    def _store(self) -> None:
+        if self.store_down:
+            raise Transient("The store does not answer; try again soon.")
+        if self.broken is not None:
+            raise self.broken
+
+
+@dataclass
+class Live:
+    url: str
+    port: int
+    facade: FakeCoordinator
+    loop: asyncio.AbstractEventLoop
+    app: Application
+
+
+@contextmanager
+def serve(facade: FakeCoordinator | None = None, token: str = TOKEN) -> Iterator[Live]:
+    """The real application on a free loopback port, in a thread, until the block ends."""
+    facade = facade or FakeCoordinator()
+    ready: list[Live] = []
+    started, over = threading.Event(), asyncio.Event()
+
+    async def run() -> None:
+        app = make_app(facade, token)
+        server = make_server(app)
+        sockets = bind_sockets(0, "127.0.0.1")
+        port = sockets[0].getsockname()[1]
+        server.add_sockets(sockets)
+        ready.append(Live(f"http://127.0.0.1:{port}", port, facade, asyncio.get_running_loop(), app))
+        started.set()
+        await over.wait()
+        server.stop()
+        await server.close_all_connections()
+
+    def serve_in_thread() -> None:
+        try:
+            asyncio.run(run())
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=serve_in_thread)
+    thread.start()
+    started.wait()
+    try:
+        yield ready[0]
+    finally:
+        if ready:
+            with suppress(RuntimeError):
+                ready[0].loop.call_soon_threadsafe(over.set)
+        thread.join()

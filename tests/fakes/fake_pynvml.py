@@ -1,0 +1,121 @@
+"""A pynvml with chosen GPUs and chosen misbehaviour.
+
+The names and the errors' tree are the real module's; `tests/unit/sidecar/test_gpus.py` compares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class NVMLError(Exception):
+    pass
+
+
+class NVMLError_Uninitialized(NVMLError):
+    pass
+
+
+class NVMLError_NotSupported(NVMLError):
+    pass
+
+
+class NVMLError_NotFound(NVMLError):
+    pass
+
+
+class NVMLError_LibraryNotFound(NVMLError):
+    pass
+
+
+class NVMLError_DriverNotLoaded(NVMLError):
+    pass
+
+
+class NVMLError_GpuIsLost(NVMLError):
+    pass
+
+
+@dataclass
+class FakeGpu:
+    uuid: str
+    name: str = "NVIDIA V100"
+    used: int = 1 << 30
+    total: int = 16 << 30
+    busy: int = 42  # percent
+    lost: bool = False
+    has_utilisation: bool = True
+
+
+@dataclass
+class _Memory:
+    used: int
+    total: int
+
+
+@dataclass
+class _Rates:
+    gpu: int
+
+
+@dataclass
+class FakeNvml:
+    """Stands for the module: functions are methods, errors are attributes."""
+
+    gpus: list[FakeGpu] = field(default_factory=list)
+    init_error: type[NVMLError] | None = None
+    sessions: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    NVMLError = NVMLError
+    NVMLError_Uninitialized = NVMLError_Uninitialized
+    NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_NotFound = NVMLError_NotFound
+    NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
+    NVMLError_DriverNotLoaded = NVMLError_DriverNotLoaded
+    NVMLError_GpuIsLost = NVMLError_GpuIsLost
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise self.init_error("no NVML here")
+        self.sessions += 1
+
+    def nvmlShutdown(self) -> None:
+        self._must_be_open()
+        self.sessions -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        self._must_be_open()
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        self._must_be_open()
+        return self.gpus[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        self._must_be_open()
+        self.asked.append(uuid)
+        for gpu in self.gpus:
+            if gpu.uuid == uuid:
+                return gpu
+        raise NVMLError_NotFound("not found")
+
+    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:
+        return handle.uuid
+
+    def nvmlDeviceGetName(self, handle: FakeGpu) -> str:
+        return handle.name
+
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> _Memory:
+        if handle.lost:
+            raise NVMLError_GpuIsLost("GPU is lost")
+        return _Memory(handle.used, handle.total)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> _Rates:
+        if not handle.has_utilisation:
+            raise NVMLError_NotSupported("not supported")
+        return _Rates(handle.busy)
+
+    def _must_be_open(self) -> None:
+        if self.sessions == 0:
+            raise NVMLError_Uninitialized("uninitialized")

@@ -1,0 +1,318 @@
+"""Launches, shims and trainers on a clock moved by hand, with chosen misbehaviour.
+
+`Machines` is both ports at once: the platform that starts and removes launches, and the sidecars that
+answer signed calls, by the rules of `sidecar/shim.py` and `sidecar/core.py`. Beside them it keeps what
+the coordinator must never be asked about: who really uses each GPU, and what lies on the disk. What is
+wrong there is written to `violations`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from coordinator.errors import Conflict, Transient
+from coordinator.ports import Clock, Doc
+from sidecar.protocol import Checkpoint, CheckpointCall, Heartbeat, Progress, ShimStatus, StartCall, StopCall
+
+FRESH = ShimStatus()
+REMOVAL_S = 1.0
+
+
+@dataclass
+class Behaviour:
+    """How one job's code, launches and network behave; a test changes it at any time. Seconds and steps."""
+
+    iterations: int = 40
+    says_total: bool = True
+    speed: float = 1.0  # steps per second on one GPU
+    launch_s: float = 3.0
+    first_step_s: float = 1.0
+    save_s: float = 1.0  # from SIGTERM to its exit
+    stop_code: int = 143
+    ignores_stop: bool = False
+    exits: list[int] = field(default_factory=list)  # codes with which the next trainers end before a step
+    exit_note: str = ""
+    output_tail: str = ""
+    early_end_at: int | None = None  # exits with 0 at this step
+    silent_training: bool = False  # no progress is ever seen
+    launch_failures: int = 0  # how many of the next launches fail
+    never_comes_up: bool = False
+    partitioned: bool = False  # nothing passes between coordinator and sidecar
+    answers_lost: int = 0  # how many of the next calls are carried out and not answered
+
+
+class Launch:
+    """One launch: a shim, and the trainer that it may have."""
+
+    def __init__(self, job: str, doc: Doc, up_at: float, pid: int) -> None:
+        self.job, self.number, self.uid, self.up_at, self.pid = job, int(doc["launch"]), str(doc["uid"]), up_at, pid
+        self.doc = doc
+        self.up, self.alive, self.ending, self.failure = False, True, False, ""
+        self.ends_at = 0.0
+        self.status = msgspec.structs.replace(FRESH, shim_pid=pid)
+        self.done: set[str] = set()
+        self.told: float | None = None  # `exit_at` of the trainer's end that a heartbeat has told
+        self.seq = 0
+        self.base = self.steps = 0
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self.previous_last_at: float | None = None
+        self.kill_at = float("inf")
+        self.checkpoint: Checkpoint | None = None  # as verified at the trainer's last rest
+        self.checkpoint_at: float | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.job}/{self.number}"
+
+    @property
+    def trains(self) -> bool:
+        return self.status.trainer in ("running", "stopping")
+
+    def change(self, **fields: Any) -> None:
+        self.status = msgspec.structs.replace(self.status, **fields)
+
+    def answer(self) -> ShimStatus:
+        """An end is first told by a heartbeat, which names its checkpoint (`core.sayable`)."""
+        untold = self.status.trainer == "exited" and self.told != self.status.exit_at
+        return msgspec.structs.replace(self.status, trainer="stopping") if untold else self.status
+
+    def heartbeat(self, behaviour: Behaviour) -> Heartbeat:
+        self.seq += 1
+        quiet = behaviour.silent_training
+        total = behaviour.iterations if behaviour.says_total else None
+        speed = None if self.first_at is None or self.last_at is None or self.steps - self.base < 2 else 1.0
+        span = (self.last_at or 0.0) - (self.first_at or 0.0)
+        progress = Progress(
+            iterations=0 if quiet else self.steps,
+            total_iterations=total,
+            first_step_at=None if quiet else self.first_at,
+            last_step_at=self.last_at,
+            previous_last_step_at=self.previous_last_at,
+            seconds_per_iteration=None if speed is None or span <= 0 else span / (self.steps - self.base - 1),
+        )
+        return Heartbeat(
+            job_id=self.job, launch=self.number, seq=self.seq, url=self.url, sidecar_pid=self.pid + 1,
+            shim=self.status, progress=progress, checkpoint=self.checkpoint, checkpoint_at=self.checkpoint_at,
+        )  # fmt: skip
+
+
+class Machines:
+    """`coordinator.ports.Sidecars` and `coordinator.ports.Platform` in one. Moves on only in `advance`."""
+
+    def __init__(self, clock: Clock, grace_s: float, kill_s: float) -> None:
+        self._clock, self._grace_s, self._kill_s = clock, grace_s, kill_s
+        self.launches: dict[tuple[str, int], Launch] = {}
+        self.behaviour: dict[str, Behaviour] = {}
+        self.disk: dict[str, Checkpoint] = {}  # newest checkpoint of each job
+        self.owners: dict[str, Launch] = {}  # who really uses a GPU
+        self.violations: list[str] = []
+        self.executed: Counter[str] = Counter()  # command id -> how often it had an effect
+        self.effects = 0
+        self._pid = 100
+
+    def of(self, job: str) -> Behaviour:
+        return self.behaviour.setdefault(job, Behaviour())
+
+    def present(self, job: str) -> Launch | None:
+        """The newest launch of a job."""
+        numbers = [number for name, number in self.launches if name == job]
+        return self.launches[job, max(numbers)] if numbers else None
+
+    # Platform
+
+    def launch(self, doc: Doc) -> None:
+        key = str(doc["job_id"]), int(doc["launch"])
+        old, behaviour = self.launches.get(key), self.of(key[0])
+        if old is not None and old.alive and not old.ending:
+            return
+        self.effects += 1
+        self._pid += 10
+        new = self.launches[key] = Launch(key[0], dict(doc), self._clock.now() + behaviour.launch_s, self._pid)
+        if behaviour.launch_failures > 0:
+            behaviour.launch_failures -= 1
+            new.failure = "the disk is full"
+
+    def failure(self, doc: Doc) -> str | None:
+        launch = self._find(doc)
+        return launch.failure if launch and launch.failure and not launch.alive else None
+
+    def remove(self, doc: Doc) -> None:
+        if (launch := self._find(doc)) is not None:
+            self._end(launch)
+
+    def gone(self, doc: Doc) -> bool:
+        launch = self._find(doc)
+        return launch is None or not launch.alive
+
+    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+        return b"", offset
+
+    def _find(self, doc: Doc) -> Launch | None:
+        return self.launches.get((str(doc["job_id"]), int(doc["launch"])))
+
+    # Sidecars
+
+    def start(self, url: str, key: bytes, job: str, launch: int, call: StartCall) -> ShimStatus:
+        shim = self._reach(url)
+        if self._new(shim, call.generation, call.command_id):
+            if shim.trains:
+                raise Conflict("a trainer is still running here; stop it first")
+            self._executed(shim, call.generation, call.command_id)
+            self._spawn(shim, call)
+        return self._answered(shim)
+
+    def stop(self, url: str, key: bytes, job: str, launch: int, call: StopCall) -> ShimStatus:
+        shim = self._reach(url)
+        if self._new(shim, call.generation, call.command_id):
+            self._executed(shim, call.generation, call.command_id)
+            self._quit(shim, self._clock.now() + call.grace_s)
+        return self._answered(shim)
+
+    def checkpoint(self, url: str, key: bytes, job: str, launch: int, call: CheckpointCall) -> ShimStatus:
+        raise Conflict("this trainer cannot save without exiting")
+
+    def _reach(self, url: str) -> Launch:
+        job, _, number = url.rpartition("/")
+        launch = self.launches.get((job, int(number)))
+        if launch is None or not launch.alive or not launch.up or self.of(job).partitioned:
+            raise Transient(f"the sidecar at {url} does not answer")
+        return launch
+
+    def _new(self, shim: Launch, generation: int, command: str) -> bool:
+        if command in shim.done:
+            return False
+        if generation < shim.status.generation:
+            raise Conflict("old generation")
+        return True
+
+    def _executed(self, shim: Launch, generation: int, command: str) -> None:
+        self.effects += 1
+        self.executed[command] += 1
+        shim.done.add(command)
+        shim.change(generation=generation, command_id=command)
+
+    def _answered(self, shim: Launch) -> ShimStatus:
+        behaviour = self.of(shim.job)
+        if behaviour.answers_lost > 0:
+            behaviour.answers_lost -= 1
+            raise Transient("the answer was lost")
+        return shim.answer()
+
+    # trainers
+
+    def _spawn(self, shim: Launch, call: StartCall) -> None:
+        now, newest = self._clock.now(), self.disk.get(shim.job)
+        if newest is not None and call.checkpoint not in (None, newest.name):  # none named: the newest is taken
+            self.violations.append(f"{shim.url} resumes from {call.checkpoint}, though {newest.name} is newer")
+        for gpu in call.gpu_ids:
+            if (owner := self.owners.get(gpu)) is not None:
+                self.violations.append(f"GPU {gpu} is given to {shim.url} while {owner.url} uses it")
+            self.owners[gpu] = shim
+        shim.previous_last_at = shim.last_at
+        shim.base = shim.steps = newest.step if newest else 0
+        shim.first_at = shim.last_at = None
+        shim.kill_at = float("inf")
+        deadline = max(shim.status.lease_deadline, now + call.lease_s)
+        kept = {"generation": shim.status.generation, "command_id": shim.status.command_id, "shim_pid": shim.pid}
+        fresh = {"trainer": "running", "trainer_pid": shim.pid + 2, "gpu_ids": call.gpu_ids, "spawn_at": now}
+        shim.status = msgspec.structs.replace(FRESH, **kept, **fresh, lease_deadline=deadline)
+
+    def _quit(self, shim: Launch, kill_at: float, fenced: bool = False) -> None:
+        shim.kill_at = min(shim.kill_at, kill_at)
+        if shim.status.trainer == "running":
+            shim.change(trainer="stopping", stop_asked=True, stop_at=self._clock.now(), fenced=fenced)
+
+    def _exit(self, shim: Launch, code: int, saved: bool = False, note: str = "", tail: str = "") -> None:
+        now, old = self._clock.now(), self.disk.get(shim.job)
+        if saved and (old is None or shim.steps > old.step):
+            generation = shim.status.generation
+            self.disk[shim.job] = Checkpoint(f"g{generation}-s{shim.steps}", shim.steps, generation)
+            shim.checkpoint_at = now
+        self._release(shim)
+        shim.checkpoint = self.disk.get(shim.job)
+        shim.change(trainer="exited", trainer_pid=None, exit_code=code, exit_at=now, exit_note=note, output_tail=tail)
+
+    def _release(self, shim: Launch) -> None:
+        for gpu in [g for g, owner in self.owners.items() if owner is shim]:
+            del self.owners[gpu]
+
+    def _end(self, shim: Launch) -> None:
+        """Stop training, then end: what the platform's removal and an unknown launch come to."""
+        if not shim.ending:
+            self.effects += 1
+            shim.ending, shim.ends_at = True, self._clock.now() + REMOVAL_S
+            self._quit(shim, self._clock.now() + self._grace_s)
+
+    def kill(self, shim: Launch) -> None:
+        """SIGKILL of the shim: the kernel kills its trainer."""
+        self._release(shim)
+        shim.alive = False
+
+    def zombie_stop(self, job: str, generation: int) -> None:
+        """What a coordinator that no longer leads might still send."""
+        shim = self.present(job)
+        if shim is not None and shim.up and shim.alive and generation >= shim.status.generation:
+            shim.change(generation=generation, command_id=f"{job}:{generation}:stop")
+            self._quit(shim, self._clock.now() + self._grace_s)
+
+    # time
+
+    def advance(self) -> None:
+        """Bring every launch to the clock's present."""
+        for shim in list(self.launches.values()):
+            if shim.alive:
+                self._bring_up(shim)
+                self._train(shim)
+                self._finish(shim)
+
+    def _bring_up(self, shim: Launch) -> None:
+        behaviour, now = self.of(shim.job), self._clock.now()
+        if shim.up or now < shim.up_at:
+            return
+        if shim.failure:
+            shim.alive = False
+        elif not behaviour.never_comes_up:
+            shim.up, shim.checkpoint = True, self.disk.get(shim.job)
+
+    def _train(self, shim: Launch) -> None:
+        now, behaviour, status = self._clock.now(), self.of(shim.job), shim.status
+        if not shim.trains:
+            return
+        assert status.spawn_at is not None
+        stopped = status.stop_at is not None and status.trainer == "stopping"
+        until = status.stop_at if stopped and not behaviour.ignores_stop else now
+        first = status.spawn_at + behaviour.first_step_s
+        if behaviour.exits and now >= first:
+            return self._exit(shim, behaviour.exits.pop(0), note=behaviour.exit_note, tail=behaviour.output_tail)
+        self._step(shim, first, until or now)
+        if behaviour.early_end_at is not None and shim.steps >= behaviour.early_end_at:
+            return self._exit(shim, 0, saved=True)
+        if shim.steps >= behaviour.iterations:
+            return self._exit(shim, 0, saved=True)
+        if stopped and not behaviour.ignores_stop and now >= (status.stop_at or 0) + behaviour.save_s:
+            return self._exit(shim, behaviour.stop_code, saved=True)
+        if status.lease_deadline and now >= status.lease_deadline - self._grace_s:
+            self._quit(shim, status.lease_deadline, fenced=True)
+        if now >= shim.kill_at:
+            return self._exit(shim, -9)
+        return None
+
+    def _step(self, shim: Launch, first: float, until: float) -> None:
+        behaviour = self.of(shim.job)
+        if until < first:
+            return
+        pace = 1.0 / (behaviour.speed * len(shim.status.gpu_ids))
+        done = min(behaviour.iterations, shim.base + 1 + int((until - first) / pace))
+        if shim.first_at is None:
+            shim.first_at = first
+        if done > shim.steps:
+            shim.steps, shim.last_at = done, first + (done - shim.base - 1) * pace
+
+    def _finish(self, shim: Launch) -> None:
+        if shim.ending and not shim.trains and self._clock.now() >= shim.ends_at:
+            shim.alive = False

@@ -1,0 +1,114 @@
+"""A store in memory for tests that need thousands of runs: the same contract, no disk, and hiccups on request.
+
+Documents are kept encoded, so nobody shares one with the store. It refuses what every store refuses
+(`coordinator.stores.rules`); `tests/unit/coordinator/test_fake_store.py` compares it with SqliteStore.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from coordinator.errors import Conflict, Transient
+from coordinator.ports import Doc, Key
+from coordinator.stores import rules
+
+Hiccup = Literal["before", "after", ""]
+
+
+class MemoryStore:
+    """`hiccups` says for each write to come whether it fails before or after it was applied; `down` fails all."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[Key, bytes]] = {}
+        self.hiccups: deque[Hiccup] = deque()
+        self.down = False
+        self.writes = 0
+
+    def get(self, table: str, key: Key) -> Doc | None:
+        self._reachable()
+        found = self._tables.get(table, {}).get(_key(key))
+        return None if found is None else msgspec.json.decode(found)
+
+    def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
+        self._reachable()
+        rules.check_equalities(where or {})
+        rows = self._tables.get(table, {})
+        docs: list[Doc] = [msgspec.json.decode(rows[key]) for key in sorted(rows)]
+        return [doc for doc in docs if _matches(doc, where or {})]
+
+    def insert(self, table: str, doc: Doc) -> None:
+        checked = rules.checked(doc)
+        if _key(checked["_id"]) in self._tables.get(table, {}):
+            raise Conflict("A document with this `_id` exists already.")
+        self._write(table, checked["_id"], checked)
+
+    def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        rules.check_changes(changes)
+        rules.check_equalities(expect)
+        doc = self.get(table, key)
+        if doc is None or not _matches(doc, expect):
+            raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
+        version = doc.get("version")
+        number = isinstance(version, int | float) and not isinstance(version, bool)
+        doc = {**doc, **changes, "version": version + 1 if number else 1}
+        self._write(table, key, doc)
+        return self.get(table, key) or {}
+
+    def put(self, table: str, doc: Doc) -> None:
+        checked = rules.checked(doc)
+        self._write(table, checked["_id"], checked)
+
+    def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
+        doc = self.get(table, key)
+        if doc is None or not _matches(doc, expect or {}):
+            raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
+        self._write(table, key, None)
+
+    def append_events(self, events: Sequence[Doc]) -> None:
+        for event in events:
+            self.insert("events", event)
+
+    def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
+        return [doc for doc in self.list("events") if doc["_id"] > seq][:limit]
+
+    def last_event(self) -> int:
+        return max((doc["_id"] for doc in self.list("events")), default=0)
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.down = True
+
+    def _reachable(self) -> None:
+        if self.down:
+            raise Transient("the store is down")
+
+    def _write(self, table: str, key: Key, doc: Doc | None) -> None:
+        self._reachable()
+        hiccup = self.hiccups.popleft() if self.hiccups else ""
+        if hiccup == "before":
+            raise Transient("the store went away before the write")
+        self.writes += 1
+        rows = self._tables.setdefault(table, {})
+        if doc is None:
+            del rows[_key(key)]
+        else:
+            rows[_key(key)] = json.dumps(doc, allow_nan=False).encode()
+        if hiccup == "after":
+            raise Transient("the store went away after the write")
+
+
+
+def _key(key: Key) -> tuple[bool, Key]:
+    """Numbers before text, and 1 is not "1"."""
+    return isinstance(key, str), key
+
+
+def _matches(doc: Doc, where: Mapping[str, Any]) -> bool:
+    return all(doc.get(k) == v and isinstance(doc.get(k), bool) == isinstance(v, bool) for k, v in where.items())

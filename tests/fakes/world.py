@@ -1,0 +1,254 @@
+"""A whole cluster in one thread: the real coordinator, fake machines, and a clock moved by hand.
+
+Nothing here is random and nothing sleeps. `crash` throws the coordinator away with all it had in
+memory and makes a new one from the store; machines and trainers live on. `broken()` says what an
+outside observer finds wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from adaptive_scheduler.settings import Settings
+from coordinator.config import Config
+from coordinator.core import states as s
+from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.desk import Desk
+from coordinator.elector import Elector, Holder
+from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.seeding import FoundGpu, register_gpus
+from coordinator.service import Coordinator
+from sidecar.protocol import HeartbeatReply, launch_key, sign
+from tests.fakes.shims import Behaviour, Launch, Machines
+from tests.fakes.store import MemoryStore
+
+NODE, GPU_TYPE, JOB_TYPE = "n1", "V100", "mnist"
+MASTER = b"0" * 32
+SPEEDS = {1: 1.0, 2: 0.5, 3: 0.36, 4: 0.25}
+OVERHEADS = {"k8s_init": 3.0, "k8s_term": 1.0, "proc_init": 1.0, "proc_term": 1.0, "ckpt": 0.5}
+SHORT = Config(
+    heartbeat_s=2.0, lease_s=30.0, grace_s=5.0, kill_s=2.0, init_timeout_s=20.0, first_step_timeout_s=6.0,
+    retries=3, retry_s=1.0, term_s=15.0,
+)  # fmt: skip
+ROUNDS = 60  # of reconciling everything until nothing changes; more is a loop
+
+
+class Crash(BaseException):
+    """The coordinator's process ends here. Not an Exception: nothing in it may catch this."""
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.time = 1_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.time
+
+
+class World:
+    """`run` until something holds; each tick is `step_s` seconds."""
+
+    def __init__(
+        self, gpus: int = 4, config: Config = SHORT, settings: Settings | None = None, store: MemoryStore | None = None
+    ) -> None:
+        self.clock, self.store = FakeClock(), store or MemoryStore()
+        self.config, self.settings = config, settings or Settings(cooldown_factor=1.0)
+        self.machines = Machines(self.clock, config.grace_s, config.kill_s)
+        self.passed: list[str] = []  # failpoints, in order
+        self.crash_at: int | None = None  # the position in `passed` at which the coordinator dies
+        self.step_s = 1.0
+        self.late: list[tuple[Launch, bytes, str]] = []  # heartbeats on their way for too long
+        self.last: list[tuple[Launch, bytes, str]] = []  # those delivered most recently
+        self._fill(gpus)
+        self.boot()
+
+    def _fill(self, gpus: int) -> None:
+        register_gpus(self.store, NODE, [FoundGpu(f"gpu-{i}", GPU_TYPE, None, True) for i in range(gpus)])
+        for n, seconds in SPEEDS.items():
+            row = {"job_type": JOB_TYPE, "gpu_type": GPU_TYPE, "num_gpus": n, "seconds_per_iteration": seconds}
+            self.store.put("speed_profiles", {"_id": f"{JOB_TYPE}|{n}", "origin": "shipped", **row})
+        self.store.put("overheads", {"_id": JOB_TYPE, "job_type": JOB_TYPE, "origin": "shipped", **OVERHEADS})
+
+    def boot(self) -> None:
+        """A coordinator process begins."""
+        elector = Elector(self.store, self.clock, self.config.term_s, Holder.of_process(os.getpid()))
+        self.c = Coordinator(
+            self.store, self.machines, self.machines, self.clock, self.config, self.settings, MASTER, elector, "test",
+            self._failpoint,
+        )  # fmt: skip
+        self.desk = Desk(self.c)
+
+    def _failpoint(self, name: str) -> None:
+        self.passed.append(name)
+        if self.crash_at is not None and len(self.passed) > self.crash_at:
+            self.crash_at = None
+            raise Crash(name)
+
+    # what users do
+
+    def submit(self, job: Any, counts: list[int], behaviour: Behaviour | None = None, **more: Any) -> None:
+        """By inserting a document, as any user could."""
+        if behaviour is not None:
+            self.machines.behaviour[str(job)] = behaviour
+        doc = {"job_id": job, "state": "submitted", "optional_num_gpus": counts, "command": ["python", "train.py"]}
+        given = {"job_type": JOB_TYPE, "iterations": self.machines.of(str(job)).iterations, **more}
+        self.store.insert("jobs", {"_id": job, **doc, **given})
+
+    def job(self, job: str) -> JobRecord:
+        """As it lies in the store."""
+        return next(j for j in map(JobRecord, self.store.list("jobs")) if j.id == job)
+
+    def gpu(self, gpu: str) -> GpuRecord:
+        doc = self.store.get("gpus", gpu)
+        assert doc is not None
+        return GpuRecord(doc)
+
+    # time
+
+    def tick(self, seconds: float | None = None) -> None:
+        """Let time pass, carry messages, decide, act until nothing moves."""
+        self.clock.time += self.step_s if seconds is None else seconds
+        self.machines.advance()
+        self.carry()
+        self.turn()
+
+    def turn(self) -> None:
+        """One turn of the decision loop, as `service` takes it, and all that follows from it."""
+        try:
+            if self.c.elector.try_to_lead():
+                self.c.loop.tick()
+        except Transient:
+            pass
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(ROUNDS):
+            before = self._effects()
+            for job_id in sorted(self.c.books.jobs()):
+                self._reconcile(job_id)
+            if self._effects() == before:
+                return
+        raise AssertionError("the coordinator does not come to rest")
+
+    def _reconcile(self, job_id: str) -> None:
+        if not self.c.elector.leads:
+            return
+        try:
+            self.c.reconciler.reconcile(job_id)
+        except (Conflict, Transient):
+            return
+
+    def _effects(self) -> tuple[int, int]:
+        return self.store.writes, self.machines.effects
+
+    def run(self, until: Callable[[World], bool], limit_s: float = 400.0) -> None:
+        """Tick until it holds; an observer looks after every tick."""
+        deadline = self.clock.time + limit_s
+        while not until(self):
+            assert self.clock.time < deadline, f"not reached in {limit_s} s: {self.story()}"
+            try:
+                self.tick()
+            except Crash:
+                self.boot()
+            assert self.broken() == [], self.story()
+
+    # messages
+
+    def carry(self) -> None:
+        """Every sidecar that is up reports, unless its network is down."""
+        for launch in list(self.machines.launches.values()):
+            if not launch.up or not launch.alive:
+                continue
+            raw = msgspec.json.encode(launch.heartbeat(self.machines.of(launch.job)))
+            signature = sign(launch_key(MASTER, launch.uid, launch.number), "POST", "/v1/heartbeats", raw)
+            if self.machines.of(launch.job).partitioned:
+                self.late = [*self.late[-20:], (launch, raw, signature)]
+            else:
+                self.last = [*self.last[-3:], (launch, raw, signature)]
+                self.deliver(launch, raw, signature)
+
+    def deliver(self, launch: Launch, raw: bytes, signature: str, answered: bool = True) -> None:
+        """Hand one heartbeat over and, if it is answered, do what the answer says."""
+        sent_at, rest = self.clock.time, launch.status.exit_at
+        try:
+            body, _ = self.desk.heartbeat(launch.job, launch.number, raw, signature)
+        except ReshapeError:
+            return
+        reply = msgspec.json.decode(body, type=HeartbeatReply)
+        if not answered:
+            return
+        launch.told = rest
+        if reply.known:
+            launch.change(lease_deadline=max(launch.status.lease_deadline, sent_at + reply.lease_s))
+        else:
+            self.machines._end(launch)
+
+    def deliver_late(self, answered: bool = False) -> None:
+        """Whatever was held up arrives now, newest first; nobody hears the answers any more."""
+        for launch, raw, signature in reversed(self.late):
+            self.deliver(launch, raw, signature, answered)
+        self.late = []
+
+    def deliver_last(self) -> None:
+        """The same heartbeats once more."""
+        for launch, raw, signature in list(self.last):
+            self.deliver(launch, raw, signature, answered=False)
+
+    # observing
+
+    def states(self) -> dict[str, str]:
+        return {j.id: j.state for j in map(JobRecord, self.store.list("jobs"))}
+
+    def at_rest(self) -> bool:
+        """Every job ended and closed."""
+        return all(j.state in s.ENDED and j.doc.get("closed") for j in map(JobRecord, self.store.list("jobs")))
+
+    def broken(self) -> list[str]:
+        """What no outside observer may ever see. The observer reads past the store's troubles."""
+        jobs = {j.id: j for j in map(JobRecord, self.store.list("jobs"))}
+        gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
+        return [*self.machines.violations, *self._broken_gpus(gpus), *_broken_jobs(jobs)]
+
+    def _broken_gpus(self, gpus: list[GpuRecord]) -> list[str]:
+        found = []
+        for gpu in gpus:
+            owner = self.machines.owners.get(gpu.id)
+            if owner is not None and owner.job != gpu.held_by:
+                found.append(f"{gpu.id} is used by {owner.url}, but the books say {gpu.held_by}")
+            shape = (gpu.job is not None, gpu.held_by is not None)
+            fits = {s.IDLE: [(False, False)], s.RESERVED: [(True, False), (True, True)], s.IN_USE: [(True, True)]}
+            if shape not in fits.get(gpu.state, [shape]) or (gpu.state == s.IN_USE and gpu.job != gpu.held_by):
+                found.append(f"{gpu.id} is {gpu.state} with job {gpu.job}, held by {gpu.held_by}")
+        return found
+
+    def story(self) -> str:
+        """How things stand, for a failing test."""
+        jobs = [f"{j.id}: {j.state} g{j.generation} l{j.launch} {j.gpu_ids} {j.doc.get('reshape')} "
+                f"{j.doc.get('message')}" for j in map(JobRecord, self.store.list("jobs"))]  # fmt: skip
+        gpus = [f"{g.id}: {g.state} {g.job} {g.held_by}" for g in map(GpuRecord, self.store.list("gpus"))]
+        shims = [f"{m.url}: up={m.up} alive={m.alive} {m.status}" for m in self.machines.launches.values()]
+        return "\n".join([*self.broken(), *jobs, *gpus, *shims, f"passed: {self.passed[-30:]}"])
+
+
+def _broken_jobs(jobs: dict[str, JobRecord]) -> list[str]:
+    found, taken = [], dict[str, str]()
+    for job in jobs.values():
+        count = job.doc.get("num_gpus")
+        if job.doc.get("closed") is None:
+            continue
+        if count != len(job.gpu_ids) or (count and count not in job.optional):
+            found.append(f"job {job.id} has num_gpus {count} with {job.gpu_ids}, allowed are {job.optional}")
+        op = job.operation
+        if op is not None and op.kind == "start" and job.generation < op.generation:
+            continue  # promised, perhaps by a victim that still has them
+        for gpu in job.gpu_ids:
+            if (other := taken.setdefault(gpu, job.id)) != job.id:
+                found.append(f"{gpu} belongs to {other} and to {job.id}")
+    return found

@@ -1,0 +1,227 @@
+"""Anything may happen to a small cluster, in any order; nobody may ever see two users of one GPU.
+
+Promises P1, P2, P4, P6 and P12 of `reliability.md` 4. After each example everything is healed, and
+every job must come to rest with its GPUs idle and none of its processes left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator.config import Config
+from coordinator.core import states as s
+from coordinator.errors import ReshapeError
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import SHORT, Crash, World
+
+COUNTS = st.sampled_from([[1], [2], [1, 2], [2, 4], [1, 2, 4], [3], [4]])
+JOBS = st.integers(0, 4)
+REST_S = 1_500.0  # for at most five jobs of 40 steps one after the other, with all their retries
+
+
+class Lifecycle(RuleBasedStateMachine):
+    world: World
+    config: Config = SHORT
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = World(config=self.config)
+        self.count = 0
+
+    def name(self, index: int) -> str:
+        return f"job-{index % max(1, self.count)}"
+
+    def behaviour(self, index: int) -> Behaviour:
+        return self.world.machines.of(self.name(index))
+
+    # what users and operators do
+
+    @precondition(lambda self: self.count < 5)
+    @rule(counts=COUNTS, iterations=st.sampled_from([5, 20, 40]))
+    def submit(self, counts: list[int], iterations: int) -> None:
+        self.count += 1
+        self.world.submit(f"job-{self.count - 1}", counts, Behaviour(iterations=iterations))
+
+    @rule(index=JOBS)
+    def cancel(self, index: int) -> None:
+        self._ask(lambda: self.world.desk.cancel(self.name(index)))
+
+    @rule(index=JOBS)
+    def cancel_by_editing_the_document(self, index: int) -> None:
+        self._ask(lambda: self.world.store.update("jobs", self.name(index), {}, {"cancel": True}))
+
+    @rule(index=JOBS)
+    def write_something_into_the_document(self, index: int) -> None:
+        self._ask(lambda: self.world.store.update("jobs", self.name(index), {}, {"note": "seen"}))
+
+    @rule(index=JOBS)
+    def delete_the_document(self, index: int) -> None:
+        self._ask(lambda: self.world.store.delete("jobs", self.name(index)))
+
+    @rule(index=JOBS, gpus=st.sampled_from([None, 1, 2, 4]))
+    def wish(self, index: int, gpus: int | None) -> None:
+        self._ask(lambda: self.world.desk.wish(self.name(index), gpus, None))
+
+    def _ask(self, question: object) -> None:
+        """Users may ask for what is not there, or while the store is away."""
+        try:
+            question()  # type: ignore[operator]
+        except ReshapeError:
+            pass
+
+    # what happens to training
+
+    @rule(index=JOBS, code=st.sampled_from([1, -9, -11, 137]))
+    def trainer_crashes(self, index: int, code: int) -> None:
+        launch = self.world.machines.present(self.name(index))
+        if launch is not None and launch.alive and launch.trains:
+            self.world.machines._exit(launch, code, tail="Traceback\nout of memory")
+
+    @rule(index=JOBS)
+    def trainer_crashes_at_its_next_start(self, index: int) -> None:
+        self.behaviour(index).exits.append(1)
+
+    @rule(index=JOBS)
+    def trainer_finishes_early(self, index: int) -> None:
+        launch = self.world.machines.present(self.name(index))
+        if launch is not None and launch.alive and launch.status.trainer == "running":
+            self.world.machines._exit(launch, 0, saved=True)
+
+    @rule(index=JOBS, ignores=st.booleans())
+    def trainer_ignores_stop(self, index: int, ignores: bool) -> None:
+        self.behaviour(index).ignores_stop = ignores
+
+    @rule(index=JOBS)
+    def shim_dies(self, index: int) -> None:
+        launch = self.world.machines.present(self.name(index))
+        if launch is not None and launch.alive and launch.up:
+            self.world.machines.kill(launch)
+
+    @rule(index=JOBS)
+    def next_launch_fails(self, index: int) -> None:
+        self.behaviour(index).launch_failures += 1
+
+    @rule(index=JOBS, never=st.booleans())
+    def launches_do_not_come_up(self, index: int, never: bool) -> None:
+        self.behaviour(index).never_comes_up = never
+
+    # what happens to messages
+
+    @rule(index=JOBS, cut=st.booleans())
+    def network(self, index: int, cut: bool) -> None:
+        self.behaviour(index).partitioned = cut
+
+    @rule(index=JOBS)
+    def an_answer_is_lost(self, index: int) -> None:
+        self.behaviour(index).answers_lost += 1
+
+    @rule()
+    def late_heartbeats_arrive(self) -> None:
+        self.world.deliver_late()
+        self._settle()
+
+    @rule(twice=st.booleans())
+    def heartbeats_are_repeated(self, twice: bool) -> None:
+        for _ in range(1 + twice):
+            self.world.deliver_last()
+        self._settle()
+
+    @rule(index=JOBS, ahead=st.integers(0, 3))
+    def a_former_coordinator_sends_a_stop(self, index: int, ahead: int) -> None:
+        launch = self.world.machines.present(self.name(index))
+        if launch is not None and not self.behaviour(index).partitioned:
+            self.world.machines.zombie_stop(launch.job, launch.status.generation + ahead)
+
+    # what happens to the coordinator
+
+    @rule()
+    def coordinator_dies(self) -> None:
+        self.world.store.down = False
+        self.world.boot()
+
+    @rule(after=st.integers(0, 12))
+    def coordinator_dies_at_a_failpoint(self, after: int) -> None:
+        self.world.crash_at = len(self.world.passed) + after
+
+    @rule(hiccups=st.lists(st.sampled_from(["before", "after", ""]), min_size=1, max_size=4))
+    def store_hiccups(self, hiccups: list[str]) -> None:
+        self.world.store.hiccups.extend(hiccups)  # type: ignore[arg-type]
+
+    @rule(seconds=st.sampled_from([5.0, 20.0, 40.0]))
+    def store_is_away(self, seconds: float) -> None:
+        self.world.store.down = True
+        self._pass(seconds)
+        self.world.store.down = False
+
+    @rule(seconds=st.integers(1, 6))
+    def time_passes(self, seconds: int) -> None:
+        self._pass(float(seconds))
+
+    @rule()
+    def long_time_passes(self) -> None:
+        self._pass(self.config.wait_out_s + 2)
+
+    def _pass(self, seconds: float) -> None:
+        end = self.world.clock.time + seconds
+        while self.world.clock.time < end:
+            try:
+                self.world.tick()
+            except Crash:
+                self._reboot()
+            if not self.world.store.down:
+                self.nobody_sees_anything_wrong()
+
+    def _settle(self) -> None:
+        try:
+            self.world.turn()
+        except Crash:
+            self._reboot()
+
+    def _reboot(self) -> None:
+        """A coordinator that finds no store at its start waits for it; here that is the same as later."""
+        down, self.world.store.down = self.world.store.down, False
+        self.world.boot()
+        self.world.store.down = down
+
+    # what must hold
+
+    @invariant()
+    def nobody_sees_anything_wrong(self) -> None:
+        if hasattr(self, "world"):
+            assert self.world.broken() == [], self.world.story()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.store.hiccups.clear()
+        for old in list(world.machines.behaviour.values()):
+            old.exits, old.launch_failures, old.answers_lost = [], 0, 0
+            old.never_comes_up = old.partitioned = old.ignores_stop = False
+        world.run(lambda w: w.at_rest() and self._all_idle(), REST_S)
+
+    def _all_idle(self) -> bool:
+        world = self.world
+        idle = all(gpu["state"] == s.IDLE for gpu in world.store.list("gpus"))
+        return idle and not world.machines.owners
+
+
+TestLifecycle = Lifecycle.TestCase
+TestLifecycle.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None, print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
+class RelaunchingLifecycle(Lifecycle):
+    """The same where a reshape takes a new launch, and a newcomer waits for its GPUs before it is launched."""
+
+    config = replace(SHORT, reshape_by="relaunch", early_initialization=False)
+
+
+TestRelaunching = RelaunchingLifecycle.TestCase
+TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=30)

@@ -1,0 +1,182 @@
+"""The house rules that ruff, mypy and import-linter do not check. Reads the tree, runs nothing of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+PURE = ("adaptive_scheduler/", "coordinator/core/", "sidecar/core.py", "sidecar/protocol.py", "launcher/names.py")
+NOT_PURE = "adaptive_scheduler/simulator/"
+WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\btime\.localtime\(")
+TELLS_PEOPLE_THE_TIME = {"coordinator/adapters/clock.py"}  # the one source of times that people read
+
+# Put together here, so that this file does not hold what it looks for.
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+MACHINE_PATHS = re.compile("|".join(f"/{top}/" for top in ("wo" + "rk", "ro" + "ot")))
+REGISTRIES = re.compile(
+    "|".join(
+        (
+            "py" + r"pi\.org",
+            "python" + r"hosted\.",
+            "npm" + r"js\.",
+            "arti" + "factory",
+            "j" + r"frog\.",
+            r"extra-ind" + "ex-url",
+        )
+    )
+)
+
+
+def short(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def committed() -> dict[str, str]:
+    """Text of every file that is, or would be, committed."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    texts = {}
+    for name in filter(None, names):
+        try:
+            texts[name] = (ROOT / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+    return texts
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and length in lines of each."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{short(path)}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def lines_with(pattern: re.Pattern[str], texts: dict[str, str]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()[:120]}"
+        for name, text in texts.items()
+        if pattern.search(text)
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_every_file_is_under_400_lines() -> None:
+    long = {short(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: lines for name, lines in long.items() if lines >= 400} == {}
+
+
+def test_no_function_is_over_60_lines_and_half_of_them_are_at_most_10() -> None:
+    lengths = dict(found for path in MODULES for found in functions(path))
+    assert {name: lines for name, lines in lengths.items() if lines > 60} == {}
+    assert statistics.median(lengths.values()) <= 10
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [short(path) for path in MODULES if not ast.get_docstring(tree(path))] == []
+
+
+def test_pure_code_has_no_clock_and_no_dice() -> None:
+    impure = re.compile(r"\btime\.time\(|\brandom\.|\buuid4\b|\bdatetime\.now\(")
+    pure = {
+        short(path): path.read_text(encoding="utf-8")
+        for path in MODULES
+        if short(path).startswith(PURE) and not short(path).startswith(NOT_PURE)
+    }
+    assert lines_with(impure, pure) == []
+
+
+def test_no_duration_is_measured_with_the_wall_clock() -> None:
+    texts = {short(path): path.read_text(encoding="utf-8") for path in MODULES}
+    timed = {name: text for name, text in texts.items() if name.startswith(("coordinator/", "sidecar/", "launcher/"))}
+    assert lines_with(WALL_CLOCK, {n: t for n, t in timed.items() if n not in TELLS_PEOPLE_THE_TIME}) == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert lines_with(UNFINISHED, committed()) == []
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    assert lines_with(MACHINE_PATHS, committed()) == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    assert lines_with(REGISTRIES, committed()) == []
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert lines_with(re.compile(r"://|^\s*(-i|--index-url|--find-links)\b"), {"requirements.lock": lock}) == []
+
+
+def test_every_test_that_readme_names_exists() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::(\w+))?", readme))
+    assert any(test for _, test in named), "README's table of promises names no test as file.py::test"
+    missing = [f"{file}::{test}" for file, test in sorted(named) if not has_test(ROOT / "tests" / file, test)]
+    assert missing == []
+
+
+def has_test(path: Path, test: str) -> bool:
+    if not path.is_file():
+        return False
+    names = {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return not test or test in names
+
+
+def plays() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted((ROOT / "playbooks").glob("*.yml")):
+        for play in yaml.safe_load(path.read_text(encoding="utf-8")):
+            yield path.name, play
+
+
+def test_playbooks_log_no_secret() -> None:
+    open_ = [
+        f"{name}: {task.get('name')}"
+        for name, play in plays()
+        for task in play.get("tasks", [])
+        if re.search(r"key|token|passw|secret", str(task), re.IGNORECASE) and task.get("no_log") is not True
+    ]
+    assert open_ == []
+
+
+def test_playbooks_gather_no_facts_and_name_every_task() -> None:
+    assert all(play.get("gather_facts") is False for _, play in plays())
+    assert all(task.get("name") for _, play in plays() for task in play["tasks"])
+
+
+def test_the_shim_is_standard_library_only_and_python_3_8() -> None:
+    text = (ROOT / "sidecar" / "shim.py").read_text(encoding="utf-8")
+    parsed = ast.parse(text, "shim.py", feature_version=(3, 8))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(parsed)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or "."]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported <= sys.stdlib_module_names

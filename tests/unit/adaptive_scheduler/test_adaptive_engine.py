@@ -1,0 +1,305 @@
+"""Promise: `decide` gives decisions that can be carried out, the same every time, and never thrashes."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptive_scheduler import engine
+from adaptive_scheduler.decision import Broken, Explanation, Hold, Reshape, Start, check
+from adaptive_scheduler.engine import after, decide
+from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
+from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
+
+ROOT = Path(__file__).parents[3]
+COUNTS = (1, 2, 3, 4, 8)
+PROFILES = Profiles.from_rows([*speed_rows("known"), *speed_rows("partly", speed_up={2: 1.5})])
+
+
+def moves(decisions):
+    return [d for d in decisions if not isinstance(d, Hold)]
+
+
+# ---- in what order
+
+
+def test_every_queued_job_is_tried_oldest_first_before_a_running_one_grows():
+    world = cluster(
+        running("r", 1, 9000, (1, 2, 4)), waiting("late", optional=(1,), submit_s=2),
+        waiting("big", optional=(8,), submit_s=0), waiting("early", optional=(1,), submit_s=1), idle=5, used=3,
+    )  # fmt: skip
+    decisions = decide(world, 10.0)
+    assert [(type(d), d.job) for d in decisions] == [
+        (Start, "early"), (Start, "late"), (Reshape, "r"), (Hold, "big")
+    ]  # fmt: skip
+    assert decisions[2].num_gpus == 4
+
+
+def test_g14_nobody_grows_beside_a_waiting_job_where_that_is_forbidden():
+    world = cluster(running("r", 1, 9000), waiting("big", optional=(8,)), idle=4)
+    assert [type(d) for d in decide(world, 0.0)] == [Reshape, Hold]
+    assert [type(d) for d in decide(world, 0.0, Settings(reshape_up_with_pending=False))] == [Hold]
+
+
+def test_g14_jobs_grow_where_nobody_is_left_waiting_even_if_it_is_forbidden_beside_them():
+    world = cluster(running("r", 1, 9000, (1, 2)), waiting(optional=(1,)), idle=2)
+    decisions = decide(world, 0.0, Settings(reshape_up_with_pending=False))
+    assert [type(d) for d in decisions] == [Start, Reshape]
+
+
+def test_idle_gpus_are_dealt_out_until_nobody_gains_and_each_job_grows_once():
+    world = cluster(*[running(f"r{i}", 1, 5000 + i, (1, 2)) for i in range(4)], idle=3)
+    decisions = decide(world, 0.0)
+    assert [(d.job, d.num_gpus) for d in decisions] == [("r3", 2), ("r2", 2), ("r1", 2)]
+
+
+def test_a_victim_gives_to_one_newcomer_only():
+    world = cluster(running("v", 4), waiting("a", optional=(2,)), waiting("b", optional=(1,)))
+    start, hold = decide(world, 0.0)
+    assert (start.job, start.victim) == ("a", "v")
+    assert "v has an operation under way" in hold.explanation.sentence
+
+
+def test_a_job_that_had_to_wait_is_asked_again_once_fewer_gpus_are_idle():
+    # `first` needs 4 and only v could give exactly 4; that works once `second` has taken the idle one.
+    world = cluster(
+        running("v", 8, 9000, (4, 8)), waiting("first", optional=(4,), submit_s=0),
+        waiting("second", optional=(1,), submit_s=1), idle=1,
+    )  # fmt: skip
+    decisions = decide(world, 0.0)
+    assert [(d.job, d.victim) for d in decisions] == [("second", None), ("first", "v")]
+
+
+def test_the_default_policy_never_reshapes_but_obeys_an_operator():
+    world = cluster(running("r", 1, 9000), running("w", 4, wanted=2), waiting(optional=(1, 2)), idle=4)
+    decisions = decide(world, 0.0, Settings(policy="default"))
+    assert [(type(d), d.job, d.num_gpus) for d in decisions] == [(Reshape, "w", 2), (Start, "new", 2)]
+
+
+# ---- an operator's wish
+
+
+def wish(n, wanted, idle=0, **more):
+    return decide(cluster(running("w", n, wanted=wanted, **more), idle=idle), 0.0)
+
+
+def test_a_wish_for_more_is_fulfilled_from_idle_gpus_even_while_the_job_cools_down():
+    (decision,) = wish(1, 4, idle=3, cooling_until=99.0)
+    assert (type(decision), decision.num_gpus, decision.explanation.algorithm) == (Reshape, 4, "operator")
+    assert decision.explanation.sentence == "w goes from 1 to 4 GPUs on a, as an operator wished."
+    assert decision.explanation.candidates[0].num_gpus == 4
+
+
+def test_a_wish_for_less_needs_no_idle_gpu():
+    (decision,) = wish(4, 1)
+    assert decision.num_gpus == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (3, "although 3 were wished: it may only run on 1, 2, 4; wish for one of these."),
+        (4, "although 4 were wished: 3 more are needed and 2 idle on a; it gets them when they are free."),
+    ],
+)
+def test_a_wish_that_cannot_be_fulfilled_says_why(wanted, words):
+    (decision,) = wish(1, wanted, idle=2)
+    assert isinstance(decision, Hold)
+    assert decision.explanation.sentence == f"w keeps 1 GPU, {words}"
+
+
+def test_a_wish_beyond_the_node_or_on_a_lost_node_says_so():
+    (decision,) = decide(cluster(running("w", 1, wanted=4), idle=1, used=1), 0.0)
+    assert "node a has only 2 working; wish for fewer" in decision.explanation.sentence
+    (decision,) = decide(cluster(running("w", 1, wanted=4, node="gone")), 0.0)
+    assert "its node gone is not known" in decision.explanation.sentence
+
+
+@pytest.mark.parametrize("more", [{"leased": True}, {"state": "adjusting"}, {"wanted": 1}], ids=str)
+def test_a_wish_that_is_fulfilled_or_under_way_needs_no_answer(more):
+    assert decide(cluster(running("w", 1, **({"wanted": 4} | more)), idle=4), 0.0) == ()
+
+
+def test_a_fulfilled_wish_stands_against_both_algorithms():
+    world = cluster(running("w", 4, 9000, wanted=4, optional=(1, 2, 4, 8)), waiting(optional=(2,)), idle=1)
+    assert [type(d) for d in decide(world, 0.0)] == [Hold]
+    world = cluster(running("w", 4, 9000, wanted=4, optional=(1, 2, 4, 8)), idle=4)
+    assert decide(world, 0.0) == ()
+
+
+def test_two_wishes_never_get_the_same_gpu_and_what_shrinks_is_not_handed_on_at_once():
+    jobs = [
+        running("a", 1, wanted=2, submit_s=1), running("b", 1, wanted=2, submit_s=0),
+        running("c", 4, wanted=1, submit_s=-1),
+    ]  # fmt: skip
+    decisions = decide(cluster(*jobs, idle=1), 0.0)
+    assert [(type(d), d.job) for d in decisions] == [(Reshape, "c"), (Reshape, "b"), (Hold, "a")]
+
+
+# ---- any snapshot
+
+
+@st.composite
+def snapshots(draw):
+    types = ["known", "partly", "unknown"]
+    nodes, jobs = [], []
+    for i in range(draw(st.integers(0, 3))):
+        states = draw(st.lists(st.sampled_from(["idle", "idle", "reserved", "in use", "faulty"]), max_size=8))
+        gpus = tuple(Gpu(f"n{i}g{j}", state) for j, state in enumerate(states))
+        nodes.append(Node(f"n{i}", draw(st.sampled_from(["V100", "P100"])), gpus, draw(st.integers(0, 9)) > 0))
+    for i in range(draw(st.integers(0, 8))):
+        state = draw(st.sampled_from(["submitted"] * 3 + ["running"] * 4 + ["adjusting", "initializing", "restarting"]))
+        optional = tuple(sorted(draw(st.sets(st.sampled_from(COUNTS), max_size=4))))
+        placed = state != "submitted" and optional
+        jobs.append(
+            Job(
+                id=f"j{i}",
+                type=draw(st.sampled_from(types)),
+                state=state,
+                optional=optional,
+                submit_s=draw(st.sampled_from([0.0, 1.0])),
+                num_gpus=draw(st.sampled_from(optional)) if placed else 0,
+                node=draw(st.sampled_from([n.name for n in nodes] + ["gone"])) if placed else None,
+                iterations_left=draw(st.sampled_from([None, 0, 10, 1000, 10**6, 1e308])),
+                running_s=draw(st.sampled_from([0.0, 5000.0])),
+                leased=draw(st.integers(0, 4)) == 0,
+                cooling_until=draw(st.sampled_from([0.0, 0.0, 100.0])),
+                wanted=draw(st.sampled_from([None, None, None, 1, 2, 5])),
+                reshape_cost_s=draw(st.sampled_from([None, 0.0, 2.0])),
+                gpu_type=draw(st.sampled_from([None, None, "V100", "H100"])),
+            )
+        )
+    return ClusterSnapshot(tuple(nodes), tuple(jobs), PROFILES)
+
+
+choices = st.builds(
+    Settings,
+    policy=st.sampled_from(["elastic", "elastic", "elastic", "default"]),
+    min_gain_factor=st.sampled_from([0, 1]),
+    makespan_scope=st.sampled_from(["cluster", "pair"]),
+    removal_range=st.sampled_from(["resolved", "printed"]),
+    over_release=st.booleans(),
+    tiebreak=st.sampled_from(["full", "first"]),
+    refined=st.booleans(),
+    allow_noop=st.booleans(),
+    reshape_up_with_pending=st.booleans(),
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(snapshots(), choices)
+def test_any_snapshot_gets_decisions_that_can_be_carried_out_and_are_the_same_again(snapshot, chosen):
+    decisions = decide(snapshot, 50.0, chosen)
+    check(snapshot, decisions)
+    assert decide(snapshot, 50.0, chosen) == decisions
+    for decision in moves(decisions):
+        touched = {decision.job, getattr(decision, "victim", None)} - {None}
+        assert not any(snapshot.job[j].leased for j in touched)
+        assert snapshot.node[decision.node].schedulable or isinstance(decision, Reshape)
+        wanted_type = snapshot.job[decision.job].gpu_type
+        assert not isinstance(decision, Start) or wanted_type in (None, snapshot.node[decision.node].gpu_type)
+
+
+@settings(max_examples=250, deadline=None)
+@given(snapshots(), choices)
+def test_once_the_decisions_are_accepted_deciding_again_changes_nothing(snapshot, chosen):
+    decisions = decide(snapshot, 50.0, chosen)
+    accepted = after(snapshot, *decisions)
+    assert moves(decide(accepted, 50.0, chosen)) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(snapshots(), choices)
+def test_every_queued_job_is_started_or_told_why_not(snapshot, chosen):
+    decisions = decide(snapshot, 50.0, chosen)
+    answered = [d.job for d in decisions]
+    assert sorted(j.id for j in snapshot.queue) == sorted(j for j in answered if snapshot.job[j].state == "submitted")
+    assert len(answered) == len(set(answered))
+    for decision in decisions:
+        assert decision.explanation.sentence.endswith(".")
+        for way in decision.explanation.candidates:
+            assert 0 <= way.makespan_s <= way.sum_s * 1.001 < 1e12
+
+
+@settings(max_examples=100, deadline=None)
+@given(snapshots())
+def test_without_arrivals_running_jobs_only_grow_and_soon_stay_as_they_are(snapshot):
+    world = replace(snapshot, jobs=tuple(replace(j, wanted=None) for j in snapshot.jobs if j.state != "submitted"))
+    for _ in range(1 + sum(len(j.optional) for j in world.jobs)):
+        decisions = decide(world, 50.0)
+        if not decisions:
+            return
+        assert all(d.num_gpus > world.job[d.job].num_gpus for d in decisions)
+        done = after(world, *decisions)
+        world = replace(done, jobs=tuple(replace(j, leased=world.job[j.id].leased) for j in done.jobs))
+    raise AssertionError("the same jobs are reshaped again and again")
+
+
+def test_a_newcomer_that_took_gpus_does_not_make_anybody_grow_back_at_once():
+    world = cluster(running("J1", 4), waiting(), used=4)
+    (start,) = decide(world, 0.0)
+    assert start.victim == "J1"
+    settled = after(world, start)
+    both = replace(settled, jobs=tuple(replace(j, leased=False, state="running") for j in settled.jobs))
+    assert decide(both, 300.0) == ()
+
+
+def test_what_a_victim_still_holds_is_not_idle_to_anybody_else():
+    world = cluster(running("v", 4), waiting(optional=(1,)), waiting("other", optional=(1,), submit_s=1), used=4)
+    chosen = Settings(over_release=True)
+    start, hold = decide(world, 0.0, chosen)
+    assert (start.victim_num_gpus, type(hold)) == (2, Hold)
+    assert after(world, start).node["a"].idle == 0
+
+
+# ---- the safety net, and the same answer everywhere
+
+
+def test_an_answer_that_cannot_be_carried_out_never_leaves_the_engine(monkeypatch):
+    class Wrong:
+        def schedule_incoming(self, snapshot, job, now, settings, times=None):
+            return Start(job.id, "a", 3, Explanation("wrong", "."))
+
+        def schedule_running(self, snapshot, now, settings):
+            return None
+
+    monkeypatch.setitem(engine.POLICIES, "elastic", Wrong())
+    with pytest.raises(Broken, match="may not run on 3 GPUs"):
+        decide(cluster(waiting(), idle=4), 0.0)
+
+
+SCRIPT = """
+from adaptive_scheduler.engine import decide
+from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
+jobs = [running(f"r{i}", 2, 1000, node="ab"[i % 2]) for i in range(12)]
+jobs += [waiting(f"q{i}", optional=(1, 2)) for i in range(6)]
+print(decide(cluster(*jobs, nodes=(node("a", idle=2, used=12), node("b", idle=1, used=12))), 0.0))
+"""
+
+
+def test_the_decisions_are_the_same_under_any_hash_seed():
+    def told(seed):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=env, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    first = told("0")
+    assert "Start(" in first
+    assert {told(seed) for seed in ("1", "2", "12345")} == {first}
+
+
+def test_the_nodes_and_jobs_may_come_in_any_order():
+    nodes = node("a", idle=2, used=8), node("b", idle=1, used=8)
+    jobs = [running(f"r{i}", 2, 1000, node="ab"[i % 2]) for i in range(8)] + [waiting(f"q{i}") for i in range(4)]
+    first = cluster(*jobs, nodes=nodes)
+    second = cluster(*jobs[::-1], nodes=nodes[::-1])
+    assert moves(decide(first, 0.0)) == moves(decide(second, 0.0))

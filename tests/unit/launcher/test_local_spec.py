@@ -1,0 +1,61 @@
+"""What the processes of a local job see is decided in one pure function."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coordinator.core.records import JobRecord
+from launcher.local_spec import Folders, LocalSettings, argv, launch_spec
+
+FOLDERS = Folders(launch=Path("/state/jobs/a-x-l1"), job=Path("/state/jobs/a-x"))
+ENVIRON = {"PATH": "/bin", "HOME": "/home/me", "MONGODB_URI": "mongodb://me:secret@db", "RESHAPE_TOKEN": "secret"}
+
+
+def spec_of(doc: dict[str, Any], settings: LocalSettings | None = None) -> dict[str, Any]:
+    job = JobRecord({"_id": 1, "job_id": "a", "uid": "u", "launch": 1, "command": ["python", "t.py"], **doc})
+    return launch_spec(job, FOLDERS, "http://127.0.0.1:1", ["sidecar"], settings or LocalSettings(), ENVIRON)
+
+
+def test_a_text_is_run_by_the_shell_and_a_list_as_it_is() -> None:
+    assert argv("python t.py && echo done") == ["sh", "-c", "python t.py && echo done"]
+    assert argv(["python", "t.py", "a b"]) == ["python", "t.py", "a b"]
+
+
+def test_the_coordinators_environment_stays_with_the_coordinator() -> None:
+    assert "secret" not in json.dumps(spec_of({}))
+    assert spec_of({})["env"]["PATH"] == "/bin"
+
+
+def test_a_jobs_own_variables_win_over_inherited_ones_and_ours_over_its_own() -> None:
+    env = spec_of({"env": {"PATH": "/opt/bin", "RESHAPE_CHECKPOINTS": "/elsewhere", "A": "{{ b }}"}})["env"]
+    assert env["PATH"] == "/opt/bin"
+    assert env["A"] == "{{ b }}"
+    assert env["RESHAPE_CHECKPOINTS"] == "/state/jobs/a-x/checkpoints"
+
+
+def test_checkpoints_and_output_belong_to_the_job_and_outlive_a_launch() -> None:
+    spec = spec_of({})
+    assert (spec["checkpoints"], spec["output"]) == ("/state/jobs/a-x/checkpoints", "/state/jobs/a-x/output.log")
+    assert spec["workdir"] == "/state/jobs/a-x"
+
+
+def test_what_the_document_says_reaches_trainer_and_sidecar() -> None:
+    doc = {"code": "/code", "dataset": "/data", "progress_pattern": r"it (?P<iteration>\d+)", "progress_file": "p.json"}
+    spec = spec_of(doc | {"emulated_speed": {"1": 0.5, "2": 0.3}}, LocalSettings(gpu_locks=Path("/locks")))
+    assert spec["workdir"] == "/code"
+    assert spec["progress"] == {"pattern": r"it (?P<iteration>\d+)", "file": "p.json"}
+    assert spec["env"]["RESHAPE_DATASET"] == "/data"
+    assert json.loads(spec["env"]["RESHAPE_EMULATED_SPEED"]) == {"1": 0.5, "2": 0.3}
+    assert spec["env"]["RESHAPE_GPU_LOCKS"] == "/locks"
+
+
+def test_nothing_is_said_about_what_the_document_leaves_out() -> None:
+    said = {name for name in spec_of({})["env"] if name.startswith("RESHAPE_")}
+    assert said == {"RESHAPE_CHECKPOINTS"}
+
+
+def test_a_job_without_a_job_id_goes_by_the_id_of_its_document() -> None:
+    assert spec_of({"job_id": None})["job_id"] == "1"
+    assert spec_of({"job_id": 12})["job_id"] == "12"

@@ -1,0 +1,42 @@
+"""The command line against the real HTTP edge, in this process (`reshape`) or in its own (`process`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reshape import cli
+from tests.fakes.facade import TOKEN, Live, serve
+from tests.fakes.terminal import Output, start
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def state(live: Live, tmp_path: Path) -> Path:
+    """A state folder as `reshape up` leaves it."""
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    (tmp_path / "up.json").write_text(json.dumps({"url": live.url, "token_file": "token"}))
+    return tmp_path
+
+
+@pytest.fixture
+def reshape(state: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Output]:
+    def run(*arguments: str) -> Output:
+        code = cli.run(["--state", str(state), *arguments])
+        return Output(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def process(state: Path) -> Callable[..., subprocess.Popen[str]]:
+    return lambda *arguments: start(state, *arguments)

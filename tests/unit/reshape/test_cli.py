@@ -1,0 +1,309 @@
+"""The `reshape` command: what each verb does, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from coordinator.errors import Rejected
+from reshape import cli
+from tests.fakes.facade import Live
+from tests.fakes.terminal import Output, environment
+
+Run = Callable[..., Output]
+Process = Callable[..., "subprocess.Popen[str]"]
+HEAVY = (
+    "numpy",
+    "tornado",
+    "msgspec",
+    "pymongo",
+    "ansible_runner",
+    "tensorflow",
+    "asyncio",
+    "http.client",
+    "yaml",
+    "json",
+)
+
+
+def submit(reshape: Run, name: str = "a") -> None:
+    assert reshape("submit", "--name", name, "--gpus-allowed", "1,2", "--", "python", "train.py").code == 0
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["submit", "--help"], ["profile", "import", "-h"], ["--version"]])
+def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
+    heavy = [h for h in HEAVY if arguments != ["--version"] or h != "json"]
+    code = (
+        "import sys; from reshape.cli import run; code = run(sys.argv[1:]); "
+        f"loaded = set({heavy!r}) & set(sys.modules); sys.exit(f'loaded: {{loaded}}' if loaded else code)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "reshape" in done.stdout
+
+
+def test_a_command_becomes_a_job(reshape: Run, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, Any] = {}
+    submit_ = live.facade.submit
+    monkeypatch.setattr(live.facade, "submit", lambda doc: got.update(doc) or submit_(doc))
+    done = reshape(
+        "submit", "--gpus-allowed", "4,1,2", "--job-type", "digits", "--iterations", "100", "--name", "a",
+        "--code", str(tmp_path), "--", "python", "train.py", "--epochs", "3",
+    )  # fmt: skip
+    assert (done.code, done.out, done.err) == (0, "Job a is submitted.\n", "")
+    assert got == {
+        "command": ["python", "train.py", "--epochs", "3"], "optional_num_gpus": [1, 2, 4], "job_type": "digits",
+        "iterations": 100, "job_id": "a", "code": str(tmp_path),
+    }  # fmt: skip
+
+
+def test_one_bad_document_does_not_keep_the_others_back(reshape: Run, live: Live, tmp_path: Path) -> None:
+    good = {"command": "x", "optional_num_gpus": [1]}
+    file = tmp_path / "jobs.json"
+    file.write_text(json.dumps([{**good, "job_id": "a"}, {"job_id": "b"}, {**good, "job_id": "c"}]))
+    done = reshape("submit", "-f", str(file))
+    assert (done.code, set(live.facade.documents)) == (1, {"a", "c"})
+    assert "optional_num_gpus is missing" in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["submit"],
+        ["submit", "--gpus-allowed", "1,two", "--", "x"],
+        ["submit", "-f", "/nowhere/jobs.json"],
+        ["submit", "-f", "-", "--", "x"],
+        ["submit", "--iterations", "0", "--", "x"],
+        ["reshape", "a"],
+        ["reshape", "a", "--gpus", "0"],
+        ["reshape", "a", "--gpus", "2", "--auto"],
+        ["up", "--gpus", "four"],
+        ["up", "--gpus", "0xV100"],
+        ["up", "--policy", "none"],
+        ["profile", "show", "jobs"],
+        ["jobs", "-o", "xml"],
+        ["nothing"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_a_sentence(reshape: Run, arguments: list[str]) -> None:
+    done = reshape(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "Error: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_jobs_are_listed_as_a_table_and_as_json(reshape: Run, live: Live) -> None:
+    submit(reshape)
+    live.facade.documents["a"] |= {"state": "running", "num_gpus": 2, "node": "local", "iters_done": 25, "eta_s": 75.0}
+    table = reshape("jobs").out.splitlines()
+    assert table[0].split() == ["JOB", "STATE", "GPUS", "NODE", "PROGRESS", "ETA", "RESHAPES", "MESSAGE"]
+    assert table[1].split("  ")[0] == "a"
+    for cell in ("running", "2 (emulated)", "local", "25/100 (25 %)", "1 min 15 s", "waits for GPUs"):
+        assert cell in table[1]
+    assert reshape("-o", "json", "jobs").doc == reshape("jobs", "-o", "json").doc
+    assert reshape("jobs", "-o", "json").doc[0]["iters_done"] == 25
+
+
+def test_ended_jobs_are_listed_with_a(reshape: Run) -> None:
+    submit(reshape)
+    assert reshape("cancel", "a").out == "Job a is being cancelled.\n"
+    none = reshape("jobs")
+    assert (len(none.out.splitlines()), "-a" in none.err) == (1, True)
+    assert "cancelled" in reshape("jobs", "-a").out
+
+
+def test_one_job_is_shown_with_what_is_known(reshape: Run, live: Live) -> None:
+    submit(reshape)
+    live.facade.documents["a"] |= {"num_gpus": 1, "gpu_ids": ["GPU-1"], "value": 0.5, "value_name": "loss"}
+    shown = reshape("job", "a").out
+    assert "1 (emulated): GPU-1" in shown
+    assert "loss:        0.5" in shown
+    assert "finished" not in shown
+
+
+def test_gpus_are_listed_with_use_and_memory(reshape: Run) -> None:
+    lines = reshape("gpus").out.splitlines()
+    assert len(lines) == 5
+    assert "V100 (emulated)" in lines[4]
+    assert "75%" in lines[4]
+    assert "3.0 GiB of 16.0 GiB" in lines[4]
+
+
+DECISION = {
+    "decision_id": "b-v1", "job_id": "b", "at": 1000.0, "kind": "start", "algorithm": "elastic.incoming",
+    "sentence": "Taking 2 GPUs from job a ends all jobs soonest.", "unchanged_makespan_s": 80.0, "num_gpus": 2,
+    "node": "local", "victim": "a", "victim_num_gpus": 2,
+    "candidates": [
+        {"node": "local", "num_gpus": 2, "makespan_s": 60.0, "sum_s": 100.0, "job_s": 40.0, "job": "b", "victim": "a",
+         "victim_num_gpus": 2, "rejected": "", "low_confidence": True},
+        {"node": "local", "num_gpus": 1, "makespan_s": 70.5, "sum_s": 120.0, "job_s": 55.0, "job": "b", "victim": "a",
+         "victim_num_gpus": 2, "rejected": "ends later", "low_confidence": False},
+    ],
+}  # fmt: skip
+
+
+def test_explain_shows_every_candidate_with_its_makespan(reshape: Run, live: Live) -> None:
+    submit(reshape, "b")
+    live.facade.stored_decisions = [DECISION]
+    shown = reshape("explain", "b").out
+    assert shown == reshape("explain", "b-v1").out
+    for part in ("start job b on 2 GPUs, job a keeps 2", DECISION["sentence"], "80.0 s", "70.5 s", "ends later"):
+        assert part in shown
+    chosen = next(line for line in shown.splitlines() if "->" in line)
+    assert "60.0 s ~" in chosen
+    assert reshape("explain", "b", "-o", "json").doc == [DECISION]
+
+
+def test_explain_tells_an_unknown_job_from_an_undecided_one(reshape: Run) -> None:
+    submit(reshape)
+    undecided = reshape("explain", "a")
+    assert (undecided.code, "Nothing has been decided" in undecided.err) == (0, True)
+    unknown = reshape("explain", "none")
+    assert (unknown.code, "no job 'none'" in unknown.err) == (1, True)
+
+
+def test_an_operators_wish_is_passed_on_and_withdrawn(reshape: Run, live: Live) -> None:
+    submit(reshape)
+    assert "shall run on 2 GPUs" in reshape("reshape", "a", "--gpus", "2").out
+    assert live.facade.documents["a"]["wanted"] == 2
+    assert reshape("reshape", "a", "--auto", "-o", "json").doc == {"decision_id": "wish-a-None"}
+    assert live.facade.documents["a"]["wanted"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [["job", "x"], ["logs", "x"], ["logs", "-f", "x"], ["cancel", "x"], ["reshape", "x", "--gpus", "2"]]
+)
+def test_an_unknown_job_ends_with_1_and_a_sentence(reshape: Run, arguments: list[str]) -> None:
+    done = reshape(*arguments)
+    assert (done.code, done.out, done.err) == (1, "", "There is no job 'x'; `reshape jobs -a` lists all.\n")
+
+
+def test_a_refusal_shows_every_problem_once(reshape: Run) -> None:
+    done = reshape("submit", "--name", "../x", "--", "x")
+    assert done.code == 1
+    assert done.err.count("optional_num_gpus is missing") == 1
+    assert "letters, digits" in done.err
+
+
+def test_logs_are_printed_byte_for_byte(reshape: Run, live: Live, process: Process) -> None:
+    submit(reshape)
+    live.facade.outputs["a"] = "épochs ▁▂▃\n".encode() * 40_000
+    out, err = process("logs", "a").communicate(timeout=30)
+    assert (out.encode(), err) == (live.facade.outputs["a"], "")
+
+
+def test_following_logs_ends_with_the_job_and_loses_nothing(
+    reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(reshape)
+    monkeypatch.setattr(cli, "POLL_S", 0.0)
+    steps = iter([b"one\n", b"two\n", b"last words\n"])
+    logs = live.facade.logs
+
+    def grow(job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
+        answer = logs(job_id, offset, limit)
+        part = next(steps, b"")
+        live.facade.outputs[job_id] = live.facade.outputs.get(job_id, b"") + part
+        if part == b"last words\n":
+            live.facade.documents[job_id]["state"] = "completed"
+        return answer
+
+    monkeypatch.setattr(live.facade, "logs", grow)
+    done = reshape("logs", "-f", "a")
+    assert (done.code, done.out) == (0, "one\ntwo\nlast words\n")
+
+
+def test_interrupting_logs_ends_quietly_with_130(reshape: Run, live: Live, process: Process) -> None:
+    submit(reshape)
+    live.facade.outputs["a"] = b"step 1\n"
+    running = process("logs", "-f", "a")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "step 1\n"
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert (running.returncode, err.strip()) == (130, "")
+
+
+def test_a_reader_that_has_had_enough_ends_it_quietly(reshape: Run, process: Process, live: Live) -> None:
+    for number in range(300):
+        live.facade.submit({"command": "x" * 500, "optional_num_gpus": [1], "job_id": f"job-{number}"})
+    for arguments in (["jobs"], ["jobs", "-o", "json"]):
+        running = process(*arguments)
+        assert running.stdout is not None
+        running.stdout.close()
+        assert running.stderr is not None
+        assert running.stderr.read() == ""
+        assert running.wait(30) == 0
+        running.stderr.close()
+
+
+def test_without_a_coordinator_it_ends_with_3_and_says_what_to_do(tmp_path: Path, reshape: Run, state: Path) -> None:
+    unknown = reshape("--state", str(tmp_path / "none"), "jobs")
+    assert (unknown.code, "start one with `reshape up`" in unknown.err) == (3, True)
+    (state / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "token": "x"}))
+    gone = reshape("jobs")
+    assert (gone.code, gone.out) == (3, "")
+    assert gone.err == "No coordinator answers at http://127.0.0.1:1; start one with `reshape up`.\n"
+
+
+def test_while_the_store_is_down_the_sentence_reaches_the_user(reshape: Run, live: Live) -> None:
+    live.facade.store_down = True
+    done = reshape("jobs")
+    assert (done.code, done.err) == (1, "The store does not answer; try again soon.\n")
+
+
+def test_profiles_go_out_and_come_back_the_same(reshape: Run, live: Live, tmp_path: Path) -> None:
+    rows = [{"job_type": "t", "gpu_type": "V100", "num_gpus": n, "seconds": 0.2 / n} for n in (1, 2)]
+    live.facade.tables["speed_profiles"] = [{"_id": i, **r} for i, r in enumerate(rows)]
+    exported = reshape("profile", "export", "speed_profiles")
+    assert exported.doc == rows
+    live.facade.tables["speed_profiles"] = []
+    file = tmp_path / "rows.json"
+    file.write_text(exported.out)
+    assert reshape("profile", "import", "speed_profiles", str(file)).out == "2 rows were added to speed_profiles.\n"
+    assert live.facade.tables["speed_profiles"] == rows
+    shown = reshape("profile", "show", "speed_profiles").out.splitlines()
+    assert shown[0].split() == ["JOB_TYPE", "GPU_TYPE", "NUM_GPUS", "SECONDS"]
+    assert len(shown) == 3
+
+
+def test_bad_profile_rows_are_listed(reshape: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text('{"job_type": "t"}\n{"seconds": 1}\n')
+    done = reshape("profile", "import", "overheads", str(file))
+    assert (done.code, "row 2: job_type is missing" in done.err) == (1, True)
+
+
+def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, arguments in (("up", ["--gpus", "4xV100", "--port", "0"]), ("demo", ["--short", "--json", "--out", "x"])):
+        got: dict[str, Any] = {}
+        module = ModuleType(f"reshape.{name}")
+        module.run = lambda **options: got.update(options) or 1  # type: ignore[attr-defined]  # noqa: B023
+        monkeypatch.setitem(sys.modules, f"reshape.{name}", module)
+        assert reshape(name, *arguments).code == 1
+        if name == "up":
+            expected: dict[str, Any] = {"state": state, "gpus": "4xV100", "store": None, "port": 0}
+            assert got == {**expected, "host": "127.0.0.1", "policy": "sidecar"}
+        else:
+            assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x"), "short": True}
+
+
+def test_a_refusal_from_our_own_process_is_a_sentence_too(reshape: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("reshape.demo")
+
+    def run(**_: Any) -> None:
+        raise Rejected("TensorFlow is not installed; use --trainer numpy.")
+
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "reshape.demo", module)
+    done = reshape("demo", "--trainer", "keras")
+    assert (done.code, done.err) == (1, "TensorFlow is not installed; use --trainer numpy.\n")

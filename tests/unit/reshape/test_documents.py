@@ -1,0 +1,53 @@
+"""Files of job documents: JSON, several in one, YAML; anything else gets a sentence."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import pytest
+
+from reshape import documents
+
+A, B = {"job_id": "a"}, {"job_id": "b"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"job_id": "a"}, {"job_id": "b"}]',
+        '{"job_id": "a"}\n{"job_id": "b"}',
+        '{"job_id": "a"} {"job_id": "b"}\n\n',
+        '\ufeff[{"job_id": "a"}, {"job_id": "b"}]',
+        "job_id: a\n---\njob_id: b\n",
+        "- job_id: a\n- job_id: b\n",
+        "---\njob_id: a\n---\n---\njob_id: b\n...\n",
+    ],
+)
+def test_several_documents_are_read_from_one_file(text: str) -> None:
+    assert documents.read(text.encode()) == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        (b"", "must hold one object"),
+        (b"3", "must hold one object"),
+        (b'[{"a": 1}, 2]', "must hold one object"),
+        (b"\xff\xff", "not UTF-8"),
+        (b'{"a": ', "not JSON"),
+        (b"a: [", "neither JSON nor YAML"),
+        (b"a: !!python/object/apply:os.system [echo]", "neither JSON nor YAML"),
+    ],
+)
+def test_anything_else_is_refused_with_a_sentence(raw: bytes, sentence: str) -> None:
+    with pytest.raises(click.ClickException, match=sentence) as refusal:
+        documents.read(raw)
+    assert "\n" not in refusal.value.message
+
+
+def test_without_pyyaml_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert documents.read(b'{"job_id": "a"}') == [A]
+    with pytest.raises(click.ClickException, match="install PyYAML"):
+        documents.read(b"job_id: a")

@@ -1,0 +1,69 @@
+"""Tables that stay tables, whatever is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reshape import render
+
+TEXT = st.text(st.characters(), max_size=30)
+ODD = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(st.integers(), max_size=3)
+
+
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=5), st.none() | st.integers(0, 200))
+def test_a_table_has_a_line_per_row_and_prints_nothing_unprintable(
+    rows: list[tuple[str, str, str]], width: int | None
+) -> None:
+    lines = render.table(("A", "B", "C"), rows, width).split("\n")
+    assert len(lines) == len(rows) + 1
+    assert all(line.isprintable() for line in lines)
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5))
+def test_columns_begin_at_the_same_place(rows: list[tuple[str, str]]) -> None:
+    lines = render.table(("FIRST", "MARK"), [(first, "|") for first, _ in rows]).split("\n")
+    starts = {render.columns(line[: line.rindex("|")]) for line in lines[1:]}
+    assert starts == {render.columns(lines[0][: lines[0].index("MARK")])}
+
+
+def test_only_the_last_column_is_cut_and_wide_characters_count_double() -> None:
+    table = render.table(("JOB", "MESSAGE"), [("a", "訓練" * 20), ("b", "ok")], 30)
+    assert max(render.columns(line) for line in table.split("\n")) <= 30
+    assert "…" in table
+    assert "…" not in render.table(("JOB", "MESSAGE"), [("a", "訓練" * 20)])
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "a\rb", "\u202egpj", "\x07", "\ud800", "\u200b"])
+def test_nothing_that_a_user_wrote_moves_the_cursor_or_turns_the_line(text: str) -> None:
+    shown = render.jobs([{"job_id": text, "state": text, "message": text}])
+    assert text not in shown
+    assert shown.encode()
+
+
+@given(st.dictionaries(st.sampled_from(["job_id", "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node"]), ODD))
+def test_a_document_that_was_not_let_in_can_be_shown(doc: dict[str, Any]) -> None:
+    view = {**doc, "problems": ["state must be `submitted`"]}
+    assert "not accepted" in render.jobs([view])
+    assert "problem: state must be" in render.job(view)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1 min 0 s"), (3599.9, "1 h 0 min"), (7322, "2 h 2 min")],
+)
+def test_durations_read_as_people_say_them(value: float, shown: str) -> None:
+    assert render.seconds(value) == shown
+
+
+def test_progress_says_what_is_known() -> None:
+    assert render.progress({"iters_done": 120, "iterations": 400}) == "120/400 (30 %)"
+    assert render.progress({"iters_done": 120}) == "120"
+    assert render.progress({}) == "-"
+
+
+def test_an_empty_profile_table_says_so() -> None:
+    assert render.profiles([]) == "No rows."

@@ -1,0 +1,237 @@
+"""What the trainer prints, and what is understood of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.progress import LINE_LIMIT, Reader
+
+# Printed by Keras 3 into a pipe: two epochs of 8 batches, then evaluate() with 4.
+KERAS_BARS = (
+    "Epoch 1/2\n\r\x1b[1m1/8\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━━━━━\x1b[0m \x1b[1m1s\x1b[0m 232ms/step - accuracy:"
+    " 0.5000 - loss: 0.7132"
+    + "\x08"
+    * 72
+    + "\r\x1b[1m8/8\x1b[0m \x1b[32m━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m0s\x1b[0m"
+    " 24ms/step - accuracy: 0.5469 - loss: 0.7152 - val_accuracy: 0.5469 - val_loss: 0.7140\n"
+    "Epoch 2/2\n\r\x1b[1m3/8\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━━━━━\x1b[0m \x1b[1m0s\x1b[0m 96ms/step - accuracy:"
+    " 0.7500 - loss: 0.6574"
+)
+KERAS_REST = (
+    "\x08" * 71 + "\r\x1b[1m8/8\x1b[0m \x1b[32m━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m0s\x1b[0m 13ms/step - accuracy:"
+    " 0.5469 - loss: 0.7143 - val_accuracy: 0.5312 - val_loss: 0.7134\n"
+    "\r\x1b[1m1/4\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━\x1b[0m"
+    " \x1b[1m0s\x1b[0m 76ms/step - accuracy: 0.6875 - loss: 0.7256\n"
+)
+KERAS_LINES = (
+    "Epoch 1/2\n8/8 - 0s - 38ms/step - accuracy: 0.4062 - loss: 0.7918\nEpoch 2/2\n8/8 - 0s - 7ms/step - loss: 0.7\n"
+)
+
+
+def read(*lines: str, pattern: str | None = None, spawn_at: float = 0.5) -> Reader:
+    """Line n arrives at second n."""
+    reader = Reader(pattern)
+    reader.new_generation(spawn_at)
+    for at, line in enumerate(lines, 1):
+        reader.feed(line.encode() + b"\n", float(at))
+    return reader
+
+
+@pytest.mark.parametrize("name", ["step", "iteration", "iter", "global_step"])
+def test_key_value_lines_are_read_under_every_usual_name(name: str) -> None:
+    p = read(f"[train] {name}=7 total=100, epoch=1.5 loss=0.25").progress
+    assert (p.iterations, p.total_iterations, p.epochs, p.value, p.value_name) == (7, 100, 1.5, 0.25, "loss")
+
+
+@pytest.mark.parametrize("name", ["total", "total_steps", "total_iterations"])
+def test_json_lines_are_read_under_the_same_names(name: str) -> None:
+    p = read(f'{{"step": 7, "{name}": 100, "acc": 0.5, "note": ["x"], "on": true}}').progress
+    assert (p.iterations, p.total_iterations, p.value, p.value_name) == (7, 100, 0.5, "acc")
+
+
+def test_words_that_only_resemble_a_key_are_no_report() -> None:
+    p = read("max_iter=500 my.step=9 step=12abc step=1.2.3 steps=4").progress
+    assert p.iterations == 0
+
+
+def test_an_evaluation_value_is_not_replaced_by_a_lesser_measure() -> None:
+    reader = read(
+        "step=1 loss=0.9", "epoch=1 val_loss=0.8", "step=2 loss=0.7 val_f1=0.1", "val_accuracy=0.6 val_loss=0.5"
+    )
+    assert (reader.progress.value_name, reader.progress.value) == ("val_accuracy", 0.6)
+
+
+def test_keras_bars_are_read_before_they_are_finished() -> None:
+    reader = read()
+    reader.feed(KERAS_BARS.encode(), 3.0)
+    p = reader.progress
+    assert (p.iterations, p.total_iterations, p.epochs) == (11, 16, 1.375)
+    assert (p.value_name, p.value, p.last_step_at) == ("val_accuracy", 0.5469, 3.0)
+
+
+def test_evaluation_after_training_moves_no_step() -> None:
+    reader = read()
+    reader.feed((KERAS_BARS + KERAS_REST).encode(), 3.0)
+    p = reader.progress
+    assert (p.iterations, p.total_iterations, p.epochs, p.value) == (16, 16, 2.0, 0.5312)
+
+
+def test_keras_one_line_per_epoch_is_read() -> None:
+    p = read(*KERAS_LINES.splitlines()).progress
+    assert (p.iterations, p.total_iterations, p.epochs, p.value_name) == (16, 16, 2.0, "accuracy")
+
+
+def test_a_resumed_keras_epoch_counts_on() -> None:
+    reader = read(*KERAS_LINES.splitlines())
+    reader.new_generation(10.0)
+    reader.feed("Epoch 2/2\n\r\x1b[1m2/8\x1b[0m \x1b[32m━━\x1b[0m".encode(), 11.0)
+    assert reader.progress.iterations == 16 and reader.progress.first_step_at == 11.0
+
+
+def test_a_users_pattern_reads_its_groups_and_nothing_else() -> None:
+    pattern = r"it (?P<iteration>\d+) of (?P<total>\d+), err (?P<value>\S+)"
+    p = read("step=99 it 5 of 50, err 0.125", "step=100", pattern=pattern).progress
+    assert (p.iterations, p.total_iterations, p.value, p.value_name) == (5, 50, 0.125, "value")
+
+
+def test_a_users_pattern_may_leave_groups_out() -> None:
+    p = read("e3", "x", pattern=r"e(?P<epoch>\d+)(?P<value>v\d)?").progress
+    assert (p.epochs, p.iterations, p.value) == (3.0, 0, None)
+
+
+def test_steps_never_go_back_but_a_repeated_step_is_the_generations_first() -> None:
+    reader = read("step=10", "step=11", "step=12")
+    reader.new_generation(4.0)
+    reader.feed(b"step=11\n", 5.0)
+    p = reader.progress
+    assert (p.iterations, p.first_step_at, p.last_step_at, p.previous_last_step_at) == (12, 5.0, 5.0, 3.0)
+
+
+def test_a_generation_without_a_step_keeps_the_one_before_as_previous() -> None:
+    reader = read("step=1", "step=2")
+    reader.new_generation(4.0)
+    reader.new_generation(5.0)
+    assert reader.progress.previous_last_step_at == 2.0
+
+
+def test_speed_leaves_out_the_first_step_and_starts_afresh_with_a_generation() -> None:
+    reader = read()
+    reader.feed(b"step=1 time=1\nstep=2 time=10\nstep=3 time=10.5\nstep=5 time=11.5\n", 12.0)
+    assert reader.progress.seconds_per_iteration == pytest.approx(0.5)
+    reader.new_generation(13.0)
+    assert reader.progress.seconds_per_iteration is None
+
+
+def test_speed_is_that_of_the_last_window() -> None:
+    reader = read()
+    for n in range(100):
+        at = 1 + (n if n < 50 else 50 + 0.1 * (n - 50))
+        reader.feed(f"step={n}\n".encode(), at)
+    assert reader.progress.seconds_per_iteration == pytest.approx(0.1)
+
+
+def test_a_lines_own_time_counts_instead_of_its_arrival() -> None:
+    reader = read("step=1 time=0.75", "step=2 time=99999", "step=3 time=-4")
+    assert (reader.progress.first_step_at, reader.progress.last_step_at) == (0.75, 3.0)
+
+
+def test_a_late_line_of_the_generation_before_is_not_this_ones_first_step() -> None:
+    reader = read()
+    reader.new_generation(10.0)
+    reader.feed(b"step=8 time=9.5\nstep=8 time=12\n", 13.0)
+    p = reader.progress
+    assert (p.previous_last_step_at, p.first_step_at) == (9.5, 12.0)
+
+
+def test_output_read_again_after_a_restart_gives_counts_and_only_its_own_times() -> None:
+    reader = Reader()
+    reader.new_generation(10.0)
+    reader.feed(b"step=5\nstep=6 time=9\nstep=7 time=11\nstep=8\n", 50.0, late=True)
+    p = reader.progress
+    assert (p.iterations, p.previous_last_step_at, p.first_step_at, p.last_step_at) == (8, 9.0, 11.0, 11.0)
+
+
+def test_times_before_any_trainer_of_ours_are_not_believed() -> None:
+    reader = Reader()
+    reader.feed(b"step=5 time=9\n", 50.0, late=True)
+    reader.new_generation(60.0)
+    assert reader.progress.iterations == 5 and reader.progress.previous_last_step_at is None
+
+
+def test_a_finished_checkpoint_is_noted_and_is_no_step() -> None:
+    reader = read("checkpoint=g1-s40 step=40 time=0.9")
+    assert reader.checkpoint == ("g1-s40", 0.9) and reader.progress.iterations == 0
+
+
+@pytest.mark.parametrize("bad", ["nan", "NaN", "inf", "1e300", "-3", "1e999", "9" * 400, "0.5", "true", "x", ""])
+def test_a_step_that_cannot_be_is_dropped_and_the_rest_of_the_line_kept(bad: str) -> None:
+    p = read("step=4", f"step={bad} loss=0.5", f'{{"step": "{bad}", "epoch": 2}}').progress
+    assert (p.iterations, p.value, p.epochs) == (4, 0.5, 2.0)
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "1e300", "-inf"])
+def test_a_value_that_cannot_be_is_dropped(bad: str) -> None:
+    assert read(f"step=4 loss={bad}").progress.value is None
+
+
+def test_lines_without_end_and_binary_are_bounded_and_what_follows_is_read() -> None:
+    reader = read()
+    for _ in range(100):
+        reader.feed(b"\x00\xff\xfestep=5" * 1000, 1.0)
+        assert len(reader._rest) <= LINE_LIMIT
+    reader.feed(b"step=77\nstep=6\n", 2.0)
+    assert reader.progress.iterations == 6
+
+
+def test_a_character_cut_in_two_is_read_as_one() -> None:
+    reader, whole = read(), ("Epoch 1/1\n5/8 " + "━" * 3).encode()
+    for byte in whole:
+        reader.feed(bytes([byte]), 1.0)
+    assert reader.progress.iterations == 5
+
+
+def test_what_was_left_without_a_newline_is_read_at_the_end() -> None:
+    reader = read()
+    reader.feed(b"step=3", 1.0)
+    assert reader.progress.iterations == 0
+    reader.flush(1.0)
+    assert reader.progress.iterations == 3
+
+
+PIECES = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        ["\n", "\r", "\x08", "Epoch 2/3\n", "3/8 ━━", "8/8 - 0s - loss: 1", "{", "}", "step=", "time=", "\x1b[1m"]
+    ),
+    st.floats().map(lambda f: f"step={f} loss={f} time={f}\n"),
+    st.integers().map(lambda i: f'{{"iteration": {i}, "total": {i}, "epoch": {i}}}\n'),
+)
+
+
+@given(st.lists(PIECES, max_size=30), st.lists(st.integers(0, 29)), st.sampled_from([None, r"(?P<iteration>\d+)"]))
+def test_any_text_is_read_without_an_error_and_nothing_goes_back(pieces: list, spawns: list, pattern: str) -> None:
+    reader = Reader(pattern)
+    before = reader.progress
+    for at, piece in enumerate(pieces):
+        if at in spawns:
+            reader.new_generation(float(at))
+        reader.feed(piece.encode("utf-8", "surrogatepass"), float(at))
+        now = reader.progress
+        assert now.iterations >= before.iterations and now.epochs >= before.epochs
+        assert now.seconds_per_iteration is None or now.seconds_per_iteration > 0
+        before = now
+    reader.flush(31.0)
+    assert reader.progress.iterations >= before.iterations
+
+
+@given(st.binary(max_size=300), st.integers(1, 7))
+def test_any_bytes_cut_anywhere_are_read_like_the_whole(data: bytes, size: int) -> None:
+    data = b"step=3 loss=1\n" + data + b"\nstep=4\n"
+    whole, cut = Reader(), Reader()
+    whole.feed(data, 1.0)
+    for begin in range(0, len(data), size):
+        cut.feed(data[begin : begin + size], 1.0)
+    assert cut.progress.iterations == whole.progress.iterations
+    assert cut.progress.value == whole.progress.value

@@ -1,0 +1,151 @@
+"""The connection to the shim, against shims that misbehave on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from sidecar import shimlink
+from sidecar.protocol import ShimStatus
+from sidecar.shimlink import ShimLink, ShimUnreachable
+
+Shim = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ANSWER = {"ok": True, "status": {"trainer": "none"}}
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.statuses: list[ShimStatus] = []
+        self.outputs: list[float | None] = []
+        self.gone = 0
+
+    def lost(self) -> None:
+        self.gone += 1
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not true():
+                await asyncio.sleep(0.01)
+
+
+def against(folder: Path, shim: Shim, act: Callable[[ShimLink, Heard], Awaitable[None]]) -> None:
+    async def run() -> None:
+        heard = Heard()
+        link = ShimLink(folder, heard.statuses.append, heard.outputs.append, heard.lost)
+        async with await asyncio.start_unix_server(shim, folder / "shim.sock"):
+            running = asyncio.create_task(link.run())
+            await act(link, heard)
+            running.cancel()
+
+    asyncio.run(run())
+
+
+def line(**doc: object) -> bytes:
+    return json.dumps(doc).encode() + b"\n"
+
+
+async def faithful(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.readline():
+        writer.write(line(**ANSWER))
+    writer.close()
+
+
+def test_a_silent_shim_is_out_of_reach_though_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shimlink, "PATIENCE_S", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def act(link: ShimLink, heard: Heard) -> None:
+        await heard.until(lambda: heard.gone >= 2)
+        assert heard.statuses == []
+
+    against(tmp_path, silent, act)
+
+
+def test_a_quiet_shim_is_asked_and_stays_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shimlink, "PATIENCE_S", 0.5)
+
+    async def act(link: ShimLink, heard: Heard) -> None:
+        await heard.until(lambda: len(heard.statuses) >= 3)
+        assert heard.gone == 0
+
+    against(tmp_path, faithful, act)
+
+
+@pytest.mark.parametrize("junk", [b"\xff\n", b"[]\n", b"{\n", b"x" * 300_000, b'{"ok": 1}\n', b'{"event": 5}\n'])
+def test_junk_ends_the_connection_and_the_next_one_serves(tmp_path: Path, junk: bytes) -> None:
+    connections: list[int] = []
+
+    async def shim(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        if len(connections) > 1:
+            return await faithful(reader, writer)
+        writer.write(junk)
+        await reader.read()
+        writer.close()
+        return None
+
+    async def act(link: ShimLink, heard: Heard) -> None:
+        await heard.until(lambda: bool(heard.statuses))
+        assert len(connections) == 2 and heard.gone == 1
+
+    against(tmp_path, shim, act)
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    async def shim(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while raw := await reader.readline():
+            request = json.loads(raw)
+            if request["do"] == "slow":
+                await gate.wait()
+            writer.write(line(**ANSWER, error=request["do"]))
+        writer.close()
+
+    async def act(link: ShimLink, heard: Heard) -> None:
+        await heard.until(lambda: bool(heard.statuses))
+        with pytest.raises(ShimUnreachable, match="did not answer"):
+            await link.ask({"do": "slow"}, 0.05)
+        gate.set()
+        assert (await link.ask({"do": "next"})).error == "next"
+
+    against(tmp_path, shim, act)
+
+
+def test_pushes_between_answers_are_told_apart(tmp_path: Path) -> None:
+    async def shim(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            writer.write(line(event="output", size=3, at=7.5) + line(event="status", status={"trainer": "running"}))
+            writer.write(line(event="new in a later version") + line(**ANSWER))
+        writer.close()
+
+    async def act(link: ShimLink, heard: Heard) -> None:
+        await heard.until(lambda: len(heard.statuses) >= 2)
+        assert (await link.ask({"do": "status"})).ok
+        assert heard.outputs[0] == 7.5 and [s.trainer for s in heard.statuses[:2]] == ["running", "none"]
+
+    against(tmp_path, shim, act)
+
+
+def test_a_question_fails_at_once_when_there_is_no_connection_or_it_ends(tmp_path: Path) -> None:
+    async def shim(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(line(**ANSWER))
+        await reader.readline()
+        writer.close()
+
+    async def act(link: ShimLink, heard: Heard) -> None:
+        with pytest.raises(ShimUnreachable, match="not running"):
+            await link.ask({"do": "status"})
+        await heard.until(lambda: bool(heard.statuses))
+        with pytest.raises(ShimUnreachable, match="ending"):
+            await link.ask({"do": "status"})
+
+    against(tmp_path, shim, act)

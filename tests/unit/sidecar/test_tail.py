@@ -1,0 +1,61 @@
+"""Following a file that others write, move and cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sidecar.tail import PIECE, Tail
+
+
+def everything(tail: Tail) -> bytes:
+    return b"".join(iter(tail.read, b""))
+
+
+def test_what_is_there_and_what_is_added_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    tail = Tail(file)
+    assert tail.read() == b""
+    file.write_bytes(b"one\n")
+    assert everything(tail) == b"one\n"
+    with file.open("ab") as more:
+        more.write(b"two\n")
+    assert everything(tail) == b"two\n" and tail.read() == b""
+
+
+def test_a_long_file_comes_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"x" * (2 * PIECE + 1))
+    tail = Tail(tmp_path / "out")
+    assert [len(tail.read()) for _ in range(4)] == [PIECE, PIECE, 1, 0]
+
+
+def test_a_moved_file_is_read_to_its_end_and_then_the_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.write_bytes(b"one\n")
+    tail = Tail(file)
+    assert tail.read() == b"one\n"
+    with file.open("ab") as more:
+        more.write(b"two\n")
+    file.replace(tmp_path / "out.1")
+    assert everything(tail) == b"two\n"
+    file.write_bytes(b"three\n")
+    assert everything(tail) == b"three\n"
+
+
+def test_a_cut_file_is_read_from_its_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.write_bytes(b"a long line\n")
+    tail = Tail(file)
+    assert everything(tail) == b"a long line\n"
+    file.write_bytes(b"short\n")
+    assert everything(tail) == b"short\n"
+
+
+def test_a_removed_file_is_an_empty_one(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.write_bytes(b"one\n")
+    tail = Tail(file)
+    everything(tail)
+    file.unlink()
+    assert tail.read() == b""
+    tail.close()
+    assert tail.read() == b""

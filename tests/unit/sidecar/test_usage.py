@@ -1,0 +1,115 @@
+"""CPU and memory of the trainer's processes, from files of the kernel's shape and from real ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.usage import UsageMeter
+
+TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+def put_process(proc: Path, pid: int, parent: int, ticks: int, pages: int, cgroup: str = "0::/\n") -> None:
+    (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+    fields = ["S", parent, *[0] * 9, ticks, 0, 0, 0, *[0] * 6, pages, *[0] * 20]
+    (proc / str(pid) / "stat").write_text(f"{pid} (a ) name) {' '.join(map(str, fields))}\n")
+    (proc / str(pid) / "cgroup").write_text(cgroup)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    put_process(tmp_path / "proc", 10, 1, ticks=0, pages=5)
+    put_process(tmp_path / "proc", 11, 10, ticks=0, pages=7)
+    put_process(tmp_path / "proc", 12, 11, ticks=0, pages=1)
+    put_process(tmp_path / "proc", 99, 1, ticks=0, pages=1000)
+    put_process(tmp_path / "proc", 2, 1, ticks=0, pages=1)
+    (tmp_path / "proc" / "self").symlink_to("2")
+    (tmp_path / "proc" / "meminfo").write_text("")
+    return tmp_path / "proc"
+
+
+def test_the_whole_tree_counts_and_nothing_else(proc: Path) -> None:
+    meter = UsageMeter(proc, proc / "none")
+    assert meter.sample(10, 1.0).memory == 13 * PAGE
+    for pid in (10, 11, 12, 99):
+        put_process(proc, pid, {10: 1, 11: 10, 12: 11, 99: 1}[pid], ticks=TICK, pages=5)
+    usage = meter.sample(10, 3.0)
+    assert usage.cpu_cores == pytest.approx(1.5)
+
+
+def test_the_first_sample_of_a_trainer_has_no_cores_yet(proc: Path) -> None:
+    meter = UsageMeter(proc, proc / "none")
+    assert meter.sample(10, 1.0).cpu_cores is None
+    assert meter.sample(11, 2.0).cpu_cores is None
+    assert meter.sample(11, 2.0).cpu_cores is None
+
+
+def test_children_that_end_never_make_it_negative(proc: Path) -> None:
+    put_process(proc, 11, 10, ticks=500 * TICK, pages=5)
+    meter = UsageMeter(proc, proc / "none")
+    meter.sample(10, 1.0)
+    (proc / "11" / "stat").unlink()
+    assert meter.sample(10, 2.0).cpu_cores == 0.0
+
+
+def test_no_trainer_or_one_that_is_gone_uses_nothing_known(proc: Path) -> None:
+    meter = UsageMeter(proc, proc / "none")
+    assert meter.sample(None, 1.0) == meter.sample(4711, 1.0)
+    assert meter.sample(None, 1.0).memory is None
+
+
+def test_a_control_group_of_its_own_is_asked_first(proc: Path, tmp_path: Path) -> None:
+    put_process(proc, 10, 1, 0, 5, cgroup="0::/pod/trainer\n")
+    group = tmp_path / "groups" / "pod" / "trainer"
+    group.mkdir(parents=True)
+    (group / "cpu.stat").write_text("usage_usec 1000000\nuser_usec 1\n")
+    (group / "memory.current").write_text("5000\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 2000\n")
+    meter = UsageMeter(proc, tmp_path / "groups")
+    assert meter.sample(10, 1.0).memory == 3000
+    (group / "cpu.stat").write_text("usage_usec 4000000\n")
+    assert meter.sample(10, 3.0).cpu_cores == pytest.approx(1.5)
+
+
+def test_version_1_control_groups_are_understood(proc: Path, tmp_path: Path) -> None:
+    put_process(proc, 10, 1, 0, 5, cgroup="4:memory:/t\n2:cpu,cpuacct:/t\n0::/\n")
+    (proc / "2" / "cgroup").write_text("4:memory:/\n2:cpu,cpuacct:/\n0::/\n")
+    for name, file, text in (
+        ("cpuacct", "cpuacct.usage", "2000000000"),
+        ("memory", "memory.usage_in_bytes", "700"),
+        ("memory", "memory.stat", "total_inactive_file 100\n"),
+    ):
+        folder = tmp_path / "groups" / name / "t"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    assert UsageMeter(proc, tmp_path / "groups").sample(10, 1.0).memory == 600
+
+
+def test_a_shared_or_unreadable_control_group_is_not_taken_for_the_trainers(proc: Path, tmp_path: Path) -> None:
+    put_process(proc, 10, 1, 0, 5, cgroup="0::/elsewhere\nnonsense\n")
+    assert UsageMeter(proc, tmp_path / "groups").sample(10, 1.0).memory == 13 * PAGE
+
+
+@pytest.fixture
+def busy() -> Iterator[subprocess.Popen[bytes]]:
+    code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    yield process
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+def test_a_real_trainers_busy_child_is_seen(busy: subprocess.Popen[bytes]) -> None:
+    meter, deadline, cores = UsageMeter(), time.monotonic() + 20, 0.0
+    while cores <= 0.05 and time.monotonic() < deadline:
+        usage = meter.sample(busy.pid, time.clock_gettime(time.CLOCK_BOOTTIME))
+        cores = usage.cpu_cores or 0.0
+        time.sleep(0.1)
+    assert 0.05 < cores < 1.5 and usage.memory is not None and usage.memory > 1 << 20
