@@ -54,7 +54,9 @@ class Books:
         """
         self._closed = set()
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
-        ours = {j.id: j for j in map(JobRecord, self.store.list("jobs", {"closed": False}))}
+        open_ = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": False})]
+        new += [j for j in open_ if not j.uid]  # somebody else wrote that `closed`
+        ours = {j.id: j for j in open_ if j.uid}
         gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
         with self._lock:
             for job_id, job in self._jobs.items():

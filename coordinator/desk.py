@@ -45,7 +45,7 @@ class Desk:
             self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc})
         except Conflict:
             raise Rejected(intake.taken(doc["job_id"]), 409) from None
-        self._c.telling.wake.set()
+        self._c.look()
         return self._view(JobRecord({"_id": str(doc["job_id"]), **doc}))
 
     def jobs(self, include_ended: bool) -> list[View]:
@@ -72,7 +72,7 @@ class Desk:
             except Conflict:
                 continue
         self._c.queue.add(job.id)
-        self._c.telling.wake.set()
+        self._c.look()
         return self._view(job)
 
     def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
@@ -88,7 +88,7 @@ class Desk:
         asked = f"an operator asked for {gpus} GPUs" if gpus else "an operator gave the GPU count back to the scheduler"
         self._note(decision_id, job, "wish", asked)
         self._c.books.write_job(job, {"wanted": gpus, "wish_id": decision_id}, "wish")
-        self._c.telling.wake.set()
+        self._c.look()
         return {"decision_id": decision_id}
 
     def _signal(self, job: JobRecord, signal: str) -> View:
@@ -195,7 +195,7 @@ class Desk:
             raise Rejected("no row was imported: " + "; ".join(bad.problems[:5]), problems=bad.problems[:50])
         for row in keyed:
             self._c.store.put(table, row)
-        self._c.telling.wake.set()
+        self._c.look()
         return len(keyed)
 
     # sidecars

@@ -7,11 +7,13 @@ state: state is written by compare-and-set before anything is told here.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coordinator.errors import Conflict
 from coordinator.ports import Clock, Doc, Store
 
 KEPT = 5_000  # events in memory
@@ -24,6 +26,7 @@ class Journal:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._lock = threading.Lock()
+        self._me = secrets.token_hex(4)
         self._last = store.last_event()
         self._newest: deque[Doc] = deque(maxlen=KEPT)
         self._unwritten: deque[Doc] = deque(maxlen=UNWRITTEN_MAX)
@@ -33,7 +36,7 @@ class Journal:
         """Number an event, tell the listeners, keep it for the next `flush`."""
         with self._lock:
             self._last += 1
-            doc = {"_id": self._last, "at": self._clock.wall(), **event}
+            doc = {"_id": self._last, "at": self._clock.wall(), "by": self._me, **event}
             self._newest.append(doc)
             self._unwritten.append(doc)
             listeners = list(self._listeners)
@@ -47,11 +50,29 @@ class Journal:
             batch = list(self._unwritten)
         if not batch:
             return
-        self._store.append_events(batch)
+        try:
+            self._store.append_events(batch)
+        except Conflict:
+            self._settle(batch)
+        else:
+            self._written({e["_id"] for e in batch})
+
+    def _settle(self, batch: list[Doc]) -> None:
+        """Some numbers are taken: by this batch, whose reply was lost, or by another coordinator."""
+        stored = {e["_id"]: e for e in self._store.events_after(batch[0]["_id"] - 1, len(batch))}
+        last = self._store.last_event()
+        self._written({e["_id"] for e in batch if stored.get(e["_id"], {}).get("by") == self._me})
         with self._lock:
-            for _ in batch:
-                if self._unwritten and self._unwritten[0]["_id"] <= batch[-1]["_id"]:
-                    self._unwritten.popleft()
+            self._last = max(self._last, last)
+            for event in self._unwritten:
+                self._last += 1
+                event["_id"] = self._last
+
+    def _written(self, numbers: set[int]) -> None:
+        with self._lock:
+            left = [e for e in self._unwritten if e["_id"] not in numbers]
+            self._unwritten.clear()
+            self._unwritten.extend(left)
 
     def after(self, seq: int, limit: int) -> list[Doc]:
         """Events with a number above `seq`, oldest first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from adaptive_scheduler.decision import Decision, Hold, Reshape, Start
@@ -42,20 +42,26 @@ class Loop:
         self.config, self.settings, self._told = config, settings, told
         self.profiles = Profiles()
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
+        self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
         self._held: dict[str, str] = {}  # the last reason given to each job that has to wait
 
-    def tick(self) -> None:
-        """One turn of the loop. Errors of the store pass through."""
-        new = self.books.refresh()  # 1 read
-        self._admit(new)  # 2 let in, or mark what is wrong
-        self._read_profiles()
-        snapshot = self._picture()  # 3 freeze
+    def tick(self, read: bool = True) -> None:
+        """One turn of the loop. Errors of the store pass through.
+
+        Without `read` it decides on the books alone: enough after changes of our own.
+        """
+        if read:
+            self._admit(self.books.refresh())  # 1 read  2 let in, or mark what is wrong
+            self._read_profiles()
+            self._reclaim()
+        seen = self.books.jobs()
+        snapshot = self._picture(seen)  # 3 freeze
         began = self.clock.now()
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
         for decision in decisions:  # 5 write the reason, then the intent
             try:
-                self._apply(decision, snapshot, took)
+                self._apply(decision, seen, took)
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
 
@@ -85,8 +91,28 @@ class Loop:
         rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
         self.profiles = Profiles.from_rows(*rows)
 
-    def _picture(self) -> ClusterSnapshot:
-        jobs = self.books.jobs()
+    def _reclaim(self) -> None:
+        """Free the GPUs of jobs whose documents vanished while no coordinator looked.
+
+        Nobody renews such a job's lease, so after waiting it out nothing of it can be training.
+        """
+        jobs, now = self.books.jobs(), self.clock.now()
+        strays = {g.id: g for g in self.books.gpus().values() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
+        self._strays = {g: self._strays.get(g, now) for g in strays}
+        for gpu_id, since in self._strays.items():
+            gpu = strays[gpu_id]
+            if now - since <= self.config.wait_out_s or (gpu.held_by in jobs):
+                continue
+            gone = {"held_by": None} if gpu.job in jobs else {"held_by": None, "job_id": None, "worker_id": None}
+            state = {} if gpu.job in jobs or gpu.faulty else {"state": s.IDLE}
+            expect = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
+            try:
+                self.books.write_gpu(gpu, expect, {**gone, **state})
+            except Conflict:
+                continue
+            log.warning("GPU %s was booked for job %s, which is gone: freed", gpu.id, gpu.job)
+
+    def _picture(self, jobs: Mapping[str, JobRecord]) -> ClusterSnapshot:
         seen = {job.id: Seen(self.reports.of(job), self._cooling_until(job)) for job in jobs.values()}
         return picture(jobs, self.books.gpus(), seen, self.profiles, self.clock.wall())
 
@@ -99,16 +125,17 @@ class Loop:
 
     # carrying a decision into the store
 
-    def _apply(self, decision: Decision, snapshot: ClusterSnapshot, took: float) -> None:
-        job = self.books.jobs().get(decision.job)
-        if job is None:
-            return
+    def _apply(self, decision: Decision, seen: Mapping[str, JobRecord], took: float) -> None:
+        """`seen`: the jobs as they were when it was decided; one that changed since refuses the write."""
+        job = seen[decision.job]
         if isinstance(decision, Hold):
             self._hold(job, decision)
             return
         self._held.pop(job.id, None)
+        intent = self._start(job, decision, seen) if isinstance(decision, Start) else self._reshape(job, decision)
+        if len(intent["reshape"]["to"]) != decision.num_gpus:
+            raise Conflict(f"its {decision.num_gpus} GPUs are no longer there")
         decision_id = self._store(job, decision, took)
-        intent = self._start(job, decision) if isinstance(decision, Start) else self._reshape(job, decision)
         reshape = {**intent["reshape"], "decision": decision_id, "how": self._how(), "at": self.clock.wall()}
         changes = {**intent, "reshape": reshape, "message": decision.explanation.sentence}
         record = self.books.write_job(job, changes, "intent")
@@ -117,12 +144,12 @@ class Loop:
     def _how(self) -> str:
         return "in place" if self.config.reshape_by == "sidecar" else "relaunch"
 
-    def _start(self, job: JobRecord, decision: Start) -> Doc:
+    def _start(self, job: JobRecord, decision: Start, seen: Mapping[str, JobRecord]) -> Doc:
         """Concrete GPUs: idle ones first, then the last of the victim's; it keeps its first ones."""
         to = self._idle(decision.node)[: decision.num_gpus]
         reshape: Doc = {"kind": "start", "from": [], "generation": job.generation + 1, "victim": None}
         if decision.victim is not None:
-            victim = self.books.jobs()[decision.victim]
+            victim = seen[decision.victim]
             keeps = victim.gpu_ids[: decision.victim_num_gpus]
             to += victim.gpu_ids[len(keeps) :][: decision.num_gpus - len(to)]
             reshape |= {
@@ -166,6 +193,10 @@ class Loop:
         decision_id = str(asked or f"{job.id}-v{job.doc.get('version')}")
         self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
         return decision_id
+
+
+def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:
+    return job is not None and job not in jobs
 
 
 def decision_doc(decision_id: str, job: JobRecord, decision: Decision, wall: float, took: float) -> Doc:

@@ -13,7 +13,6 @@ from typing import Any
 
 from coordinator.books import Books
 from coordinator.config import Config
-from coordinator.core import states as s
 from coordinator.core.lifecycle import next_step
 from coordinator.core.records import JobRecord
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
@@ -99,7 +98,7 @@ class Reconciler:
 
     def _stand(self, job: JobRecord, command: str) -> _Standing:
         standing = self._standing.setdefault(job.id, _Standing())
-        point = (job.state, job.launch, job.generation, command)
+        point = (job.state, job.launch, job.generation, command, job.launch in standing.launched)
         if point != standing.point:
             standing.point, standing.since = point, self.clock.now()
         return standing
@@ -108,8 +107,10 @@ class Reconciler:
         """Whether the present launch had come up (or was to go) and certainly nothing of it runs."""
         if job.launch == 0:
             return False
-        had_come_up = job.doc.get("up") == job.launch or job.state in s.ENDED or job.state == s.SUBMITTED or removed
-        if not had_come_up or (not removed and self.reports.fresh(job)):
+        op = job.operation
+        coming = op is not None and (op.kind == "start" or job.generation >= op.generation)
+        had_come_up = not coming or job.doc.get("up") == job.launch or self.reports.of(job) is not None
+        if not (had_come_up or removed) or (not removed and self.reports.fresh(job)):
             return False
         return self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
 

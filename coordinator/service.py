@@ -67,6 +67,9 @@ class Coordinator:
         )  # fmt: skip
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.stale = threading.Event()  # somebody else wrote to the store
+        self.stale.set()
+        self._read_at = 0.0
         self.trouble = "starting"  # empty once the last turn of the loop went well
 
     def _launch_doc(self, job: JobRecord) -> Doc:
@@ -77,6 +80,11 @@ class Coordinator:
         profiles = self.loop.profiles
         speeds = {n: profiles.speed(job.job_type, gpu.gpu_type, n) for n in job.optional}
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
+
+    def look(self) -> None:
+        """The store was written to: read it now, not at the next poll."""
+        self.stale.set()
+        self.telling.wake.set()
 
     # threads
 
@@ -119,9 +127,14 @@ class Coordinator:
             if not self.elector.try_to_lead():
                 self.trouble = f"another coordinator ({self.elector.holder()}) acts on this store"
                 return
-            self.loop.tick()
+            read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
+            if read:
+                self.stale.clear()
+                self._read_at = began
+            self.loop.tick(read)
             self.trouble = ""
         except Transient as error:
+            self.stale.set()
             self.trouble = f"the store does not answer: {error}"
             log.warning("%s", self.trouble)
         except Exception as error:  # one bad turn must not end the coordinator
@@ -174,7 +187,7 @@ class Coordinator:
         while not self._stopping.is_set():
             try:
                 if self.store.wait(self.config.poll_s):
-                    self.telling.wake.set()
+                    self.look()
             except ReshapeError:
                 self._stopping.wait(1.0)
 

@@ -92,6 +92,10 @@ class Sidecar:
     async def _farewell(self) -> None:
         await self._leaving.wait()
         until = boottime() + FAREWELL_S
+        try:  # the shim tells us to end in the same breath in which the trainer's end becomes known
+            await self.shim.ask({"do": "status"}, FAREWELL_S)
+        except ShimUnreachable:
+            pass
         while not core.settled(self.state) and boottime() < until:
             await asyncio.sleep(0.02)
 

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.core import states as s
-from coordinator.core.outcomes import completed, end, ended_by_itself, failed, finished, progress, restart, undo
-from coordinator.core.records import JobRecord
+from coordinator.core.outcomes import again, completed, end, ended_by_itself, failed, finished, progress, restart, undo
+from coordinator.core.records import JobRecord, name
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
 from coordinator.core.world import POLL_S, World
 from sidecar.protocol import command_id
@@ -45,7 +45,8 @@ def _operate(w: World) -> Step:
     if finished(w):
         return completed(w)
     if w.shim.generation > w.op.generation:
-        return WriteJob("renumber", {"reshape": {**w.op.doc, "generation": w.shim.generation + 1}})
+        reshape = {**w.op.doc, "generation": w.shim.generation + 1}
+        return WriteJob("renumber", {"reshape": reshape}, {"type": "renumbered"})
     if w.job.generation < w.op.generation:
         return _claim(w) or _ready(w) or _stop(w) or _grant(w)
     return _free(w) or _launched(w) or _occupy(w) or _start(w) or _running(w)
@@ -130,7 +131,7 @@ def _newcomer_ready(w: World) -> Step | None:
     newcomer = w.jobs.get(str(w.op.peer))
     op = newcomer.operation if newcomer else None
     if newcomer is None or newcomer.cancel or op is None or op.kind != "start" or op.peer != w.job.id:
-        return undo(w, f"job {w.op.peer} no longer needs its GPUs")
+        return _take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
     if any(w.gpus[g].job != newcomer.id for g in op.to):
         return Wait(POLL_S, "the newcomer is still claiming its GPUs")
     if newcomer.state == s.INITIALIZING and w.config.early_initialization:
@@ -138,10 +139,20 @@ def _newcomer_ready(w: World) -> Step | None:
     return None
 
 
+def _take_back(w: World) -> Step | None:
+    """What was promised and not let go is mine again, before I run on without an operation that says so."""
+    for gpu_id in w.job.gpu_ids:
+        gpu = w.gpus.get(gpu_id)
+        if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
+            expect = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
+            return WriteGpu("take back", gpu_id, expect, {"state": s.IN_USE, "job_id": w.job.raw_id})
+    return None
+
+
 def _launched(w: World) -> Step | None:
     """Wait until the sidecar of the present launch reports, asking for the launch if nobody has."""
     if w.seen is not None:
-        return None
+        return _died(w) if w.lost else None
     if w.launch_failure is not None:
         return _launch_failed(w, w.launch_failure)
     if not w.launch_asked:
@@ -149,6 +160,12 @@ def _launched(w: World) -> Step | None:
     if w.waited_s > w.config.init_timeout_s:
         return _launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
     return Wait(POLL_S, "initializing")
+
+
+def _died(w: World) -> Step:
+    """The launch had reported and is gone before it trained: nobody is left who would obey a start."""
+    why = "its processes ended before it trained"
+    return _launch_failed(w, why) if w.op.kind == "start" else again(w, why)
 
 
 def _launch_failed(w: World, why: str) -> Step:
@@ -240,13 +257,18 @@ def _occupy(w: World) -> Step | None:
 
 def _start(w: World) -> Step | None:
     if w.shim.command_id != command_id(w.job.id, w.job.generation, "start"):
-        checkpoint = w.job.doc.get("checkpoint")
-        return Start(
-            w.job.generation, w.job.gpu_ids, checkpoint.get("name") if isinstance(checkpoint, Mapping) else None
-        )
+        return Start(w.job.generation, w.job.gpu_ids, _checkpoint(w))
     if w.shim.trainer == "exited":
         return ended_by_itself(w)
     return None
+
+
+def _checkpoint(w: World) -> str | None:
+    """What the sidecar found is newer than what was written: a trainer may have saved while nobody heard it."""
+    if w.seen is not None and w.seen.checkpoint is not None:
+        return w.seen.checkpoint.name
+    written = w.job.doc.get("checkpoint")
+    return name(written.get("name")) if isinstance(written, Mapping) else None
 
 
 # 7 running
@@ -286,7 +308,7 @@ def _keep(w: World) -> Step:
         return restart(w, "its processes are gone; it is launched again from its checkpoint")
     if w.seen is None:
         return Wait(POLL_S, "not heard from yet")
-    if w.shim.trainer == "exited" and w.shim.generation == w.job.generation:
+    if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a shim that was started afresh
         return _start(w) or Wait(None)
@@ -306,7 +328,7 @@ def _put_down(w: World) -> Step | None:
     if w.job.launch == 0 or w.job.doc.get("down") == w.job.launch:
         return None
     if w.lost:
-        return WriteJob("put down", {"down": w.job.launch}, {"type": "removed"})
+        return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
     return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
 
 

@@ -31,13 +31,17 @@ def ended_by_itself(w: World) -> Step:
         return completed(w)
     if w.shim.fenced:
         return restart(w, "was out of the coordinator's reach longer than its lease; goes on from its checkpoint")
-    if w.shim.stop_asked:
+    if w.shim.stop_asked or w.shim.trainer == "none":
         return restart(w, "had been stopped; goes on from its checkpoint")
     why = _exit_sentence(w.shim)
     if w.shim.exit_code in (126, 127) and w.shim.exit_note:
         return failed(w, why)
-    ran = (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0)
-    tries = 0 if ran > LONG_RUN_S else w.job.retries
+    return again(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
+
+
+def again(w: World, why: str, ran_s: float = 0.0) -> Step:
+    """A restart that counts as a try; failed after the last one."""
+    tries = 0 if ran_s > LONG_RUN_S else w.job.retries
     if tries >= w.config.retries:
         return failed(w, f"{why}; gave up after {tries + 1} tries")
     return restart(w, f"{why}; starts again from its checkpoint", tries + 1)
@@ -84,6 +88,7 @@ def requeue(w: World, why: str, retries: int | None = None) -> Step:
     changes = {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
         "retries": count, "retry_ts": w.wall + (0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)),
+        **progress(w),
     }  # fmt: skip
     return WriteJob("undo", changes, {"type": "undone", "sentence": why})
 

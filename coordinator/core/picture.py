@@ -29,12 +29,13 @@ def picture(
     wall: float,
 ) -> ClusterSnapshot:
     """The cluster as it will be once the operations under way are done."""
+    promised = {g: j.id for j in jobs.values() if j.operation for g in j.operation.to}
     nodes: dict[str, list[GpuRecord]] = {}
     for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
         nodes.setdefault(gpu.node, []).append(gpu)
-    waiting = [j for j in jobs.values() if j.state not in s.ENDED]
+    waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
     return ClusterSnapshot(
-        nodes=tuple(_node(name, members) for name, members in sorted(nodes.items())),
+        nodes=tuple(_node(name, members, promised) for name, members in sorted(nodes.items())),
         jobs=tuple(
             _job(j, seen.get(j.id, Seen(None)), gpus, wall) for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
         ),
@@ -42,12 +43,15 @@ def picture(
     )
 
 
-def _node(name: str, gpus: list[GpuRecord]) -> Node:
-    return Node(
-        name=name,
-        gpu_type=gpus[0].gpu_type,
-        gpus=tuple(Gpu(g.id, cast(GpuState, g.state), g.job, g.held_by) for g in gpus),
-    )
+def _node(name: str, gpus: list[GpuRecord], promised: Mapping[str, str]) -> Node:
+    return Node(name=name, gpu_type=gpus[0].gpu_type, gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus))
+
+
+def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
+    """An idle GPU that an intent names is given away, though nobody has claimed it yet."""
+    if gpu.state == s.IDLE and promised is not None:
+        return Gpu(gpu.id, "reserved", promised)
+    return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
 
 
 def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], wall: float) -> Job:

@@ -14,6 +14,13 @@ from typing import Any
 Doc = dict[str, Any]
 
 
+RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
+
+
+def _names(ids: object) -> tuple[str, ...]:
+    return tuple(str(i) for i in ids) if isinstance(ids, list) else ()
+
+
 def name(value: object) -> str | None:
     """A job or GPU id as a string; None stays None."""
     return None if value is None else str(value)
@@ -42,15 +49,15 @@ class Operation:
 
     @cached_property
     def to(self) -> tuple[str, ...]:
-        return tuple(str(g) for g in self.doc.get("to") or ())
+        return _names(self.doc.get("to"))
 
     @cached_property
     def origin(self) -> tuple[str, ...]:
-        return tuple(str(g) for g in self.doc.get("from") or ())
+        return _names(self.doc.get("from"))
 
     @property
     def generation(self) -> int:
-        return int(self.doc.get("generation") or 0)
+        return int(number(self.doc.get("generation")) or 0)
 
     @property
     def peer(self) -> str | None:
@@ -116,13 +123,12 @@ class JobRecord:
 
     @cached_property
     def gpu_ids(self) -> tuple[str, ...]:
-        ids = self.doc.get("gpu_ids")
-        return tuple(str(g) for g in ids) if isinstance(ids, list | tuple) else ()
+        return _names(self.doc.get("gpu_ids"))
 
     @cached_property
     def optional(self) -> tuple[int, ...]:
         counts = self.doc.get("optional_num_gpus")
-        return tuple(sorted({int(n) for n in counts})) if isinstance(counts, list | tuple) else ()
+        return tuple(sorted({int(n) for n in counts if number(n, 1)})) if isinstance(counts, list) else ()
 
     @cached_property
     def operation(self) -> Operation | None:
@@ -169,7 +175,7 @@ class JobRecord:
     def reshape_exit_codes(self) -> frozenset[int]:
         """Exit codes that mean `stopped for reshape` (`ecosystem.md` 5.2)."""
         codes = self.doc.get("reshape_exit_codes")
-        return frozenset(codes) if isinstance(codes, list | tuple) else frozenset({42, 75, 143, -15})
+        return frozenset(c for c in codes if isinstance(c, int)) if isinstance(codes, list) else RESHAPE_EXIT_CODES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ cannot be forgotten by the crash tests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
@@ -17,7 +17,7 @@ class WriteJob:
 
     name: str
     changes: Mapping[str, Any]
-    event: Mapping[str, Any] = field(default_factory=dict)  # what to tell people
+    event: Mapping[str, Any]  # what to tell people
     job: str | None = None  # another job than the one being reconciled
 
 
@@ -75,5 +75,5 @@ Step = WriteJob | WriteGpu | Launch | Remove | Stop | Start | Wait
 
 NAMES = (
     "book victim", "claim", "launch", "initialized", "stop", "grant", "free", "occupy", "start", "running",
-    "undo", "put down", "restart", "completed", "failed", "cancelled", "remove", "close", "renumber",
+    "take back", "undo", "put down", "restart", "completed", "failed", "cancelled", "remove", "close", "renumber",
 )  # fmt: skip

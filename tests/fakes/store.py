@@ -29,6 +29,12 @@ class MemoryStore:
         self.down = False
         self.writes = 0
 
+    def healthy(self) -> MemoryStore:
+        """Somebody else's connection to the same documents, which never fails."""
+        other = MemoryStore()
+        other._tables = self._tables
+        return other
+
     def get(self, table: str, key: Key) -> Doc | None:
         self._reachable()
         found = self._tables.get(table, {}).get(_key(key))

@@ -59,6 +59,7 @@ class World:
         self, gpus: int = 4, config: Config = SHORT, settings: Settings | None = None, store: MemoryStore | None = None
     ) -> None:
         self.clock, self.store = FakeClock(), store or MemoryStore()
+        self.users = self.store.healthy()  # what users and observers see, whatever the coordinator's connection does
         self.config, self.settings = config, settings or Settings(cooldown_factor=1.0)
         self.machines = Machines(self.clock, config.grace_s, config.kill_s)
         self.passed: list[str] = []  # failpoints, in order
@@ -99,14 +100,14 @@ class World:
             self.machines.behaviour[str(job)] = behaviour
         doc = {"job_id": job, "state": "submitted", "optional_num_gpus": counts, "command": ["python", "train.py"]}
         given = {"job_type": JOB_TYPE, "iterations": self.machines.of(str(job)).iterations, **more}
-        self.store.insert("jobs", {"_id": job, **doc, **given})
+        self.users.insert("jobs", {"_id": job, **doc, **given})
 
     def job(self, job: str) -> JobRecord:
         """As it lies in the store."""
-        return next(j for j in map(JobRecord, self.store.list("jobs")) if j.id == job)
+        return next(j for j in map(JobRecord, self.users.list("jobs")) if j.id == job)
 
     def gpu(self, gpu: str) -> GpuRecord:
-        doc = self.store.get("gpus", gpu)
+        doc = self.users.get("gpus", gpu)
         assert doc is not None
         return GpuRecord(doc)
 
@@ -204,16 +205,16 @@ class World:
     # observing
 
     def states(self) -> dict[str, str]:
-        return {j.id: j.state for j in map(JobRecord, self.store.list("jobs"))}
+        return {j.id: j.state for j in map(JobRecord, self.users.list("jobs"))}
 
     def at_rest(self) -> bool:
         """Every job ended and closed."""
-        return all(j.state in s.ENDED and j.doc.get("closed") for j in map(JobRecord, self.store.list("jobs")))
+        return all(j.state in s.ENDED and j.doc.get("closed") for j in map(JobRecord, self.users.list("jobs")))
 
     def broken(self) -> list[str]:
-        """What no outside observer may ever see. The observer reads past the store's troubles."""
-        jobs = {j.id: j for j in map(JobRecord, self.store.list("jobs"))}
-        gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
+        """What no outside observer may ever see."""
+        jobs = {j.id: j for j in map(JobRecord, self.users.list("jobs"))}
+        gpus = [GpuRecord(doc) for doc in self.users.list("gpus")]
         return [*self.machines.violations, *self._broken_gpus(gpus), *_broken_jobs(jobs)]
 
     def _broken_gpus(self, gpus: list[GpuRecord]) -> list[str]:
@@ -231,8 +232,8 @@ class World:
     def story(self) -> str:
         """How things stand, for a failing test."""
         jobs = [f"{j.id}: {j.state} g{j.generation} l{j.launch} {j.gpu_ids} {j.doc.get('reshape')} "
-                f"{j.doc.get('message')}" for j in map(JobRecord, self.store.list("jobs"))]  # fmt: skip
-        gpus = [f"{g.id}: {g.state} {g.job} {g.held_by}" for g in map(GpuRecord, self.store.list("gpus"))]
+                f"{j.doc.get('message')}" for j in map(JobRecord, self.users.list("jobs"))]  # fmt: skip
+        gpus = [f"{g.id}: {g.state} {g.job} {g.held_by}" for g in map(GpuRecord, self.users.list("gpus"))]
         shims = [f"{m.url}: up={m.up} alive={m.alive} {m.status}" for m in self.machines.launches.values()]
         return "\n".join([*self.broken(), *jobs, *gpus, *shims, f"passed: {self.passed[-30:]}"])
 
@@ -243,7 +244,7 @@ def _broken_jobs(jobs: dict[str, JobRecord]) -> list[str]:
         count = job.doc.get("num_gpus")
         if job.doc.get("closed") is None:
             continue
-        if count != len(job.gpu_ids) or (count and count not in job.optional):
+        if (count or 0) != len(job.gpu_ids) or (count and count not in job.optional):
             found.append(f"job {job.id} has num_gpus {count} with {job.gpu_ids}, allowed are {job.optional}")
         op = job.operation
         if op is not None and op.kind == "start" and job.generation < op.generation:
