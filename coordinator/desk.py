@@ -36,7 +36,7 @@ class Desk:
         doc = {"state": s.SUBMITTED, **doc}
         found = intake.problems(doc)
         if found:
-            raise Rejected("the job was not accepted: " + "; ".join(found), problems=tuple(found))
+            raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
         if "job_id" not in doc:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         if self._find(str(doc["job_id"])) is not None:
@@ -79,11 +79,11 @@ class Desk:
         """An operator's wish; it becomes a decision like any other."""
         job = self._get(job_id)
         if job.state in s.ENDED or not job.accepted:
-            raise Rejected(f"job {job_id} is {job.state}: nothing to change", 409)
+            raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
         if signal is not None:
             return self._signal(job, signal)
         if gpus is not None and gpus not in job.optional:
-            raise Rejected(f"job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}")
+            raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
         decision_id = f"{job.id}-w{job.doc.get('version')}"
         asked = f"an operator asked for {gpus} GPUs" if gpus else "an operator gave the GPU count back to the scheduler"
         self._note(decision_id, job, "wish", asked)
@@ -94,9 +94,11 @@ class Desk:
     def _signal(self, job: JobRecord, signal: str) -> View:
         beat = self._c.reports.of(job)
         if signal != "checkpoint":
-            raise Rejected(f"the signals are `checkpoint` (save and go on), not {signal!r}; to end a job, cancel it")
+            raise Rejected(
+                f"The signal must be `checkpoint` (save and go on), not {signal!r}; to end a job, cancel it."
+            )
         if beat is None or beat.shim.trainer != "running":
-            raise Rejected(f"job {job.id} is not training now", 409)
+            raise Rejected(f"Job {job.id} is not training now; try again once it runs.", 409)
         decision_id = f"{job.id}-s{beat.seq}"
         key = launch_key(self._c.master_key, job.uid, job.launch)
         call = CheckpointCall(
@@ -130,7 +132,7 @@ class Desk:
     def _get(self, job_id: str) -> JobRecord:
         job = self._find(job_id)
         if job is None:
-            raise Rejected(f"there is no job {job_id!r}", 404)
+            raise Rejected(f"There is no job {job_id!r}.", 404)
         return job
 
     def _view(self, job: JobRecord) -> View:
@@ -171,7 +173,7 @@ class Desk:
     def decision(self, decision_id: str) -> View:
         doc = self._c.store.get("decisions", decision_id)
         if doc is None:
-            raise Rejected(f"there is no decision {decision_id!r}", 404)
+            raise Rejected(f"There is no decision {decision_id!r}.", 404)
         return _decision_view(doc)
 
     def events_after(self, seq: int, limit: int) -> list[View]:
@@ -192,7 +194,7 @@ class Desk:
         arguments: dict[str, list[View]] = {t: [] for t in PROFILE_TABLES} | {table: keyed}
         bad = Profiles.from_rows(arguments["speed_profiles"], arguments["overheads"], arguments["accuracy_profiles"])
         if bad.problems:
-            raise Rejected("no row was imported: " + "; ".join(bad.problems[:5]), problems=bad.problems[:50])
+            raise Rejected("No row was imported: " + "; ".join(bad.problems[:5]) + ".", problems=bad.problems[:50])
         for row in keyed:
             self._c.store.put(table, row)
         self._c.look()
@@ -218,13 +220,13 @@ class Desk:
 
 def _table(name: str) -> str:
     if name not in PROFILE_TABLES:
-        raise Rejected(f"there is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}", 404)
+        raise Rejected(f"There is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}.", 404)
     return name
 
 
 def _profile_row(table: str, row: View, number: int) -> View:
     if not isinstance(row, dict):
-        raise Rejected(f"row {number} is not an object")
+        raise Rejected(f"Row {number} is not an object.")
     parts = [row.get(f) for f in ("job_type", "gpu_type", "num_gpus", "iterations") if f in row]
     row = {**row, "origin": row.get("origin") or "imported"}
     return {**row, "_id": "|".join(map(str, [*parts, row["origin"]]))}

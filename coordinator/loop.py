@@ -97,7 +97,8 @@ class Loop:
         Nobody renews such a job's lease, so after waiting it out nothing of it can be training.
         """
         jobs, now = self.books.jobs(), self.clock.now()
-        strays = {g.id: g for g in self.books.gpus().values() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
+        ours = [g for g in self.books.gpus().values() if "generation" in g.doc]  # we booked it, not somebody by hand
+        strays = {g.id: g for g in ours if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
         self._strays = {g: self._strays.get(g, now) for g in strays}
         for gpu_id, since in self._strays.items():
             gpu = strays[gpu_id]

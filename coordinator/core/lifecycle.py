@@ -111,7 +111,8 @@ def _ready(w: World) -> Step | None:
         return _initialized(w)
     if w.op.kind == "restart" and w.wall < w.job.retry_ts:
         return Wait(w.job.retry_ts - w.wall, "pause before starting again")
-    if w.op.kind == "reshape" and w.op.peer is not None and w.shim.generation < w.op.generation:
+    stopped = w.shim.generation >= w.op.generation or w.remove_asked
+    if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)
     return None
 
@@ -180,17 +181,19 @@ def _launch_failed(w: World, why: str) -> Step:
 
 
 def _stop(w: World) -> Step | None:
-    if w.lost or w.op.kind == "start":
+    if w.op.kind == "start":
         return None
+    if w.remove_asked:
+        return None if w.lost else Wait(POLL_S, "its launch is being removed")
+    if w.lost:
+        return Remove()  # what a dead shim may have left is ended before there is a new launch
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
     if w.shim.trainer == "running":
         return Stop(w.op.generation)
     if w.shim.trainer == "stopping":
         return Wait(POLL_S, "saving")
-    if w.op.how == "relaunch":
-        return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
-    return None
+    return Remove() if w.op.how == "relaunch" else None
 
 
 # 4 grant
@@ -335,7 +338,7 @@ def _put_down(w: World) -> Step | None:
 def _cancel(w: World) -> Step:
     if w.trains:
         return _stop_for_good(w)
-    if w.seen is None and not w.lost and w.job.state in (s.RUNNING, s.ADJUSTING, s.RESTARTING):
+    if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:  # one that is still coming may fail
         return Wait(POLL_S, "its sidecar has not reported yet")
     return end(w, s.CANCELLED, "cancelled by the user")
 

@@ -53,6 +53,7 @@ class Launch:
         self.doc = doc
         self.up, self.alive, self.ending, self.failure = False, True, False, ""
         self.ends_at = 0.0
+        self.wanted_again: Doc | None = None  # asked for while it was being removed
         self.status = msgspec.structs.replace(FRESH, shim_pid=pid)
         self.done: set[str] = set()
         self.told: float | None = None  # `exit_at` of the trainer's end that a heartbeat has told
@@ -130,6 +131,12 @@ class Machines:
         old, behaviour = self.launches.get(key), self.of(key[0])
         if old is not None and old.alive and not old.ending:
             return
+        if old is not None and old.alive:
+            old.wanted_again = doc
+            return
+        self._launch(key, doc, behaviour)
+
+    def _launch(self, key: tuple[str, int], doc: Doc, behaviour: Behaviour) -> None:
         self.effects += 1
         self._pid += 10
         new = self.launches[key] = Launch(key[0], dict(doc), self._clock.now() + behaviour.launch_s, self._pid)
@@ -248,10 +255,18 @@ class Machines:
             shim.ending, shim.ends_at = True, self._clock.now() + REMOVAL_S
             self._quit(shim, self._clock.now() + self._grace_s)
 
-    def kill(self, shim: Launch) -> None:
-        """SIGKILL of the shim: the kernel kills its trainer."""
-        self._release(shim)
-        shim.alive = False
+    def kill_shim(self, job: str) -> None:
+        """By SIGKILL: the kernel kills its trainer with it."""
+        shim = self.present(job)
+        if shim is not None and shim.up:
+            self._release(shim)
+            shim.alive = False
+
+    def end_trainer(self, job: str, code: int) -> None:
+        """It ends by itself; with 0 it has saved."""
+        shim = self.present(job)
+        if shim is not None and shim.alive and shim.trains:
+            self._exit(shim, code, saved=code == 0, tail="Traceback (most recent call last):\nout of memory")
 
     def zombie_stop(self, job: str, generation: int) -> None:
         """What a coordinator that no longer leads might still send."""
@@ -316,3 +331,5 @@ class Machines:
     def _finish(self, shim: Launch) -> None:
         if shim.ending and not shim.trains and self._clock.now() >= shim.ends_at:
             shim.alive = False
+            if shim.wanted_again is not None:
+                self._launch((shim.job, shim.number), shim.wanted_again, self.of(shim.job))

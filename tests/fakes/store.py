@@ -110,7 +110,6 @@ class MemoryStore:
             raise Transient("the store went away after the write")
 
 
-
 def _key(key: Key) -> tuple[bool, Key]:
     """Numbers before text, and 1 is not "1"."""
     return isinstance(key, str), key
