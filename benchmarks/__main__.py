@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (WrongAnswer, ReshapeError) as wrong:
             print(f"{name}: {wrong}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            return 130
         results.append(result)
         if not options.json:
             print(f"\n{result.as_text()}", flush=True)

@@ -11,7 +11,7 @@ from coordinator import views
 from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.core.records import GpuRecord, JobRecord
-from coordinator.errors import Conflict, Fatal, Rejected
+from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.listening import Listening
 from coordinator.ports import Doc
 from coordinator.service import Coordinator
@@ -20,6 +20,8 @@ from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
 View = dict[str, Any]
 
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
+INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
+CANCEL_TRIES = 20
 
 
 class Desk:
@@ -33,11 +35,11 @@ class Desk:
 
     def submit(self, doc: View) -> View:
         """Insert a job document, as anybody with access to the store could."""
-        doc = {"state": s.SUBMITTED, **doc}
+        doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in INTAKE_ONLY}}
         found = intake.problems(doc)
         if found:
             raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
-        if "job_id" not in doc:
+        if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         if self._find(str(doc["job_id"])) is not None:
             raise Rejected(intake.taken(doc["job_id"]), 409)
@@ -61,19 +63,19 @@ class Desk:
         return self._view(self._get(job_id))
 
     def cancel(self, job_id: str) -> View:
-        job = self._get(job_id)
-        if job.state in s.ENDED:
-            return self._view(job)
-        changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
-        for _ in range(5):
+        for _ in range(CANCEL_TRIES):
+            job = self._get(job_id)
+            if job.state in s.ENDED:
+                return self._view(job)
+            changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
             try:
-                job = self._c.books.write_job(self._get(job_id), changes, "cancel")
-                break
-            except Conflict:
+                job = self._c.books.write_job(job, changes, "cancel")
+            except Conflict:  # it may even have been let in meanwhile: look again before writing
                 continue
-        self._c.queue.add(job.id)
-        self._c.look()
-        return self._view(job)
+            self._c.queue.add(job.id)
+            self._c.look()
+            return self._view(job)
+        raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
 
     def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
         """An operator's wish; it becomes a decision like any other."""
@@ -190,7 +192,8 @@ class Desk:
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
         """All or none. A row's key is made from what it describes, so importing again replaces."""
-        keyed = [_profile_row(_table(table), row, number) for number, row in enumerate(rows, 1)]
+        table = _table(table)
+        keyed = [_profile_row(row, number) for number, row in enumerate(rows, 1)]
         arguments: dict[str, list[View]] = {t: [] for t in PROFILE_TABLES} | {table: keyed}
         bad = Profiles.from_rows(arguments["speed_profiles"], arguments["overheads"], arguments["accuracy_profiles"])
         if bad.problems:
@@ -224,7 +227,7 @@ def _table(name: str) -> str:
     return name
 
 
-def _profile_row(table: str, row: View, number: int) -> View:
+def _profile_row(row: View, number: int) -> View:
     if not isinstance(row, dict):
         raise Rejected(f"Row {number} is not an object.")
     parts = [row.get(f) for f in ("job_type", "gpu_type", "num_gpus", "iterations") if f in row]

@@ -9,7 +9,7 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from adaptive_scheduler.profiles import MEASURED, Profiles
+from adaptive_scheduler.profiles import LARGEST, MEASURED, Profiles
 from coordinator.ports import Doc, Store
 
 LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
@@ -27,7 +27,9 @@ class Learner:
         self._changed: set[tuple[str, str]] = set()
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
-        """One job of this type takes `seconds` per iteration on so many GPUs."""
+        """One job of this type takes `seconds` per iteration on so many GPUs; what cannot be true is not learned."""
+        if not 0 < seconds <= LARGEST:
+            return
         key = ("speed_profiles", f"{job_type}|{gpu_type}|{num_gpus}|{MEASURED}")
         with self._lock:
             old = self._rows.get(key)
@@ -46,7 +48,7 @@ class Learner:
     def overheads(self, job_type: str, profiles: Profiles, **measured: float | None) -> None:
         """Some of the five overheads of a type, in seconds; the others stay as they are known."""
         key = ("overheads", f"{job_type}|{MEASURED}")
-        found = {k: v for k, v in measured.items() if v is not None and v >= 0}
+        found = {k: v for k, v in measured.items() if v is not None and 0 <= v <= LARGEST}
         if not found:
             return
         with self._lock:

@@ -60,7 +60,7 @@ def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
 def _retire(store: Store, doc: Doc) -> None:
     """An unused one is forgotten; a used one is faulty until its job lets go of it."""
     try:
-        store.delete("gpus", doc["_id"], {"state": s.IDLE})
+        store.delete("gpus", doc["_id"], {"job_id": None, "held_by": None})
     except Conflict:
         store.update("gpus", doc["_id"], {"version": doc.get("version")}, {"state": s.FAULTY})
 

@@ -75,6 +75,8 @@ def _identity(doc: Mapping[str, Any]) -> Iterator[str]:
             "job_id must be a whole number, or up to 128 letters, digits, dots, dashes and underscores "
             f"that begin with a letter or digit, not {_show(job_id)}"
         )
+    elif job_id is None and "_id" in doc and not JOB_ID.fullmatch(str(doc["_id"])):
+        yield f"job_id is missing, and the document's own _id cannot be a job's name: {_show(doc['_id'])}"
     state = doc.get("state")
     if state not in s.JOB_STATES:
         yield f"state must be `submitted` for a new job, not {_show(state)}"

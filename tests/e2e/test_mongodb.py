@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pymongo
@@ -111,11 +112,13 @@ def _refused(found: Doc | None) -> None:
 
 def _idle(ground: Ground) -> None:
     def all_idle() -> bool:
-        return all((gpu["state"], gpu["job_id"], gpu["worker_id"]) == ("idle", None, None) for gpu in ground.gpus.find())
+        return all(
+            (gpu["state"], gpu["job_id"], gpu["worker_id"]) == ("idle", None, None) for gpu in ground.gpus.find()
+        )
 
     wait_for(all_idle, what="all GPUs are idle")
     assert ground.gpus.count_documents({}) == 4
-    assert all(GPU_FIELDS <= set(gpu) for gpu in ground.gpus.find())
+    assert all(set(gpu) >= GPU_FIELDS for gpu in ground.gpus.find())
 
 
 def test_setting_cancel_in_the_document_ends_the_job(ground: Ground) -> None:
@@ -136,7 +139,7 @@ def test_deleting_the_document_of_a_running_job_cancels_it(ground: Ground) -> No
 
 def _alive(pid: int) -> bool:
     try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"  # noqa: SIM115, PTH123
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 

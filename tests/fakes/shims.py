@@ -295,27 +295,31 @@ class Machines:
             shim.up, shim.checkpoint = True, self.disk.get(shim.job)
 
     def _train(self, shim: Launch) -> None:
-        now, behaviour, status = self._clock.now(), self.of(shim.job), shim.status
+        now, behaviour = self._clock.now(), self.of(shim.job)
         if not shim.trains:
             return
-        assert status.spawn_at is not None
-        stopped = status.stop_at is not None and status.trainer == "stopping"
-        until = status.stop_at if stopped and not behaviour.ignores_stop else now
-        first = status.spawn_at + behaviour.first_step_s
+        spawned, stop_at = shim.status.spawn_at or 0.0, shim.status.stop_at
+        obeys = shim.status.trainer == "stopping" and stop_at is not None and not behaviour.ignores_stop
+        first = spawned + behaviour.first_step_s
         if behaviour.exits and now >= first:
-            return self._exit(shim, behaviour.exits.pop(0), note=behaviour.exit_note, tail=behaviour.output_tail)
-        self._step(shim, first, until or now)
-        if behaviour.early_end_at is not None and shim.steps >= behaviour.early_end_at:
-            return self._exit(shim, 0, saved=True)
-        if shim.steps >= behaviour.iterations:
-            return self._exit(shim, 0, saved=True)
-        if stopped and not behaviour.ignores_stop and now >= (status.stop_at or 0) + behaviour.save_s:
-            return self._exit(shim, behaviour.stop_code, saved=True)
-        if status.lease_deadline and now >= status.lease_deadline - self._grace_s:
-            self._quit(shim, status.lease_deadline, fenced=True)
+            self._exit(shim, behaviour.exits.pop(0), note=behaviour.exit_note, tail=behaviour.output_tail)
+            return
+        self._step(shim, first, (stop_at or 0.0) if obeys else now)
+        length = min(behaviour.iterations, behaviour.early_end_at or behaviour.iterations)
+        if shim.steps >= length:
+            self._exit(shim, 0, saved=True)
+        elif obeys and now >= (stop_at or 0.0) + behaviour.save_s:
+            self._exit(shim, behaviour.stop_code, saved=True)
+        else:
+            self._fence(shim, now)
+
+    def _fence(self, shim: Launch, now: float) -> None:
+        """Stop in time before the lease ends; kill what does not stop."""
+        deadline = shim.status.lease_deadline
+        if deadline and now >= deadline - self._grace_s:
+            self._quit(shim, deadline, fenced=True)
         if now >= shim.kill_at:
-            return self._exit(shim, -9)
-        return None
+            self._exit(shim, -9)
 
     def _step(self, shim: Launch, first: float, until: float) -> None:
         behaviour = self.of(shim.job)

@@ -227,7 +227,7 @@ class World:
 
     def broken(self) -> list[str]:
         """What no outside observer may ever see."""
-        jobs = {j.id: j for j in map(JobRecord, self.users.list("jobs"))}
+        jobs = {j.id: j for j in map(JobRecord, self.users.list("jobs")) if j.accepted}
         gpus = [GpuRecord(doc) for doc in self.users.list("gpus")]
         return [*self.machines.violations, *self._broken_gpus(gpus), *_broken_jobs(jobs)]
 

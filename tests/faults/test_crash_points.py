@@ -25,6 +25,7 @@ from tests.e2e.up import TRAINERS, Up, running, wait_for
 # In the order in which they come while `small` takes a GPU from `big`.
 JOURNEY = ("claim", "book victim", "launch", "initialized", "stop", "grant", "free", "occupy", "start", "running")
 SEAMS = [f"{side}:{step}" for step in JOURNEY for side in ("before", "after")]
+ENDING = ("before:completed", "after:completed", "after:free", "after:put down", "before:close", "after:close")
 GROWING = ("after:claim", "before:stop", "after:stop", "after:grant", "after:start", "after:running")
 
 
@@ -63,7 +64,9 @@ class Ground:
         assert self.up.violations() == []
         for name in self.files:
             steps = self.up.steps(name)
-            assert all(after == before + 1 for before, after in pairwise(steps)), f"{name} skipped or went back: {steps}"
+            assert all(after == before + 1 for before, after in pairwise(steps)), (
+                f"{name} skipped or went back: {steps}"
+            )
         assert [gpu["state"] for gpu in self.up.client.gpus()] == ["idle", "idle"]
 
 
@@ -92,7 +95,8 @@ def test_a_reshape_down_comes_to_its_end_after_a_crash_at(ground: Ground, seam: 
     ground.tell("small")
     ground.trains("big", [2, 1, 2])
     ground.tell("big")
-    print(f"{seam}: trained on {found} before the crash, on {up.shapes('big')} and {up.shapes('small')} in all")
+    after = {name: up.shapes(name) for name in ground.files}
+    sys.stdout.write(f"{seam}: trained on {found} before the crash, on {after} in all\n")
     ground.nothing_was_shared_or_lost()
 
 
@@ -113,11 +117,30 @@ def test_a_reshape_up_comes_to_its_end_though_each_step_of_it_is_a_crash(ground:
     ground.nothing_was_shared_or_lost()
 
 
+def test_a_job_comes_to_its_end_though_each_step_of_ending_is_a_crash(ground: Ground) -> None:
+    up = ground.up
+    ground.big_trains_alone()
+    ground.submit("small", [1])
+    ground.trains("small", [1])
+    up.until("big", "running")
+    up.stop()
+    ground.files["small"].touch()
+    for seam in ENDING:
+        ground.die(seam)
+    up.start()
+    ground.tell("small")
+    ground.trains("big", [2, 1, 2])
+    ground.tell("big")
+    ground.nothing_was_shared_or_lost()
+
+
 def test_the_oracle_sees_a_gpu_that_was_given_to_two_trainings(tmp_path: Path) -> None:
     """What makes the empty lists above worth something."""
     both = [_train_by_hand(tmp_path, name) for name in ("one", "two")]
     try:
-        wait_for(lambda: len({use["kind"] for use in violations(tmp_path / "locks")}) == 2, what="both kinds of evidence")
+        wait_for(
+            lambda: len({use["kind"] for use in violations(tmp_path / "locks")}) == 2, what="both kinds of evidence"
+        )
     finally:
         for process in both:
             process.kill()

@@ -142,7 +142,9 @@ def test_a_killed_sidecar_comes_back_and_the_training_never_notices(ground: Grou
     ground.submit("watched", [*ground.trainer("until_told"), str(ground.up.state / "never")], [1], job_type=PACED)
     was = ground.until("watched", "running")
     os.kill(was["sidecar_pid"], signal.SIGKILL)
-    now = wait_for(lambda: j if (j := ground.up.job("watched")).get("sidecar_pid") not in (None, was["sidecar_pid"]) else None)
+    now = wait_for(
+        lambda: j if (j := ground.up.job("watched")).get("sidecar_pid") not in (None, was["sidecar_pid"]) else None
+    )
     assert (now["trainer_pid"], now["shim_pid"]) == (was["trainer_pid"], was["shim_pid"])
     steps = len(ground.up.steps("watched"))
     wait_for(lambda: len(ground.up.steps("watched")) > steps, what="it trains on")

@@ -1,12 +1,19 @@
-"""Situations to ask `next_step` about: a job as it is written, what was last seen of it, who has which GPU."""
+"""Situations to ask `next_step` about: a job as it is written, what was last seen of it, who has which GPU.
+
+`victim` is job one, which shall give the GPUs a and b to job two, the `newcomer`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from coordinator.core import states as s
+from coordinator.core.lifecycle import next_step
 from coordinator.core.records import Doc, GpuRecord, JobRecord
+from coordinator.core.steps import Wait, WriteGpu, WriteJob
 from coordinator.core.world import World
 from sidecar.protocol import Checkpoint, Heartbeat, Progress, ShimStatus, command_id
 from tests.fakes.world import SHORT
@@ -70,3 +77,35 @@ def world(of: JobRecord, beat: Heartbeat | None, gpus: list[GpuRecord], *others:
         job=of, jobs={j.id: j for j in (of, *others)}, gpus={g.id: g for g in gpus}, wall=WALL, seen=beat,
         **{"config": SHORT, **more},
     )  # fmt: skip
+
+
+RELAUNCH = replace(SHORT, reshape_by="relaunch")
+LATE = replace(SHORT, early_initialization=False)
+
+
+def written(w: World, name: str) -> dict[str, Any]:
+    step = next_step(w)
+    assert isinstance(step, WriteJob | WriteGpu), step
+    assert step.name == name, step
+    return dict(step.changes)
+
+
+def waits(w: World, why: str = "") -> Wait:
+    step = next_step(w)
+    assert isinstance(step, Wait), step
+    assert why in step.why
+    return step
+
+
+def newcomer(state: str = s.INITIALIZING, **more: object) -> JobRecord:
+    op = start_of("a", "b", victim="one", victim_generation=1, victim_keeps=["c", "d"])
+    return job(state, "a", "b", name="two", op=op, generation=0, **{"up": None, **more})
+
+
+def victim(state: str = s.ADJUSTING, **more: object) -> JobRecord:
+    op = reshape_of(("c", "d", "a", "b"), ("c", "d"), **{"for": "two"})
+    return job(state, "c", "d", "a", "b", **{"op": op, **more})
+
+
+BOOKED = [gpu("a", "two", "one"), gpu("b", "two", "one"), *mine("c", "d")]
+EXITED = seen("exited", generation=2, verb="stop", stop_asked=True, exit_code=143, stop_at=60.0, exit_at=61.0)
