@@ -13,6 +13,7 @@ from adaptive_scheduler.profiles import LARGEST, MEASURED, Profiles
 from coordinator.ports import Doc, Store
 
 LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
+SPEED_SHARE = 0.1  # weight of the newest speed: jobs of one type differ a little from each other
 NEW_SHARE = 0.5  # weight of the newest overhead against what was known
 OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
 
@@ -24,6 +25,7 @@ class Learner:
         self._store = store
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, str], Doc] = {}  # (table, _id) -> the row as last written or about to be
+        self._speeds: dict[tuple[str, str], float] = {}  # the running mean behind each row
         self._changed: set[tuple[str, str]] = set()
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
@@ -33,6 +35,8 @@ class Learner:
         key = ("speed_profiles", f"{job_type}|{gpu_type}|{num_gpus}|{MEASURED}")
         with self._lock:
             old = self._rows.get(key)
+            mean = self._speeds.get(key, seconds)
+            seconds = self._speeds[key] = mean + SPEED_SHARE * (seconds - mean)
             if old is not None and abs(old["seconds_per_iteration"] / seconds - 1) < LEAST_CHANGE:
                 return
             self._rows[key] = {

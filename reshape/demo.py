@@ -145,11 +145,10 @@ def _folder(out: Path | None) -> Path:
 def _draw(run: Run, folder: Path) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    from reshape.plots import gantt, gpu_bars
+    from reshape.plots import gantt, gpu_bars, marks
 
-    return gantt(
-        gpu_bars(run.events, run.began), folder / "gantt", f"Two trainings share 4 emulated GPUs ({run.policy})"
-    )
+    bars, notes = gpu_bars(run.events, run.began), marks(run.events, run.began)
+    return gantt(bars, folder / "gantt", "Two trainings share 4 emulated GPUs", notes)
 
 
 class _Teller:
