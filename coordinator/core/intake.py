@@ -102,9 +102,9 @@ def _counts(doc: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(counts, list) or not counts:
         yield f"optional_num_gpus must be a list of GPU counts such as [1, 2, 4], not {_show(counts)}"
         return
-    bad = next((n for n in counts[:MAX_PARTS] if not _whole(n, 1) or n > MAX_GPUS), None)
-    if bad is not None:
-        yield f"optional_num_gpus: {_show(bad)} is not a whole number from 1 to {MAX_GPUS}"
+    bad = [n for n in counts[:MAX_PARTS] if not _whole(n, 1) or n > MAX_GPUS]
+    if bad:
+        yield f"optional_num_gpus: {_show(bad[0])} is not a whole number from 1 to {MAX_GPUS}"
     elif len(counts) > MAX_PARTS or sorted(set(counts)) != counts:
         yield f"optional_num_gpus must go up without repeating, such as [1, 2, 4], not {_show(counts)}"
 
@@ -132,7 +132,7 @@ def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
             yield f"{field} must be a text, not {_show(value)}"
         elif value is not None:
             yield from _text(field, value)
-    if isinstance(pattern := doc.get("progress_pattern"), str):
+    if isinstance(pattern := doc.get("progress_pattern"), str) and len(pattern) <= MAX_TEXT:
         yield from _pattern(pattern)
     env = doc.get("env")
     if env is not None and not (isinstance(env, dict) and all(isinstance(v, str) for v in env.values())):
@@ -164,6 +164,7 @@ def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
 def _text(field: str, value: str) -> Iterator[str]:
     if len(value) > MAX_TEXT:
         yield f"{field} is longer than {MAX_TEXT} characters"
+        return  # megabytes are not worth a closer look
     if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
         yield f"{field} holds a control character"
     if any(mark in value for mark in TEMPLATE):
@@ -176,7 +177,7 @@ def _pattern(pattern: str) -> Iterator[str]:
     try:
         names = set(re.compile(pattern).groupindex)
     except (re.error, RecursionError, OverflowError) as error:
-        yield f"progress_pattern is no regular expression: {error}"
+        yield f"progress_pattern is no regular expression: {str(error)[:100]}"
         return
     if not names & {"iteration", "epoch"}:
         yield "progress_pattern needs a named group `iteration` or `epoch`, such as (?P<iteration>\\d+)"
@@ -187,6 +188,6 @@ def _whole(value: object, least: int) -> bool:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
+    text = repr(value)[:61]
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."

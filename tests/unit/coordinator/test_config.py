@@ -12,7 +12,7 @@ from coordinator.config import Config, from_environment
 @pytest.mark.parametrize("name", [f.name for f in fields(Config) if isinstance(f.default, float)])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_no_time_may_be_zero_or_less(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must be greater than 0"):
+    with pytest.raises(ValueError, match=f"^{name} must be a number greater than 0"):
         Config(**{name: value})  # type: ignore[arg-type]
 
 
