@@ -24,6 +24,7 @@ from typing import Any
 from coordinator.core import states as s
 from coordinator.core.outcomes import again, completed, end, ended_by_itself, failed, finished, progress, restart, undo
 from coordinator.core.records import JobRecord, name
+from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
 from coordinator.core.world import POLL_S, World
 from sidecar.protocol import command_id
@@ -288,15 +289,8 @@ def _running(w: World) -> Step:
         changes["start_ts"] = w.job.doc.get("start_ts") or w.wall
     if w.op.kind == "reshape":
         changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
-        changes["reshape_cost_s"] = _gap(w)
+        changes["reshape_cost_s"] = gap_s(w.op, w.seen)
     return WriteJob("running", changes, {"type": "running", "kind": w.op.kind})
-
-
-def _gap(w: World) -> float | None:
-    """Training standing still, seconds: last step of the old shape to first of the new."""
-    assert w.seen is not None
-    first, last = w.seen.progress.first_step_at, w.seen.progress.previous_last_step_at
-    return None if first is None or last is None else max(0.0, first - last)
 
 
 # without an operation

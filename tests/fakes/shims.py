@@ -41,7 +41,7 @@ class Behaviour:
     silent_training: bool = False  # no progress is ever seen
     launch_failures: int = 0  # how many of the next launches fail
     never_comes_up: bool = False
-    partitioned: bool = False  # nothing passes between coordinator and sidecar
+    partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
     answers_lost: int = 0  # how many of the next calls are carried out and not answered
 
 
@@ -53,6 +53,7 @@ class Launch:
         self.doc = doc
         self.up, self.alive, self.ending, self.failure = False, True, False, ""
         self.ends_at = 0.0
+        self.removal_asked = False
         self.wanted_again: Doc | None = None  # asked for while it was being removed
         self.status = msgspec.structs.replace(FRESH, shim_pid=pid)
         self.done: set[str] = set()
@@ -150,11 +151,11 @@ class Machines:
 
     def remove(self, doc: Doc) -> None:
         if (launch := self._find(doc)) is not None:
-            self._end(launch)
+            launch.removal_asked = True
 
     def gone(self, doc: Doc) -> bool:
         launch = self._find(doc)
-        return launch is None or not launch.alive
+        return launch is None or (not launch.alive and not self.of(launch.job).partitioned)
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         return b"", offset
@@ -281,6 +282,8 @@ class Machines:
         """Bring every launch to the clock's present."""
         for shim in list(self.launches.values()):
             if shim.alive:
+                if shim.removal_asked and not self.of(shim.job).partitioned:
+                    self._end(shim)
                 self._bring_up(shim)
                 self._train(shim)
                 self._finish(shim)

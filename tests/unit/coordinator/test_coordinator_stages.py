@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.records import Operation
-from coordinator.stages import Marks, gap_s, learned, reshape_stages
+from coordinator.core.stages import Marks, gap_s, learned, reshape_stages
 from sidecar.protocol import Heartbeat, Progress, ShimStatus
 
 STANDING_STILL = ("checkpoint", "exit", "spawn", "first step")

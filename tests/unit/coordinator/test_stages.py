@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.records import Operation
-from coordinator.stages import Marks, direction, gap_s, learned, reshape_stages, span, start_stages
+from coordinator.core.stages import Marks, direction, gap_s, learned, reshape_stages, span, start_stages
 from sidecar.protocol import Heartbeat, Progress, ShimStatus
 from tests.unit.coordinator.situations import job, reshape_of, start_of
 
