@@ -47,6 +47,18 @@ class Books:
     def job(self, job_id: str) -> JobRecord | None:
         return self._jobs.get(job_id)
 
+    def find(self, job_id: str) -> JobRecord | None:
+        """A job by its id, ended ones and those not let in included; of several the one that was let in."""
+        known = self.job(job_id)
+        if known is not None:
+            return known
+        whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
+        found: list[JobRecord] = []
+        for raw in (job_id, *whole):
+            found += [JobRecord(doc) for doc in self.store.list("jobs", {"job_id": raw})]
+            found += [JobRecord(doc) for doc in [self.store.get("jobs", raw)] if doc is not None]
+        return min(found, key=lambda j: not j.accepted, default=None)
+
     def refresh(self) -> list[JobRecord]:
         """Read the store again. Returns documents that intake has not let in (yet).
 
@@ -121,12 +133,12 @@ class Books:
                 self._closed.add(job.id)
                 self._deleted.discard(job.id)
             elif job.uid:  # not one that intake has yet to let in
-                self._jobs[job.id] = job
+                self._jobs[job.id] = self._newer(self._jobs.get(job.id), job)
         return job
 
     def _keep_gpu(self, gpu: GpuRecord) -> GpuRecord:
         with self._lock:
-            self._gpus[gpu.id] = gpu
+            self._gpus[gpu.id] = self._newer_gpu(self._gpus.get(gpu.id), gpu)
         return gpu
 
     def admit(self, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:

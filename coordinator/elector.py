@@ -29,6 +29,8 @@ class Holder:
     def of_process(cls, pid: int) -> Holder:
         """Raises OSError if there is no such process."""
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if stat[0] in "ZX":
+            raise ProcessLookupError(f"process {pid} has ended")
         boot, space = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), Path("/proc/self/ns/pid").readlink()
         return cls(f"{boot} {space}", pid, stat[19])
 

@@ -23,6 +23,7 @@ class Listening:
 
     def __init__(self, coordinator: Coordinator, wish: Callable[[str, int | None, str | None], dict[str, Any]]) -> None:
         self._c, self._wish = coordinator, wish
+        self._wish_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """Take a heartbeat; the reply renews the lease, or says that the launch is known no more."""
@@ -59,11 +60,14 @@ class Listening:
         wish = _decode(raw, Wish)
         if wish.job_id != job_id:
             raise Rejected("The wish is for another job than its headers say.")
+        if wish.seq <= self._wish_seq.get((job_id, launch), -1):
+            raise Rejected("This wish was made before; make it again.", 409)
+        self._wish_seq[job_id, launch] = wish.seq
         answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
 
     def _authenticate(self, job_id: str, launch: int, path: str, raw: bytes, signature: str) -> tuple[JobRecord, bytes]:
-        job = self._c.books.job(job_id)
+        job = self._c.books.find(job_id)  # a closed one, too: its sidecar is told to end
         key = launch_key(self._c.master_key, job.uid if job else "", launch)
         if not signed(key, "POST", path, raw, signature) or job is None:
             raise Unauthorized("Not a call of a known job.")

@@ -22,6 +22,12 @@ MAX_PARTS = 4_096
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE = ("{{", "{%", "{#")
 
+# Fields that only the coordinator writes: what a user put there is not believed.
+OURS = (
+    "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
+    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "last_op",
+)  # fmt: skip
+
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
 TEXTS = ("job_type", "model", "dataset", "code", "image", "progress_pattern", "progress_file", "gpu_type", "framework")
 
@@ -42,8 +48,8 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float) -> Doc:
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
-        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall, "reshapes": 0,
-        "message": "waits for GPUs",
+        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
+        "reshapes": 0, "retries": 0, "message": "waits for GPUs", **dict.fromkeys(OURS),
     }  # fmt: skip
 
 

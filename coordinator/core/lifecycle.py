@@ -26,7 +26,7 @@ from coordinator.core.outcomes import again, completed, end, ended_by_itself, fa
 from coordinator.core.records import JobRecord, name
 from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
-from coordinator.core.world import POLL_S, World
+from coordinator.core.world import POLL_S, REMOVING_S, World
 from sidecar.protocol import command_id
 
 
@@ -185,7 +185,7 @@ def _stop(w: World) -> Step | None:
     if w.op.kind == "start":
         return None
     if w.remove_asked:
-        return None if w.lost else Wait(POLL_S, "its launch is being removed")
+        return None if w.lost else Wait(REMOVING_S, "its launch is being removed")
     if w.lost:
         return Remove()  # what a dead shim may have left is ended before there is a new launch
     if w.seen is None:
@@ -250,7 +250,7 @@ def _occupy(w: World) -> Step | None:
         gpu = w.gpus.get(gpu_id)
         if gpu is None or gpu.job != w.job.id:
             return restart(w, f"GPU {gpu_id} was lost")
-        if gpu.held_by == w.job.id and gpu.state == s.IN_USE:
+        if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
             continue
         if gpu.held_by is not None and gpu.held_by != w.job.id:
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
@@ -324,9 +324,11 @@ def _put_down(w: World) -> Step | None:
     """Remove what an undone or ended launch left; `down` names the last one that is gone."""
     if w.job.launch == 0 or w.job.doc.get("down") == w.job.launch:
         return None
-    if w.lost:
-        return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
-    return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
+    if not w.remove_asked:
+        return Remove()  # even of one that seems gone: it may be on its way up
+    if not w.lost:
+        return Wait(REMOVING_S, "its launch is being removed")
+    return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
 
 
 def _cancel(w: World) -> Step:

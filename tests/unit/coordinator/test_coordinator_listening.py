@@ -80,7 +80,7 @@ def test_a_speed_that_cannot_be_true_is_not_learned_and_breaks_nothing(training:
 def test_a_wish_that_was_told_the_sidecar_is_carried_out(training: World) -> None:
     job = training.job("one")
     key = launch_key(MASTER, job.uid, job.launch)
-    raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, gpus=2))
+    raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, seq=1, gpus=2))
     body, signature = training.desk.wished("one", job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
     assert signature == sign(key, "REPLY", "/v1/wishes", body)
     wish = msgspec.json.decode(body)["decision_id"]

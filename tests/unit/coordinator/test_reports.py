@@ -44,10 +44,11 @@ def test_late_repeated_and_old_reports_change_nothing(reports: Reports, late: He
     assert reports.of(JOB) is kept
 
 
-def test_a_restarted_sidecar_counts_from_the_beginning(reports: Reports) -> None:
+def test_a_restarted_sidecar_numbers_on_and_the_one_before_is_not_believed_any_more(reports: Reports) -> None:
     reports.take(JOB, beat(500))
-    assert reports.take(JOB, beat(1, pid=4))
-    assert (reports.of(JOB) or beat(0)).seq == 1
+    assert reports.take(JOB, beat(700, pid=4))
+    assert not reports.take(JOB, beat(501))
+    assert (reports.of(JOB) or beat(0)).sidecar_pid == 4
 
 
 def test_the_next_launch_begins_with_generation_0_and_replaces_the_one_before(reports: Reports) -> None:
@@ -67,13 +68,21 @@ def test_what_somebody_may_be_waiting_for_is_news(reports: Reports, change: dict
     assert reports.take(JOB, beat(2, **change))
 
 
-def test_the_answer_to_a_command_is_newer_than_the_last_report(reports: Reports) -> None:
-    reports.learn(JOB, ShimStatus(generation=9))
+def test_the_answer_to_a_command_is_newer_than_the_last_report(reports: Reports, clock: FakeClock) -> None:
+    reports.learn(JOB, ShimStatus(generation=9), clock.now())
     assert reports.of(JOB) is None
     reports.take(JOB, beat(1))
-    reports.learn(JOB, ShimStatus(generation=2, trainer="stopping"))
+    reports.learn(JOB, ShimStatus(generation=2, trainer="stopping"), clock.now())
     assert (reports.of(JOB) or beat(0)).shim.trainer == "stopping"
     assert not reports.take(JOB, beat(2, generation=1)), "it was sent before the command was obeyed"
+
+
+def test_but_not_newer_than_a_report_that_already_knows_of_the_command(reports: Reports, clock: FakeClock) -> None:
+    sent_at = clock.now()
+    clock.time += 1
+    reports.take(JOB, beat(2, trainer="exited", generation=2, verb="stop"))
+    reports.learn(JOB, ShimStatus(generation=2, trainer="stopping", command_id="one:2:stop"), sent_at)
+    assert (reports.of(JOB) or beat(0)).shim.trainer == "exited"
 
 
 def test_silence_is_counted_from_the_last_report_and_at_most_from_the_own_start(
