@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adaptive_scheduler.profiles import Profiles
@@ -42,13 +43,13 @@ class Desk:
         if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         if self._find(str(doc["job_id"])) is not None:
-            raise Rejected(intake.taken(doc["job_id"]), 409)
+            raise Rejected(_taken(doc), 409)
         try:
             self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc})
         except Conflict:
-            raise Rejected(intake.taken(doc["job_id"]), 409) from None
+            raise Rejected(_taken(doc), 409) from None
         self._c.look()
-        return self._view(JobRecord({"_id": str(doc["job_id"]), **doc}))
+        return self._view(JobRecord({"_id": str(doc["job_id"]), **doc, "job_type": intake.job_type(doc)}))
 
     def jobs(self, include_ended: bool) -> list[View]:
         records = {str(doc["_id"]): JobRecord(doc) for doc in self._c.store.list("jobs", {"closed": None})}
@@ -87,7 +88,8 @@ class Desk:
         if gpus is not None and gpus not in job.optional:
             raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
         decision_id = f"{job.id}-w{job.doc.get('version')}"
-        asked = f"an operator asked for {gpus} GPUs" if gpus else "an operator gave the GPU count back to the scheduler"
+        count = f"{gpus} GPU{'s' * (gpus != 1)}"
+        asked = f"An operator asked for {count}." if gpus else "An operator gave the GPU count back to the scheduler."
         self._note(decision_id, job, "wish", asked)
         self._c.books.write_job(job, {"wanted": gpus, "wish_id": decision_id}, "wish")
         self._c.look()
@@ -109,8 +111,8 @@ class Desk:
         try:
             self._c.sidecars.checkpoint(beat.url, key, job.id, job.launch, call)
         except (Conflict, Fatal) as refused:
-            raise Rejected(str(refused), 409) from None
-        self._note(decision_id, job, "signal", "an operator asked for a checkpoint")
+            raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
+        self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
         return {"decision_id": decision_id}
 
     def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
@@ -191,17 +193,16 @@ class Desk:
         return [{k: v for k, v in row.items() if k != "version"} for row in self._c.store.list(_table(table))]
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
-        """All or none. A row's key is made from what it describes, so importing again replaces."""
-        table = _table(table)
-        keyed = [_profile_row(row, number) for number, row in enumerate(rows, 1)]
-        arguments: dict[str, list[View]] = {t: [] for t in PROFILE_TABLES} | {table: keyed}
-        bad = Profiles.from_rows(arguments["speed_profiles"], arguments["overheads"], arguments["accuracy_profiles"])
-        if bad.problems:
-            raise Rejected("No row was imported: " + "; ".join(bad.problems[:5]) + ".", problems=bad.problems[:50])
-        for row in keyed:
-            self._c.store.put(table, row)
+        """All or none. A row replaces the one that describes the same thing and is of the same origin."""
+        found = _row_problems(_table(table), rows)
+        if found:
+            raise Rejected("No row was imported: " + "; ".join(found[:5]) + ".", problems=tuple(found[:50]))
+        known = {_describes(row): row["_id"] for row in self._c.store.list(table)}
+        for row in rows:
+            key = _describes(row)
+            self._c.store.put(table, {**row, "origin": key[-1], "_id": known.get(key, "|".join(key))})
         self._c.look()
-        return len(keyed)
+        return len(rows)
 
     # sidecars
 
@@ -215,10 +216,14 @@ class Desk:
 
     def health(self) -> View:
         ok, trouble = self._c.healthy, self._c.trouble
-        return {"ok": ok, "sentence": "all is well" if ok else trouble or "this coordinator does not act now"}
+        return {"ok": ok, "sentence": "All is well." if ok else trouble or "This coordinator does not act now."}
 
     def metrics(self) -> bytes:
         return self._c.metrics.text(self._c.books.jobs().values(), self._c.books.gpus().values())
+
+
+def _taken(doc: Doc) -> str:
+    return f"The job was not accepted: {intake.taken(doc['job_id'])}."
 
 
 def _table(name: str) -> str:
@@ -227,12 +232,49 @@ def _table(name: str) -> str:
     return name
 
 
-def _profile_row(row: View, number: int) -> View:
-    if not isinstance(row, dict):
-        raise Rejected(f"Row {number} is not an object.")
+def _row_problems(table: str, rows: Sequence[View]) -> list[str]:
+    """Why these rows cannot be imported, each reason once."""
+    if odd := [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]:
+        return [f"row {odd[0]} is not an object"]
+    of: dict[str, Sequence[View]] = {t: rows if t == table else () for t in PROFILE_TABLES}
+    read = Profiles.from_rows(of["speed_profiles"], of["overheads"], of["accuracy_profiles"])
+    first: dict[str, str] = {}
+    others: Counter[str] = Counter()
+    for problem in read.problems:
+        row, _, why = problem.partition(": ")
+        if why in first:
+            others[why] += 1
+        first.setdefault(why, row)
+    found = [f"{row}{f', and so are {others[why]} more' * (why in others)}: {why}" for why, row in first.items()]
+    return found or [p for number, row in enumerate(rows, 1) for p in _unfit(row, number)]
+
+
+def _unfit(row: View, number: int) -> Iterator[str]:
+    """What no store would keep: found before the first row is written, not after half of them."""
+    for field, value in row.items():
+        if "." in field or field.startswith("$") or not field.isprintable():
+            yield f"row {number} has a field {field!r}: use no dot, no control character and no `$` at its start"
+        parts = value if isinstance(value, list) else [value]
+        if not all(p is None or isinstance(p, bool) or (isinstance(p, str) and _sound(p)) or _number(p) for p in parts):
+            yield f"row {number}: {field} must be valid text, a number below 2**63 or a list of these"
+
+
+def _sound(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _number(value: object) -> bool:
+    """Whether it is one that every database can hold."""
+    return isinstance(value, int | float) and abs(value) < 2**63
+
+
+def _describes(row: View) -> tuple[str, ...]:
+    """What tells a row from all others of its table; its origin comes last."""
     parts = [row.get(f) for f in ("job_type", "gpu_type", "num_gpus", "iterations") if f in row]
-    row = {**row, "origin": row.get("origin") or "imported"}
-    return {**row, "_id": "|".join(map(str, [*parts, row["origin"]]))}
+    whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
+    origin = row.get("origin")
+    return (*map(str, whole), origin if isinstance(origin, str) and origin else "imported")
 
 
 def _decision_view(doc: Doc) -> View:

@@ -34,7 +34,7 @@ class Listening:
         if not self._c.elector.leads:
             raise Transient("This coordinator does not act now.")
         known = launch == job.launch and job.state in s.LAUNCHED
-        if launch == job.launch:
+        if launch == job.launch and not job.doc.get("closed"):
             self._take(job, beat)
         reply = msgspec.json.encode(
             HeartbeatReply(seq=beat.seq, lease_s=self._c.config.lease_s, grace_s=self._c.config.grace_s, known=known)

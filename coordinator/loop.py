@@ -185,7 +185,7 @@ class Loop:
 
     def _hold(self, job: JobRecord, decision: Hold) -> None:
         sentence, now = decision.explanation.sentence, self.clock.now()
-        reason = (decision.explanation.algorithm, NUMBERS.sub("#", sentence))
+        reason = (_asked(job, decision) or decision.explanation.algorithm, NUMBERS.sub("#", sentence))
         before, at = self._held.get(job.id, (None, -HOLD_S))
         if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
             return
@@ -196,11 +196,15 @@ class Loop:
 
     def _store(self, job: JobRecord, decision: Decision, took: float) -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
-        asked = job.doc.get("wish_id") if decision.explanation.algorithm == "operator" else None
         name = "waits" if isinstance(decision, Hold) else f"v{job.doc.get('version')}"  # one reason to wait per job
-        decision_id = str(asked or f"{job.id}-{name}")
+        decision_id = _asked(job, decision) or f"{job.id}-{name}"
         self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
         return decision_id
+
+
+def _asked(job: JobRecord, decision: Decision) -> str:
+    """The wish that a decision answers; empty where nobody wished."""
+    return str(job.doc.get("wish_id") or "") if decision.explanation.algorithm == "operator" else ""
 
 
 def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:

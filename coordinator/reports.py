@@ -24,6 +24,10 @@ class Reports:
         self._lock = threading.Lock()
         self._newest: dict[str, tuple[Heartbeat, float]] = {}
 
+    def begin(self) -> None:
+        """From now on nobody else renews leases: silence is counted from here."""
+        self._started = self._clock.now()
+
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat; True if it says something that calls for action."""
         with self._lock:

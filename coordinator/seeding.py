@@ -70,7 +70,8 @@ def _bring_back(store: Store, gpu_id: str) -> None:
     """One that had been retired while in use is there again."""
     doc = store.get("gpus", gpu_id)
     if doc is not None and doc.get("retired"):
-        state = s.IDLE if doc.get("job_id") is None else s.IN_USE
+        job, held_by = doc.get("job_id"), doc.get("held_by")
+        state = s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
         store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": state, "retired": False})
 
 

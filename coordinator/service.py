@@ -71,7 +71,7 @@ class Coordinator:
         self.stale = threading.Event()  # somebody else wrote to the store
         self.stale.set()
         self._read_at = 0.0
-        self.trouble = "starting"  # empty once the last turn of the loop went well
+        self.trouble = "Starting."  # empty once the last turn of the loop went well
 
     def _launch_doc(self, job: JobRecord) -> Doc:
         """What the platform is told of a job: on emulated GPUs also how fast its steps shall be."""
@@ -110,6 +110,7 @@ class Coordinator:
                 log.warning("Another coordinator (%s) acted on this store; waiting up to %.0f s.", holder, patience_s)
                 told = True
             self._stopping.wait(0.2)
+        self.reports.begin()
 
     def stop(self) -> None:
         """Finish what is being done and let a successor begin. Stops no training."""
@@ -135,7 +136,7 @@ class Coordinator:
         began = self.clock.now()
         try:
             if not self.elector.try_to_lead():
-                self.trouble = f"another coordinator ({self.elector.holder()}) acts on this store"
+                self.trouble = f"Another coordinator ({self.elector.holder()}) acts on this store."
                 return
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:
@@ -145,10 +146,10 @@ class Coordinator:
             self.trouble = ""
         except Transient as error:
             self.stale.set()
-            self.trouble = f"the store does not answer: {error}"
+            self.trouble = f"The store does not answer: {error}"
             log.warning("%s", self.trouble)
         except Exception as error:  # one bad turn must not end the coordinator
-            self.trouble = f"the decision loop failed: {error}"
+            self.trouble = f"The decision loop failed: {error}"
             log.exception("the decision loop failed")
         self.metrics.turned(self.clock.now() - began)
         for job_id in self.books.jobs():

@@ -24,7 +24,7 @@ def job_view(job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], 
     """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again."""
     done, total = iterations(job, beat)
     done = max(done, int(stored.get("iters_done") or 0))
-    view: View = {"job_id": job.raw_id, "job_type": job.job_type, **{f: job.doc.get(f) for f in SHOWN}}
+    view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
     view |= {
         "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
         "reshapes": view["reshapes"] or 0, "message": view["message"] or "", "problems": view["problems"] or [],

@@ -56,7 +56,7 @@ class LocalPlatform:
         """`Rejected` if Ansible could not work in `state` because of its name."""
         self._jobs = state.absolute() / "jobs"
         if re.search(r"[$\x00-\x1f]|\{[{%#]", str(self._jobs)):
-            raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'")
+            raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
         self._works: dict[str, _Work] = {}
@@ -158,23 +158,22 @@ class LocalPlatform:
             else:
                 self._remove(doc, cancelled)
         except ReshapeError as error:
-            log.warning("%s", error)
+            log.warning("%s of job %s failed: %s", verb, JobRecord(doc).id, error)
             return str(error)
         except Exception:  # a fault of ours must not leave the launch under way for ever
             log.exception("%s of %s", verb, _name(doc))
-            return f"launching job {JobRecord(doc).id} failed by a fault in reshape itself: its log has the details"
+            return "a fault in reshape itself; the log of `reshape up` has the details"
         return None
 
     def _launch(self, doc: Doc, cancelled: Callable[[], bool]) -> None:
-        purpose, folders = f"launching job {JobRecord(doc).id}", self.folders(doc)
-        code = doc.get("code")
+        code, folders = doc.get("code"), self.folders(doc)
         if code and not (Path(code).is_absolute() and Path(code).is_dir()):
-            raise Fatal(f"{purpose} failed: its `code` must be the full path of a folder on this machine, not {code}")
+            raise Fatal(f"its `code` must be the full path of a folder on this machine, not {code}")
         try:
             self._render(doc, folders)
         except OSError as error:
-            raise Transient(f"{purpose} failed: cannot write {error.filename}: {error.strerror}") from error
-        self._play("launch_local.yml", folders, self._settings.launch_timeout_s, purpose, cancelled)
+            raise Transient(f"{error.filename} cannot be written: {error.strerror}") from error
+        self._play("launch_local.yml", folders, self._settings.launch_timeout_s, cancelled)
 
     def _render(self, doc: Doc, folders: Folders) -> None:
         for folder in (self._jobs, folders.job, folders.launch, folders.checkpoints):
@@ -183,31 +182,34 @@ class LocalPlatform:
         start = ["/usr/bin/env", f"PYTHONPATH={SIDECAR.parent}", sys.executable, "-P", "-m", "sidecar"]
         command = [*start, "--folder", str(folders.launch)]
         job = JobRecord(doc)
-        spec = launch_spec(job, folders, self._coordinator, command, self._settings, os.environ)
+        environ = {**os.environ, "PATH": playbook.search_path()}
+        spec = launch_spec(job, folders, self._coordinator, command, self._settings, environ)
         key = protocol.launch_key(self._master_key, job.uid, job.launch)
         _write(folders.launch / "launch.key", key)
+        if self._settings.operator_token is not None:
+            _write(folders.launch / "operator.token", self._settings.operator_token.encode())
         _write(folders.launch / "launch.json", json.dumps(spec, indent=1).encode())
 
     def _remove(self, doc: Doc, cancelled: Callable[[], bool]) -> None:
-        purpose, folders = f"removing job {JobRecord(doc).id}", self.folders(doc)
-        # Without it a shim that an orphaned playbook starts late ends at once.
-        (folders.launch / "launch.json").unlink(missing_ok=True)
-        (folders.launch / "launch.key").unlink(missing_ok=True)
+        folders = self.folders(doc)
+        # Without launch.json a shim that an orphaned playbook starts late ends at once.
+        for name in ("launch.json", "launch.key", "operator.token"):
+            (folders.launch / name).unlink(missing_ok=True)
         if _unlocked(folders.launch / "shim.lock"):
             return
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
         for pause in (*REMOVE_AGAIN_S, None):
             try:
-                self._play("remove.yml", folders, patience, purpose, cancelled)
+                self._play("remove.yml", folders, patience, cancelled)
                 break
             except Transient as error:
                 if pause is None or self._closing.wait(pause):
                     raise
-                log.warning("%s; trying again", error)
+                log.warning("remove of job %s failed: %s; trying again", JobRecord(doc).id, error)
 
-    def _play(self, name: str, folders: Folders, timeout_s: float, purpose: str, cancelled: Callable[[], bool]) -> None:
+    def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Callable[[], bool]) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
-        playbook.run(self._playbooks / name, folders.launch, values, timeout_s, purpose, cancelled)
+        playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
 
 
 def _name(doc: Doc) -> str:

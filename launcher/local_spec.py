@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ class LocalSettings:
     grace_s: float = 20.0  # G: for saving after SIGTERM
     kill_s: float = 10.0  # K: for everything to be gone after SIGKILL
     launch_timeout_s: float = 60.0
+    operator_token: str | None = field(default=None, repr=False)  # whose wishes a sidecar hands on; None: nobody's
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,17 +46,16 @@ def run(
     folder: Path,
     variables: Mapping[str, str],
     timeout_s: float,
-    purpose: str,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run `playbook` on this machine; return when it succeeded.
 
-    Works in `folder`/ansible-<playbook>, which is removed unless the playbook failed. `purpose` begins the
-    sentence of an error ("launching job x"). `Transient` when a task failed, time ran out or `cancelled()`
-    became true, `Fatal` when it cannot run at all.
+    Works in `folder`/ansible-<playbook>, which is removed unless the playbook failed. `Transient` when
+    a task failed, time ran out or `cancelled()` became true, `Fatal` when it cannot run at all; the error says
+    why, to stand after a colon.
     """
     if not playbook.is_file():
-        raise Fatal(f"{purpose} failed: there is no playbook {playbook}")
+        raise Fatal(f"there is no playbook {playbook}")
     private = folder / f"ansible-{playbook.stem}"
     environment = _environment(private)
     _end_leftovers(private)
@@ -64,10 +63,10 @@ def run(
         _prepare(private, variables, timeout_s)
         outcome = _Outcome(_runner(playbook, private, environment, cancelled))
     except OSError as error:
-        raise Transient(f"{purpose} failed: {error.strerror or error}: {error.filename or private}") from error
+        raise Transient(f"{error.strerror or error}: {error.filename or private}") from error
     finally:
         _end_leftovers(private)
-    outcome.judge(purpose, timeout_s)
+    outcome.judge(timeout_s)
     shutil.rmtree(private, ignore_errors=True)
 
 
@@ -77,17 +76,17 @@ class _Outcome:
     def __init__(self, run: tuple[Any, list[Mapping[str, Any]]]) -> None:
         self.runner, self.failed = run
 
-    def judge(self, purpose: str, timeout_s: float) -> None:
+    def judge(self, timeout_s: float) -> None:
         """Return if the run succeeded, otherwise raise the sentence."""
         if self.runner.canceled:
-            raise Transient(f"{purpose} was cancelled")
+            raise Transient("its playbook was stopped")
         if self.runner.timed_out:
-            raise Transient(f"{purpose} took longer than {timeout_s:g} s and was stopped")
+            raise Transient(f"its playbook took longer than {timeout_s:g} s and was stopped")
         if self.failed:
             task, said = self.failed[0].get("task", "?"), _message(self.failed[0].get("res") or {})
-            raise Transient(f"{purpose} failed in task '{task}': {said}")
+            raise Transient(f"task '{task}' failed: {said}")
         if self.runner.rc != 0:
-            raise Fatal(f"{purpose} failed: {self._last_words()}")
+            raise Fatal(self._last_words())
 
     def _last_words(self) -> str:
         with self.runner.stdout as file:
@@ -96,9 +95,13 @@ class _Outcome:
         return _one_line((errors or lines[-1:] or [f"Ansible ended with {self.runner.rc}"])[0])
 
 
+def search_path() -> str:
+    """PATH with the environment that we run in first: it may not be activated."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
 def _environment(private: Path) -> dict[str, str]:
-    beside = Path(sys.executable).parent  # the environment that we run in may not be activated
-    path = f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    path = search_path()
     if shutil.which("ansible-playbook", path=path) is None:
         raise Fatal(NOT_INSTALLED)
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}

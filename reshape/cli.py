@@ -97,7 +97,11 @@ def _gpu_text(_: click.Context, __: click.Parameter, text: str | None) -> str | 
 @cli.command()
 @click.option("--gpus", callback=_gpu_text, metavar="NxTYPE", help="Emulate so many GPUs of this type, such as 4xV100.")
 @click.option(
-    "--store", metavar="URL", help="sqlite:///FILE or mongodb://HOST/NAME.  [default: SQLite in the state folder]"
+    "--store",
+    metavar="URL",
+    envvar="RESHAPE_STORE",
+    help="sqlite:///FILE or mongodb://HOST/NAME; one with a password belongs in the variable, since arguments "
+    "can be read by everybody.  [env: RESHAPE_STORE; default: SQLite in the state folder]",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -146,8 +150,12 @@ def submit(settings: Settings, /, source: Any, command: tuple[str, ...], **optio
         raise click.UsageError("Give a file or a command with its options, not both.")
     if source is None and not command:
         raise click.UsageError("Give a COMMAND after --, or a file with -f.")
-    docs = documents.read(source.read()) if source is not None else [{"command": list(command), **fields}]
-    return _submit_all(settings, docs)
+    if source is None:
+        if "optional_num_gpus" not in fields:
+            raise click.UsageError("Say on how many GPUs the job can run, such as --gpus-allowed 1,2,4.")
+        return _submit_all(settings, [{"command": list(command), **fields}])
+    beside = Path() if source.name == "<stdin>" else Path(source.name).parent
+    return _submit_all(settings, [documents.with_full_code(doc, beside) for doc in documents.read(source.read())])
 
 
 def _submit_all(settings: Settings, docs: list[dict[str, Any]]) -> int:
@@ -155,12 +163,14 @@ def _submit_all(settings: Settings, docs: list[dict[str, Any]]) -> int:
     from reshape.client import Refused
 
     client, code = settings.client(), 0
-    for doc in docs:
+    for number, doc in enumerate(docs, 1):
         try:
             job = client.submit(doc)
             print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted.")
         except Refused as refusal:
-            code = failed(refusal)
+            alone = "" if len(docs) == 1 else f"Document {number}: "
+            whose = alone if doc.get("job_id") is None else f"Job {doc['job_id']}: "
+            code = failed(Refused(f"{whose}{refusal}", refusal.status, refusal.problems))
     return code
 
 
@@ -307,11 +317,11 @@ _TABLE = click.argument("table", type=click.Choice(TABLES))
 @printing
 @click.pass_obj
 def import_(settings: Settings, table: str, source: Any) -> None:
-    """Add the rows in FILE (JSON or YAML), all or none."""
+    """Add the rows in FILE (JSON or YAML), all or none; one about the same thing is replaced."""
     from reshape import documents
 
     answer = {"imported": settings.client().import_profiles(table, documents.read(source.read()))}
-    print_out(settings, answer, lambda a: f"{a['imported']} rows were added to {table}.")
+    print_out(settings, answer, lambda a: f"{a['imported']} row{'s' * (a['imported'] != 1)} imported into {table}.")
 
 
 @profile.command()

@@ -70,6 +70,7 @@ PLANS = {
 }
 
 ENVIRONMENT = {
+    "RESHAPE_STORE": "",  # its own, not the one of the user's `reshape up`
     "RESHAPE_HEARTBEAT_S": "2",
     # The case study in small: its jobs live a minute, not twenty, but a reshape costs what it costs.
     "RESHAPE_COOLDOWN_FACTOR": "3",

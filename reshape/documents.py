@@ -6,6 +6,7 @@ Used by the command line. YAML only where PyYAML happens to be installed (ansibl
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +22,15 @@ def read(raw: bytes) -> list[dict[str, Any]]:
     if not found or not all(isinstance(part, dict) for part in found):
         raise click.ClickException("The file must hold one object, a list of objects, or several after one another.")
     return found
+
+
+def with_full_code(doc: dict[str, Any], beside: Path) -> dict[str, Any]:
+    """The document with the full path of its `code`: below `beside` if it is a folder there, else below the current."""
+    code = doc.get("code")
+    if not isinstance(code, str) or Path(code).is_absolute():
+        return doc
+    folder = beside if (beside / code).is_dir() else Path()
+    return {**doc, "code": str((folder / code).resolve())}
 
 
 def _values(text: str) -> list[Any]:

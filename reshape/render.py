@@ -50,11 +50,11 @@ def gpus(rows: Iterable[View], width: int | None = None) -> str:
 
 
 def profiles(rows: Sequence[View], width: int | None = None) -> str:
-    """Every field that any row has, `_id` and bookkeeping left out."""
+    """Every field that any row has, `_id` and bookkeeping left out; fractions with six digits."""
     if not rows:
         return "No rows."
     names = list(dict.fromkeys(name for row in rows for name in row if name not in ("_id", "version")))
-    return table([n.upper() for n in names], ([_text(row.get(n)) for n in names] for row in rows), width)
+    return table([n.upper() for n in names], ([_rounded(row.get(n)) for n in names] for row in rows), width)
 
 
 def job(view: View) -> str:
@@ -63,7 +63,7 @@ def job(view: View) -> str:
     facts = {
         "job": _text(view.get("job_id")),
         "state": _text(view.get("state")),
-        "message": view.get("message") or None,
+        "message": _message(view),
         "gpus": _gpu_count(view) + _listed(view.get("gpu_ids"), ": ", ", "),
         "allowed": _listed(view.get("optional_num_gpus"), "", " or ") or None,
         "node": view.get("node"),
@@ -81,7 +81,7 @@ def job(view: View) -> str:
         "started": _measured(view.get("start_ts"), moment),
         "finished": _measured(view.get("finish_ts"), moment),
     }
-    lines = [f"{name + ':':<13}{plain(str(fact))}" for name, fact in facts.items() if fact is not None]
+    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in facts.items() if fact is not None]
     return "\n".join([*lines, *(f"  problem: {plain(str(p))}" for p in view.get("problems") or ())])
 
 
@@ -91,8 +91,8 @@ def decision(view: View, width: int | None = None) -> str:
         f"{_measured(view.get('at'), moment) or ''}  {plain(_what(view))}  [{_text(view.get('decision_id'))}]".lstrip(),
         f"  {plain(_text(view.get('sentence')))}",
     ]
-    if (unchanged := view.get("unchanged_makespan_s")) is not None:
-        lines.append(f"  If nothing changed, all jobs would be done in {_exact(unchanged)}.")
+    if unchanged := view.get("unchanged_makespan_s"):
+        lines.append(f"  If nothing changed, the jobs that already run would be done in {_exact(unchanged)}.")
     if candidates := view.get("candidates"):
         head = ("", "GPUS", "NODE", "TAKEN FROM", "MAKESPAN", "SUM", "THIS JOB", "WHY NOT")
         rows = table(head, (_candidate_cells(c) for c in candidates), width and width - 2)
@@ -146,7 +146,7 @@ def _cut(text: str, width: int) -> str:
 
 def _job_cells(view: View) -> Cells:
     problems = view.get("problems") or ()
-    message = f"not accepted: {problems[0]}" if problems else view.get("message")
+    message = f"not accepted: {problems[0]}" if problems else _message(view)
     return (
         _text(view.get("job_id")),
         _text(view.get("state")),
@@ -155,7 +155,7 @@ def _job_cells(view: View) -> Cells:
         progress(view),
         _measured(view.get("eta_s"), seconds) or NONE,
         _text(view.get("reshapes")),
-        _text(message or None),
+        _text(message),
     )
 
 
@@ -200,8 +200,15 @@ def _what(view: View) -> str:
     return f"{_text(view.get('kind'))} job {job_id}"
 
 
+def _message(view: View) -> Any:
+    """What says more than the state does; None if nothing does."""
+    message = view.get("message")
+    return None if message == view.get("state") else message or None
+
+
 def _gpu_count(view: View) -> str:
-    return _text(view.get("num_gpus") or 0) + (" (emulated)" if view.get("emulated") else "")
+    count = view.get("num_gpus") or 0
+    return _text(count) + (" (emulated)" if count and view.get("emulated") else "")
 
 
 def _listed(values: Any, before: str, between: str) -> str:
@@ -214,6 +221,10 @@ def _measured(value: Any, form: Any) -> str | None:
     if not isinstance(value, int | float):
         return None
     return str(form.format(value) if isinstance(form, str) else form(value))
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else _text(value)
 
 
 def _text(value: Any) -> str:

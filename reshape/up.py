@@ -6,7 +6,9 @@ Jobs are not its children: they go on training when it ends, and it finds them a
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import ipaddress
 import json
 import logging
 import os
@@ -71,7 +73,7 @@ def run(*, state: Path, gpus: str | None, store: str | None, port: int, host: st
     found = inventory(gpus)
     config, settings = _settings(policy)
     with _alone(state), _listen(host, port or _port_before(state)) as listener:
-        address = Address(f"http://{host}:{listener.getsockname()[1]}", _secret(state / "api.token"))
+        address = Address(_url(host, listener), _secret(state / "api.token"))
         coordinator, platform = _build(state, store, address, found, config, settings)
         coordinator.start()
         try:
@@ -138,6 +140,7 @@ def _build(
         lease_s=config.lease_s,
         grace_s=config.grace_s,
         kill_s=config.kill_s,
+        operator_token=address.token,
     )
     platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
@@ -172,7 +175,8 @@ async def _serve(
     _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
     kind = "emulated " if gpus[0].emulated else ""
     click.echo(
-        f"reshape is up at {address.url} with {len(gpus)} {kind}{gpus[0].gpu_type} GPUs; Ctrl-C ends it, jobs go on"
+        f"Reshape is up at {address.url} with {len(gpus)} {kind}{gpus[0].gpu_type} GPU{'s' * (len(gpus) != 1)}. "
+        "Ctrl-C ends it; jobs go on."
     )
     sys.stdout.flush()
     await done.wait()
@@ -200,11 +204,31 @@ def _alone(state: Path) -> Iterator[IO[str]]:
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), backlog=128)
-    except OSError as error:
-        raise Rejected(f"Cannot listen on {host} port {port}: {error.strerror}; choose another --port.") from None
+    except (OSError, TypeError) as error:  # TypeError: what no host's name can hold
+        raise Rejected(_cannot_listen(host, port, error)) from None
     with listener:
         listener.setblocking(False)
         yield listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError | TypeError) -> str:
+    number = error.errno or 0 if isinstance(error, OSError) else -1
+    if number < 0 or number == errno.EADDRNOTAVAIL:  # below 0: the name is not known
+        return f"--host {host} is no IPv4 address or name of this machine: give one, such as 127.0.0.1."
+    return f"Cannot listen on {host} port {port}: {os.strerror(number)}; choose another --port."
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    """Where command line and sidecars of this machine reach the listener; warns when others do, too."""
+    name, port = listener.getsockname()
+    address = ipaddress.ip_address(name)
+    if not address.is_loopback:
+        click.echo(
+            f"Warning: on {name} other machines reach this coordinator, and nothing is encrypted: whoever listens in "
+            "learns the token and is an operator.",
+            err=True,
+        )
+    return f"http://{'127.0.0.1' if address.is_unspecified else host}:{port}"
 
 
 def _port_before(state: Path) -> int:

@@ -22,7 +22,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.core import states as s
-from coordinator.core.outcomes import again, completed, end, ended_by_itself, failed, finished, progress, restart, undo
+from coordinator.core.outcomes import (
+    again,
+    completed,
+    end,
+    ended_by_itself,
+    failed,
+    finished,
+    progress,
+    restart,
+    undo,
+    unsaved,
+)
 from coordinator.core.records import JobRecord, name
 from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
@@ -59,7 +70,7 @@ def _operate(w: World) -> Step:
 def _claim(w: World) -> Step | None:
     for gpu_id in sorted(w.op.to):
         gpu = w.gpus.get(gpu_id)
-        if gpu is not None and gpu.job == w.job.id:
+        if gpu is not None and gpu.job == w.job.id and (gpu.held_by == w.job.id or not gpu.faulty):
             continue
         if gpu is None or gpu.faulty:
             return undo(w, f"GPU {gpu_id} is no longer there")
@@ -147,7 +158,8 @@ def _take_back(w: World) -> Step | None:
         gpu = w.gpus.get(gpu_id)
         if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
             expect = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
-            return WriteGpu("take back", gpu_id, expect, {"state": s.IN_USE, "job_id": w.job.raw_id})
+            state = s.FAULTY if gpu.faulty else s.IN_USE
+            return WriteGpu("take back", gpu_id, expect, {"state": state, "job_id": w.job.raw_id})
     return None
 
 
@@ -212,7 +224,10 @@ def _grant(w: World) -> Step:
         }  # fmt: skip
     if w.lost and w.op.kind != "start":
         changes["launch"] = w.job.launch + 1
-    return WriteJob("grant", {**changes, "reshape": op}, {"type": "granted", "gpus": len(w.op.to)})
+    loss = unsaved(w)
+    if loss:
+        op["loss"] = loss
+    return WriteJob("grant", {**changes, "reshape": op}, {"type": "granted", "gpus": len(w.op.to), "sentence": loss})
 
 
 # 5 free
@@ -233,7 +248,7 @@ def _releases(w: World, keep: frozenset[str] = frozenset()) -> Iterator[Step]:
                 "free", gpu.id, {"held_by": gpu.doc["held_by"], "job_id": gpu.doc["job_id"]}, {"held_by": None}
             )
         elif gpu.held_by not in (None, me):  # was promised to me, but its holder trains on
-            back = {"state": s.IN_USE, "job_id": gpu.doc["held_by"]}
+            back = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}, back)
         else:
             state = s.FAULTY if gpu.faulty else s.IDLE
@@ -252,6 +267,8 @@ def _occupy(w: World) -> Step | None:
             return restart(w, f"GPU {gpu_id} was lost")
         if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
             continue
+        if gpu.faulty:
+            return restart(w, f"GPU {gpu_id} was lost")
         if gpu.held_by is not None and gpu.held_by != w.job.id:
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
         changes = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
@@ -260,11 +277,18 @@ def _occupy(w: World) -> Step | None:
 
 
 def _start(w: World) -> Step | None:
-    if w.shim.command_id != command_id(w.job.id, w.job.generation, "start"):
+    if w.trains and w.shim.generation < w.job.generation:  # by an earlier start whose answer was lost
+        return Stop(w.job.generation) if w.shim.trainer == "running" else Wait(POLL_S, "saving")
+    if not _started(w):
         return Start(w.job.generation, w.job.gpu_ids, _checkpoint(w))
     if w.shim.trainer == "exited":
         return ended_by_itself(w)
     return None
+
+
+def _started(w: World) -> bool:
+    """Whether the shim is known to have obeyed the start of this generation; if not, one may still be on its way."""
+    return w.shim.command_id == command_id(w.job.id, w.job.generation, "start")
 
 
 def _checkpoint(w: World) -> str | None:
@@ -284,7 +308,8 @@ def _running(w: World) -> Step:
     stepping = first is not None and spawned is not None and first >= spawned
     if not stepping and w.waited_s < w.config.first_step_timeout_s:
         return Wait(POLL_S, "no step yet")
-    changes = {"state": s.RUNNING, "reshape": None, "message": "trains", "up": w.job.launch, **progress(w)}
+    message = str(w.op.doc.get("loss") or "trains")
+    changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
     if w.op.kind == "start" or w.job.doc.get("start_ts") is None:
         changes["start_ts"] = w.job.doc.get("start_ts") or w.wall
     if w.op.kind == "reshape":
@@ -313,11 +338,15 @@ def _keep(w: World) -> Step:
 
 
 def _at_rest(w: World) -> Step | None:
-    """Before GPUs are given up: make sure that nothing trains on them."""
+    """Before GPUs are given up: make sure that nothing trains on them, and that nothing can begin to."""
     if w.trains:
         return _stop_for_good(w)
-    holds = any(gpu.held_by == w.job.id for gpu in w.gpus.values())
-    return Wait(POLL_S, "its sidecar has not reported yet") if holds and not w.at_rest else None
+    if w.lost or all(gpu.held_by != w.job.id for gpu in w.gpus.values()):
+        return None
+    if not w.at_rest:  # not heard of: whether it lives or not, it is to go
+        return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
+    # A start that was sent and not answered is refused once the shim has seen a higher generation.
+    return None if _started(w) or w.shim.generation > w.job.generation or w.job.launch == 0 else _stop_for_good(w)
 
 
 def _put_down(w: World) -> Step | None:

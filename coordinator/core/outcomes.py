@@ -42,6 +42,17 @@ def ended_by_itself(w: World) -> Step:
     return again(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
 
 
+def unsaved(w: World) -> str:
+    """What to tell if a trainer that was asked to stop did not end as one that has saved; else nothing.
+
+    The contract of `ecosystem.md` 5.2: 0, or one of the job's `reshape_exit_codes`.
+    """
+    code = w.shim.exit_code
+    if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:
+        return ""
+    return f"it did not save when it was asked to stop ({_exit_sentence(w.shim)}); goes on from its last checkpoint"
+
+
 def again(w: World, why: str, ran_s: float = 0.0) -> Step:
     """A restart that counts as a try; failed after the last one."""
     tries = 0 if ran_s > LONG_RUN_S else w.job.retries

@@ -196,7 +196,7 @@ def test_the_job_documents_name_scripts_and_options_that_exist(name):
     job = json.loads((ROOT / "examples" / name).read_text())
     assert job["state"] == "submitted"
     script, flag, iterations = job["command"][1:]
-    assert (ROOT / job["code"] / script).exists()
+    assert (ROOT / "examples" / job["code"] / script).exists()
     assert (flag, int(iterations)) == ("--iterations", job["iterations"])
 
 

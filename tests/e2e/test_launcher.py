@@ -117,12 +117,14 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: Ground) -> None:
-    platform, doc = ground.platform(), doc_of()
+    platform, doc = ground.platform(operator_token="the operator's"), doc_of()
     shim = launched(platform, doc)
     folder = platform.folders(doc).launch
     key = folder / "launch.key"
     assert key.read_bytes() == launch_key(MASTER, "uid of job a", 1)
-    assert [stat.S_IMODE(file.stat().st_mode) for file in (key, folder / "launch.json")] == [0o600, 0o600]
+    token = folder / "operator.token"
+    assert token.read_text() == "the operator's"
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (key, token, folder / "launch.json")} == {0o600}
     platform.stop_all(10)
     assert alive(shim)
     later = ground.platform()
@@ -131,6 +133,7 @@ def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: G
     wait_for(lambda: later.gone(doc))
     wait_for(lambda: not alive(shim))
     assert not key.exists()
+    assert not token.exists()
     later.remove(doc)
     wait_for(lambda: later.gone(doc))
     assert list(folder.glob("ansible-*")) == []
@@ -160,7 +163,8 @@ def test_a_trainer_sees_what_its_job_says_and_nothing_of_ours(ground: Ground, mo
     assert "'MINE': \"{{ lookup('pipe', 'true') }}\"" in text
     assert "'MONGODB_URI': 'mine'" in text
     assert "'RESHAPE_DATASET': '/data'" in text
-    assert f"'PATH': {os.environ['PATH']!r}" in text
+    ours_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    assert f"'PATH': {ours_first!r}" in text
     assert CANARY not in text
     assert "ANSIBLE" not in text
     platform.stop_all(10)
@@ -189,7 +193,7 @@ def test_a_failing_playbook_reaches_the_user_as_one_sentence(ground: Ground, tmp
     platform, doc = ground.platform(tmp_path / "plays"), doc_of()
     platform.launch(doc)
     sentence = wait_for(lambda: platform.failure(doc))
-    assert sentence == "launching job job a failed in task 'start the shim': the disk is full"
+    assert sentence == "task 'start the shim' failed: the disk is full"
     assert platform.gone(doc)
     platform.launch(doc)  # it has been heard: once more
     assert platform.failure(doc) is None
@@ -199,7 +203,9 @@ def test_a_failing_playbook_reaches_the_user_as_one_sentence(ground: Ground, tmp
 def test_a_code_folder_that_is_not_there_is_said_so(ground: Ground) -> None:
     platform, doc = ground.platform(), doc_of(code="/no/such/folder")
     platform.launch(doc)
-    assert "/no/such/folder" in wait_for(lambda: platform.failure(doc))
+    sentence = wait_for(lambda: platform.failure(doc))
+    assert sentence == "its `code` must be the full path of a folder on this machine, not /no/such/folder"
+    assert not (platform.folders(doc).launch / "operator.token").exists()
     assert platform.gone(doc)
 
 
@@ -207,7 +213,7 @@ def test_a_playbook_that_hangs_is_stopped_and_leaves_no_process(ground: Ground, 
     write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
     platform, doc = ground.platform(tmp_path / "plays", launch_timeout_s=3.0), doc_of()
     platform.launch(doc)
-    assert wait_for(lambda: platform.failure(doc)) == "launching job job a took longer than 3 s and was stopped"
+    assert wait_for(lambda: platform.failure(doc)) == "its playbook took longer than 3 s and was stopped"
     wait_for(lambda: not running(str(platform.folders(doc).launch)))
 
 
@@ -258,8 +264,8 @@ def test_a_folder_name_is_never_read_as_a_template(tmp_path: Path, monkeypatch: 
     write_play(tmp_path, "show.yml", "show", "{{ python }}", "-c", "import sys; sys.exit(sys.argv[1])", "{{ folder }}")
     monkeypatch.setenv("MONGODB_URI", CANARY)
     with pytest.raises(Transient) as failure:
-        playbook.run(tmp_path / "show.yml", folder, {"python": sys.executable, "folder": str(folder)}, 30, "showing")
-    assert str(failure.value) == f"showing failed in task 'show': {folder}"
+        playbook.run(tmp_path / "show.yml", folder, {"python": sys.executable, "folder": str(folder)}, 30)
+    assert str(failure.value) == f"task 'show' failed: {folder}"
     assert not list(tmp_path.rglob("canary"))
     kept = [file for file in (folder / "ansible-show").rglob("*") if file.is_file()]
     assert kept  # for whoever looks into the failure
@@ -268,10 +274,10 @@ def test_a_folder_name_is_never_read_as_a_template(tmp_path: Path, monkeypatch: 
 
 def test_a_playbook_that_cannot_run_is_fatal(tmp_path: Path) -> None:
     (tmp_path / "broken.yml").write_text("- hosts: [\n  foo")
-    with pytest.raises(Fatal, match=r"^launching failed: .*YAML"):
-        playbook.run(tmp_path / "broken.yml", tmp_path, {}, 30, "launching")
-    with pytest.raises(Fatal, match=r"^launching failed: there is no playbook "):
-        playbook.run(tmp_path / "none.yml", tmp_path, {}, 30, "launching")
+    with pytest.raises(Fatal, match="YAML"):
+        playbook.run(tmp_path / "broken.yml", tmp_path, {}, 30)
+    with pytest.raises(Fatal, match=r"^there is no playbook "):
+        playbook.run(tmp_path / "none.yml", tmp_path, {}, 30)
 
 
 def test_a_missing_ansible_is_said_with_the_extra_that_brings_it(
@@ -280,12 +286,12 @@ def test_a_missing_ansible_is_said_with_the_extra_that_brings_it(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Fatal, match=r"volcano-reshape\[launch\]"):
-        playbook.run(PLAYBOOKS / "launch_local.yml", tmp_path, {}, 30, "launching")
+        playbook.run(PLAYBOOKS / "launch_local.yml", tmp_path, {}, 30)
 
 
 @pytest.mark.parametrize("name", ["$HOME", "{{ x }}", "{% x %}", "a\nb"])
 def test_a_state_folder_that_ansible_would_misread_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Rejected, match="choose one without"):
+    with pytest.raises(Rejected, match=r"choose one without .*\.$"):
         LocalPlatform(tmp_path / name, "http://127.0.0.1:9", MASTER, PLAYBOOKS)
 
 

@@ -221,7 +221,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None, print_blob=True,
+    max_examples=250, stateful_step_count=50, deadline=None, derandomize=True, database=None, print_blob=True,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -233,4 +233,4 @@ class RelaunchingLifecycle(Lifecycle):
 
 
 TestRelaunching = RelaunchingLifecycle.TestCase
-TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=60)
+TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=80)

@@ -42,6 +42,7 @@ def test_a_submitted_job_is_a_document_like_any_other_and_is_let_in_by_the_next_
     world.c.stale.clear()
     view = world.desk.submit({**JOB, "mine": {"a": 1}})
     assert (view["job_id"], view["state"]) == ("one", s.SUBMITTED)
+    assert view["job_type"].startswith("derived-")
     assert world.store.get("jobs", "one") == {"_id": "one", "state": s.SUBMITTED, **JOB, "mine": {"a": 1}}
     assert world.c.stale.is_set(), "the loop must not wait for its next poll"
     world.tick()
@@ -59,7 +60,7 @@ def test_a_bad_document_is_refused_with_everything_that_is_wrong_and_not_kept(wo
 
 @pytest.mark.parametrize("taken", ["one", 1])
 def test_a_name_that_is_taken_is_refused_whether_its_job_lives_or_not(world: World, taken: str | int) -> None:
-    sentence = f"job_id {taken!r} belongs to another job; choose another one"
+    sentence = f"The job was not accepted: job_id {taken!r} belongs to another job; choose another one."
     world.desk.submit({**JOB, "job_id": taken})
     assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (sentence, 409)
     world.tick()
@@ -208,7 +209,7 @@ def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeyp
 def test_a_wish_becomes_a_decision_that_can_be_looked_up_by_its_id(training: World) -> None:
     wish = training.desk.wish("one", 2, None)["decision_id"]
     first = training.desk.decision(wish)
-    assert (first["kind"], first["sentence"]) == ("wish", "an operator asked for 2 GPUs")
+    assert (first["kind"], first["sentence"]) == ("wish", "An operator asked for 2 GPUs.")
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states()["one"] == s.RUNNING)
     done = training.desk.decision(wish)
     assert (done["kind"], done["algorithm"], done["num_gpus"]) == ("reshape", "operator", 2)
@@ -241,7 +242,7 @@ def test_only_a_trainer_that_runs_can_be_asked_for_a_checkpoint_and_only_for_tha
     assert refused(world.desk.wish, "one", None, "kill") == (sentence, 400)
     before = len(world.desk.decisions("one", 99))
     answer = refused(world.desk.wish, "one", None, "checkpoint")
-    assert answer == ("this trainer cannot save without exiting", 409)
+    assert answer == ("Job one was not asked for a checkpoint: this trainer cannot save without exiting.", 409)
     assert len(world.desk.decisions("one", 99)) == before, "what was refused was not decided"
 
 
@@ -284,7 +285,9 @@ def test_imported_rows_are_used_by_the_next_decision_and_replaced_by_the_next_im
 @pytest.mark.parametrize("table", ["speed_profiles", "overheads"])
 def test_what_was_exported_can_be_imported_again(world: World, table: str) -> None:
     rows = world.desk.profiles(table)
-    assert world.desk.import_profiles(table, rows) == len(rows)
+    without_keys = [{k: v for k, v in row.items() if k != "_id"} for row in rows]
+    assert world.desk.import_profiles(table, without_keys) == len(rows)
+    assert world.desk.profiles(table) == rows, "no row is there twice"
     world.tick()
     speed = world.c.loop.profiles.speed(JOB_TYPE, "V100", 4)
     assert speed is not None
@@ -300,7 +303,13 @@ def test_what_was_exported_can_be_imported_again(world: World, table: str) -> No
         ),
         ({**ROW, "seconds_per_iteration": -1}, "No row was imported: speed profile row 2 is left out: seconds_per_it"),
         ({}, "No row was imported: speed profile row 2 is left out: job_type must be a name, not None"),
-        (["t", "V100"], "Row 2 is not an object."),
+        (["t", "V100"], "No row was imported: row 2 is not an object."),
+        ({**ROW, "a.b": 1}, "No row was imported: row 2 has a field 'a.b': use no dot"),
+        ({**ROW, "$set": 1}, "No row was imported: row 2 has a field '$set': use no dot"),
+        ({**ROW, "note": "\ud800"}, "No row was imported: row 2: note must be valid text"),
+        ({**ROW, "note": 2**63}, "No row was imported: row 2: note must be valid text, a number below 2**63"),
+        ({**ROW, "note": float("nan")}, "No row was imported: row 2: note must be valid text, a number below"),
+        ({**ROW, "note": {"$ne": 1}}, "No row was imported: row 2: note must be valid text"),
     ],
 )
 def test_one_bad_row_keeps_all_rows_out(world: World, row: Any, sentence: str) -> None:
@@ -308,6 +317,24 @@ def test_one_bad_row_keeps_all_rows_out(world: World, row: Any, sentence: str) -
     answer, status = refused(world.desk.import_profiles, "speed_profiles", [ROW, row])
     assert answer.startswith(sentence)
     assert (status, world.store.writes) == (400, before)
+
+
+def test_an_imported_row_replaces_one_that_a_user_inserted_under_a_key_of_his_own(world: World) -> None:
+    world.users.insert("speed_profiles", {"_id": 0, **ROW, "origin": "mine"})
+    world.desk.import_profiles(
+        "speed_profiles", [{**ROW, "num_gpus": 2.0, "origin": "mine", "seconds_per_iteration": 3}]
+    )
+    assert [row["_id"] for row in world.desk.profiles("speed_profiles") if row["origin"] == "mine"] == [0]
+
+
+def test_rows_of_another_table_are_refused_with_one_sentence(world: World) -> None:
+    rows = [{"job_type": str(n), "k8s_init": 1, "k8s_term": 1} for n in range(12)]
+    with pytest.raises(Rejected) as refusal:
+        world.desk.import_profiles("speed_profiles", rows)
+    assert str(refusal.value) == (
+        "No row was imported: speed profile row 1 is left out, and so are 11 more: gpu_type must be a name, not None."
+    )
+    assert len(refusal.value.problems) == 1
 
 
 def test_a_table_that_does_not_exist_is_refused_even_without_a_row(world: World) -> None:
@@ -322,9 +349,9 @@ def test_a_table_that_does_not_exist_is_refused_even_without_a_row(world: World)
 
 def test_health_says_in_a_sentence_what_is_wrong(training: World) -> None:
     training.c.trouble = ""
-    assert training.desk.health() == {"ok": True, "sentence": "all is well"}
+    assert training.desk.health() == {"ok": True, "sentence": "All is well."}
     training.c.elector.resign()
-    assert training.desk.health() == {"ok": False, "sentence": "this coordinator does not act now"}
+    assert training.desk.health() == {"ok": False, "sentence": "This coordinator does not act now."}
     training.c.trouble = "the store does not answer"
     assert training.desk.health() == {"ok": False, "sentence": "the store does not answer"}
 

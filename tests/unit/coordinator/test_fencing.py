@@ -113,3 +113,23 @@ def test_after_all_faults_everything_is_at_rest_within_two_leases_and_a_restart(
     healed = world.clock.time
     world.run(lambda w: w.at_rest(), 2 * SHORT.lease_s + 30)
     assert world.clock.time - healed <= 2 * SHORT.lease_s + 30
+
+
+def test_a_relaunch_that_hangs_is_removed_and_its_gpus_serve_others() -> None:
+    world = training()
+    world.machines.of("one").never_comes_up = True
+    world.machines.kill_shim("one")
+    world.run(lambda w: w.states()["one"] == s.SUBMITTED, 120)
+    world.submit("two", [4], Behaviour(iterations=10))
+    world.run(lambda w: w.states() == {"one": s.FAILED, "two": s.COMPLETED}, 300)
+    assert "did not report within" in world.job("one").doc["message"]
+
+
+def test_a_start_whose_answer_was_lost_is_fenced_before_a_cancelled_jobs_gpus_are_freed() -> None:
+    world = World()
+    world.submit("one", [4], Behaviour(iterations=400, answers_lost=1))
+    world.run(lambda w: w.machines.executed["one:1:start"] == 1, 60)
+    world.desk.cancel("one")
+    world.run(lambda w: w.at_rest(), 60)
+    assert world.states() == {"one": s.CANCELLED}
+    assert world.machines.executed["one:1:start"] == 1

@@ -54,6 +54,15 @@ def test_exit_0_after_a_stop_is_completed_only_if_its_length_is_reached() -> Non
     assert written(world(running(iterations=10), beat, mine("a", "b")), "completed")
 
 
+@pytest.mark.parametrize(("code", "saved"), [(0, True), (143, True), (-15, True), (7, True), (1, False), (-9, False)])
+def test_a_trainer_that_did_not_save_when_it_was_stopped_is_told_and_goes_on(code: int, saved: bool) -> None:
+    of = job(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a",)), iterations=100, reshape_exit_codes=[143, -15, 7])
+    beat = seen("exited", 2, "stop", exit_code=code, exit_at=60.0, stop_asked=True, output_tail="No space left")
+    loss = written(world(of, beat, mine("a", "b")), "grant")["reshape"].get("loss", "")
+    assert (loss == "") is saved
+    assert saved or ("did not save" in loss and "No space left" in loss)
+
+
 @pytest.mark.parametrize(("retries", "pause"), [(0, 1.0), (1, 2.0), (2, 4.0)])
 def test_a_crash_is_tried_again_after_a_pause_that_doubles(retries: int, pause: float) -> None:
     beat = exited(1, output_tail="Traceback\n\nValueError: bad batch\n")
@@ -210,7 +219,23 @@ def test_an_ended_job_frees_its_gpus_then_its_launch_then_is_closed() -> None:
 
 def test_no_gpu_is_freed_while_a_trainer_may_be_using_it() -> None:
     assert isinstance(next_step(world(ENDED, seen(), mine("a"))), Stop)
-    waits(world(ENDED, None, mine("a")), "not reported")
+    assert isinstance(next_step(world(ENDED, None, mine("a"))), Remove), "whether it lives or not, it is to go"
+    waits(world(ENDED, None, mine("a"), remove_asked=True), "being removed")
+    assert written(world(ENDED, None, mine("a"), lost=True), "free")
+
+
+def test_no_gpu_is_freed_while_a_start_that_was_not_answered_may_still_be_obeyed() -> None:
+    granted = job(s.CANCELLED, generation=2)
+    stopped = seen("exited", generation=2, verb="stop", stop_asked=True, exit_code=143)
+    assert next_step(world(granted, stopped, mine("a"))) == Stop(3)
+    fenced = seen("exited", generation=3, verb="stop", stop_asked=True, exit_code=143)
+    assert written(world(granted, fenced, mine("a")), "free")
+
+
+def test_a_trainer_of_an_earlier_start_that_was_not_answered_is_stopped_before_the_next_start() -> None:
+    granted = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2)
+    assert next_step(world(granted, seen(generation=1), mine("a", "b"))) == Stop(2)
+    waits(world(granted, seen("stopping", generation=1), mine("a", "b")), "saving")
 
 
 def test_a_faulty_gpu_stays_faulty_when_it_is_freed() -> None:

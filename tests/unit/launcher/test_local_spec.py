@@ -56,6 +56,11 @@ def test_nothing_is_said_about_what_the_document_leaves_out() -> None:
     assert said == {"RESHAPE_CHECKPOINTS"}
 
 
+def test_the_operators_token_is_neither_printed_nor_told_to_the_job() -> None:
+    settings = LocalSettings(operator_token="secret")
+    assert "secret" not in repr(settings) + json.dumps(spec_of({}, settings))
+
+
 def test_a_job_without_a_job_id_goes_by_the_id_of_its_document() -> None:
     assert spec_of({"job_id": None})["job_id"] == "1"
     assert spec_of({"job_id": 12})["job_id"] == "12"

@@ -16,7 +16,7 @@ import pytest
 from coordinator.errors import Rejected
 from reshape import cli
 from tests.fakes.facade import Live
-from tests.fakes.terminal import Output, environment
+from tests.fakes.terminal import ROOT, Output, environment
 
 Run = Callable[..., Output]
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -72,7 +72,36 @@ def test_one_bad_document_does_not_keep_the_others_back(reshape: Run, live: Live
     file.write_text(json.dumps([{**good, "job_id": "a"}, {"job_id": "b"}, {**good, "job_id": "c"}]))
     done = reshape("submit", "-f", str(file))
     assert (done.code, set(live.facade.documents)) == (1, {"a", "c"})
+    assert done.err.startswith("Job b: The job was not accepted: ")
     assert "optional_num_gpus is missing" in done.err
+
+
+def test_a_refused_document_without_a_name_is_told_by_its_number(reshape: Run, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    file.write_text(json.dumps([{"command": "x", "optional_num_gpus": [1]}, {"command": "x"}]))
+    assert reshape("submit", "-f", str(file)).err.startswith("Document 2: The job was not accepted: ")
+    file.write_text(json.dumps({"command": "x"}))
+    assert reshape("submit", "-f", str(file)).err.startswith("The job was not accepted: ")
+
+
+@pytest.mark.parametrize("name", ["job-numpy.json", "job-keras.json"])
+def test_the_examples_can_be_submitted_from_anywhere(
+    reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    got: list[dict[str, Any]] = []
+    submit_ = live.facade.submit
+    monkeypatch.setattr(live.facade, "submit", lambda doc: got.append(doc) or submit_(doc))
+    for folder, file in ((ROOT, f"examples/{name}"), (tmp_path, str(ROOT / "examples" / name))):
+        live.facade.documents.clear()
+        monkeypatch.chdir(folder)
+        assert reshape("submit", "-f", file).code == 0
+    assert [doc["code"] for doc in got] == [str(ROOT / "examples")] * 2
+
+
+def test_a_command_without_counts_is_told_the_option(reshape: Run) -> None:
+    done = reshape("submit", "--", "echo", "hi")
+    assert (done.code, done.out) == (2, "")
+    assert "--gpus-allowed 1,2,4" in done.err
 
 
 @pytest.mark.parametrize(
@@ -83,6 +112,7 @@ def test_one_bad_document_does_not_keep_the_others_back(reshape: Run, live: Live
         ["submit", "-f", "/nowhere/jobs.json"],
         ["submit", "-f", "-", "--", "x"],
         ["submit", "--iterations", "0", "--", "x"],
+        ["submit", "--name", "a", "--", "x"],
         ["reshape", "a"],
         ["reshape", "a", "--gpus", "0"],
         ["reshape", "a", "--gpus", "2", "--auto"],
@@ -156,7 +186,8 @@ def test_explain_shows_every_candidate_with_its_makespan(reshape: Run, live: Liv
     live.facade.stored_decisions = [DECISION]
     shown = reshape("explain", "b").out
     assert shown == reshape("explain", "b-v1").out
-    for part in ("start job b on 2 GPUs, job a keeps 2", DECISION["sentence"], "80.0 s", "70.5 s", "ends later"):
+    unchanged = "If nothing changed, the jobs that already run would be done in 80.0 s."
+    for part in ("start job b on 2 GPUs, job a keeps 2", DECISION["sentence"], unchanged, "70.5 s", "ends later"):
         assert part in shown
     chosen = next(line for line in shown.splitlines() if "->" in line)
     assert "60.0 s ~" in chosen
@@ -187,8 +218,10 @@ def test_an_unknown_job_ends_with_1_and_a_sentence(reshape: Run, arguments: list
     assert (done.code, done.out, done.err) == (1, "", "There is no job 'x'; `reshape jobs -a` lists all.\n")
 
 
-def test_a_refusal_shows_every_problem_once(reshape: Run) -> None:
-    done = reshape("submit", "--name", "../x", "--", "x")
+def test_a_refusal_shows_every_problem_once(reshape: Run, tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text('{"job_id": "../x", "command": "x"}')
+    done = reshape("submit", "-f", str(file))
     assert done.code == 1
     assert done.err.count("optional_num_gpus is missing") == 1
     assert "letters, digits" in done.err
@@ -269,7 +302,7 @@ def test_profiles_go_out_and_come_back_the_same(reshape: Run, live: Live, tmp_pa
     live.facade.tables["speed_profiles"] = []
     file = tmp_path / "rows.json"
     file.write_text(exported.out)
-    assert reshape("profile", "import", "speed_profiles", str(file)).out == "2 rows were added to speed_profiles.\n"
+    assert reshape("profile", "import", "speed_profiles", str(file)).out == "2 rows imported into speed_profiles.\n"
     assert live.facade.tables["speed_profiles"] == rows
     shown = reshape("profile", "show", "speed_profiles").out.splitlines()
     assert shown[0].split() == ["JOB_TYPE", "GPU_TYPE", "NUM_GPUS", "SECONDS"]
@@ -295,6 +328,21 @@ def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: p
             assert got == {**expected, "host": "127.0.0.1", "policy": "sidecar"}
         else:
             assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x"), "short": True}
+
+
+def test_the_store_may_be_named_by_a_variable_so_that_a_password_is_no_argument(
+    reshape: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: dict[str, Any] = {}
+    module = ModuleType("reshape.up")
+    module.run = got.update  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "reshape.up", module)
+    monkeypatch.setenv("RESHAPE_STORE", "mongodb://me:secret@db/reshape")
+    assert reshape("up").code == 0
+    assert got["store"] == "mongodb://me:secret@db/reshape"
+    help_text = reshape("up", "--help").out
+    assert "RESHAPE_STORE" in help_text
+    assert "secret" not in help_text
 
 
 def test_a_refusal_from_our_own_process_is_a_sentence_too(reshape: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -44,6 +45,29 @@ def test_anything_else_is_refused_with_a_sentence(raw: bytes, sentence: str) -> 
     with pytest.raises(click.ClickException, match=sentence) as refusal:
         documents.read(raw)
     assert "\n" not in refusal.value.message
+
+
+def test_a_relative_code_is_meant_beside_the_file_or_else_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, current = tmp_path / "beside", tmp_path / "current"
+    for folder in (beside / "both", current / "both", current / "here"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(current)
+
+    def meant(code: str) -> str:
+        return str(documents.with_full_code({"code": code}, Path("../beside"))["code"])
+
+    assert meant(".") == str(beside)
+    assert meant("both") == str(beside / "both")
+    assert meant("../current/here") == str(current / "here")
+    assert meant("here") == str(current / "here")
+    assert meant("nowhere") == str(current / "nowhere"), "the launch will say that it is not there"
+
+
+@pytest.mark.parametrize("doc", [{}, {"code": None}, {"code": 3}, {"code": "/full"}])
+def test_a_code_that_is_no_relative_path_stays_as_it_is(doc: dict[str, object]) -> None:
+    assert documents.with_full_code(doc, Path("elsewhere")) == doc
 
 
 def test_without_pyyaml_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

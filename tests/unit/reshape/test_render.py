@@ -65,5 +65,29 @@ def test_progress_says_what_is_known() -> None:
     assert render.progress({}) == "-"
 
 
+def test_a_long_name_of_a_value_is_kept_apart_from_it() -> None:
+    assert "val_accuracy: 0.92" in render.job({"value_name": "val_accuracy", "value": 0.92})
+
+
+def test_a_message_that_only_repeats_the_state_is_left_out() -> None:
+    done = {"job_id": "a", "state": "completed", "message": "completed"}
+    assert render.job(done).count("completed") == render.jobs([done]).count("completed") == 1
+    assert "waits" in render.job({**done, "message": "waits"})
+
+
+def test_only_gpus_that_are_there_are_called_emulated() -> None:
+    assert "gpus:        0\n" in render.job({"num_gpus": 0, "emulated": True, "node": "local"})
+    assert "gpus:        2 (emulated)\n" in render.job({"num_gpus": 2, "emulated": True, "node": "local"})
+
+
+def test_nothing_is_said_about_an_unchanged_world_without_a_running_job() -> None:
+    assert "nothing changed" not in render.decision({"sentence": "a starts.", "unchanged_makespan_s": 0.0})
+
+
+def test_numbers_of_profiles_are_rounded_for_people() -> None:
+    row = render.profiles([{"job_type": "t", "num_gpus": 16, "seconds": 0.123456789, "iterations": 12_345_678}])
+    assert row.split("\n")[1].split() == ["t", "16", "0.123457", "12345678"]
+
+
 def test_an_empty_profile_table_says_so() -> None:
     assert render.profiles([]) == "No rows."
