@@ -47,6 +47,18 @@ class Books:
     def job(self, job_id: str) -> JobRecord | None:
         return self._jobs.get(job_id)
 
+    def find(self, job_id: str) -> JobRecord | None:
+        """A job by its id, ended ones and those not let in included; of several the one that was let in."""
+        known = self.job(job_id)
+        if known is not None:
+            return known
+        whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
+        found: list[JobRecord] = []
+        for raw in (job_id, *whole):
+            found += [JobRecord(doc) for doc in self.store.list("jobs", {"job_id": raw})]
+            found += [JobRecord(doc) for doc in [self.store.get("jobs", raw)] if doc is not None]
+        return min(found, key=lambda j: not j.accepted, default=None)
+
     def refresh(self) -> list[JobRecord]:
         """Read the store again. Returns documents that intake has not let in (yet).
 
@@ -97,10 +109,7 @@ class Books:
             doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("gpus", gpu.doc["_id"], last_op, error)
-        record = GpuRecord(doc)
-        with self._lock:
-            self._gpus[record.id] = record
-        return record
+        return self._keep_gpu(GpuRecord(doc))
 
     def _name(self, op: str) -> str:
         """Different for every write, so that a write whose reply was lost can be recognised."""
@@ -111,12 +120,10 @@ class Books:
         doc = self.store.get(table, key)
         if doc is not None and doc.get("last_op") == last_op:
             return doc
-        with self._lock:
-            if doc is not None and table == "jobs":
-                record = JobRecord(doc)
-                self._jobs[record.id] = record
-            elif doc is not None:
-                self._gpus[str(doc["_id"])] = GpuRecord(doc)
+        if doc is not None and table == "jobs":
+            self._keep_job(JobRecord(doc))
+        elif doc is not None:
+            self._keep_gpu(GpuRecord(doc))
         raise error
 
     def _keep_job(self, job: JobRecord) -> JobRecord:
@@ -125,13 +132,20 @@ class Books:
                 self._jobs.pop(job.id, None)
                 self._closed.add(job.id)
                 self._deleted.discard(job.id)
-            else:
-                self._jobs[job.id] = job
+            elif job.uid:  # not one that intake has yet to let in
+                self._jobs[job.id] = self._newer(self._jobs.get(job.id), job)
         return job
+
+    def _keep_gpu(self, gpu: GpuRecord) -> GpuRecord:
+        with self._lock:
+            self._gpus[gpu.id] = self._newer_gpu(self._gpus.get(gpu.id), gpu)
+        return gpu
 
     def admit(self, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
         """Let a new document in, or mark what is wrong with it."""
-        doc = self.store.update("jobs", job.key, {"version": job.doc.get("version")}, changes)
+        version = job.doc.get("version")
+        comparable = version is None or isinstance(version, int | str)  # else it is marked as wrong, whatever it is now
+        doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
         return self._keep_job(record) if record.doc.get("closed") is False else record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -44,8 +45,8 @@ class Config:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
-                raise ValueError(f"{field.name} must be greater than 0, not {value!r}")
+            if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value < math.inf:
+                raise ValueError(f"{field.name} must be a number greater than 0, not {value!r}")
         if self.reshape_by not in ("sidecar", "relaunch"):
             raise ValueError(f"reshape_by must be `sidecar` or `relaunch`, not {self.reshape_by!r}")
         if self.lease_s <= self.grace_s:
@@ -67,7 +68,11 @@ def from_environment(kind: type[T], environment: Mapping[str, str], prefix: str 
         name = prefix + field.name.upper()
         if name in environment and field.name not in given:
             values[field.name] = _parse(name, environment[name], type(field.default))
-    return kind(**values, **given)
+    try:
+        return kind(**values, **given)
+    except ValueError as error:
+        named, _, rest = str(error).partition(" ")
+        raise ValueError(f"{prefix}{named.upper()} {rest}" if named in values else str(error)) from None
 
 
 def _parse(name: str, text: str, kind: type) -> object:

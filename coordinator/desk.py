@@ -11,7 +11,7 @@ from coordinator import views
 from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.core.records import GpuRecord, JobRecord
-from coordinator.errors import Conflict, Fatal, Rejected
+from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.listening import Listening
 from coordinator.ports import Doc
 from coordinator.service import Coordinator
@@ -20,6 +20,8 @@ from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
 View = dict[str, Any]
 
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
+INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
+CANCEL_TRIES = 20
 
 
 class Desk:
@@ -33,11 +35,11 @@ class Desk:
 
     def submit(self, doc: View) -> View:
         """Insert a job document, as anybody with access to the store could."""
-        doc = {"state": s.SUBMITTED, **doc}
+        doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in INTAKE_ONLY}}
         found = intake.problems(doc)
         if found:
-            raise Rejected("the job was not accepted: " + "; ".join(found), problems=tuple(found))
-        if "job_id" not in doc:
+            raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
+        if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         if self._find(str(doc["job_id"])) is not None:
             raise Rejected(intake.taken(doc["job_id"]), 409)
@@ -61,29 +63,29 @@ class Desk:
         return self._view(self._get(job_id))
 
     def cancel(self, job_id: str) -> View:
-        job = self._get(job_id)
-        if job.state in s.ENDED:
-            return self._view(job)
-        changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
-        for _ in range(5):
+        for _ in range(CANCEL_TRIES):
+            job = self._get(job_id)
+            if job.state in s.ENDED:
+                return self._view(job)
+            changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
             try:
-                job = self._c.books.write_job(self._get(job_id), changes, "cancel")
-                break
-            except Conflict:
+                job = self._c.books.write_job(job, changes, "cancel")
+            except Conflict:  # it may even have been let in meanwhile: look again before writing
                 continue
-        self._c.queue.add(job.id)
-        self._c.look()
-        return self._view(job)
+            self._c.queue.add(job.id)
+            self._c.look()
+            return self._view(job)
+        raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
 
     def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
         """An operator's wish; it becomes a decision like any other."""
         job = self._get(job_id)
         if job.state in s.ENDED or not job.accepted:
-            raise Rejected(f"job {job_id} is {job.state}: nothing to change", 409)
+            raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
         if signal is not None:
             return self._signal(job, signal)
         if gpus is not None and gpus not in job.optional:
-            raise Rejected(f"job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}")
+            raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
         decision_id = f"{job.id}-w{job.doc.get('version')}"
         asked = f"an operator asked for {gpus} GPUs" if gpus else "an operator gave the GPU count back to the scheduler"
         self._note(decision_id, job, "wish", asked)
@@ -94,9 +96,11 @@ class Desk:
     def _signal(self, job: JobRecord, signal: str) -> View:
         beat = self._c.reports.of(job)
         if signal != "checkpoint":
-            raise Rejected(f"the signals are `checkpoint` (save and go on), not {signal!r}; to end a job, cancel it")
+            raise Rejected(
+                f"The signal must be `checkpoint` (save and go on), not {signal!r}; to end a job, cancel it."
+            )
         if beat is None or beat.shim.trainer != "running":
-            raise Rejected(f"job {job.id} is not training now", 409)
+            raise Rejected(f"Job {job.id} is not training now; try again once it runs.", 409)
         decision_id = f"{job.id}-s{beat.seq}"
         key = launch_key(self._c.master_key, job.uid, job.launch)
         call = CheckpointCall(
@@ -130,7 +134,7 @@ class Desk:
     def _get(self, job_id: str) -> JobRecord:
         job = self._find(job_id)
         if job is None:
-            raise Rejected(f"there is no job {job_id!r}", 404)
+            raise Rejected(f"There is no job {job_id!r}.", 404)
         return job
 
     def _view(self, job: JobRecord) -> View:
@@ -171,7 +175,7 @@ class Desk:
     def decision(self, decision_id: str) -> View:
         doc = self._c.store.get("decisions", decision_id)
         if doc is None:
-            raise Rejected(f"there is no decision {decision_id!r}", 404)
+            raise Rejected(f"There is no decision {decision_id!r}.", 404)
         return _decision_view(doc)
 
     def events_after(self, seq: int, limit: int) -> list[View]:
@@ -188,11 +192,12 @@ class Desk:
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
         """All or none. A row's key is made from what it describes, so importing again replaces."""
-        keyed = [_profile_row(_table(table), row, number) for number, row in enumerate(rows, 1)]
+        table = _table(table)
+        keyed = [_profile_row(row, number) for number, row in enumerate(rows, 1)]
         arguments: dict[str, list[View]] = {t: [] for t in PROFILE_TABLES} | {table: keyed}
         bad = Profiles.from_rows(arguments["speed_profiles"], arguments["overheads"], arguments["accuracy_profiles"])
         if bad.problems:
-            raise Rejected("no row was imported: " + "; ".join(bad.problems[:5]), problems=bad.problems[:50])
+            raise Rejected("No row was imported: " + "; ".join(bad.problems[:5]) + ".", problems=bad.problems[:50])
         for row in keyed:
             self._c.store.put(table, row)
         self._c.look()
@@ -218,13 +223,13 @@ class Desk:
 
 def _table(name: str) -> str:
     if name not in PROFILE_TABLES:
-        raise Rejected(f"there is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}", 404)
+        raise Rejected(f"There is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}.", 404)
     return name
 
 
-def _profile_row(table: str, row: View, number: int) -> View:
+def _profile_row(row: View, number: int) -> View:
     if not isinstance(row, dict):
-        raise Rejected(f"row {number} is not an object")
+        raise Rejected(f"Row {number} is not an object.")
     parts = [row.get(f) for f in ("job_type", "gpu_type", "num_gpus", "iterations") if f in row]
     row = {**row, "origin": row.get("origin") or "imported"}
     return {**row, "_id": "|".join(map(str, [*parts, row["origin"]]))}

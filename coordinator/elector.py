@@ -21,7 +21,7 @@ TERM = "coordinator"
 class Holder:
     """A process, named so that another one can tell whether it still lives."""
 
-    machine: str  # boot id of the machine
+    machine: str  # boot id of the machine, and which of its spaces of process numbers (a container has its own)
     pid: int
     started: str  # clock ticks after boot at which the process began
 
@@ -29,7 +29,10 @@ class Holder:
     def of_process(cls, pid: int) -> Holder:
         """Raises OSError if there is no such process."""
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return cls(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), pid, stat[19])
+        if stat[0] in "ZX":
+            raise ProcessLookupError(f"process {pid} has ended")
+        boot, space = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), Path("/proc/self/ns/pid").readlink()
+        return cls(f"{boot} {space}", pid, stat[19])
 
     def as_doc(self) -> Doc:
         return {"machine": self.machine, "pid": self.pid, "started": self.started}
@@ -40,7 +43,6 @@ class Elector:
 
     def __init__(self, store: Store, clock: Clock, term_s: float, me: Holder) -> None:
         self._store, self._clock, self._term_s, self._me = store, clock, term_s, me
-        self._version: int | None = None
         self._seen: tuple[object, float] = (None, 0.0)
         self._renewed_at = float("-inf")
 

@@ -18,16 +18,20 @@ class HeartbeatBatches:
 
     def __init__(self, store: Store, reports: Reports, books: Books, clock: Clock) -> None:
         self._store, self._reports, self._books, self._clock = store, reports, books, clock
-        self._written: list[list[Doc]] = []
-        self.stored: dict[str, Doc] = {
-            str(row["job_id"]): row for batch in store.list(TABLE) for row in batch.get("rows", ())
-        }
+        batches = {batch["_id"]: batch["rows"] for batch in store.list(TABLE)}
+        self._written: list[list[Doc]] = [batches.get(f"batch-{n}", []) for n in range(len(batches))]
+        self.stored: dict[str, Doc] = {str(row["job_id"]): row for rows in self._written for row in rows}
 
     def flush(self) -> None:
-        """One round trip per 1,000 jobs that report; none where nothing is new."""
+        """One round trip per 1,000 jobs that report; none where nothing is new.
+
+        The row of a job that has not reported to this process yet stays.
+        """
         beats, wall = self._reports.all(), self._clock.wall()
         rows = [
-            heartbeat_row(job, beats[job_id], wall) for job_id, job in self._books.jobs().items() if job_id in beats
+            heartbeat_row(job, beats[job_id], wall) if job_id in beats else self.stored[job_id]
+            for job_id, job in self._books.jobs().items()
+            if job_id in beats or job_id in self.stored
         ]
         batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
         for number in range(max(len(batches), len(self._written))):

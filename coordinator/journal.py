@@ -35,14 +35,14 @@ class Journal:
     def append(self, event: Mapping[str, Any]) -> int:
         """Number an event, tell the listeners, keep it for the next `flush`."""
         with self._lock:
-            self._last += 1
-            doc = {"_id": self._last, "at": self._clock.wall(), "by": self._me, **event}
+            self._last = number = self._last + 1
+            doc = {"_id": number, "at": self._clock.wall(), "by": self._me, **event}
             self._newest.append(doc)
             self._unwritten.append(doc)
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
-        return self._last
+        return number
 
     def flush(self) -> None:
         """Write what is new, in one round trip. What could not be written stays for the next time."""
@@ -63,10 +63,12 @@ class Journal:
         last = self._store.last_event()
         self._written({e["_id"] for e in batch if stored.get(e["_id"], {}).get("by") == self._me})
         with self._lock:
-            self._last = max(self._last, last)
-            for event in self._unwritten:
-                self._last += 1
-                event["_id"] = self._last
+            first = max(self._last, last) + 1
+            renumbered = [{**event, "_id": number} for number, event in enumerate(self._unwritten, first)]
+            self._last = first + len(renumbered) - 1
+            self._unwritten.clear()
+            self._unwritten.extend(renumbered)
+            self._newest = deque(renumbered, maxlen=KEPT)  # what the others wrote between is in the store only
 
     def _written(self, numbers: set[int]) -> None:
         with self._lock:

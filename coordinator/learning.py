@@ -9,10 +9,11 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from adaptive_scheduler.profiles import MEASURED, Profiles
+from adaptive_scheduler.profiles import LARGEST, MEASURED, Profiles
 from coordinator.ports import Doc, Store
 
 LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
+SPEED_SHARE = 0.1  # weight of the newest speed: jobs of one type differ a little from each other
 NEW_SHARE = 0.5  # weight of the newest overhead against what was known
 OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
 
@@ -24,13 +25,18 @@ class Learner:
         self._store = store
         self._lock = threading.Lock()
         self._rows: dict[tuple[str, str], Doc] = {}  # (table, _id) -> the row as last written or about to be
+        self._speeds: dict[tuple[str, str], float] = {}  # the running mean behind each row
         self._changed: set[tuple[str, str]] = set()
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
-        """One job of this type takes `seconds` per iteration on so many GPUs."""
+        """One job of this type takes `seconds` per iteration on so many GPUs; what cannot be true is not learned."""
+        if not 0 < seconds <= LARGEST:
+            return
         key = ("speed_profiles", f"{job_type}|{gpu_type}|{num_gpus}|{MEASURED}")
         with self._lock:
             old = self._rows.get(key)
+            mean = self._speeds.get(key, seconds)
+            seconds = self._speeds[key] = mean + SPEED_SHARE * (seconds - mean)
             if old is not None and abs(old["seconds_per_iteration"] / seconds - 1) < LEAST_CHANGE:
                 return
             self._rows[key] = {
@@ -46,7 +52,7 @@ class Learner:
     def overheads(self, job_type: str, profiles: Profiles, **measured: float | None) -> None:
         """Some of the five overheads of a type, in seconds; the others stay as they are known."""
         key = ("overheads", f"{job_type}|{MEASURED}")
-        found = {k: v for k, v in measured.items() if v is not None and v >= 0}
+        found = {k: v for k, v in measured.items() if v is not None and 0 <= v <= LARGEST}
         if not found:
             return
         with self._lock:

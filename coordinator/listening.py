@@ -23,15 +23,16 @@ class Listening:
 
     def __init__(self, coordinator: Coordinator, wish: Callable[[str, int | None, str | None], dict[str, Any]]) -> None:
         self._c, self._wish = coordinator, wish
+        self._wish_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """Take a heartbeat; the reply renews the lease, or says that the launch is known no more."""
         job, key = self._authenticate(job_id, launch, "/v1/heartbeats", raw, signature)
         beat = _decode(raw, Heartbeat)
         if beat.job_id != job_id or beat.launch != launch:
-            raise Rejected("the heartbeat is for another job or launch than its headers say")
+            raise Rejected("The heartbeat is for another job or launch than its headers say.")
         if not self._c.elector.leads:
-            raise Transient("this coordinator does not act now")
+            raise Transient("This coordinator does not act now.")
         known = launch == job.launch and job.state in s.LAUNCHED
         if launch == job.launch:
             self._take(job, beat)
@@ -58,15 +59,18 @@ class Listening:
         _, key = self._authenticate(job_id, launch, "/v1/wishes", raw, signature)
         wish = _decode(raw, Wish)
         if wish.job_id != job_id:
-            raise Rejected("the wish is for another job than its headers say")
+            raise Rejected("The wish is for another job than its headers say.")
+        if wish.seq <= self._wish_seq.get((job_id, launch), -1):
+            raise Rejected("This wish was made before; make it again.", 409)
+        self._wish_seq[job_id, launch] = wish.seq
         answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
 
     def _authenticate(self, job_id: str, launch: int, path: str, raw: bytes, signature: str) -> tuple[JobRecord, bytes]:
-        job = self._c.books.job(job_id)
+        job = self._c.books.find(job_id)  # a closed one, too: its sidecar is told to end
         key = launch_key(self._c.master_key, job.uid if job else "", launch)
         if not signed(key, "POST", path, raw, signature) or job is None:
-            raise Unauthorized("not a call of a known job")
+            raise Unauthorized("Not a call of a known job.")
         return job, key
 
 
@@ -74,4 +78,4 @@ def _decode(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Rejected(f"the message cannot be read: {error}") from None
+        raise Rejected(f"The message cannot be read: {error}.") from None

@@ -8,6 +8,7 @@ dropped: the next turn decides again.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,6 +30,9 @@ from coordinator.reports import Reports
 
 log = logging.getLogger(__name__)
 
+NUMBERS = re.compile(r"[0-9][0-9.]*")
+HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
+
 Told = Callable[[JobRecord, dict[str, Any]], None]
 
 
@@ -43,7 +47,7 @@ class Loop:
         self.profiles = Profiles()
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
         self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
-        self._held: dict[str, str] = {}  # the last reason given to each job that has to wait
+        self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
     def tick(self, read: bool = True) -> None:
         """One turn of the loop. Errors of the store pass through.
@@ -97,7 +101,8 @@ class Loop:
         Nobody renews such a job's lease, so after waiting it out nothing of it can be training.
         """
         jobs, now = self.books.jobs(), self.clock.now()
-        strays = {g.id: g for g in self.books.gpus().values() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
+        ours = [g for g in self.books.gpus().values() if "generation" in g.doc]  # we booked it, not somebody by hand
+        strays = {g.id: g for g in ours if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
         self._strays = {g: self._strays.get(g, now) for g in strays}
         for gpu_id, since in self._strays.items():
             gpu = strays[gpu_id]
@@ -179,18 +184,21 @@ class Loop:
         return {g for job in self.books.jobs().values() if job.operation for g in job.operation.to}
 
     def _hold(self, job: JobRecord, decision: Hold) -> None:
-        sentence = decision.explanation.sentence
-        if self._held.get(job.id) == sentence:
+        sentence, now = decision.explanation.sentence, self.clock.now()
+        reason = (decision.explanation.algorithm, NUMBERS.sub("#", sentence))
+        before, at = self._held.get(job.id, (None, -HOLD_S))
+        if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
             return
         self._store(job, decision, 0.0)
         record = self.books.write_job(job, {"message": sentence}, "hold")
-        self._held[job.id] = sentence
+        self._held[job.id] = (reason, now)
         self._told(record, {"type": "waits", "sentence": sentence})
 
     def _store(self, job: JobRecord, decision: Decision, took: float) -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
         asked = job.doc.get("wish_id") if decision.explanation.algorithm == "operator" else None
-        decision_id = str(asked or f"{job.id}-v{job.doc.get('version')}")
+        name = "waits" if isinstance(decision, Hold) else f"v{job.doc.get('version')}"  # one reason to wait per job
+        decision_id = str(asked or f"{job.id}-{name}")
         self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
         return decision_id
 

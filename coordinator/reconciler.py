@@ -112,7 +112,10 @@ class Reconciler:
         had_come_up = not coming or job.doc.get("up") == job.launch or self.reports.of(job) is not None
         if not (had_come_up or removed) or (not removed and self.reports.fresh(job)):
             return False
-        return self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
+        if self.platform.gone(job.doc):
+            return True
+        was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
+        return was_up and self.reports.silent_s(job) > self.config.wait_out_s
 
     def _perform(self, world: World, step: Step) -> None:
         job = world.job
@@ -144,7 +147,7 @@ class Reconciler:
         if seen is None:
             return
         sent_at = self.clock.now()
-        self.reports.learn(job, self._call(job, seen.url, step))
+        self.reports.learn(job, self._call(job, seen.url, step), sent_at)
         self._tell(job, {"type": f"{step.name} sent", "generation": step.generation, "sent_at": sent_at})
 
     def _call(self, job: JobRecord, url: str, step: Stop | Start) -> ShimStatus:

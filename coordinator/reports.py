@@ -33,10 +33,13 @@ class Reports:
             self._newest[job.id] = (beat, self._clock.now())
         return old is None or _news(old[0], beat)
 
-    def learn(self, job: JobRecord, status: ShimStatus) -> None:
-        """A command was answered: its status is newer than the last heartbeat's."""
+    def learn(self, job: JobRecord, status: ShimStatus, sent_at: float) -> None:
+        """A command sent at `sent_at` was answered: newer than any heartbeat that does not know of it."""
         with self._lock:
-            if (old := self._newest.get(job.id)) is not None:
+            if (old := self._newest.get(job.id)) is None:
+                return
+            overtaken = old[1] > sent_at and old[0].shim.command_id == status.command_id
+            if not overtaken:
                 self._newest[job.id] = (msgspec.structs.replace(old[0], shim=status), old[1])
 
     def of(self, job: JobRecord) -> Heartbeat | None:
@@ -64,11 +67,13 @@ class Reports:
 
 
 def _older(new: Heartbeat, old: Heartbeat) -> bool:
-    """A late or repeated heartbeat of the same sidecar, or one of an earlier launch."""
+    """A late or repeated heartbeat, of this sidecar or an earlier one, or one of an earlier launch.
+
+    `seq` begins at the machine's uptime in milliseconds, so it grows over restarts of the sidecar.
+    """
     if new.launch != old.launch:
         return new.launch < old.launch
-    repeated = new.sidecar_pid == old.sidecar_pid and new.seq <= old.seq
-    return repeated or new.shim.generation < old.shim.generation
+    return new.seq <= old.seq or new.shim.generation < old.shim.generation
 
 
 def _news(old: Heartbeat, new: Heartbeat) -> bool:

@@ -51,6 +51,7 @@ def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
             "worker_id": None, "held_by": None, "version": 1,
         }  # fmt: skip
         _insert(store, "gpus", doc)
+        _bring_back(store, gpu.gpu_id)
     present = {gpu.gpu_id for gpu in gpus}
     for doc in store.list("gpus", {"node": node}):
         if doc["_id"] not in present:
@@ -60,9 +61,17 @@ def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
 def _retire(store: Store, doc: Doc) -> None:
     """An unused one is forgotten; a used one is faulty until its job lets go of it."""
     try:
-        store.delete("gpus", doc["_id"], {"state": s.IDLE})
+        store.delete("gpus", doc["_id"], {"job_id": None, "held_by": None})
     except Conflict:
-        store.update("gpus", doc["_id"], {"version": doc.get("version")}, {"state": s.FAULTY})
+        store.update("gpus", doc["_id"], {"version": doc.get("version")}, {"state": s.FAULTY, "retired": True})
+
+
+def _bring_back(store: Store, gpu_id: str) -> None:
+    """One that had been retired while in use is there again."""
+    doc = store.get("gpus", gpu_id)
+    if doc is not None and doc.get("retired"):
+        state = s.IDLE if doc.get("job_id") is None else s.IN_USE
+        store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": state, "retired": False})
 
 
 def _insert(store: Store, table: str, doc: Doc) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from adaptive_scheduler.settings import Settings
 from coordinator.books import Books
-from coordinator.config import Config
+from coordinator.config import CLOCK_DRIFT, Config
 from coordinator.core.records import JobRecord
 from coordinator.elector import Elector
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 RECONCILERS = 4
 FLUSH_S = 0.5
+LEAVE_S = 1.0  # the longest that leaving may wait for a look at the store
 
 
 class Coordinator:
@@ -90,16 +91,25 @@ class Coordinator:
 
     def start(self) -> None:
         """Begin to act. `Rejected` if another coordinator acts on this store."""
-        if not self.elector.try_to_lead():
-            raise Rejected(
-                f"Another coordinator ({self.elector.holder()}) acts on this store; stop it first, "
-                f"or wait {self.config.term_s:.0f} s if it is already gone."
-            )
+        self._take_the_term()
         bodies = [self._loop, self._flusher, self._watcher, *[self._consumer] * RECONCILERS]
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
             thread.start()
             self._threads.append(thread)
+
+    def _take_the_term(self) -> None:
+        """Who led before may be gone without a word: that shows once its term has run out."""
+        patience_s = self.config.term_s * (1 + CLOCK_DRIFT) + 1
+        began, told = self.clock.now(), False
+        while not self.elector.try_to_lead():
+            holder = self.elector.holder()
+            if self.clock.now() - began > patience_s:
+                raise Rejected(f"Another coordinator ({holder}) acts on this store; stop it first.")
+            if not told:
+                log.warning("Another coordinator (%s) acted on this store; waiting up to %.0f s.", holder, patience_s)
+                told = True
+            self._stopping.wait(0.2)
 
     def stop(self) -> None:
         """Finish what is being done and let a successor begin. Stops no training."""
@@ -186,7 +196,7 @@ class Coordinator:
     def _watcher(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self.store.wait(self.config.poll_s):
+                if self.store.wait(min(self.config.poll_s, LEAVE_S)):
                     self.look()
             except ReshapeError:
                 self._stopping.wait(1.0)

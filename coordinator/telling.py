@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from adaptive_scheduler.profiles import Profiles
-from coordinator import stages
+from coordinator.core import stages
 from coordinator.core.records import GpuRecord, JobRecord, Operation
+from coordinator.core.stages import Marks
 from coordinator.journal import Journal
 from coordinator.learning import Learner
 from coordinator.loop import Loop
 from coordinator.metrics import Metrics
 from coordinator.ports import Clock
 from coordinator.reports import Reports
-from coordinator.stages import Marks
 from coordinator.workqueue import WorkQueue
 
 WAKES_THE_LOOP = frozenset(

@@ -7,6 +7,7 @@ take keys with `next` and give them back with `done`. Delays are on a clock that
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 import time
 
@@ -22,6 +23,7 @@ class WorkQueue:
         self._working: set[str] = set()
         self._again: set[str] = set()
         self._later: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}  # the one entry of `_later` that counts for each key
         self._failures: dict[str, int] = {}
         self._closed = False
 
@@ -29,12 +31,18 @@ class WorkQueue:
         """Look at `key` soon, or in `delay_s` seconds at the latest."""
         with self._changed:
             if delay_s > 0:
-                heapq.heappush(self._later, (time.monotonic() + delay_s, key))
+                self._add_later(time.monotonic() + delay_s, key)
             elif key in self._working:
                 self._again.add(key)
             else:
                 self._ready[key] = None
             self._changed.notify()
+
+    def _add_later(self, due: float, key: str) -> None:
+        """Only the earliest counts: else each look that asks for the next one would begin a chain of its own."""
+        if due < self._due.get(key, math.inf):
+            self._due[key] = due
+            heapq.heappush(self._later, (due, key))
 
     def retry(self, key: str) -> float:
         """Look at `key` again after a pause that doubles with each failure in a row; returns it."""
@@ -80,7 +88,10 @@ class WorkQueue:
         """Move due keys to the ready ones; seconds until the next is due."""
         now = time.monotonic()
         while self._later and self._later[0][0] <= now:
-            _, key = heapq.heappop(self._later)
+            due, key = heapq.heappop(self._later)
+            if self._due.get(key) != due:
+                continue
+            del self._due[key]
             if key in self._working:
                 self._again.add(key)
             else:

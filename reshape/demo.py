@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,7 @@ STAGES = ("decide", "newcomer ready", "signal", "checkpoint", "exit", "spawn", "
 
 def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | None, short: bool) -> int:
     """0 if both jobs completed, one reshape went down and one up, and no GPU had two users."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends the demo ends its jobs, too
     say = _Teller(quiet=as_json)
     plan = PLANS[_trainer(trainer, say), short]
     folder = _folder(out)
@@ -122,7 +124,7 @@ def _trainer(wanted: str | None, say: _Teller) -> str:
         return "keras"
     if wanted == "keras":
         raise click.ClickException(
-            "TensorFlow is not installed: pip install 'volcano-reshape[tensorflow]', or --trainer numpy"
+            "TensorFlow is not installed: pip install 'volcano-reshape[tensorflow]', or --trainer numpy."
         )
     say.heading("TensorFlow is not installed: the demo trains with NumPy")
     return "numpy"
@@ -136,18 +138,17 @@ def _folder(out: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="run-", dir=parent))
     except OSError as error:
         raise click.ClickException(
-            f"cannot write to {parent}: {error.strerror}; choose another folder with --out"
+            f"Cannot write to {parent}: {error.strerror}; choose another folder with --out."
         ) from None
 
 
 def _draw(run: Run, folder: Path) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    from reshape.plots import gantt, gpu_bars
+    from reshape.plots import gantt, gpu_bars, marks
 
-    return gantt(
-        gpu_bars(run.events, run.began), folder / "gantt", f"Two trainings share 4 emulated GPUs ({run.policy})"
-    )
+    bars, notes = gpu_bars(run.events, run.began), marks(run.events, run.began)
+    return gantt(bars, folder / "gantt", "Two trainings share 4 emulated GPUs", notes)
 
 
 class _Teller:

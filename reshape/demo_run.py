@@ -65,8 +65,8 @@ class Plan:
 PLANS = {
     ("numpy", False): Plan("numpy", 900, 400, 10.0, 240.0),
     ("numpy", True): Plan("numpy", 420, 130, 3.0, 150.0),
-    ("keras", False): Plan("keras", 1250, 425, 3.0, 400.0),
-    ("keras", True): Plan("keras", 1250, 425, 3.0, 400.0),
+    ("keras", False): Plan("keras", 1150, 250, 2.0, 400.0),
+    ("keras", True): Plan("keras", 1150, 250, 2.0, 400.0),
 }
 
 ENVIRONMENT = {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")  # Okabe-Ito
+
+
+LETTER = 0.0085  # width of a letter of a note, as a share of the whole time shown
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,35 @@ def _stops(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
     return stops
 
 
-def gantt(bars: list[Bar], path: Path, title: str) -> list[Path]:
-    """Draw GPUs over time to `path`.svg and `path`.png; returns both."""
+def marks(events: Iterable[Mapping[str, Any]], zero: float) -> list[tuple[float, str]]:
+    """(seconds, words) of what happened to whole jobs: arrivals, reshapes, ends."""
+    found = []
+    for event in events:
+        kind, job = event["type"], event.get("job_id")
+        if kind == "submitted":
+            found.append((float(event["at"]) - zero, f"job {job} arrives"))
+        elif kind == "reshaped":
+            gap = f", {event['gap_s']:.1f} s gap" if event.get("gap_s") is not None else ""
+            found.append((float(event["at"]) - zero, f"job {job} {event['direction']}{gap}"))
+        elif kind == "completed":
+            found.append((float(event["at"]) - zero, f"job {job} done"))
+    return found
+
+
+def _levels(notes: Sequence[tuple[float, str]], span: float) -> list[tuple[float, str, int]]:
+    """Each note with a height at which it covers no earlier one."""
+    ends: list[float] = []
+    placed = []
+    for at, words in sorted(notes):
+        level = next((i for i, end in enumerate(ends) if end <= at), len(ends))
+        ends[level:level] = [0.0] if level == len(ends) else []
+        ends[level] = at + span * LETTER * (len(words) + 2)
+        placed.append((at, words, level))
+    return placed
+
+
+def gantt(bars: list[Bar], path: Path, title: str, notes: Sequence[tuple[float, str]] = ()) -> list[Path]:
+    """Draw GPUs over time to `path`.svg and `path`.png, with `notes` above; returns both."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -69,7 +99,7 @@ def gantt(bars: list[Bar], path: Path, title: str) -> list[Path]:
     gpus = sorted({bar.gpu for bar in bars}, reverse=True)
     jobs = sorted({bar.job for bar in bars})
     colour = {job: COLOURS[i % len(COLOURS)] for i, job in enumerate(jobs)}
-    figure = Figure(figsize=(10, 1.2 + 0.5 * len(gpus)), layout="constrained")
+    figure = Figure(figsize=(10, (2.4 if notes else 1.2) + 0.5 * len(gpus)), layout="constrained")
     axes = figure.add_subplot()
     for bar in sorted(bars, key=lambda b: b.kind == "stopped"):
         style: dict[str, Any] = {"color": colour[bar.job]}
@@ -79,13 +109,16 @@ def gantt(bars: list[Bar], path: Path, title: str) -> list[Path]:
             style = {"color": "white", "alpha": 0.75}
         axes.barh(gpus.index(bar.gpu), bar.end - bar.begin, left=bar.begin, height=0.8, **style)
     axes.set_yticks(range(len(gpus)), gpus)
+    for at, words, level in _levels(notes, max((bar.end for bar in bars), default=1.0)):
+        axes.axvline(at, color="black", linewidth=0.8, linestyle=":")
+        axes.text(at, len(gpus) - 0.38 + 0.4 * level, f" {words}", fontsize=8)
     axes.set_xlabel("seconds since the first job was submitted")
-    axes.set_title(title)
+    figure.suptitle(title, x=0.01, ha="left")
     axes.spines[["top", "right"]].set_visible(False)
     # Of more jobs than colours a legend would say nothing.
     legend = [Patch(color=colour[job], label=f"job {job}") for job in jobs] if len(jobs) <= len(COLOURS) else []
     legend.append(Patch(facecolor="white", edgecolor="grey", hatch="///", label="reserved"))
-    figure.legend(handles=legend, loc="outside right upper", frameon=False)
+    figure.legend(handles=legend, loc="outside lower right", ncols=len(legend), frameon=False)
     return _save(figure, path)
 
 
@@ -130,5 +163,5 @@ def _save(figure: Any, path: Path) -> list[Path]:
     # Not `with_suffix`: a name may hold a dot.
     written = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
     for file in written:
-        figure.savefig(file, dpi=130)
+        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
     return written

@@ -89,7 +89,7 @@ def inventory(gpus: str | None) -> list[FoundGpu]:
         return _by_nvml()
     match = EMULATED.fullmatch(gpus)
     if match is None:
-        raise Rejected(f"--gpus must be a number and a type, such as 4xV100, not {gpus!r}")
+        raise Rejected(f"--gpus must be a number and a type, such as 4xV100, not {gpus!r}.")
     count, kind = int(match[1]), match[2]
     return [FoundGpu(f"EMULATED-{kind}-{i}", kind, EMULATED_MEMORY, True) for i in range(count)]
 
@@ -99,7 +99,7 @@ def _by_nvml() -> list[FoundGpu]:
 
     found = [FoundGpu(g.gpu_id, short_type(g.gpu_type), g.memory, False) for g in list_gpus()]
     if not found:
-        raise Rejected("no NVIDIA GPU was found on this machine; to emulate some, give --gpus 4xV100")
+        raise Rejected("No NVIDIA GPU was found on this machine; to emulate some, give --gpus 4xV100.")
     return found
 
 
@@ -113,13 +113,13 @@ def short_type(name: str) -> str:
 
 def _settings(policy: str) -> tuple[Config, Settings]:
     if policy not in POLICIES:
-        raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}")
+        raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
     for_config, for_settings = POLICIES[policy]
     try:
         config = from_environment(Config, os.environ, **for_config)
         return config, from_environment(Settings, os.environ, **for_settings)
     except ValueError as error:
-        raise Rejected(str(error)) from None
+        raise Rejected(f"{error}.") from None
 
 
 def _build(
@@ -187,12 +187,12 @@ def _alone(state: Path) -> Iterator[IO[str]]:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state / "up.lock").open("w")
     except OSError as error:
-        raise Rejected(f"the state folder {state} cannot be used: {error.strerror}") from None
+        raise Rejected(f"The state folder {state} cannot be used: {error.strerror}.") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Rejected(f"`reshape up` already runs with the state folder {state}") from None
+            raise Rejected(f"`reshape up` already runs with the state folder {state}.") from None
         yield lock
 
 
@@ -201,7 +201,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), backlog=128)
     except OSError as error:
-        raise Rejected(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+        raise Rejected(f"Cannot listen on {host} port {port}: {error.strerror}; choose another --port.") from None
     with listener:
         listener.setblocking(False)
         yield listener

@@ -98,7 +98,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     version: int = VERSION
     job_id: str
     launch: int
-    seq: int  # grows by one with each heartbeat of one sidecar process
+    seq: int  # grows with each heartbeat, over restarts of the sidecar, too: begins at uptime in ms
     url: str  # where this sidecar answers
     sidecar_pid: int
     shim: ShimStatus
@@ -149,6 +149,7 @@ class Wish(msgspec.Struct, kw_only=True):
 
     job_id: str
     launch: int
+    seq: int  # grows with each wish of one launch: a captured one is not fulfilled again
     gpus: int | None = None
     signal: str | None = None
 

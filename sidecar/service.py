@@ -121,7 +121,8 @@ class Sidecar:
     async def wish(self, gpus: int | None, signal: str | None) -> bytes:
         """Hand an operator's wish to the coordinator; its answer. Raises as `CoordinatorLink.post`."""
         launch = self.settings.launch
-        wish = Wish(job_id=launch.job_id, launch=launch.launch, gpus=gpus, signal=signal)
+        seq = int(boottime() * 1e6)
+        wish = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal)
         return await self._coordinator.post("/v1/wishes", msgspec.json.encode(wish))
 
     # events

@@ -52,7 +52,10 @@ class HttpSidecars:
             raise Fatal(f"the sidecar of job {job} refused {path} ({status}): {_text(answer)}")
         if not signed(key, "REPLY", path, answer, signature):
             raise Transient(f"the answer of job {job}'s sidecar to {path} is not signed with its launch key")
-        return msgspec.json.decode(answer, type=ShimStatus)
+        try:
+            return msgspec.json.decode(answer, type=ShimStatus)
+        except msgspec.DecodeError as error:
+            raise Transient(f"the answer of job {job}'s sidecar cannot be read: {error}") from None
 
 
 def _ask(url: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:

@@ -22,6 +22,12 @@ MAX_PARTS = 4_096
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE = ("{{", "{%", "{#")
 
+# Fields that only the coordinator writes: what a user put there is not believed.
+OURS = (
+    "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
+    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "last_op",
+)  # fmt: skip
+
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
 TEXTS = ("job_type", "model", "dataset", "code", "image", "progress_pattern", "progress_file", "gpu_type", "framework")
 
@@ -42,8 +48,8 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float) -> Doc:
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
-        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall, "reshapes": 0,
-        "message": "waits for GPUs",
+        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
+        "reshapes": 0, "retries": 0, "message": "waits for GPUs", **dict.fromkeys(OURS),
     }  # fmt: skip
 
 
@@ -75,6 +81,8 @@ def _identity(doc: Mapping[str, Any]) -> Iterator[str]:
             "job_id must be a whole number, or up to 128 letters, digits, dots, dashes and underscores "
             f"that begin with a letter or digit, not {_show(job_id)}"
         )
+    elif job_id is None and "_id" in doc and not JOB_ID.fullmatch(str(doc["_id"])):
+        yield f"job_id is missing, and the document's own _id cannot be a job's name: {_show(doc['_id'])}"
     state = doc.get("state")
     if state not in s.JOB_STATES:
         yield f"state must be `submitted` for a new job, not {_show(state)}"
@@ -100,9 +108,9 @@ def _counts(doc: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(counts, list) or not counts:
         yield f"optional_num_gpus must be a list of GPU counts such as [1, 2, 4], not {_show(counts)}"
         return
-    bad = next((n for n in counts[:MAX_PARTS] if not _whole(n, 1) or n > MAX_GPUS), None)
-    if bad is not None:
-        yield f"optional_num_gpus: {_show(bad)} is not a whole number from 1 to {MAX_GPUS}"
+    bad = [n for n in counts[:MAX_PARTS] if not _whole(n, 1) or n > MAX_GPUS]
+    if bad:
+        yield f"optional_num_gpus: {_show(bad[0])} is not a whole number from 1 to {MAX_GPUS}"
     elif len(counts) > MAX_PARTS or sorted(set(counts)) != counts:
         yield f"optional_num_gpus must go up without repeating, such as [1, 2, 4], not {_show(counts)}"
 
@@ -130,7 +138,7 @@ def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
             yield f"{field} must be a text, not {_show(value)}"
         elif value is not None:
             yield from _text(field, value)
-    if isinstance(pattern := doc.get("progress_pattern"), str):
+    if isinstance(pattern := doc.get("progress_pattern"), str) and len(pattern) <= MAX_TEXT:
         yield from _pattern(pattern)
     env = doc.get("env")
     if env is not None and not (isinstance(env, dict) and all(isinstance(v, str) for v in env.values())):
@@ -162,6 +170,7 @@ def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
 def _text(field: str, value: str) -> Iterator[str]:
     if len(value) > MAX_TEXT:
         yield f"{field} is longer than {MAX_TEXT} characters"
+        return  # megabytes are not worth a closer look
     if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
         yield f"{field} holds a control character"
     if any(mark in value for mark in TEMPLATE):
@@ -174,7 +183,7 @@ def _pattern(pattern: str) -> Iterator[str]:
     try:
         names = set(re.compile(pattern).groupindex)
     except (re.error, RecursionError, OverflowError) as error:
-        yield f"progress_pattern is no regular expression: {error}"
+        yield f"progress_pattern is no regular expression: {str(error)[:100]}"
         return
     if not names & {"iteration", "epoch"}:
         yield "progress_pattern needs a named group `iteration` or `epoch`, such as (?P<iteration>\\d+)"
@@ -185,6 +194,6 @@ def _whole(value: object, least: int) -> bool:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
+    text = repr(value)[:61]
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -24,8 +24,9 @@ from typing import Any
 from coordinator.core import states as s
 from coordinator.core.outcomes import again, completed, end, ended_by_itself, failed, finished, progress, restart, undo
 from coordinator.core.records import JobRecord, name
+from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
-from coordinator.core.world import POLL_S, World
+from coordinator.core.world import POLL_S, REMOVING_S, World
 from sidecar.protocol import command_id
 
 
@@ -111,7 +112,8 @@ def _ready(w: World) -> Step | None:
         return _initialized(w)
     if w.op.kind == "restart" and w.wall < w.job.retry_ts:
         return Wait(w.job.retry_ts - w.wall, "pause before starting again")
-    if w.op.kind == "reshape" and w.op.peer is not None and w.shim.generation < w.op.generation:
+    stopped = w.shim.generation >= w.op.generation or w.remove_asked
+    if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)
     return None
 
@@ -180,17 +182,19 @@ def _launch_failed(w: World, why: str) -> Step:
 
 
 def _stop(w: World) -> Step | None:
-    if w.lost or w.op.kind == "start":
+    if w.op.kind == "start":
         return None
+    if w.remove_asked:
+        return None if w.lost else Wait(REMOVING_S, "its launch is being removed")
+    if w.lost:
+        return Remove()  # what a dead shim may have left is ended before there is a new launch
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
     if w.shim.trainer == "running":
         return Stop(w.op.generation)
     if w.shim.trainer == "stopping":
         return Wait(POLL_S, "saving")
-    if w.op.how == "relaunch":
-        return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
-    return None
+    return Remove() if w.op.how == "relaunch" else None
 
 
 # 4 grant
@@ -246,7 +250,7 @@ def _occupy(w: World) -> Step | None:
         gpu = w.gpus.get(gpu_id)
         if gpu is None or gpu.job != w.job.id:
             return restart(w, f"GPU {gpu_id} was lost")
-        if gpu.held_by == w.job.id and gpu.state == s.IN_USE:
+        if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
             continue
         if gpu.held_by is not None and gpu.held_by != w.job.id:
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
@@ -285,15 +289,8 @@ def _running(w: World) -> Step:
         changes["start_ts"] = w.job.doc.get("start_ts") or w.wall
     if w.op.kind == "reshape":
         changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
-        changes["reshape_cost_s"] = _gap(w)
+        changes["reshape_cost_s"] = gap_s(w.op, w.seen)
     return WriteJob("running", changes, {"type": "running", "kind": w.op.kind})
-
-
-def _gap(w: World) -> float | None:
-    """Training standing still, seconds: last step of the old shape to first of the new."""
-    assert w.seen is not None
-    first, last = w.seen.progress.first_step_at, w.seen.progress.previous_last_step_at
-    return None if first is None or last is None else max(0.0, first - last)
 
 
 # without an operation
@@ -327,15 +324,17 @@ def _put_down(w: World) -> Step | None:
     """Remove what an undone or ended launch left; `down` names the last one that is gone."""
     if w.job.launch == 0 or w.job.doc.get("down") == w.job.launch:
         return None
-    if w.lost:
-        return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
-    return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
+    if not w.remove_asked:
+        return Remove()  # even of one that seems gone: it may be on its way up
+    if not w.lost:
+        return Wait(REMOVING_S, "its launch is being removed")
+    return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
 
 
 def _cancel(w: World) -> Step:
     if w.trains:
         return _stop_for_good(w)
-    if w.seen is None and not w.lost and w.job.state in (s.RUNNING, s.ADJUSTING, s.RESTARTING):
+    if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:  # one that is still coming may fail
         return Wait(POLL_S, "its sidecar has not reported yet")
     return end(w, s.CANCELLED, "cancelled by the user")
 

@@ -16,13 +16,16 @@ LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is count
 
 
 def finished(w: World) -> bool:
-    """Exit code 0 is done, unless it was asked to stop and its length says there is more to do."""
+    """Exit code 0 is done, unless it was asked to stop and is not known to have come to its end.
+
+    A script may save on SIGTERM and exit with 0. Started again, a finished one just ends again.
+    """
     if w.lost or w.shim.trainer != "exited" or w.shim.exit_code != 0:
         return False
     if not w.shim.stop_asked or w.seen is None:
         return True
     total = w.job.iterations or w.seen.progress.total_iterations
-    return total is None or w.seen.progress.iterations >= total
+    return total is not None and w.seen.progress.iterations >= total
 
 
 def ended_by_itself(w: World) -> Step:

@@ -44,7 +44,8 @@ def picture(
 
 
 def _node(name: str, gpus: list[GpuRecord], promised: Mapping[str, str]) -> Node:
-    return Node(name=name, gpu_type=gpus[0].gpu_type, gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus))
+    kind = min(gpus, key=lambda g: g.faulty).gpu_type  # those that are gone do not tell
+    return Node(name=name, gpu_type=kind, gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus))
 
 
 def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:

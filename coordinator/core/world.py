@@ -11,6 +11,8 @@ from sidecar.protocol import Heartbeat, ShimStatus
 
 POLL_S = 1.0  # how soon to look again while something should be reported by itself
 
+REMOVING_S = 0.2  # a removal tells nobody when it is done
+
 
 @dataclass(frozen=True)
 class World:

@@ -31,7 +31,8 @@ ANSWER_MS = 5000  # a server that says nothing for so long counts as gone
 READ_MS = 15000  # must outlast a slow majority write, or its outcome is unknown for nothing
 MAJORITY = WriteConcern(w="majority", j=True, wtimeout=10000)
 WATCH_MS = 500  # the longest that one look at the change stream may block
-LOOK_SECONDS = 0.05  # pause between looks, for servers that answer at once
+BATCH = 10_000  # documents in one reply of `list`, as far as 16 MiB hold them
+LOOK_SECONDS = 0.25  # pause between looks, for servers that answer at once
 RETRY_SECONDS = 1.0
 
 
@@ -86,7 +87,7 @@ class MongoStore:
     def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
         rules.check_equalities(where or {})
         with self._translated():
-            docs = [*self._table(table).find(dict(where or {}))]
+            docs = [*self._table(table).find(dict(where or {}), batch_size=BATCH)]
         # Sorted here: servers disagree on the order of keys of several types.
         return sorted(docs, key=_order)
 

@@ -125,7 +125,7 @@ def test_a_signed_message_that_makes_no_sense_is_refused(call: Caller) -> None:
 
 def test_a_forwarded_wish_is_answered_like_an_operators_own(call: Caller, live: Live) -> None:
     live.facade.submit({**GOOD, "job_id": "a"})
-    body = msgspec.json.encode(Wish(job_id="a", launch=1, gpus=2))
+    body = msgspec.json.encode(Wish(job_id="a", launch=1, seq=1, gpus=2))
     call.headers = headers("/v1/wishes", body)
     answer = call("POST", "/v1/wishes", body)
     assert (answer.status, answer.doc) == (202, {"decision_id": "wish-a-2"})

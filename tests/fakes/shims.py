@@ -41,7 +41,7 @@ class Behaviour:
     silent_training: bool = False  # no progress is ever seen
     launch_failures: int = 0  # how many of the next launches fail
     never_comes_up: bool = False
-    partitioned: bool = False  # nothing passes between coordinator and sidecar
+    partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
     answers_lost: int = 0  # how many of the next calls are carried out and not answered
 
 
@@ -53,6 +53,8 @@ class Launch:
         self.doc = doc
         self.up, self.alive, self.ending, self.failure = False, True, False, ""
         self.ends_at = 0.0
+        self.removal_asked = False
+        self.wanted_again: Doc | None = None  # asked for while it was being removed
         self.status = msgspec.structs.replace(FRESH, shim_pid=pid)
         self.done: set[str] = set()
         self.told: float | None = None  # `exit_at` of the trainer's end that a heartbeat has told
@@ -130,6 +132,12 @@ class Machines:
         old, behaviour = self.launches.get(key), self.of(key[0])
         if old is not None and old.alive and not old.ending:
             return
+        if old is not None and old.alive:
+            old.wanted_again = doc
+            return
+        self._launch(key, doc, behaviour)
+
+    def _launch(self, key: tuple[str, int], doc: Doc, behaviour: Behaviour) -> None:
         self.effects += 1
         self._pid += 10
         new = self.launches[key] = Launch(key[0], dict(doc), self._clock.now() + behaviour.launch_s, self._pid)
@@ -143,11 +151,11 @@ class Machines:
 
     def remove(self, doc: Doc) -> None:
         if (launch := self._find(doc)) is not None:
-            self._end(launch)
+            launch.removal_asked = True
 
     def gone(self, doc: Doc) -> bool:
         launch = self._find(doc)
-        return launch is None or not launch.alive
+        return launch is None or (not launch.alive and not self.of(launch.job).partitioned)
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         return b"", offset
@@ -248,10 +256,18 @@ class Machines:
             shim.ending, shim.ends_at = True, self._clock.now() + REMOVAL_S
             self._quit(shim, self._clock.now() + self._grace_s)
 
-    def kill(self, shim: Launch) -> None:
-        """SIGKILL of the shim: the kernel kills its trainer."""
-        self._release(shim)
-        shim.alive = False
+    def kill_shim(self, job: str) -> None:
+        """By SIGKILL: the kernel kills its trainer with it."""
+        shim = self.present(job)
+        if shim is not None and shim.up:
+            self._release(shim)
+            shim.alive = False
+
+    def end_trainer(self, job: str, code: int) -> None:
+        """It ends by itself; with 0 it has saved."""
+        shim = self.present(job)
+        if shim is not None and shim.alive and shim.trains:
+            self._exit(shim, code, saved=code == 0, tail="Traceback (most recent call last):\nout of memory")
 
     def zombie_stop(self, job: str, generation: int) -> None:
         """What a coordinator that no longer leads might still send."""
@@ -266,6 +282,8 @@ class Machines:
         """Bring every launch to the clock's present."""
         for shim in list(self.launches.values()):
             if shim.alive:
+                if shim.removal_asked and not self.of(shim.job).partitioned:
+                    self._end(shim)
                 self._bring_up(shim)
                 self._train(shim)
                 self._finish(shim)
@@ -280,27 +298,31 @@ class Machines:
             shim.up, shim.checkpoint = True, self.disk.get(shim.job)
 
     def _train(self, shim: Launch) -> None:
-        now, behaviour, status = self._clock.now(), self.of(shim.job), shim.status
+        now, behaviour = self._clock.now(), self.of(shim.job)
         if not shim.trains:
             return
-        assert status.spawn_at is not None
-        stopped = status.stop_at is not None and status.trainer == "stopping"
-        until = status.stop_at if stopped and not behaviour.ignores_stop else now
-        first = status.spawn_at + behaviour.first_step_s
+        spawned, stop_at = shim.status.spawn_at or 0.0, shim.status.stop_at
+        obeys = shim.status.trainer == "stopping" and stop_at is not None and not behaviour.ignores_stop
+        first = spawned + behaviour.first_step_s
         if behaviour.exits and now >= first:
-            return self._exit(shim, behaviour.exits.pop(0), note=behaviour.exit_note, tail=behaviour.output_tail)
-        self._step(shim, first, until or now)
-        if behaviour.early_end_at is not None and shim.steps >= behaviour.early_end_at:
-            return self._exit(shim, 0, saved=True)
-        if shim.steps >= behaviour.iterations:
-            return self._exit(shim, 0, saved=True)
-        if stopped and not behaviour.ignores_stop and now >= (status.stop_at or 0) + behaviour.save_s:
-            return self._exit(shim, behaviour.stop_code, saved=True)
-        if status.lease_deadline and now >= status.lease_deadline - self._grace_s:
-            self._quit(shim, status.lease_deadline, fenced=True)
+            self._exit(shim, behaviour.exits.pop(0), note=behaviour.exit_note, tail=behaviour.output_tail)
+            return
+        self._step(shim, first, (stop_at or 0.0) if obeys else now)
+        length = min(behaviour.iterations, behaviour.early_end_at or behaviour.iterations)
+        if shim.steps >= length:
+            self._exit(shim, 0, saved=True)
+        elif obeys and now >= (stop_at or 0.0) + behaviour.save_s:
+            self._exit(shim, behaviour.stop_code, saved=True)
+        else:
+            self._fence(shim, now)
+
+    def _fence(self, shim: Launch, now: float) -> None:
+        """Stop in time before the lease ends; kill what does not stop."""
+        deadline = shim.status.lease_deadline
+        if deadline and now >= deadline - self._grace_s:
+            self._quit(shim, deadline, fenced=True)
         if now >= shim.kill_at:
-            return self._exit(shim, -9)
-        return None
+            self._exit(shim, -9)
 
     def _step(self, shim: Launch, first: float, until: float) -> None:
         behaviour = self.of(shim.job)
@@ -316,3 +338,5 @@ class Machines:
     def _finish(self, shim: Launch) -> None:
         if shim.ending and not shim.trains and self._clock.now() >= shim.ends_at:
             shim.alive = False
+            if shim.wanted_again is not None:
+                self._launch((shim.job, shim.number), shim.wanted_again, self.of(shim.job))

@@ -70,6 +70,7 @@ class MemoryStore:
         self._write(table, checked["_id"], checked)
 
     def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
+        rules.check_equalities(expect or {})
         doc = self.get(table, key)
         if doc is None or not _matches(doc, expect or {}):
             raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
@@ -108,7 +109,6 @@ class MemoryStore:
             rows[_key(key)] = json.dumps(doc, allow_nan=False).encode()
         if hiccup == "after":
             raise Transient("the store went away after the write")
-
 
 
 def _key(key: Key) -> tuple[bool, Key]:

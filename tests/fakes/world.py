@@ -1,7 +1,7 @@
 """A whole cluster in one thread: the real coordinator, fake machines, and a clock moved by hand.
 
-Nothing here is random and nothing sleeps. `crash` throws the coordinator away with all it had in
-memory and makes a new one from the store; machines and trainers live on. `broken()` says what an
+Nothing here is random and nothing sleeps. `boot` throws the coordinator away with all it had in
+memory and makes a new one from the store; machines and trainers live on. `broken` says what an
 outside observer finds wrong.
 """
 
@@ -64,7 +64,8 @@ class World:
         self.machines = Machines(self.clock, config.grace_s, config.kill_s)
         self.passed: list[str] = []  # failpoints, in order
         self.crash_at: int | None = None  # the position in `passed` at which the coordinator dies
-        self.step_s = 1.0
+        self.meanwhile: list[tuple[int, Callable[[], None]]] = []  # what other threads do at a position in `passed`
+        self.busy: set[str] = set()  # jobs that are being reconciled
         self.late: list[tuple[Launch, bytes, str]] = []  # heartbeats on their way for too long
         self.last: list[tuple[Launch, bytes, str]] = []  # those delivered most recently
         self._fill(gpus)
@@ -78,7 +79,8 @@ class World:
         self.store.put("overheads", {"_id": JOB_TYPE, "job_type": JOB_TYPE, "origin": "shipped", **OVERHEADS})
 
     def boot(self) -> None:
-        """A coordinator process begins."""
+        """A coordinator process begins; what another one had in memory is lost."""
+        self.busy, self.meanwhile = set(), []
         elector = Elector(self.store, self.clock, self.config.term_s, Holder.of_process(os.getpid()))
         self.c = Coordinator(
             self.store, self.machines, self.machines, self.clock, self.config, self.settings, MASTER, elector, "test",
@@ -91,6 +93,10 @@ class World:
         if self.crash_at is not None and len(self.passed) > self.crash_at:
             self.crash_at = None
             raise Crash(name)
+        due = [what for at, what in self.meanwhile if at < len(self.passed)]
+        self.meanwhile = [(at, what) for at, what in self.meanwhile if at >= len(self.passed)]
+        for what in due:
+            what()
 
     # what users do
 
@@ -113,38 +119,46 @@ class World:
 
     # time
 
-    def tick(self, seconds: float | None = None) -> None:
+    def tick(self, seconds: float = 1.0) -> None:
         """Let time pass, carry messages, decide, act until nothing moves."""
-        self.clock.time += self.step_s if seconds is None else seconds
+        self.clock.time += seconds
         self.machines.advance()
         self.carry()
         self.turn()
 
     def turn(self) -> None:
-        """One turn of the decision loop, as `service` takes it, and all that follows from it."""
+        """One turn of the decision loop, and all that follows from it."""
+        self.decide()
+        self.settle()
+
+    def decide(self) -> None:
+        """As `service` does it."""
         try:
             if self.c.elector.try_to_lead():
                 self.c.loop.tick()
         except Transient:
             pass
-        self.settle()
 
     def settle(self) -> None:
         for _ in range(ROUNDS):
             before = self._effects()
-            for job_id in sorted(self.c.books.jobs()):
-                self._reconcile(job_id)
+            self.reconcile()
             if self._effects() == before:
                 return
         raise AssertionError("the coordinator does not come to rest")
 
-    def _reconcile(self, job_id: str) -> None:
-        if not self.c.elector.leads:
-            return
-        try:
-            self.c.reconciler.reconcile(job_id)
-        except (Conflict, Transient):
-            return
+    def reconcile(self) -> None:
+        """Each job once, but for those that another thread is at."""
+        for job_id in sorted(self.c.books.jobs()):
+            if not self.c.elector.leads or job_id in self.busy:
+                continue
+            self.busy.add(job_id)
+            try:
+                self.c.reconciler.reconcile(job_id)
+            except (Conflict, Transient):
+                pass
+            finally:
+                self.busy.discard(job_id)
 
     def _effects(self) -> tuple[int, int]:
         return self.store.writes, self.machines.effects
@@ -213,7 +227,7 @@ class World:
 
     def broken(self) -> list[str]:
         """What no outside observer may ever see."""
-        jobs = {j.id: j for j in map(JobRecord, self.users.list("jobs"))}
+        jobs = {j.id: j for j in map(JobRecord, self.users.list("jobs")) if j.accepted}
         gpus = [GpuRecord(doc) for doc in self.users.list("gpus")]
         return [*self.machines.violations, *self._broken_gpus(gpus), *_broken_jobs(jobs)]
 

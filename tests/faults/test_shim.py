@@ -33,6 +33,11 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def shim_once(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", "sidecar/shim.py", "--folder", str(folder), *more]
     home = Path(__file__).resolve().parents[2]
@@ -161,7 +166,7 @@ def test_a_sidecar_that_keeps_dying_is_restarted_more_and_more_slowly(tmp_path):
 def test_two_shims_on_one_folder_are_one(tmp_path):
     with running_shim(tmp_path, trainer("counts")) as shim:
         shim.client.start(1)
-        for more in ((), ("--detach",)):
+        for more in ((), ("--",), ("--detach",), ("--detach", "--")):
             second = shim_once(tmp_path, *more)
             assert (second.returncode, second.stdout) == (0, "already running\n")
         assert shim.client.status()["trainer"] == "running"
@@ -205,9 +210,9 @@ def test_a_stop_with_nothing_running_is_done_and_fences_older_starts(tmp_path):
 
 def test_gpus_that_were_not_given_to_the_launch_are_refused(tmp_path):
     with running_shim(tmp_path, trainer("counts"), visible_gpus=["A", "B"]) as shim:
-        for gpus in (["C"], ["A", "A"], ["A,B"], [""], "A", [1], [["A"]], ["A", None]):
+        for gpus in (["C"], ["A", "A"], ["A,B"], [""], "AC", [1], [["A"]], ["A", None]):
             answer = shim.client.start(1, gpus)
-            assert not answer["ok"] and "GPU" in answer["error"] + answer["error"].upper(), answer
+            assert not answer["ok"] and "gpu_ids" in answer["error"], answer
         assert shim.client.start(1, ["A", "B"])["ok"]
 
 
@@ -239,10 +244,11 @@ def test_a_renewal_counts_only_when_it_is_larger(tmp_path):
         assert shim.client.start(1)["status"]["lease_deadline"] == 0, "not given yet: no fence"
         assert shim.client.ask("renew", deadline=now + 2)["status"]["lease_deadline"] == now + 2
         assert shim.client.ask("renew", deadline=now + 1)["status"]["lease_deadline"] == now + 2
-        for bad in (None, "9", -1, True, [1], 1e300):
+        for bad in (None, "soon", [1], {}):
             assert not shim.client.ask("renew", deadline=bad)["ok"]
-        for line in (b'{"do":"renew","deadline":1e999}', b'{"do":"renew","deadline":NaN}'):
-            assert not shim.client.send_bytes(line)["ok"]
+        for bad in (b"NaN", b"-1", b"-1e999"):
+            answer = shim.client.send_bytes(b'{"do":"renew","deadline":%s}' % bad)
+            assert answer["status"]["lease_deadline"] == now + 2
         assert shim.client.wait("exited")["stop_at"] >= now + 2 - 0.3
 
 
@@ -311,17 +317,19 @@ def test_junk_is_answered_and_the_connection_stays(tmp_path, junk):
         assert shim.client.status()["trainer"] == "none"
 
 
-def test_fields_of_the_wrong_kind_are_refused_by_name(tmp_path):
-    wrong = {"generation": [None, -1, 1.5, "1", 2**60, True], "command_id": [None, 7, "\x00", "x" * 501]}
-    wrong |= {"checkpoint": ["../other", "a/b", "..", 7, "\n"], "gpu_ids": [None, "A", ["\x00"], {}]}
-    wrong |= {"lease_deadline": ["soon", -1]}
+def test_a_command_with_a_wrong_field_has_no_effect(tmp_path):
+    wrong = {"generation": [None, "one", [], {}, 1e999], "checkpoint": ["../other", "a/b", "..", "."]}
+    wrong |= {"gpu_ids": [None, 7, ["A", "A"]], "lease_deadline": ["soon", [1], 1.0]}
     with running_shim(tmp_path, trainer("counts")) as shim:
+        before = shim.client.status()
         for name, values in wrong.items():
             for value in values:
                 fields = {"generation": 1, "command_id": "c", "gpu_ids": [], "checkpoint": None, name: value}
                 answer = shim.client.ask("start", **fields)
-                assert not answer["ok"] and f"`{name}`" in answer["error"], answer
-        assert shim.client.status()["trainer"] == "none"
+                assert not answer["ok"] and answer["status"] == before, answer
+        for missing in ({"generation": 1}, {"command_id": "c"}, {}):
+            assert not shim.client.ask("stop", **missing)["ok"]
+        assert shim.client.status() == before
 
 
 def test_a_line_of_more_than_64_kib_costs_only_its_sender_the_connection(tmp_path):
@@ -508,8 +516,6 @@ def test_it_runs_on_the_python_of_the_image(tmp_path, version):
 def test_an_idle_shim_uses_next_to_no_cpu(tmp_path):
     with running_shim(tmp_path, ["sleep", "1000"]) as shim:
         shim.client.start(1)
-        ticks = [int(part) for part in Path(f"/proc/{shim.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]]
-        begin = time.monotonic()
+        before, begin = cpu_seconds(shim.process.pid), time.monotonic()
         eventually(lambda: time.monotonic() - begin > 1, "a second passes")
-        after = [int(part) for part in Path(f"/proc/{shim.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]]
-        assert sum(after) - sum(ticks) <= 5, "five hundredths of a second in a second"
+        assert cpu_seconds(shim.process.pid) - before <= 0.05

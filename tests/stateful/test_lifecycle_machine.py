@@ -6,6 +6,7 @@ every job must come to rest with its GPUs idle and none of its processes left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
@@ -19,7 +20,8 @@ from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, Crash, World
 
 COUNTS = st.sampled_from([[1], [2], [1, 2], [2, 4], [1, 2, 4], [3], [4]])
-JOBS = st.integers(0, 4)
+JOBS = st.integers(0, 3)
+WHEN = st.integers(-4, 12)  # below 0: now
 REST_S = 1_500.0  # for at most five jobs of 40 steps one after the other, with all their retries
 
 
@@ -27,16 +29,29 @@ class Lifecycle(RuleBasedStateMachine):
     world: World
     config: Config = SHORT
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(newcomer_s=st.sampled_from([None, 0.0, 2.0, 4.0, 5.0]))
+    def begin(self, newcomer_s: float | None) -> None:
+        """Not an empty cluster: a job that can shrink has trained for a while, and perhaps must shrink now."""
         self.world = World(config=self.config)
         self.count = 0
+        self.submit([1, 2, 4], 200)
+        self._pass(8.0)
+        if newcomer_s is not None:
+            self.submit([2], 20)
+            self._pass(newcomer_s)
 
     def name(self, index: int) -> str:
         return f"job-{index % max(1, self.count)}"
 
     def behaviour(self, index: int) -> Behaviour:
         return self.world.machines.of(self.name(index))
+
+    def later(self, after: int, what: Callable[[], object]) -> None:
+        """At once, or in the middle of what the coordinator does next, as from another thread."""
+        if after < 0:
+            self._ask(what)
+        else:
+            self.world.meanwhile.append((len(self.world.passed) + after, lambda: self._ask(what)))
 
     # what users and operators do
 
@@ -46,60 +61,54 @@ class Lifecycle(RuleBasedStateMachine):
         self.count += 1
         self.world.submit(f"job-{self.count - 1}", counts, Behaviour(iterations=iterations))
 
-    @rule(index=JOBS)
-    def cancel(self, index: int) -> None:
-        self._ask(lambda: self.world.desk.cancel(self.name(index)))
+    @rule(index=JOBS, after=WHEN)
+    def cancel(self, index: int, after: int) -> None:
+        self.later(after, lambda: self.world.desk.cancel(self.name(index)))
 
     @rule(index=JOBS)
     def cancel_by_editing_the_document(self, index: int) -> None:
         self._ask(lambda: self.world.users.update("jobs", self.name(index), {}, {"cancel": True}))
 
-    @rule(index=JOBS)
-    def write_something_into_the_document(self, index: int) -> None:
-        self._ask(lambda: self.world.users.update("jobs", self.name(index), {}, {"note": "seen"}))
+    @rule(index=JOBS, after=WHEN)
+    def write_something_into_the_document(self, index: int, after: int) -> None:
+        self.later(after, lambda: self.world.users.update("jobs", self.name(index), {}, {"note": "seen"}))
 
-    @rule(index=JOBS)
-    def delete_the_document(self, index: int) -> None:
-        self._ask(lambda: self.world.users.delete("jobs", self.name(index)))
+    @rule(index=JOBS, after=WHEN)
+    def delete_the_document(self, index: int, after: int) -> None:
+        self.later(after, lambda: self.world.users.delete("jobs", self.name(index)))
 
     @rule(index=JOBS, gpus=st.sampled_from([None, 1, 2, 4]))
     def wish(self, index: int, gpus: int | None) -> None:
         self._ask(lambda: self.world.desk.wish(self.name(index), gpus, None))
 
-    def _ask(self, question: object) -> None:
+    def _ask(self, question: Callable[[], object]) -> None:
         """Users may ask for what is not there, or while the store is away."""
         try:
-            question()  # type: ignore[operator]
+            question()
         except ReshapeError:
             pass
 
     # what happens to training
 
-    @rule(index=JOBS, code=st.sampled_from([1, -9, -11, 137]))
-    def trainer_crashes(self, index: int, code: int) -> None:
-        launch = self.world.machines.present(self.name(index))
-        if launch is not None and launch.alive and launch.trains:
-            self.world.machines._exit(launch, code, tail="Traceback\nout of memory")
+    @rule(index=JOBS, code=st.sampled_from([1, -9, -11, 137]), after=WHEN)
+    def trainer_crashes(self, index: int, code: int, after: int) -> None:
+        self.later(after, lambda: self.world.machines.end_trainer(self.name(index), code))
 
     @rule(index=JOBS)
     def trainer_crashes_at_its_next_start(self, index: int) -> None:
         self.behaviour(index).exits.append(1)
 
-    @rule(index=JOBS)
-    def trainer_finishes_early(self, index: int) -> None:
-        launch = self.world.machines.present(self.name(index))
-        if launch is not None and launch.alive and launch.status.trainer == "running":
-            self.world.machines._exit(launch, 0, saved=True)
+    @rule(index=JOBS, after=WHEN)
+    def trainer_finishes_early(self, index: int, after: int) -> None:
+        self.later(after, lambda: self.world.machines.end_trainer(self.name(index), 0))
 
     @rule(index=JOBS, ignores=st.booleans())
     def trainer_ignores_stop(self, index: int, ignores: bool) -> None:
         self.behaviour(index).ignores_stop = ignores
 
-    @rule(index=JOBS)
-    def shim_dies(self, index: int) -> None:
-        launch = self.world.machines.present(self.name(index))
-        if launch is not None and launch.alive and launch.up:
-            self.world.machines.kill(launch)
+    @rule(index=JOBS, after=WHEN)
+    def shim_dies(self, index: int, after: int) -> None:
+        self.later(after, lambda: self.world.machines.kill_shim(self.name(index)))
 
     @rule(index=JOBS)
     def next_launch_fails(self, index: int) -> None:
@@ -122,13 +131,11 @@ class Lifecycle(RuleBasedStateMachine):
     @rule()
     def late_heartbeats_arrive(self) -> None:
         self.world.deliver_late()
-        self._settle()
 
     @rule(twice=st.booleans())
     def heartbeats_are_repeated(self, twice: bool) -> None:
         for _ in range(1 + twice):
             self.world.deliver_last()
-        self._settle()
 
     @rule(index=JOBS, ahead=st.integers(1, 3))
     def a_former_coordinator_sends_a_stop(self, index: int, ahead: int) -> None:
@@ -146,6 +153,14 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(after=st.integers(0, 12))
     def coordinator_dies_at_a_failpoint(self, after: int) -> None:
         self.world.crash_at = len(self.world.passed) + after
+
+    @rule(after=st.integers(0, 12))
+    def other_threads_reconcile_meanwhile(self, after: int) -> None:
+        self.later(after, self.world.reconcile)
+
+    @rule(after=st.integers(0, 12))
+    def the_loop_decides_meanwhile(self, after: int) -> None:
+        self.later(after, self.world.decide)
 
     @rule(hiccups=st.lists(st.sampled_from(["before", "after", ""]), min_size=1, max_size=4))
     def store_hiccups(self, hiccups: list[str]) -> None:
@@ -174,12 +189,6 @@ class Lifecycle(RuleBasedStateMachine):
                 self._reboot()
             self.nobody_sees_anything_wrong()
 
-    def _settle(self) -> None:
-        try:
-            self.world.turn()
-        except Crash:
-            self._reboot()
-
     def _reboot(self) -> None:
         """A coordinator that finds no store at its start waits for it; here that is the same as later."""
         down, self.world.store.down = self.world.store.down, False
@@ -189,15 +198,16 @@ class Lifecycle(RuleBasedStateMachine):
     # what must hold
 
     @invariant()
+    def time_goes_on(self) -> None:
+        self._pass(1.0)
+
     def nobody_sees_anything_wrong(self) -> None:
-        if hasattr(self, "world"):
-            assert self.world.broken() == [], self.world.story()
+        assert self.world.broken() == [], self.world.story()
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
         world = self.world
         world.store.hiccups.clear()
+        world.meanwhile.clear()
         for old in list(world.machines.behaviour.values()):
             old.exits, old.launch_failures, old.answers_lost = [], 0, 0
             old.never_comes_up = old.partitioned = old.ignores_stop = False
@@ -211,7 +221,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None, print_blob=True,
+    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None, print_blob=True,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -223,4 +233,4 @@ class RelaunchingLifecycle(Lifecycle):
 
 
 TestRelaunching = RelaunchingLifecycle.TestCase
-TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=30)
+TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=60)

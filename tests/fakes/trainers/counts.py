@@ -18,15 +18,15 @@ if "RESHAPE_ANNOUNCE" in os.environ:
 
 step = int(saved.read_text()) if saved.exists() else 0
 last = step + int(sys.argv[sys.argv.index("--steps") + 1]) if "--steps" in sys.argv else sys.maxsize
-print(f"resumed step={step} generation={os.environ.get('RESHAPE_GENERATION')}", flush=True)
+print(f"resumed step={step} generation={os.environ.get('RESHAPE_GENERATION')}", flush=True)  # noqa: T201
 while step < last:
     time.sleep(0.02)
     step += 1
-    print(f"step={step}", flush=True)
+    print(f"step={step}", flush=True)  # noqa: T201
     if wanted:
         part = saved.with_name("count.part")
         part.write_text(str(step))
         part.replace(saved)
-        print(f"saved step={step}", flush=True)
+        print(f"saved step={step}", flush=True)  # noqa: T201
         if wanted.pop() == signal.SIGTERM:
             sys.exit(143)

@@ -1,3 +1,3 @@
 """A trainer that says it is done, at once."""
 
-print("step=1", flush=True)
+print("step=1", flush=True)  # noqa: T201

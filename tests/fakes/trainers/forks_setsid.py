@@ -20,6 +20,6 @@ if os.fork() == 0:  # it goes, so that its child becomes an orphan
     os._exit(0)
 os.wait()
 os.read(reader, 1)
-print("ready", flush=True)
+print("ready", flush=True)  # noqa: T201
 while "--exit" not in sys.argv:
     time.sleep(0.1)

@@ -6,6 +6,6 @@ import time
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork():
-    print("ready", flush=True)
+    print("ready", flush=True)  # noqa: T201
 while True:
     time.sleep(0.1)

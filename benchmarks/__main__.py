@@ -1,0 +1,68 @@
+"""`python -m benchmarks [NAME…]`: run benchmarks, print what they found. `make bench` calls this.
+
+Each prints both sides measured in this one run, their ratio, and the floor of its goal beside it. A goal that was
+missed is printed, not hidden; only a wrong answer makes the run fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+
+from benchmarks.result import Result, WrongAnswer, heading, machine, versions
+from coordinator.errors import ReshapeError
+
+NAMES = {
+    "gap": "R1: how long training stands still in a reshape, beside a plain kill and re-exec of the same script",
+    "round_trips": "C3: round trips to MongoDB per reshape and per 1,000 heartbeats",
+    "decide": "D1: one decision from 10 to 1,000 jobs, beside one NumPy scan of the same table",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.list:
+        print("\n".join(f"{name:<12} {what}" for name, what in NAMES.items()))
+        return 0
+    if unknown := set(options.names) - set(NAMES):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends its trainings, too
+    where, what = machine(), versions()
+    if not options.json:
+        print(heading(where, what), flush=True)
+    results: list[Result] = []
+    for name in options.names or NAMES:
+        try:
+            result = importlib.import_module(f"benchmarks.{name}").run(options)
+        except (WrongAnswer, ReshapeError) as wrong:
+            print(f"{name}: {wrong}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+        results.append(result)
+        if not options.json:
+            print(f"\n{result.as_text()}", flush=True)
+    if options.json:
+        print(json.dumps({"machine": where, "versions": what, "benchmarks": [r.as_json() for r in results]}))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure volcano-reshape.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; default all")
+    parser.add_argument("--list", action="store_true", help="say what there is and stop")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--keras", action="store_true", help="gap: measure the Keras trainer, too")
+    parser.add_argument(
+        "--tiny", action="store_true", help="smallest sizes: shows that it works, the numbers say little"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""`python -m benchmarks` at its smallest sizes: each one runs, checks its answers, and prints both sides and the floor.
+
+The numbers themselves are judged by nobody here: what a busy machine measures proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("gap", "round_trips", "decide")
+WITHIN_S = 100.0
+
+
+def bench(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def reports() -> Iterator[dict[str, dict[str, Any]]]:
+    """What each prints as JSON; all run at once, since they mostly wait for one another's trainings."""
+    running = {name: bench(name, "--tiny", "--json") for name in NAMES}
+    try:
+        found = {}
+        for name, process in running.items():
+            text, errors = process.communicate(timeout=WITHIN_S)
+            assert process.returncode == 0, errors[-3000:]
+            found[name] = json.loads(text)
+        yield found
+    finally:
+        for process in running.values():
+            process.terminate()
+            process.communicate(timeout=WITHIN_S)
+
+
+def rows(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["what"]: row for row in report["benchmarks"][0]["rows"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_prints_both_sides_their_ratio_and_where_it_ran(reports: dict[str, Any], name: str) -> None:
+    report = reports[name]
+    assert {"cpu", "cores", "load"} <= report["machine"].keys()
+    assert {"reshape", "python", "numpy"} <= report["versions"].keys()
+    assert report["benchmarks"][0]["name"] == name
+    assert rows(report)
+    assert all(row["ours"] > 0 and row["theirs"] > 0 and row["ratio"] > 0 for row in rows(report).values())
+    assert all(row["floor"] is not None for row in rows(report).values())
+
+
+def test_the_gap_is_measured_in_pairs_on_both_sides(reports: dict[str, Any]) -> None:
+    tables = {table["title"]: table["rows"] for table in reports["gap"]["benchmarks"][0]["tables"]}
+    assert len(tables["numpy: every pair, seconds"]) == 2
+
+
+def test_a_reshape_writes_three_times_to_the_job_and_once_per_gpu_and_step(reports: dict[str, Any]) -> None:
+    tables = {table["title"]: table["rows"] for table in reports["round_trips"]["benchmarks"][0]["tables"]}
+    purposes = {row[0]: [int(n) for n in row[1:5]] for row in tables["reshapes, by purpose"]}
+    assert purposes["reshape up"] == [1, 3, 1, 1]  # GPUs changing hands, job, GPU, decision
+    assert purposes["reshape down, the victim's part without history"] == [1, 3, 1, 0]
+    assert purposes["reshape down and the start it is for"] == [1, 7, 3, 1]
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
+    process = bench("gaps")
+    _, errors = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 2
+    assert "there is no benchmark gaps; there are gap, round_trips, decide" in errors

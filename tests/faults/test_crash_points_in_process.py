@@ -1,0 +1,182 @@
+"""The coordinator dies at every failpoint of every journey, is made anew from the store, and goes on (P5).
+
+In process and on a fake clock, so that each position can be tried: first a journey runs undisturbed
+and notes the failpoints that it passes, then it runs once more for each of them. What is demanded is
+what a user sees: the same ends, no GPU with two users, nothing lost that was saved, each command
+carried out once and no launch too many. Twin with real SIGKILLs: `test_crash_points.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from coordinator.config import Config
+from coordinator.core import states as s
+from coordinator.core.steps import NAMES
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import SHORT, World
+
+RELAUNCH = replace(SHORT, reshape_by="relaunch")
+LATE = replace(SHORT, early_initialization=False)
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something that a user or a machine does once `when` holds."""
+
+    when: Callable[[World], bool]
+    do: Callable[[World], object]
+
+
+@dataclass(frozen=True)
+class Journey:
+    first: Behaviour
+    ends: dict[str, str]
+    acts: tuple[Act, ...] = ()
+    config: Config = SHORT
+    generations: dict[str, int] | None = None  # at the end of an undisturbed run
+
+
+def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
+    """The job has made some steps on so many GPUs, and nothing is being changed about it."""
+
+    def holds(world: World) -> bool:
+        record, launch = world.job(job), world.machines.present(job)
+        ready = record.state == s.RUNNING and len(record.gpu_ids) == gpus
+        return ready and launch is not None and launch.trains and launch.steps >= steps
+
+    return holds
+
+
+def is_in(job: str, state: str) -> Callable[[World], bool]:
+    return lambda world: world.states().get(job) == state
+
+
+def submits(job: str, counts: list[int], behaviour: Behaviour) -> Callable[[World], object]:
+    return lambda world: world.submit(job, counts, replace(behaviour, exits=list(behaviour.exits)))
+
+
+TWO = submits("two", [2], Behaviour(iterations=20))
+NEWCOMER = Act(trains("one", 4), TWO)
+BOTH_END = {"one": s.COMPLETED, "two": s.COMPLETED}
+
+JOURNEYS = {
+    "start on idle GPUs": Journey(Behaviour(iterations=20), {"one": s.COMPLETED}, generations={"one": 1}),
+    "start with a victim that grows back": Journey(
+        Behaviour(iterations=200), BOTH_END, (NEWCOMER,), generations={"one": 3, "two": 1}
+    ),
+    "the victim's GPUs come before the launch": Journey(
+        Behaviour(iterations=60), BOTH_END, (NEWCOMER,), LATE, {"one": 2, "two": 1}
+    ),
+    "relaunch instead of a reshape in place": Journey(
+        Behaviour(iterations=48), BOTH_END, (NEWCOMER,), RELAUNCH, {"one": 2, "two": 1}
+    ),
+    "an operator shrinks a job": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 4), lambda world: world.desk.wish("one", 2, None)),),
+        generations={"one": 2},
+    ),
+    "cancel while running": Journey(
+        Behaviour(iterations=200),
+        {"one": s.CANCELLED},
+        (Act(trains("one", 4), lambda world: world.desk.cancel("one")),),
+        generations={"one": 1},
+    ),
+    "restart after a crash": Journey(
+        Behaviour(iterations=40, exits=[1]), {"one": s.COMPLETED}, generations={"one": 2}
+    ),
+    "crashes until it has failed": Journey(
+        Behaviour(iterations=40, exits=[1] * 4), {"one": s.FAILED}, generations={"one": 4}
+    ),
+    "the newcomer cannot be launched at first": Journey(
+        Behaviour(iterations=200),
+        BOTH_END,
+        (Act(trains("one", 4), submits("two", [2], Behaviour(iterations=20, launch_failures=1))),),
+        generations={"one": 3, "two": 1},
+    ),
+    "the newcomer is cancelled before its victim is stopped": Journey(
+        Behaviour(iterations=200),
+        {"one": s.COMPLETED, "two": s.CANCELLED},
+        (NEWCOMER, Act(is_in("two", s.INITIALIZING), lambda world: world.desk.cancel("two"))),
+        generations={"one": 1, "two": 0},
+    ),
+    "the victim ends while its newcomer initializes": Journey(
+        Behaviour(iterations=200),
+        BOTH_END,
+        (NEWCOMER, Act(is_in("two", s.INITIALIZING), lambda world: world.machines.end_trainer("one", 0))),
+        generations={"one": 1, "two": 1},
+    ),
+    "the shim dies": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 4), lambda world: world.machines.kill_shim("one")),),
+        generations={"one": 2},
+    ),
+    "a former coordinator stopped the victim": Journey(
+        Behaviour(iterations=60),
+        BOTH_END,
+        (NEWCOMER, Act(is_in("one", s.ADJUSTING), lambda world: world.machines.zombie_stop("one", 5))),
+        generations={"one": 6, "two": 1},
+    ),
+}  # fmt: skip
+
+
+def travel(journey: Journey, crash_at: int | None = None) -> World:
+    """Run the journey to its end; the coordinator dies as it passes failpoint number `crash_at`."""
+    world = World(config=journey.config)
+    world.crash_at = crash_at
+    acts = list(journey.acts)
+
+    def done(world: World) -> bool:
+        while acts and acts[0].when(world):
+            acts.pop(0).do(world)
+        return not acts and bool(world.states()) and world.at_rest()
+
+    world.submit("one", [1, 2, 4], replace(journey.first, exits=list(journey.first.exits)))
+    world.run(done)
+    return world
+
+
+def wrong(journey: Journey, world: World, undisturbed: World) -> list[str]:
+    """What a user would complain about."""
+    found = list(world.broken())
+    if world.states() != journey.ends:
+        found.append(f"ends {world.states()}, expected {journey.ends}")
+    if any(gpu["state"] != s.IDLE for gpu in world.users.list("gpus")):
+        found.append("a GPU is still booked")
+    found += [f"{command} was carried out {n} times" for command, n in world.machines.executed.items() if n > 1]
+    if extra := set(world.machines.launches) - set(undisturbed.machines.launches):
+        found.append(f"launches too many: {sorted(extra)}")
+    if any(launch.alive for launch in world.machines.launches.values()):
+        found.append("a launch is left")
+    return found
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_undisturbed_each_journey_ends_as_it_should(name: str) -> None:
+    journey = JOURNEYS[name]
+    world = travel(journey)
+    assert wrong(journey, world, world) == [], world.story()
+    assert {job: world.job(job).generation for job in journey.ends} == journey.generations, world.story()
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_coordinator_that_dies_at_any_failpoint_changes_nothing_for_users(name: str) -> None:
+    journey = JOURNEYS[name]
+    undisturbed = travel(journey)
+    found = {}
+    for position, point in enumerate(undisturbed.passed):
+        world = travel(journey, crash_at=position)
+        assert world.crash_at is None, f"{point} (number {position}) was not reached"
+        if complaints := wrong(journey, world, undisturbed):
+            found[f"{position} {point}"] = complaints
+    assert found == {}
+
+
+def test_the_journeys_pass_every_step_that_there_is() -> None:
+    passed = {point for journey in JOURNEYS.values() for point in travel(journey).passed}
+    assert passed == {f"{side}:{name}" for name in NAMES for side in ("before", "after")}

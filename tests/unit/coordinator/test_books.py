@@ -1,0 +1,146 @@
+"""The books: every change is written first; who loses a race, or does not know whether it won, reads again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.books import Books
+from coordinator.core.records import JobRecord
+from coordinator.errors import Conflict, Transient
+from tests.fakes.store import MemoryStore
+
+JOB = {"_id": "one", "job_id": "one", "uid": "u", "closed": False, "version": 3, "state": "running", "mine": [1]}
+GPU = {"_id": "g", "state": "idle", "job_id": None, "held_by": None, "version": 1}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    store.insert("jobs", JOB)
+    store.insert("gpus", GPU)
+    return store
+
+
+@pytest.fixture
+def books(store: MemoryStore) -> Books:
+    books = Books(store)
+    books.refresh()
+    return books
+
+
+def one(books: Books) -> JobRecord:
+    job = books.job("one")
+    assert job is not None
+    return job
+
+
+def test_a_change_is_in_the_store_and_in_the_books_and_keeps_the_users_fields(store: MemoryStore, books: Books) -> None:
+    after = books.write_job(one(books), {"state": "adjusting"}, "op")
+    assert after.doc == store.get("jobs", "one") == one(books).doc
+    assert (after.state, after.doc["version"], after.doc["mine"]) == ("adjusting", 4, [1])
+
+
+def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: MemoryStore, books: Books) -> None:
+    store.update("jobs", "one", {}, {"wanted": 2})
+    with pytest.raises(Conflict):
+        books.write_job(one(books), {"state": "adjusting"}, "op")
+    assert one(books).wanted == 2
+    assert books.write_job(one(books), {"state": "adjusting"}, "op").wanted == 2
+
+
+def test_a_write_that_was_applied_though_its_reply_was_lost_is_recognised(store: MemoryStore, books: Books) -> None:
+    store.hiccups.append("after")
+    assert books.write_job(one(books), {"state": "adjusting"}, "op").doc["version"] == 4
+    store.hiccups.append("after")
+    gpu = books.gpus()["g"]
+    assert books.write_gpu(gpu, {"state": "idle"}, {"state": "reserved", "job_id": "one"}).job == "one"
+
+
+def test_a_write_that_was_not_applied_is_not_taken_for_one(store: MemoryStore, books: Books) -> None:
+    store.hiccups.append("before")
+    with pytest.raises(Transient):
+        books.write_job(one(books), {"state": "adjusting"}, "op")
+    assert one(books).doc["version"] == 3
+
+
+def test_another_coordinators_same_write_is_not_taken_for_ones_own(store: MemoryStore, books: Books) -> None:
+    rival = Books(store)
+    rival.refresh()
+    rival.write_job(one(rival), {"state": "adjusting"}, "op")
+    with pytest.raises(Conflict):
+        books.write_job(one(books), {"state": "adjusting"}, "op")
+    rival.write_gpu(rival.gpus()["g"], {"state": "idle"}, {"state": "reserved", "job_id": "one"})
+    with pytest.raises(Conflict):
+        books.write_gpu(books.gpus()["g"], {"state": "idle"}, {"state": "reserved", "job_id": "one"})
+    assert books.gpus()["g"].job == "one"
+
+
+def test_a_gpu_is_claimed_only_while_it_is_as_expected(store: MemoryStore, books: Books) -> None:
+    store.update("gpus", "g", {}, {"state": "in use", "job_id": "x", "held_by": "x"})
+    with pytest.raises(Conflict):
+        books.write_gpu(books.gpus()["g"], {"state": "idle", "job_id": None}, {"state": "reserved", "job_id": "one"})
+    assert books.gpus()["g"].held_by == "x"
+
+
+def test_a_users_edit_that_leaves_the_version_alone_is_seen_at_the_next_reading(
+    store: MemoryStore, books: Books
+) -> None:
+    store.put("jobs", {**JOB, "wanted": 4})
+    books.refresh()
+    assert one(books).wanted == 4
+
+
+def test_a_reading_that_a_write_overtook_does_not_bring_the_old_version_back(store: MemoryStore) -> None:
+    class Slow(MemoryStore):
+        def list(self, table: str, where: Any = None) -> list[Any]:
+            found = super().list(table, where)
+            if table == "gpus" and books.job("one"):
+                books.write_job(one(books), {"state": "adjusting"}, "op")
+            return found
+
+    slow = Slow()
+    slow._tables = store._tables
+    books = Books(slow)
+    books.refresh()
+    books.refresh()
+    assert (one(books).state, one(books).doc["version"]) == ("adjusting", 4)
+
+
+def test_a_closed_job_leaves_the_books_and_stays_away(store: MemoryStore, books: Books) -> None:
+    books.write_job(one(books), {"closed": True}, "close")
+    assert books.jobs() == {}
+    books.refresh()
+    assert books.jobs() == {}
+
+
+def test_a_deleted_document_is_a_cancellation_until_the_job_is_at_rest(store: MemoryStore, books: Books) -> None:
+    store.delete("jobs", "one")
+    books.refresh()
+    assert one(books).cancel
+    books.write_job(one(books), {"state": "cancelled"}, "cancelled")
+    books.refresh()
+    assert (one(books).state, one(books).cancel) == ("cancelled", True)
+    assert store.get("jobs", "one") is None
+    books.write_job(one(books), {"closed": True}, "close")
+    books.refresh()
+    assert books.jobs() == {}
+
+
+def test_documents_that_intake_has_not_seen_are_told_apart_whatever_they_claim_to_be(
+    store: MemoryStore, books: Books
+) -> None:
+    store.insert("jobs", {"_id": "new", "state": "submitted"})
+    store.insert("jobs", {"_id": "sly", "state": "submitted", "closed": False})
+    store.insert("jobs", {"_id": "old", "closed": True})
+    assert [job.id for job in books.refresh()] == ["new", "sly"]
+    assert list(books.jobs()) == ["one"]
+
+
+def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: MemoryStore, books: Books) -> None:
+    store.insert("jobs", {"_id": "new", "state": "submitted"})
+    (new,) = books.refresh()
+    store.update("jobs", "new", {}, {"state": "changed"})
+    with pytest.raises(Conflict):
+        books.admit(new, {"uid": "x", "closed": False})

@@ -1,0 +1,45 @@
+"""A bad setting stops the start and names itself."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from coordinator.config import Config, from_environment
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Config) if isinstance(f.default, float)])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_no_time_may_be_zero_or_less(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be a number greater than 0"):
+        Config(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_lease_must_leave_time_to_save() -> None:
+    with pytest.raises(ValueError, match=r"lease_s \(20.0\) must be longer than grace_s \(20.0\)"):
+        Config(lease_s=20.0)
+
+
+def test_the_way_of_reshaping_is_one_of_two_words() -> None:
+    with pytest.raises(ValueError, match="reshape_by must be `sidecar` or `relaunch`, not 'magic'"):
+        Config(reshape_by="magic")
+
+
+def test_a_silent_launch_is_waited_for_longer_than_it_can_live() -> None:
+    config = Config()
+    assert config.wait_out_s > config.lease_s + config.kill_s
+
+
+def test_variables_are_read_by_their_names_and_what_is_given_wins() -> None:
+    variables = {"RESHAPE_LEASE_S": "60", "RESHAPE_RETRIES": "5", "RESHAPE_EARLY_INITIALIZATION": "0", "OTHER": "x"}
+    config = from_environment(Config, variables, retries=7)
+    assert (config.lease_s, config.retries, config.early_initialization) == (60.0, 7, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("RESHAPE_LEASE_S", "long"), ("RESHAPE_RETRIES", "1.5"), ("RESHAPE_EARLY_INITIALIZATION", "no")]
+)
+def test_a_variable_that_cannot_be_read_is_named(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be .*, not '{text}'"):
+        from_environment(Config, {name: text})

@@ -1,0 +1,114 @@
+"""Events: numbered, batched, none twice and none lost while the store comes and goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator import journal as journal_module
+from coordinator.errors import Transient
+from coordinator.journal import Journal
+from tests.fakes.store import MemoryStore
+from tests.fakes.world import FakeClock
+
+
+def journal(store: MemoryStore) -> Journal:
+    return Journal(store, FakeClock())
+
+
+def numbers(events: object) -> list[tuple[int, str]]:
+    return [(e["_id"], e["type"]) for e in events]  # type: ignore[attr-defined]
+
+
+def test_events_are_numbered_in_order_and_written_together() -> None:
+    store = MemoryStore()
+    book = journal(store)
+    assert [book.append({"type": t}) for t in "abc"] == [1, 2, 3]
+    assert store.list("events") == []
+    book.flush()
+    assert numbers(store.list("events")) == [(1, "a"), (2, "b"), (3, "c")]
+    before = store.writes
+    book.flush()
+    assert store.writes == before
+
+
+def test_after_reads_from_memory_and_from_the_store_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "KEPT", 3)
+    store = MemoryStore()
+    book = journal(store)
+    for t in "abcde":
+        book.append({"type": t})
+        book.flush()
+    assert numbers(book.after(3, 10)) == [(4, "d"), (5, "e")]
+    assert numbers(book.after(0, 10)) == [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e")]
+    assert numbers(book.after(0, 2)) == [(1, "a"), (2, "b")]
+    assert book.after(5, 10) == []
+    book.append({"type": "f"})
+    assert numbers(book.after(1, 10))[-1] == (6, "f")
+
+
+def test_the_next_coordinator_numbers_on() -> None:
+    store = MemoryStore()
+    first = journal(store)
+    first.append({"type": "a"})
+    first.flush()
+    second = journal(store)
+    assert second.append({"type": "b"}) == 2
+    assert numbers(second.after(0, 10)) == [(1, "a"), (2, "b")]
+    assert second.last() == 2
+
+
+def test_what_could_not_be_written_is_written_later() -> None:
+    store = MemoryStore()
+    book = journal(store)
+    book.append({"type": "a"})
+    store.down = True
+    with pytest.raises(Transient):
+        book.flush()
+    book.append({"type": "b"})
+    store.down = False
+    book.flush()
+    assert numbers(store.list("events")) == [(1, "a"), (2, "b")]
+
+
+def test_a_batch_of_which_only_a_part_was_written_is_completed_without_doubles() -> None:
+    store = MemoryStore()
+    book = journal(store)
+    for t in "abc":
+        book.append({"type": t})
+    store.hiccups.extend(["", "after"])
+    with pytest.raises(Transient):
+        book.flush()
+    book.flush()
+    book.flush()
+    assert [e["type"] for e in store.list("events")] == ["a", "b", "c"]
+
+
+def test_numbers_that_another_coordinator_took_meanwhile_are_given_up() -> None:
+    store = MemoryStore()
+    first, second = journal(store), journal(store)
+    first.append({"type": "theirs"})
+    second.append({"type": "ours"})
+    first.flush()
+    second.flush()
+    second.flush()
+    assert [e["type"] for e in store.list("events")] == ["theirs", "ours"]
+
+
+def test_a_listener_hears_of_each_event_until_it_stops() -> None:
+    book, heard = journal(MemoryStore()), []
+    stop = book.listen(lambda: heard.append(book.last()))
+    book.append({"type": "a"})
+    stop()
+    stop()
+    book.append({"type": "b"})
+    assert heard == [1]
+
+
+def test_while_the_store_is_down_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "UNWRITTEN_MAX", 10)
+    store = MemoryStore()
+    book = journal(store)
+    for _ in range(25):
+        book.append({"type": "x"})
+    book.flush()
+    assert [e["_id"] for e in store.list("events")] == list(range(16, 26))

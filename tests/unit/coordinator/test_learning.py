@@ -1,0 +1,87 @@
+"""What ran teaches: speeds and overheads become rows of origin `measured`, written seldom and never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaptive_scheduler.profiles import Profiles
+from coordinator.errors import Transient
+from coordinator.learning import LEAST_CHANGE, Learner
+from tests.fakes.store import MemoryStore
+
+KNOWN = {"k8s_init": 80.0, "k8s_term": 50.0, "proc_init": 20.0, "proc_term": 8.0, "ckpt": 4.0}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def profiles() -> Profiles:
+    return Profiles.from_rows([], [{"job_type": "t", "origin": "shipped", **KNOWN}])
+
+
+def row(store: MemoryStore, table: str) -> dict[str, object]:
+    (found,) = store.list(table)
+    return found
+
+
+def test_a_measured_speed_is_what_the_next_snapshot_reads(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.speed("t", "V100", 2, 0.5)
+    assert store.list("speed_profiles") == []
+    learner.flush()
+    speed = Profiles.from_rows(store.list("speed_profiles")).speed("t", "V100", 2)
+    assert speed is not None
+    assert (speed.seconds, speed.origin) == (0.5, "measured")
+
+
+def test_a_speed_that_hardly_moved_is_not_written_again(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.speed("t", "V100", 2, 0.500)
+    learner.flush()
+    before = store.writes
+    learner.speed("t", "V100", 2, 0.505)
+    learner.flush()
+    assert store.writes == before
+    for _ in range(60):  # it is a running mean: jobs of one type differ a little from each other
+        learner.speed("t", "V100", 2, 0.6)
+    learner.flush()
+    assert row(store, "speed_profiles")["seconds_per_iteration"] == pytest.approx(0.6, rel=LEAST_CHANGE)
+
+
+def test_jobs_of_one_type_that_differ_a_little_do_not_rewrite_their_row_at_every_heartbeat(store: MemoryStore) -> None:
+    learner = Learner(store)
+    for _ in range(100):
+        for seconds in (0.49, 0.50, 0.51):
+            learner.speed("t", "V100", 2, seconds)
+        learner.flush()
+    assert store.writes <= 3
+
+
+def test_a_first_measurement_replaces_what_was_assumed_and_later_ones_are_averaged(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.overheads("t", profiles(), ckpt=1.0, proc_init=None)
+    learner.flush()
+    assert {k: row(store, "overheads")[k] for k in KNOWN} == {**KNOWN, "ckpt": 1.0}
+    learner.overheads("t", profiles(), ckpt=2.0)
+    learner.flush()
+    assert row(store, "overheads")["ckpt"] == 1.5
+    assert row(store, "overheads")["measured"] == ["ckpt"]
+
+
+def test_what_was_not_measured_or_cannot_be_true_is_not_written(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.overheads("t", profiles(), ckpt=None, proc_init=-1.0)
+    learner.flush()
+    assert store.list("overheads") == []
+
+
+def test_what_could_not_be_written_is_written_later(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.speed("t", "V100", 2, 0.5)
+    store.hiccups.append("before")
+    with pytest.raises(Transient):
+        learner.flush()
+    learner.flush()
+    assert row(store, "speed_profiles")["num_gpus"] == 2

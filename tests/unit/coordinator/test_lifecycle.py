@@ -1,0 +1,260 @@
+"""What happens next, situation by situation: the seven steps, and what undoes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.core import states as s
+from coordinator.core.lifecycle import next_step
+from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.core.steps import Launch, Start, Stop, Wait, WriteGpu, WriteJob
+from tests.fakes.world import SHORT
+from tests.unit.coordinator.situations import (
+    BOOKED,
+    EXITED,
+    LATE,
+    WALL,
+    fresh,
+    gpu,
+    job,
+    mine,
+    newcomer,
+    reshape_of,
+    seen,
+    start_of,
+    victim,
+    waits,
+    world,
+    written,
+)
+
+# a start on idle GPUs, step by step
+
+
+STARTING = job(s.INITIALIZING, "a", "b", op=start_of("a", "b"), generation=0, up=None)
+
+
+def test_1_a_newcomer_reserves_idle_gpus_in_order_and_does_not_hold_them() -> None:
+    changes = written(world(STARTING, None, [gpu("b"), gpu("a")]), "claim")
+    assert changes == {"state": s.RESERVED, "job_id": "one", "held_by": None, "generation": 1}
+    step = next_step(world(STARTING, None, [gpu("b"), gpu("a")]))
+    assert isinstance(step, WriteGpu)
+    assert (step.gpu, step.expect) == ("a", {"state": s.IDLE, "job_id": None})
+
+
+def test_1_the_second_gpu_follows_the_first() -> None:
+    step = next_step(world(STARTING, None, [gpu("a", "one"), gpu("b")]))
+    assert isinstance(step, WriteGpu)
+    assert step.gpu == "b"
+
+
+@pytest.mark.parametrize("other", [gpu("a", "two", "two"), gpu("a", "two"), gpu("a", state=s.FAULTY)])
+def test_1_a_gpu_that_somebody_else_got_undoes_the_start(other: GpuRecord) -> None:
+    changes = written(world(STARTING, None, [other, gpu("b")]), "undo")
+    assert (changes["state"], changes["gpu_ids"], changes["num_gpus"], changes["retries"]) == (s.SUBMITTED, None, 0, 0)
+
+
+def test_1_a_gpu_that_is_unknown_undoes_the_start() -> None:
+    assert written(world(STARTING, None, []), "undo")["message"] == "GPU a is no longer there"
+
+
+RESERVED = [gpu("a", "one"), gpu("b", "one")]
+
+
+def test_2_with_its_gpus_reserved_it_is_launched_once() -> None:
+    assert isinstance(next_step(world(STARTING, None, RESERVED)), Launch)
+    waits(world(STARTING, None, RESERVED, launch_asked=True), "initializing")
+
+
+def test_2_when_its_sidecar_reports_it_is_initialized() -> None:
+    changes = written(world(STARTING, fresh(), RESERVED, launch_asked=True), "initialized")
+    assert changes == {"state": s.INITIALIZED, "up": 1}
+
+
+INITIALIZED = job(s.INITIALIZED, "a", "b", op=start_of("a", "b"), generation=0)
+GRANTED = job(s.INITIALIZED, "a", "b", op=start_of("a", "b"))
+
+
+def test_4_then_its_generation_is_granted_without_any_stop() -> None:
+    changes = written(world(INITIALIZED, fresh(), RESERVED), "grant")
+    assert (changes["generation"], changes["gpu_ids"], changes["num_gpus"]) == (1, ["a", "b"], 2)
+    assert "launch" not in changes
+
+
+def test_6_before_it_starts_its_gpus_are_marked_as_held() -> None:
+    changes = written(world(GRANTED, fresh(), RESERVED), "occupy")
+    assert changes == {"state": s.IN_USE, "held_by": "one", "worker_id": 0}
+
+
+def test_6_then_it_is_told_to_start_on_exactly_these_gpus() -> None:
+    assert next_step(world(GRANTED, fresh(), mine("a", "b"))) == Start(1, ("a", "b"), None)
+
+
+def test_6_it_goes_on_from_the_checkpoint_that_the_sidecar_verified() -> None:
+    granted = job(s.INITIALIZED, "a", op=start_of("a"), checkpoint={"name": "old", "step": 1, "generation": 1})
+    assert next_step(world(granted, fresh(), mine("a"))) == Start(1, ("a",), "old")
+    newer = seen("exited", generation=1, verb="stop", stop_asked=True, exit_code=143)
+    assert next_step(world(granted, newer, mine("a"))) == Start(1, ("a",), "g1-s10")
+
+
+def test_6_it_waits_while_another_job_still_holds_a_gpu() -> None:
+    waits(world(GRANTED, fresh(), [gpu("a", "one", "two"), gpu("b", "one")]), "still in use")
+
+
+def test_7_it_runs_with_its_first_step_and_not_before() -> None:
+    waits(world(GRANTED, seen(steps=0), mine("a", "b")), "no step yet")
+    changes = written(world(GRANTED, seen(), mine("a", "b")), "running")
+    assert (changes["state"], changes["reshape"], changes["up"], changes["start_ts"]) == (s.RUNNING, None, 1, WALL)
+    assert "reshapes" not in changes
+
+
+def test_7_a_trainer_that_shows_no_progress_but_lives_counts_as_running_after_a_while() -> None:
+    beat = seen(steps=0)
+    assert written(world(GRANTED, beat, mine("a", "b"), waited_s=SHORT.first_step_timeout_s), "running")
+
+
+def test_a_running_job_that_trains_is_left_alone() -> None:
+    assert waits(world(job(s.RUNNING, "a"), seen(), mine("a"))).seconds is None
+
+
+# with a victim
+
+
+def test_the_newcomer_books_its_victim_before_it_takes_any_of_its_gpus() -> None:
+    running = job(s.RUNNING, "c", "d", "a", "b")
+    step = next_step(world(newcomer(), None, mine("a", "b", "c", "d"), running))
+    assert isinstance(step, WriteJob)
+    assert (step.name, step.job, step.changes["state"]) == ("book victim", "one", s.ADJUSTING)
+    reshape = step.changes["reshape"]
+    assert (reshape["to"], reshape["generation"], reshape["for"]) == (["c", "d"], 2, "two")
+
+
+def test_then_its_gpus_are_reserved_while_the_victim_holds_them() -> None:
+    changes = written(world(newcomer(), None, mine("a", "b", "c", "d"), victim()), "claim")
+    assert (changes["state"], changes["job_id"], changes["held_by"]) == (s.RESERVED, "two", "one")
+
+
+def test_the_newcomer_is_launched_while_the_victim_trains_on() -> None:
+    assert isinstance(next_step(world(newcomer(), None, BOOKED, victim())), Launch)
+    waits(world(victim(), seen(), BOOKED, newcomer()), "still initializing")
+
+
+def test_without_early_initialization_the_victim_is_stopped_first_and_the_newcomer_launched_then() -> None:
+    waits(world(newcomer(), None, BOOKED, victim(), config=LATE), "still in use")
+    assert next_step(world(victim(), seen(), BOOKED, newcomer(), config=LATE)) == Stop(2)
+
+
+def test_3_the_victim_is_stopped_once_its_newcomer_is_initialized() -> None:
+    ready = newcomer(s.INITIALIZED)
+    assert next_step(world(victim(), seen(), BOOKED, ready)) == Stop(2)
+    saving = seen("stopping", generation=2, verb="stop", stop_asked=True)
+    waits(world(victim(), saving, BOOKED, ready), "saving")
+
+
+def test_4_the_victims_new_shape_is_written_with_its_checkpoint_when_its_trainer_is_gone() -> None:
+    changes = written(world(victim(), EXITED, BOOKED, newcomer(s.INITIALIZED)), "grant")
+    assert (changes["generation"], changes["gpu_ids"], changes["num_gpus"]) == (2, ["c", "d"], 2)
+    assert changes["checkpoint"] == {"name": "g1-s10", "step": 10, "generation": 1}
+    assert changes["reshape"]["stopped"]["exit_at"] == 61.0
+
+
+SHRUNK = job(s.ADJUSTING, "c", "d", op=reshape_of(("c", "d", "a", "b"), ("c", "d"), **{"for": "two"}), generation=2)
+
+
+def test_5_only_then_it_lets_go_of_what_the_newcomer_waits_for() -> None:
+    step = next_step(world(SHRUNK, EXITED, BOOKED, newcomer(s.INITIALIZED)))
+    assert step == WriteGpu("free", "a", {"held_by": "one", "job_id": "two"}, {"held_by": None})
+
+
+def test_6_and_7_it_starts_again_on_what_it_keeps_and_counts_the_reshape() -> None:
+    freed = [gpu("a", "two"), gpu("b", "two"), *mine("c", "d")]
+    assert next_step(world(SHRUNK, EXITED, freed)) == Start(2, ("c", "d"), "g1-s10")
+    changes = written(world(SHRUNK, seen(generation=2), freed), "running")
+    assert (changes["state"], changes["reshapes"]) == (s.RUNNING, 1)
+
+
+def test_a_job_that_grows_takes_idle_gpus_at_once_and_is_then_stopped() -> None:
+    growing = job(s.ADJUSTING, "a", op=reshape_of(("a",), ("a", "b")))
+    assert written(world(growing, seen(), [*mine("a"), gpu("b")]), "claim")["state"] == s.IN_USE
+    assert next_step(world(growing, seen(), mine("a", "b"))) == Stop(2)
+
+
+def test_a_growing_job_that_lost_the_race_for_a_gpu_trains_on_as_it_was() -> None:
+    growing = job(s.ADJUSTING, "a", op=reshape_of(("a",), ("a", "b")))
+    changes = written(world(growing, seen(), [*mine("a"), gpu("b", "x", "x")]), "undo")
+    assert (changes["state"], changes["reshape"], "generation" in changes) == (s.RUNNING, None, False)
+
+
+# undoing, and when it is too late for it
+
+
+NO_LONGER = {
+    "gone": [],
+    "cancelled": [newcomer(cancel=True)],
+    "back in the queue": [job(s.SUBMITTED, name="two", generation=0)],
+    "started elsewhere": [job(s.INITIALIZING, "x", name="two", op=start_of("x"), generation=0)],
+}
+
+
+@pytest.mark.parametrize("others", NO_LONGER.values(), ids=list(NO_LONGER))
+def test_a_victim_whose_newcomer_needs_nothing_trains_on_undisturbed(others: list[JobRecord]) -> None:
+    changes = written(world(victim(), seen(), mine("a", "b", "c", "d"), *others), "undo")
+    assert (changes["state"], changes["reshape"]) == (s.RUNNING, None)
+    assert not {"generation", "gpu_ids", "launch"} & set(changes)
+
+
+@pytest.mark.parametrize("others", NO_LONGER.values(), ids=list(NO_LONGER))
+def test_but_first_it_takes_back_what_it_had_promised(others: list[JobRecord]) -> None:
+    step = next_step(world(victim(), seen(), BOOKED, *others))
+    back = {"state": s.IN_USE, "job_id": "one"}
+    assert step == WriteGpu("take back", "a", {"job_id": "two", "held_by": "one"}, back)
+
+
+@pytest.mark.parametrize("trainer", ["stopping", "exited"])
+def test_once_the_shim_has_obeyed_the_stop_there_is_no_way_back(trainer: str) -> None:
+    beat = seen(trainer, generation=2, verb="stop", stop_asked=True, exit_code=143)
+    step = next_step(world(victim(), beat, BOOKED))
+    assert isinstance(step, Wait) if trainer == "stopping" else getattr(step, "name", "") == "grant"
+
+
+def test_a_newcomer_gives_back_what_its_victim_still_holds() -> None:
+    queued = job(s.SUBMITTED, name="two", generation=0, down=1)
+    step = next_step(world(queued, None, BOOKED, victim()))
+    back = {"state": s.IN_USE, "job_id": "one"}
+    assert step == WriteGpu("free", "a", {"job_id": "two", "held_by": "one"}, back)
+
+
+def test_a_newcomer_is_undone_when_its_victim_is_changed_for_another_reason() -> None:
+    busy = job(s.ADJUSTING, "a", "b", "c", "d", op=reshape_of(("a", "b", "c", "d"), ("a",)))
+    assert written(world(newcomer(), None, mine("a", "b", "c", "d"), busy), "undo")["state"] == s.SUBMITTED
+    other = job(s.RUNNING, "a", "b", "c", "d", generation=4)
+    assert written(world(newcomer(), None, mine("a", "b", "c", "d"), other), "undo")
+
+
+def test_a_victim_that_ends_by_itself_is_completed_and_hands_its_gpus_over() -> None:
+    beat = seen("exited", exit_code=0, exit_at=70.0)
+    assert written(world(victim(), beat, BOOKED, newcomer()), "completed")["state"] == s.COMPLETED
+    ended = job(s.COMPLETED, generation=1)
+    assert written(world(ended, beat, BOOKED, newcomer()), "free") == {"held_by": None}
+    idle = [gpu("a"), gpu("b"), gpu("c"), gpu("d")]
+    assert written(world(newcomer(), None, idle, ended), "claim")["held_by"] is None
+    waits(world(newcomer(), None, mine("a", "b"), ended), "come free")
+
+
+def test_a_newcomer_that_does_not_come_up_goes_back_into_the_queue_and_pauses() -> None:
+    for more in ({"launch_failure": "no disk"}, {"waited_s": SHORT.init_timeout_s + 1}):
+        changes = written(world(newcomer(), None, BOOKED, victim(), launch_asked=True, **more), "undo")
+        assert (changes["state"], changes["retries"], changes["retry_ts"]) == (s.SUBMITTED, 1, WALL + 1.0)
+
+
+def test_after_its_last_try_it_has_failed_and_says_why() -> None:
+    tired = newcomer(retries=SHORT.retries)
+    changes = written(world(tired, None, BOOKED, victim(), launch_asked=True, launch_failure="no disk"), "failed")
+    assert (changes["state"], changes["message"]) == (s.FAILED, "could not be launched: no disk")
+
+
+def test_a_newcomer_whose_processes_die_before_it_starts_is_not_waited_for() -> None:
+    changes = written(world(GRANTED, fresh(), mine("a", "b"), lost=True), "undo")
+    assert (changes["state"], changes["retries"]) == (s.SUBMITTED, 1)
+    changes = written(world(SHRUNK, EXITED, mine("c", "d"), lost=True), "restart")
+    assert (changes["reshape"]["generation"], changes["retries"]) == (3, 1)

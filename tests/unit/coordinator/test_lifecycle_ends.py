@@ -1,0 +1,218 @@
+"""What happens next when training ends, is lost, or is cancelled, and until nothing is left of a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.core import states as s
+from coordinator.core.lifecycle import next_step
+from coordinator.core.records import JobRecord
+from coordinator.core.steps import Launch, Remove, Start, Stop
+from sidecar.protocol import Heartbeat
+from tests.unit.coordinator.situations import (
+    BOOKED,
+    EXITED,
+    RELAUNCH,
+    WALL,
+    fresh,
+    gpu,
+    job,
+    mine,
+    newcomer,
+    reshape_of,
+    seen,
+    victim,
+    waits,
+    world,
+    written,
+)
+
+# how training ends
+
+
+def running(**more: object) -> JobRecord:
+    return job(s.RUNNING, "a", "b", **more)
+
+
+def exited(code: int, **more: object) -> Heartbeat:
+    return seen("exited", exit_code=code, exit_at=60.0, **more)
+
+
+def test_exit_0_is_completed() -> None:
+    changes = written(world(running(), exited(0), mine("a", "b")), "completed")
+    assert (changes["message"], changes["finish_ts"], changes["num_gpus"]) == ("completed", WALL, 0)
+
+
+def test_exit_0_before_its_length_is_completed_and_says_so() -> None:
+    changes = written(world(running(iterations=100), exited(0), mine("a", "b")), "completed")
+    assert changes["message"] == "ended by itself after 10 of 100 iterations"
+
+
+def test_exit_0_after_a_stop_is_completed_only_if_its_length_is_reached() -> None:
+    beat = exited(0, stop_asked=True)
+    assert written(world(running(iterations=100), beat, mine("a", "b")), "restart")
+    assert written(world(running(iterations=10), beat, mine("a", "b")), "completed")
+
+
+@pytest.mark.parametrize(("retries", "pause"), [(0, 1.0), (1, 2.0), (2, 4.0)])
+def test_a_crash_is_tried_again_after_a_pause_that_doubles(retries: int, pause: float) -> None:
+    beat = exited(1, output_tail="Traceback\n\nValueError: bad batch\n")
+    changes = written(world(running(retries=retries), beat, mine("a", "b")), "restart")
+    assert (changes["state"], changes["retries"], changes["retry_ts"]) == (s.RESTARTING, retries + 1, WALL + pause)
+    assert "exit code 1: ValueError: bad batch" in str(changes["message"])
+
+
+def test_after_its_last_try_a_crashing_job_has_failed_with_the_last_line_of_its_output() -> None:
+    beat = exited(-9, output_tail="killed by the kernel\n")
+    changes = written(world(running(retries=3), beat, mine("a", "b")), "failed")
+    sentence = "the training process was killed by signal 9: killed by the kernel; gave up after 4 tries"
+    assert changes["message"] == sentence
+
+
+def test_the_crash_of_a_trainer_that_ran_for_long_is_the_first_again() -> None:
+    beat = exited(1, spawn_at=0.0)
+    long = seen("exited", exit_code=1, spawn_at=50.0, exit_at=50.0 + 601)
+    assert written(world(running(retries=3), beat, mine("a", "b")), "failed")
+    assert written(world(running(retries=3), long, mine("a", "b")), "restart")["retries"] == 1
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_command_that_cannot_be_started_fails_at_once(code: int) -> None:
+    note = "cannot start 'pyhton' (No such file); correct the job's command"
+    changes = written(world(running(), exited(code, exit_note=note), mine("a", "b")), "failed")
+    assert changes["message"] == note
+
+
+def test_a_trainer_that_was_fenced_is_no_crash() -> None:
+    beat = exited(143, stop_asked=True, fenced=True)
+    changes = written(world(running(retries=3), beat, mine("a", "b")), "restart")
+    assert (changes["retries"], changes["retry_ts"]) == (3, WALL)
+    assert "lease" in str(changes["message"])
+
+
+def test_a_trainer_that_somebody_else_stopped_is_started_again_above_that_generation() -> None:
+    beat = seen("exited", generation=5, verb="stop", stop_asked=True, exit_code=143)
+    changes = written(world(running(), beat, mine("a", "b")), "restart")
+    assert changes["reshape"]["generation"] == 6
+    beaten = reshape_of(("a", "b"), ("a",))
+    adjusting = job(s.ADJUSTING, "a", "b", op=beaten)
+    assert written(world(adjusting, beat, mine("a", "b")), "renumber")["reshape"] == {**beaten, "generation": 6}
+
+
+def test_a_restart_uses_the_same_gpus_without_one_that_is_lost_if_that_count_is_allowed() -> None:
+    gpus = [*mine("a"), gpu("b", "other", "other")]
+    beat = exited(1)
+    assert written(world(running(), beat, gpus), "restart")["reshape"]["to"] == ["a"]
+    picky = running(optional_num_gpus=[2])
+    assert written(world(picky, beat, gpus), "undo")["state"] == s.SUBMITTED
+
+
+def restarting(**more: object) -> JobRecord:
+    op = {"kind": "restart", "from": ["a", "b"], "to": ["a", "b"], "generation": 2}
+    return job(s.RESTARTING, "a", "b", op=op, **more)
+
+
+def test_a_restart_waits_out_its_pause_and_then_starts_without_another_stop() -> None:
+    crashed = exited(1)
+    assert waits(world(restarting(retry_ts=WALL + 3), crashed, mine("a", "b"))).seconds == 3
+    assert written(world(restarting(), crashed, mine("a", "b")), "grant")["generation"] == 2
+    again = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2)
+    assert next_step(world(again, crashed, mine("a", "b"))) == Start(2, ("a", "b"), "g1-s10")
+
+
+# launches that are lost, and relaunching
+
+
+def test_a_lost_launch_is_launched_again_under_the_next_number() -> None:
+    changes = written(world(running(), seen(), mine("a", "b"), lost=True), "restart")
+    assert (changes["state"], changes["retries"]) == (s.RESTARTING, 0)
+    assert isinstance(next_step(world(restarting(), seen(), mine("a", "b"), lost=True)), Remove), "what it left behind"
+    waits(world(restarting(), seen(), mine("a", "b"), remove_asked=True), "being removed")
+    granted = written(world(restarting(), seen(), mine("a", "b"), lost=True, remove_asked=True), "grant")
+    assert (granted["generation"], granted["launch"]) == (2, 2)
+    new = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2, launch=2)
+    assert isinstance(next_step(world(new, None, mine("a", "b"))), Launch)
+
+
+def test_a_job_that_has_not_been_heard_of_since_the_coordinator_began_is_left_alone() -> None:
+    waits(world(running(), None, mine("a", "b")), "not heard")
+    waits(world(victim(), None, BOOKED, newcomer(s.INITIALIZED)), "not reported")
+
+
+def test_a_shim_that_began_afresh_is_told_its_generation_and_gpus() -> None:
+    assert next_step(world(job(s.RUNNING, "a"), fresh(), mine("a"))) == Start(1, ("a",), None)
+
+
+def test_relaunching_removes_the_launch_after_the_stop_and_grants_the_next_one() -> None:
+    op = reshape_of(("a", "b"), ("a",), how="relaunch")
+    shrinking = job(s.ADJUSTING, "a", "b", op=op)
+    gpus = mine("a", "b")
+    assert next_step(world(shrinking, seen(), gpus, config=RELAUNCH)) == Stop(2)
+    assert isinstance(next_step(world(shrinking, EXITED, gpus, config=RELAUNCH)), Remove)
+    waits(world(shrinking, EXITED, gpus, config=RELAUNCH, remove_asked=True), "being removed")
+    changes = written(world(shrinking, EXITED, gpus, config=RELAUNCH, remove_asked=True, lost=True), "grant")
+    assert (changes["launch"], changes["gpu_ids"]) == (2, ["a"])
+
+
+def test_a_victim_whose_removal_was_asked_for_is_not_undone() -> None:
+    renumbered = job(s.ADJUSTING, "c", "d", op={**victim().operation.doc, "generation": 9, "how": "relaunch"})
+    waits(world(renumbered, EXITED, mine("c", "d"), remove_asked=True), "being removed")
+
+
+# cancelling
+
+
+STATES = {
+    "in the queue": (job(s.SUBMITTED, generation=0, launch=0, cancel=True), None, []),
+    "coming up": (newcomer(cancel=True), None, BOOKED),
+    "waiting for its GPUs": (newcomer(s.INITIALIZED, cancel=True), fresh("two"), BOOKED),
+    "stopped for a reshape": (victim(cancel=True), EXITED, BOOKED),
+    "after a crash": (restarting(cancel=True), exited(1), mine("a", "b")),
+    "launched again and not up yet": (restarting(cancel=True, generation=2, launch=2), None, mine("a", "b")),
+    "lost": (running(cancel=True), None, mine("a", "b")),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_job_that_does_not_train_is_cancelled_at_once(name: str) -> None:
+    of, beat, gpus = STATES[name]
+    changes = written(world(of, beat, gpus, lost=name == "lost"), "cancelled")
+    assert (changes["state"], changes["num_gpus"], changes["reshape"]) == (s.CANCELLED, 0, None)
+
+
+@pytest.mark.parametrize("of", [running(cancel=True), victim(cancel=True), restarting(cancel=True)])
+def test_a_job_that_trains_is_stopped_first_above_every_generation(of: JobRecord) -> None:
+    step = next_step(world(of, seen(), BOOKED))
+    assert step == Stop(2 if of.operation is None else 3)
+    waits(world(of, seen("stopping", generation=3, verb="stop"), BOOKED), "saving")
+
+
+def test_a_running_job_of_which_nothing_was_heard_yet_is_not_called_cancelled() -> None:
+    waits(world(running(cancel=True), None, mine("a", "b")), "not reported")
+
+
+# an ended job
+
+
+ENDED = job(s.COMPLETED)
+
+
+def test_an_ended_job_frees_its_gpus_then_its_launch_then_is_closed() -> None:
+    beat = exited(0)
+    freed = {"state": s.IDLE, "job_id": None, "worker_id": None, "held_by": None}
+    assert written(world(ENDED, beat, mine("a")), "free") == freed
+    assert isinstance(next_step(world(ENDED, beat, [])), Remove)
+    waits(world(ENDED, beat, [], remove_asked=True), "being removed")
+    assert written(world(ENDED, beat, [], remove_asked=True, lost=True), "put down")["down"] == 1
+    assert written(world(job(s.COMPLETED, down=1), beat, [], lost=True), "close") == {"closed": True}
+    assert waits(world(job(s.COMPLETED, closed=True), None, [])).seconds is None
+
+
+def test_no_gpu_is_freed_while_a_trainer_may_be_using_it() -> None:
+    assert isinstance(next_step(world(ENDED, seen(), mine("a"))), Stop)
+    waits(world(ENDED, None, mine("a")), "not reported")
+
+
+def test_a_faulty_gpu_stays_faulty_when_it_is_freed() -> None:
+    broken = gpu("a", "one", "one", state=s.FAULTY)
+    assert written(world(ENDED, exited(0), [broken]), "free")["state"] == s.FAULTY

@@ -1,0 +1,179 @@
+"""One turn of the decision loop on a real world: what it lets in, refuses, promises and does not carry out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator import loop as loop_module
+from coordinator.core import states as s
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import SHORT, World
+
+JUNK: list[dict[str, Any]] = [
+    {"_id": "no-state"},
+    {"_id": "list-id", "job_id": ["a"], "state": "submitted"},
+    {"_id": "object-id", "job_id": {"a": 1}, "state": "submitted"},
+    {"_id": "minus", "state": "submitted", "optional_num_gpus": [-1], "command": "x"},
+    {"_id": "huge", "state": "submitted", "optional_num_gpus": [10**9], "command": "x"},
+    {"_id": "claims-to-be-ours", "state": "running", "closed": False, "gpu_ids": ["gpu-0"], "num_gpus": 1},
+    {"_id": "half-ours", "state": "submitted", "closed": False, "uid": "x", "optional_num_gpus": "1"},
+    {"_id": "strange-version", "state": "submitted", "version": {"a": 1}},
+    {"_id": "newer", "state": "submitted", "schema": 99, "optional_num_gpus": [1], "command": "x"},
+    {"_id": "{{ lookup('pipe', 'x') }}", "state": "submitted", "optional_num_gpus": [1], "command": "x"},
+]
+
+
+def document(world: World, key: str) -> dict[str, Any]:
+    doc = world.users.get("jobs", key)
+    assert doc is not None
+    return doc
+
+
+def test_bad_documents_are_marked_and_kept_and_hurt_nobody_else() -> None:
+    world = World()
+    for doc in JUNK:
+        world.users.insert("jobs", doc)
+    world.submit("good", [1], Behaviour(iterations=5))
+    world.run(lambda w: w.states()["good"] == s.COMPLETED, 60)
+    for doc in JUNK:
+        now = document(world, doc["_id"])
+        kept = set(doc) - {"version"}
+        assert {field: now[field] for field in kept} == {field: doc[field] for field in kept}
+        if "uid" not in doc:
+            assert now["problems"], now
+    assert list(world.machines.launches) == [("good", 1)]
+
+
+def test_a_bad_document_that_is_put_right_is_let_in() -> None:
+    world = World()
+    world.submit("one", [], Behaviour(iterations=5))
+    world.tick()
+    assert "optional_num_gpus must be a list" in document(world, "one")["problems"][0]
+    writes = world.store.writes
+    world.tick()
+    assert world.store.writes == writes, "what is known to be wrong is not written again"
+    world.users.update("jobs", "one", {}, {"optional_num_gpus": [1]})
+    world.run(lambda w: w.states()["one"] == s.COMPLETED, 60)
+    assert document(world, "one")["problems"] == []
+
+
+def test_a_name_belongs_to_one_job_for_ever() -> None:
+    world = World()
+    world.submit("one", [1], Behaviour(iterations=5))
+    world.tick()
+    world.users.insert("jobs", {**_spec(), "_id": "x", "job_id": "one"})
+    world.run(lambda w: w.job("one").doc.get("closed"), 60)
+    world.users.insert("jobs", {**_spec(), "_id": "y", "job_id": "one"})
+    world.tick()
+    for key in ("x", "y"):
+        assert document(world, key)["problems"] == ["job_id 'one' belongs to another job; choose another one"]
+
+
+def test_ids_of_the_users_own_types_stay_as_they_are() -> None:
+    world = World()
+    world.submit(3, [1], Behaviour(iterations=5))
+    world.run(lambda w: w.states()["3"] == s.COMPLETED, 60)
+    done = document(world, 3)  # type: ignore[arg-type]
+    assert (done["job_id"], done["state"], done["num_gpus"], done["gpu_ids"]) == (3, s.COMPLETED, 0, None)
+
+
+def test_gpus_that_an_intent_names_are_not_promised_again_before_they_are_claimed() -> None:
+    world = World()
+    world.submit("one", [2], Behaviour())
+    world.decide()
+    world.submit("two", [2, 3, 4], Behaviour())
+    world.decide()
+    taken = [set(world.job(name).gpu_ids) for name in ("one", "two")]
+    assert taken == [{"gpu-0", "gpu-1"}, {"gpu-2", "gpu-3"}]
+
+
+def test_a_decision_on_a_job_that_changed_meanwhile_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("one", [1, 2, 4], Behaviour(iterations=100))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    world.desk.wish("one", 2, None)
+    real = loop_module.decide
+
+    def slowly(*given: Any) -> Any:
+        decisions = real(*given)
+        world.machines.end_trainer("one", 1)
+        world.carry()
+        world.settle()
+        return decisions
+
+    monkeypatch.setattr(loop_module, "decide", slowly)
+    world.decide()
+    assert world.states()["one"] == s.RESTARTING
+    operation = world.job("one").operation
+    assert operation is not None
+    assert operation.kind == "restart"
+    monkeypatch.undo()
+    world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING, 60)
+
+
+def test_a_job_that_must_wait_is_told_why_once() -> None:
+    world = World()
+    world.submit("one", [8], Behaviour())
+    world.tick()
+    assert "it wants more GPUs than any node has" in document(world, "one")["message"]
+    writes = world.store.writes
+    world.tick()
+    assert world.store.writes == writes
+
+
+def test_every_decision_is_stored_with_its_rejected_rivals_before_anything_is_done() -> None:
+    world = World()
+    world.submit("one", [1, 2, 4], Behaviour())
+    world.decide()
+    (decision,) = world.users.list("decisions")
+    assert (decision["kind"], decision["job_id"], decision["num_gpus"]) == ("start", "one", 4)
+    chosen, *rivals = decision["candidates"]
+    assert chosen["rejected"] == ""
+    assert {rival["num_gpus"] for rival in rivals} == {1, 2}
+    assert all("longer" in rival["rejected"] and rival["makespan_s"] > chosen["makespan_s"] for rival in rivals)
+    operation = world.job("one").operation
+    assert operation is not None
+    assert operation.decision == decision["_id"]
+
+
+def test_the_gpus_of_a_job_whose_document_vanished_unseen_come_back_after_its_lease() -> None:
+    world = World()
+    world.submit("one", [4], Behaviour(iterations=500))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    world.users.delete("jobs", "one")
+    world.boot()
+    world.tick()
+    assert world.gpu("gpu-0").held_by == "one"
+    world.submit("two", [4], Behaviour(iterations=20))
+    vanished_at = world.clock.time
+    world.run(lambda w: w.states()["two"] == s.COMPLETED, 120)
+    assert world.clock.time - vanished_at > SHORT.wait_out_s
+
+
+def test_a_gpu_that_somebody_marked_as_used_by_hand_is_left_alone() -> None:
+    world = World()
+    world.users.update("gpus", "gpu-3", {}, {"state": s.IN_USE, "job_id": "theirs", "held_by": "theirs"})
+    world.submit("one", [1, 2, 4], Behaviour(iterations=100))
+    world.run(lambda w: w.at_rest(), 400)
+    assert world.gpu("gpu-3").job == "theirs"
+
+
+def test_while_the_newcomer_cannot_be_launched_its_victim_is_undisturbed() -> None:
+    world = World()
+    world.submit("one", [1, 2, 4], Behaviour(iterations=400))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    spawned = world.machines.present("one")
+    assert spawned is not None
+    before = (spawned.status.spawn_at, spawned.status.generation, world.job("one").gpu_ids)
+    world.submit("two", [2], Behaviour(launch_failures=10))
+    world.run(lambda w: w.states()["two"] == s.FAILED, 200)
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 5)
+    assert (spawned.status.spawn_at, spawned.status.generation, world.job("one").gpu_ids) == before
+    assert world.job("two").doc["message"] == "could not be launched: the disk is full"
+    assert {world.gpu(f"gpu-{i}").job for i in range(4)} == {"one"}
+
+
+def _spec() -> dict[str, Any]:
+    return {"state": "submitted", "optional_num_gpus": [1], "command": "x"}

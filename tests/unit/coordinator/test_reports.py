@@ -1,0 +1,107 @@
+"""Heartbeats: the newest of the present launch counts; repeated, late and old ones change nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from coordinator.reports import FRESH_BEATS, Reports
+from sidecar.protocol import Heartbeat, ShimStatus
+from tests.fakes.world import FakeClock
+from tests.unit.coordinator.situations import job, seen
+
+JOB = job("running", "a")
+BEAT_S = 5.0
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def reports(clock: FakeClock) -> Reports:
+    return Reports(clock, BEAT_S)
+
+
+def beat(seq: int, launch: int = 1, pid: int = 3, **more: object) -> Heartbeat:
+    return msgspec.structs.replace(seen(**more), seq=seq, launch=launch, sidecar_pid=pid)  # type: ignore[arg-type]
+
+
+def test_the_first_report_calls_for_action_and_one_that_says_the_same_does_not(reports: Reports) -> None:
+    assert reports.take(JOB, beat(1))
+    assert not reports.take(JOB, beat(2, steps=11))
+    found = reports.of(JOB)
+    assert found is not None
+    assert (found.seq, found.progress.iterations) == (2, 11)
+
+
+@pytest.mark.parametrize("late", [beat(4), beat(5), beat(9, generation=1), beat(9, launch=0)])
+def test_late_repeated_and_old_reports_change_nothing(reports: Reports, late: Heartbeat) -> None:
+    reports.take(JOB, beat(5, generation=2))
+    kept = reports.of(JOB)
+    assert not reports.take(JOB, late)
+    assert reports.of(JOB) is kept
+
+
+def test_a_restarted_sidecar_numbers_on_and_the_one_before_is_not_believed_any_more(reports: Reports) -> None:
+    reports.take(JOB, beat(500))
+    assert reports.take(JOB, beat(700, pid=4))
+    assert not reports.take(JOB, beat(501))
+    assert (reports.of(JOB) or beat(0)).sidecar_pid == 4
+
+
+def test_the_next_launch_begins_with_generation_0_and_replaces_the_one_before(reports: Reports) -> None:
+    reports.take(JOB, beat(5, generation=7))
+    second = job("running", "a", launch=2)
+    assert reports.of(second) is None
+    assert reports.take(second, beat(1, launch=2, trainer="none", generation=0))
+    assert reports.of(second) is not None
+    assert reports.of(JOB) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"trainer": "exited"}, {"generation": 2}, {"verb": "stop"}, {"trainer_pid": 9}, {"steps": 0}]
+)
+def test_what_somebody_may_be_waiting_for_is_news(reports: Reports, change: dict[str, object]) -> None:
+    reports.take(JOB, beat(1))
+    assert reports.take(JOB, beat(2, **change))
+
+
+def test_the_answer_to_a_command_is_newer_than_the_last_report(reports: Reports, clock: FakeClock) -> None:
+    reports.learn(JOB, ShimStatus(generation=9), clock.now())
+    assert reports.of(JOB) is None
+    reports.take(JOB, beat(1))
+    reports.learn(JOB, ShimStatus(generation=2, trainer="stopping"), clock.now())
+    assert (reports.of(JOB) or beat(0)).shim.trainer == "stopping"
+    assert not reports.take(JOB, beat(2, generation=1)), "it was sent before the command was obeyed"
+
+
+def test_but_not_newer_than_a_report_that_already_knows_of_the_command(reports: Reports, clock: FakeClock) -> None:
+    sent_at = clock.now()
+    clock.time += 1
+    reports.take(JOB, beat(2, trainer="exited", generation=2, verb="stop"))
+    reports.learn(JOB, ShimStatus(generation=2, trainer="stopping", command_id="one:2:stop"), sent_at)
+    assert (reports.of(JOB) or beat(0)).shim.trainer == "exited"
+
+
+def test_silence_is_counted_from_the_last_report_and_at_most_from_the_own_start(
+    reports: Reports, clock: FakeClock
+) -> None:
+    clock.time += 7
+    assert reports.silent_s(JOB) == 7
+    assert not reports.fresh(JOB)
+    reports.take(JOB, beat(1))
+    clock.time += FRESH_BEATS * BEAT_S - 0.1
+    assert reports.fresh(JOB)
+    reports.take(JOB, beat(1))
+    clock.time += 0.1
+    assert not reports.fresh(JOB), "a repeated report renews nothing"
+    assert reports.silent_s(job("running", "a", launch=2)) == clock.time - 1_000
+
+
+def test_a_forgotten_job_is_as_new(reports: Reports) -> None:
+    reports.take(JOB, beat(5))
+    reports.forget("one")
+    assert reports.all() == {}
+    assert reports.take(JOB, beat(1))

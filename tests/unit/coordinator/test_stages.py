@@ -1,0 +1,65 @@
+"""How long each part of a reshape took: only differences of one clock, parts that are missing stay out."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.core.records import Operation
+from coordinator.core.stages import Marks, direction, gap_s, learned, reshape_stages, span, start_stages
+from sidecar.protocol import Heartbeat, Progress, ShimStatus
+from tests.unit.coordinator.situations import job, reshape_of, start_of
+
+STOPPED = {"stop_at": 10.0, "checkpoint_at": 12.0, "exit_at": 13.0, "last_step_at": 9.5, "exit_code": 143}
+BEAT = Heartbeat(
+    job_id="one", launch=1, seq=1, url="u", sidecar_pid=1, shim=ShimStatus(spawn_at=14.0),
+    progress=Progress(first_step_at=17.0, previous_last_step_at=9.0),
+)  # fmt: skip
+OP = Operation({**reshape_of(("a", "b"), ("a",)), "stopped": STOPPED, "how": "in place"})
+MARKS = Marks(0.25, {"decided": 100.0, "newcomer ready": 103.0, "stop sent": 9.75, "launch": 1.0, "initialized": 4.0,
+                     "start sent": 6.0})  # fmt: skip
+
+
+def test_the_parts_of_a_reshape_follow_one_another() -> None:
+    assert reshape_stages(OP, BEAT, MARKS) == {
+        "decide": 0.25, "newcomer ready": 3.0, "signal": 0.25, "checkpoint": 2.0, "exit": 1.0, "spawn": 1.0,
+        "first step": 3.0,
+    }  # fmt: skip
+
+
+def test_a_checkpoint_that_is_older_than_the_stop_is_not_part_of_it() -> None:
+    old = Operation({**OP.doc, "stopped": {**STOPPED, "checkpoint_at": 4.0}})
+    stages = reshape_stages(old, BEAT, Marks())
+    assert stages == {"exit": 3.0, "spawn": 1.0, "first step": 3.0}
+
+
+def test_the_gap_is_from_the_last_step_before_to_the_first_after() -> None:
+    assert gap_s(OP, BEAT) == 8.0
+
+
+def test_a_new_launch_does_not_know_the_last_step_but_the_operation_does() -> None:
+    fresh = Heartbeat(**{f: getattr(BEAT, f) for f in ("job_id", "launch", "seq", "url", "sidecar_pid", "shim")},
+                      progress=Progress(first_step_at=17.0))  # fmt: skip
+    assert gap_s(OP, fresh) == 7.5
+    assert gap_s(Operation(reshape_of(("a",), ("b",))), fresh) is None
+
+
+def test_the_parts_of_a_start() -> None:
+    assert start_stages(BEAT, MARKS) == {"decide": 0.25, "launch": 3.0, "wait for GPUs": 2.0, "first step": 3.0}
+    assert start_stages(BEAT, Marks()) == {"first step": 3.0}
+
+
+def test_a_reshape_in_place_teaches_the_three_parts_that_add_up_to_its_cost() -> None:
+    parts = learned(OP, BEAT, MARKS)
+    assert parts == {"ckpt": 2.0, "proc_term": 1.0, "proc_init": 4.0}
+    assert learned(Operation(start_of("a")), BEAT, MARKS) == {"k8s_init": 3.0, "proc_init": 3.0}
+    assert learned(Operation({**OP.doc, "how": "relaunch"}), BEAT, MARKS) == {}
+
+
+@pytest.mark.parametrize(("begin", "end", "seconds"), [(1.0, 3.0, 2.0), (3.0, 1.0, 0.0), (None, 1.0, None)])
+def test_a_span_is_never_negative_and_unknown_if_an_end_is(begin: float, end: float, seconds: float) -> None:
+    assert span(begin, end) == seconds
+
+
+def test_fewer_gpus_are_down_and_more_are_up() -> None:
+    assert direction(job("running", "a"), OP) == "down"
+    assert direction(job("running", "a"), Operation(reshape_of(("a",), ("a", "b")))) == "up"

@@ -1,0 +1,52 @@
+"""Jobs and GPUs as people see them: the document and the newest report in one."""
+
+from __future__ import annotations
+
+from coordinator.core import states as s
+from coordinator.core.records import GpuRecord
+from coordinator.views import gpu_view, heartbeat_row, job_view
+from sidecar.protocol import GpuReading
+from tests.unit.coordinator.situations import job, mine, seen
+
+
+def test_a_running_job_shows_what_its_sidecar_says() -> None:
+    beat = seen(steps=40)
+    beat.progress.seconds_per_iteration = 0.5
+    view = job_view(job(s.RUNNING, "a", iterations=100, command="x"), beat, {}, emulated=True)
+    assert (view["iterations"], view["iters_done"], view["eta_s"], view["emulated"]) == (100, 40, 30.0, True)
+    assert (view["sidecar_pid"], view["shim_pid"], view["sidecar_url"], view["command"]) == (3, 2, "u", "x")
+
+
+def test_until_the_sidecar_reports_again_the_stored_progress_is_shown() -> None:
+    view = job_view(job(s.RUNNING, "a", iters_done=5), None, {"iters_done": 30}, emulated=False)
+    assert (view["iters_done"], view["eta_s"], view["seconds_per_iteration"]) == (30, None, None)
+
+
+def test_an_ended_job_shows_no_living_process() -> None:
+    view = job_view(job(s.COMPLETED, iters_done=100, message="completed"), seen(steps=100), {}, emulated=False)
+    assert "trainer_pid" not in view
+    assert (view["num_gpus"], view["message"], view["iters_done"]) == (0, "completed", 100)
+
+
+def test_a_document_that_intake_refused_shows_its_problems() -> None:
+    view = job_view(job("submitted", problems=["command is missing"], optional_num_gpus=None), None, {}, emulated=False)
+    assert view["problems"] == ["command is missing"]
+
+
+def test_a_gpu_shows_its_newest_reading_else_the_stored_one() -> None:
+    (gpu,) = mine("a")
+    record = GpuRecord({**gpu.doc, "gpu_id": "a", "node": "n", "gpu_type": "T", "memory_total": 16})
+    reading = GpuReading("a", utilisation=0.5, memory_used=4)
+    live = gpu_view(record, reading, {"utilisation": 0.1})
+    assert (live["utilisation"], live["memory_used"], live["memory_total"], live["held_by"]) == (0.5, 4, 16, "one")
+    assert gpu_view(record, None, {"utilisation": 0.1})["utilisation"] == 0.1
+    assert gpu_view(record, None, {})["utilisation"] is None
+
+
+def test_what_is_kept_of_a_heartbeat_is_enough_to_show_the_job_after_a_restart() -> None:
+    beat = seen(steps=40)
+    beat.gpus = [GpuReading("a", utilisation=0.5, memory_used=4)]
+    row = heartbeat_row(job(s.RUNNING, "a"), beat, 7.0)
+    assert (row["job_id"], row["at"], row["iters_done"]) == ("one", 7.0, 40)
+    assert row["gpus"][0]["gpu_id"] == "a"
+    assert job_view(job(s.RUNNING, "a"), None, row, emulated=False)["iters_done"] == 40
