@@ -303,6 +303,43 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
+_DATA = click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="RESHAPE_DATA",
+    help="Folder with measured speeds, for elastic-w1 to -w4.  [env: RESHAPE_DATA]",
+)
+_SEEDS = click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="How many draws.")
+
+
+@cli.command()
+@click.option("--workload", required=True, metavar="NAME", help="case-study, workload-s or elastic-w1 to -w4.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="May be repeated.  [default: all]")
+@_SEEDS
+@click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), help="How to print.")
+@click.option("--plot", type=click.Path(path_type=Path, file_okay=False), help="Folder for charts of the first seed.")
+@_DATA
+@click.pass_obj
+def simulate(settings: Settings, /, output: str | None, **options: Any) -> None:
+    """Try policies on a workload, without any GPU."""
+    from reshape.simulate import simulate as run_simulation
+
+    run_simulation(output=output or settings.output, **options)
+
+
+@cli.command()
+@click.argument("name")
+@_SEEDS
+@_DATA
+@printing
+@click.pass_obj
+def paper(settings: Settings, /, **options: Any) -> int:
+    """Rerun a published experiment: case-study, workload-s or elastic-w1 to -w4."""
+    from reshape.simulate import paper as run_paper
+
+    return run_paper(output=settings.output, **options)
+
+
 @cli.group()
 def profile() -> None:
     """What is known about job types: speeds, accuracies, overheads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,53 @@ def gantt(bars: list[Bar], path: Path, title: str, notes: Sequence[tuple[float, 
     axes.set_xlabel("seconds since the first job was submitted")
     figure.suptitle(title, x=0.01, ha="left")
     axes.spines[["top", "right"]].set_visible(False)
-    legend = [Patch(color=colour[job], label=f"job {job}") for job in jobs]
+    # Of more jobs than colours a legend would say nothing.
+    legend = [Patch(color=colour[job], label=f"job {job}") for job in jobs] if len(jobs) <= len(COLOURS) else []
     legend.append(Patch(facecolor="white", edgecolor="grey", hatch="///", label="reserved"))
     figure.legend(handles=legend, loc="outside lower right", ncols=len(legend), frameon=False)
-    written = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    return _save(figure, path)
+
+
+Points = list[tuple[float, float]]
+
+
+def distribution(values: Iterable[float]) -> Points:
+    """The share of all values that is at most so large."""
+    ordered = sorted(values)
+    return [(0.0, 0.0), *((value, i / len(ordered)) for i, value in enumerate(ordered, 1))]
+
+
+def at_once(spans: Iterable[tuple[float, float]]) -> Points:
+    """How many spans (begin, end) cover each moment."""
+    changes: dict[float, int] = {}
+    for begin, end in spans:
+        changes[begin] = changes.get(begin, 0) + 1
+        changes[end] = changes.get(end, 0) - 1
+    moments = sorted(changes)
+    return list(zip(moments, map(float, accumulate(changes[m] for m in moments)), strict=True))
+
+
+def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path]:
+    """Draw values that hold until the next one, a line per name, to `path`.svg and `path`.png; returns both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for i, (name, points) in enumerate(series.items()):
+        axes.step(*zip(*points, strict=True), where="post", label=name, color=COLOURS[i % len(COLOURS)])
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> list[Path]:
+    # Not `with_suffix`: a name may hold a dot.
+    written = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
     for file in written:
         figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else None)
     return written

@@ -38,7 +38,9 @@ def submit(reshape: Run, name: str = "a") -> None:
     assert reshape("submit", "--name", name, "--gpus-allowed", "1,2", "--", "python", "train.py").code == 0
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["submit", "--help"], ["profile", "import", "-h"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["submit", "--help"], ["simulate", "--help"], ["profile", "import", "-h"], ["--version"]]
+)
 def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     heavy = [h for h in HEAVY if arguments != ["--version"] or h != "json"]
     code = (

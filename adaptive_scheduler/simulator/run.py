@@ -1,0 +1,54 @@
+"""Simulate: every policy that is asked for, on every seed. The one door for callers.
+
+Called by `reshape simulate` and `reshape paper`, and by tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptive_scheduler.simulator import report
+from adaptive_scheduler.simulator.scenario import Contender, Workload
+from adaptive_scheduler.simulator.workloads import NoWorkload, build, is_drawn
+from adaptive_scheduler.simulator.world import Outcome, World
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy on one seed: what happened, and the same as a row of numbers."""
+
+    workload: Workload
+    policy: str
+    outcome: Outcome
+    row: report.Row
+
+
+def runs(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None = None) -> Iterator[Run]:
+    """One after the other, seeds 0 to `seeds` - 1; a workload in which nothing is drawn runs once.
+
+    No `policies` means all that the workload knows. Raises `NoWorkload` with a sentence for a name it
+    does not know, or for data that is not there.
+    """
+    for seed in range(seeds if is_drawn(name) else 1):
+        workload = build(name, seed, data)
+        chosen = _choose(workload, policies)
+        bounds = report.bounds_of(workload)
+        for contender in chosen:
+            outcome = World(workload, contender).run()
+            yield Run(workload, contender.name, outcome, report.row(contender.name, seed, outcome, bounds))
+
+
+def simulate(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None = None) -> dict[str, Any]:
+    """All runs as one object (`report.summary`). Raises as `runs`."""
+    done = list(runs(name, seeds, policies, data))
+    return report.summary(done[0].workload, [run.row for run in done])
+
+
+def _choose(workload: Workload, policies: Sequence[str]) -> list[Contender]:
+    known = {c.name: c for c in workload.contenders}
+    if unknown := [name for name in policies if name not in known]:
+        raise NoWorkload(f"{workload.name} knows no policy {unknown[0]!r}; take one of {', '.join(known)}.")
+    return [known[name] for name in dict.fromkeys(policies)] if policies else list(known.values())

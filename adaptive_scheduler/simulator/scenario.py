@@ -1,0 +1,92 @@
+"""What a simulation is given: jobs, nodes, who decides, and what every change costs. Only frozen values.
+
+Built by `workloads.py`, read by `world.py` and `report.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from adaptive_scheduler.decision import Decision
+from adaptive_scheduler.profiles import Overheads, Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Node
+
+Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
+"""Who decides: `decide()` itself, or a baseline of the same shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job as it is handed in."""
+
+    id: str
+    type: str
+    arrival_s: float
+    optional: tuple[int, ...]
+    iterations: float
+    fixed_gpus: int  # what the default baseline runs it on (G17)
+    believed_iterations: float | None = None  # what the scheduler thinks instead; None: it knows
+    least_left: float = 1.0  # a job believed to be over counts with so many iterations more (1.5)
+
+    def left(self, done: float) -> float:
+        """How many iterations the scheduler believes are left."""
+        if self.believed_iterations is None:
+            return max(0.0, self.iterations - done)
+        return max(self.least_left, self.believed_iterations - done)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a change really takes, in seconds, in the order it happens.
+
+    One mechanism differs from another only in these numbers: a sidecar launches before it has GPUs
+    (early initialization) and keeps its pod; a relaunched pod does everything with its GPUs in hand.
+    """
+
+    launch: float  # a newcomer, before it needs its GPUs
+    begin: float  # a newcomer, from having its GPUs to its first iteration
+    stop: float  # a reshaped job, from its last iteration to letting its GPUs go
+    shrunk: float  # from there to its first iteration on fewer GPUs
+    grown: float  # on more GPUs
+    end: float  # a finished job, from its last iteration to letting its GPUs go
+
+    @classmethod
+    def in_place(cls, o: Overheads) -> Costs:
+        """By the sidecar: the pod stays, only the training process ends and begins (seed 004, III-A)."""
+        stop = o.ckpt + o.proc_term
+        return cls(o.k8s_init, o.proc_init, stop, o.proc_init, o.proc_init, stop)
+
+    @classmethod
+    def relaunched(cls, o: Overheads) -> Costs:
+        """By a new pod, which Kubernetes brings up once its GPUs are free (the paper's baselines)."""
+        stop = o.ckpt + o.proc_term + o.k8s_term
+        begin = o.k8s_init + o.proc_init
+        return cls(0.0, begin, stop, begin, begin, stop)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy with all that it brings along."""
+
+    name: str
+    plan: Planner
+    costs: Costs
+    profiles: Profiles  # speeds, which are true, and the overheads that the policy reckons with
+    cooldown_factor: float = Settings().cooldown_factor
+    says: str = ""  # how it differs from what its name says, for the report
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One draw of a workload: the same name and seed give the same jobs."""
+
+    name: str
+    seed: int
+    jobs: tuple[Submission, ...]
+    nodes: tuple[Node, ...]
+    contenders: tuple[Contender, ...]
+    emulated: tuple[str, ...] = ("all GPUs, nodes and jobs: nothing ran on real ones",)
+    fitted: tuple[str, ...] = ()
+    invented: tuple[str, ...] = ()

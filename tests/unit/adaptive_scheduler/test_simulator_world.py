@@ -1,0 +1,272 @@
+"""Promise: a simulated cluster takes every second that a change costs, and never gives a GPU to two jobs."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptive_scheduler.decision import Broken, Explanation, Hold, Reshape, Start
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.simulator import baselines
+from adaptive_scheduler.simulator.events import Agenda
+from adaptive_scheduler.simulator.scenario import Contender, Costs, Submission, Workload
+from adaptive_scheduler.simulator.world import Stuck, World
+from tests.unit.adaptive_scheduler.worlds import PROFILES, node, speed_rows
+
+ROOT = Path(__file__).parents[3]
+IN_PLACE, RELAUNCHED = Costs.in_place(DEFAULT_OVERHEADS), Costs.relaunched(DEFAULT_OVERHEADS)
+WHY = Explanation("test", "because")
+
+
+def job(job_id, arrival=0.0, iterations=1000.0, optional=(1, 2, 4), fixed=1, **more):
+    return Submission(job_id, "t", arrival, optional, iterations, fixed, **more)
+
+
+def world(*jobs, plan=decide, costs=IN_PLACE, nodes=None, profiles=PROFILES, cooldown_factor=0.0):
+    contender = Contender("test", plan, costs, profiles, cooldown_factor)
+    return World(Workload("test", 0, jobs, tuple(nodes or [node(idle=4)]), (contender,)), contender)
+
+
+def scripted(*steps):
+    """A planner that answers once from each time on."""
+    left = list(steps)
+
+    def plan(snapshot, now):
+        answers = []
+        while left and now >= left[0][0]:
+            answers.append(left.pop(0)[1])
+        return tuple(answers)
+
+    return plan
+
+
+# ---- events
+
+
+def test_events_come_by_time_and_those_of_one_time_as_they_were_put_down():
+    agenda, seen = Agenda(), []
+    for name, at in (("c", 2.0), ("a", 1.0), ("b", 1.0)):
+        agenda.at(at, partial(seen.append, name))
+    assert list(agenda.moments()) == [1.0, 2.0]
+    assert seen == ["a", "b", "c"]
+
+
+def test_what_an_event_sets_off_at_once_belongs_to_the_same_moment():
+    agenda, seen = Agenda(), []
+    agenda.at(1.0, lambda: agenda.after(0.0, partial(seen.append, "at once")))
+    assert list(agenda.moments()) == [1.0]
+    assert seen == ["at once"]
+
+
+def test_an_event_that_was_called_off_makes_no_moment():
+    agenda = Agenda()
+    agenda.at(1.0, lambda: None).called_off = True
+    assert list(agenda.moments()) == []
+
+
+def test_nothing_can_be_planned_for_a_time_that_has_passed():
+    agenda = Agenda()
+    agenda.at(5.0, lambda: None)
+    list(agenda.moments())
+    with pytest.raises(ValueError, match="had passed"):
+        agenda.at(4.0, lambda: None)
+
+
+# ---- what changes take
+
+
+def test_a_job_alone_is_launched_started_trained_and_then_holds_its_gpus_until_it_has_saved():
+    outcome = world(job("a", 10.0, 480.0)).run()
+    (a,) = outcome.jobs
+    assert (a.trained_from_s, a.finished_s) == (10 + 83 + 25, 10 + 83 + 25 + 480 / 2.4)
+    assert {(h.begin_s, h.end_s) for h in outcome.held} == {(10 + 83, a.finished_s + 5 + 7)}
+
+
+def test_early_initialization_lets_the_victim_train_on_while_its_newcomer_is_launched():
+    take = Start("b", "a", 2, WHY, victim="v", victim_num_gpus=2)
+    plan = scripted((0.0, Start("v", "a", 4, WHY)), (200.0, take))
+    outcome = world(job("v", iterations=2400.0), job("b", 200.0, 170.0), plan=plan).run()
+    v, b = outcome.jobs
+    assert b.trained_from_s == 200 + 83 + 12 + 25
+    assert b.finished_s == pytest.approx(b.trained_from_s + 100)
+    done = (200 + 83 - 108) * 2.4
+    assert v.finished_s == pytest.approx(200 + 83 + 37 + (2400 - done) / 1.7)
+    assert (outcome.adds, outcome.removes, v.stopped_s) == (0, 1, 37)
+
+
+def test_a_relaunched_victim_stops_at_once_and_both_launch_when_its_pod_is_gone():
+    take = Start("b", "a", 2, WHY, victim="v", victim_num_gpus=2)
+    plan = scripted((0.0, Start("v", "a", 4, WHY)), (200.0, take))
+    outcome = world(job("v", iterations=2400.0), job("b", 200.0, 170.0), plan=plan, costs=RELAUNCHED).run()
+    v, b = outcome.jobs
+    assert b.trained_from_s == 200 + 66 + 108
+    assert v.finished_s == pytest.approx(200 + 66 + 108 + (2400 - (200 - 108) * 2.4) / 1.7)
+
+
+def test_a_victim_that_ends_while_its_newcomer_is_launched_is_not_stopped_and_hands_its_gpus_over():
+    take = Start("b", "a", 2, WHY, victim="v", victim_num_gpus=2)
+    plan = scripted((0.0, Start("v", "a", 4, WHY)), (200.0, take))
+    outcome = world(job("v", iterations=240.0), job("b", 200.0, 170.0), plan=plan).run()
+    v, b = outcome.jobs
+    assert v.finished_s == 108 + 100 < 283
+    assert (b.trained_from_s, outcome.removes) == (308, 0)
+
+
+def test_a_newcomer_waits_until_the_process_on_its_gpus_has_ended():
+    slow = Costs(launch=0.0, begin=1.0, stop=5.0, shrunk=1.0, grown=1.0, end=50.0)
+    outcome = world(job("a", optional=(4,)), job("b", optional=(4,)), costs=slow).run()
+    a, b = outcome.jobs
+    assert b.began_s == a.finished_s
+    assert b.trained_from_s == pytest.approx(a.finished_s + 50 + 1)
+
+
+def test_growing_costs_what_it_costs_and_the_job_is_left_alone_for_its_cool_down():
+    grow = Reshape("a", "a", 2, WHY)
+    seen = []
+
+    def plan(snapshot, now):
+        seen.append((now, snapshot.job["a"].cooling_until if "a" in snapshot.job else None))
+        return scripted_plan(snapshot, now)
+
+    scripted_plan = scripted((0.0, Start("a", "a", 1, WHY)), (108.0, grow))
+    outcome = world(job("a"), plan=plan, cooldown_factor=10.0).run()
+    (a,) = outcome.jobs
+    assert a.finished_s == pytest.approx(108 + 37 + 1000 / 1.7)
+    assert (outcome.adds, a.reshape_cost_s) == (1, 37)
+    assert seen == [(0.0, 0.0), (108.0, 0.0), (145.0, 515.0), (515.0, 515.0), (a.finished_s, None)]
+
+
+def test_what_a_shrinking_job_gives_up_is_held_until_it_has_stopped():
+    plan = scripted((0.0, Start("a", "a", 4, WHY)), (108.0, Reshape("a", "a", 1, WHY)))
+    outcome = world(job("a"), plan=plan).run()
+    ends = sorted(h.end_s for h in outcome.held)
+    assert ends[:4] == [120.0] * 4
+    assert outcome.removes == 1
+
+
+def test_the_scheduler_sees_the_length_it_believes_in_and_never_less_than_its_least():
+    given_ = job("a", iterations=1000.0, believed_iterations=500.0, least_left=50.0)
+    assert [given_.left(done) for done in (0.0, 400.0, 480.0, 900.0)] == [500.0, 100.0, 50.0, 50.0]
+    assert job("a").left(1200.0) == 0.0
+
+
+def test_a_job_that_can_never_start_is_named():
+    with pytest.raises(Stuck, match="job big can never start"):
+        world(job("a"), job("big", optional=(8,))).run()
+
+
+def test_a_decision_that_cannot_be_carried_out_is_not():
+    with pytest.raises(Broken):
+        world(job("a"), plan=lambda snapshot, now: (Start("a", "a", 3, WHY),)).run()
+
+
+def test_every_decision_is_kept_with_its_explanation_also_to_wait():
+    outcome = world(job("a", optional=(4,)), job("b", optional=(4,))).run()
+    kinds = [(type(d), d.job) for _, d in outcome.decisions]
+    assert kinds[:2] == [(Start, "a"), (Hold, "b")]
+    assert all(d.explanation.sentence for _, d in outcome.decisions)
+
+
+# ---- baselines
+
+
+def test_g17_default_lets_a_later_job_that_fits_pass_one_that_does_not():
+    jobs = [job("a", 0, fixed=2), job("big", 1, fixed=4), job("b", 2, fixed=2)]
+    outcome = world(*jobs, plan=baselines.default(jobs), costs=RELAUNCHED).run()
+    assert [j.began_s for j in outcome.jobs if j.given.id != "big"] == [0, 2]
+    assert outcome.pending_at_last_arrival == 1
+
+
+def test_termination_starts_on_one_gpu_and_grows_step_by_step():
+    outcome = world(job("a"), plan=baselines.termination, costs=RELAUNCHED).run()
+    assert [d.num_gpus for _, d in outcome.decisions] == [1, 2]
+    (a,) = outcome.jobs
+    assert a.finished_s == pytest.approx(108 + 174 + 1000 / 1.7)
+
+
+def test_termination_holds_everybody_up_behind_the_first_that_does_not_fit():
+    jobs = [job("big", 0, optional=(4,)), job("next", 1, optional=(4,)), job("small", 2, optional=(1,))]
+    outcome = world(*jobs, plan=baselines.termination, costs=RELAUNCHED, nodes=[node(idle=4), node("b", idle=1)]).run()
+    began = {j.given.id: j.began_s for j in outcome.jobs}
+    assert began["small"] == began["next"] == outcome.jobs[0].finished_s
+
+
+# ---- always
+
+PLANS = {
+    "sidecar": (decide, IN_PLACE),
+    "surplus": (partial(decide, settings=Settings(over_release=True)), IN_PLACE),
+    "printed": (partial(decide, settings=Settings(allow_noop=False, removal_range="printed")), IN_PLACE),
+    "relaunch": (decide, RELAUNCHED),
+    "slow end": (decide, Costs(launch=3.0, begin=2.0, stop=4.0, shrunk=1.0, grown=2.0, end=90.0)),
+    "free": (decide, Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
+    "termination": (baselines.termination, RELAUNCHED),
+    "default": (None, RELAUNCHED),
+}
+TWO_TYPES = Profiles.from_rows([*speed_rows(), *speed_rows(gpu_type="P100", speed_up={1: 0.5, 2: 0.8, 4: 1.1})])
+submissions = st.lists(
+    st.tuples(
+        st.floats(0, 2000), st.floats(1, 3000), st.sampled_from([(1,), (2,), (1, 2, 4), (1, 2), (4,)]), st.booleans()
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(submissions, st.sampled_from(sorted(PLANS)), st.sampled_from([0.0, 10.0]), st.booleans())
+def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, two_nodes):
+    jobs = [
+        job(f"j{i}", at, iterations, optional, optional[0], believed_iterations=iterations * 0.7 if guessed else None)
+        for i, (at, iterations, optional, guessed) in enumerate(sorted(drawn))
+    ]
+    plan, costs = PLANS[name]
+    nodes = [node(idle=4), node("b", idle=4, gpu_type="P100")][: 1 + two_nodes]
+    outcome = world(
+        *jobs, plan=plan or baselines.default(jobs), costs=costs, nodes=nodes, profiles=TWO_TYPES,
+        cooldown_factor=cooldown_factor,
+    ).run()  # fmt: skip
+    assert sorted(j.given.id for j in outcome.jobs) == sorted(j.id for j in jobs)
+    for done in outcome.jobs:
+        assert done.finished_s is not None
+        least = done.given.iterations / max(s for n, s in {1: 1, 2: 1.7, 4: 2.4}.items() if n in done.given.optional)
+        assert done.finished_s >= done.given.arrival_s + costs.launch + costs.begin + least - 1e-6
+    spans = sorted((h.gpu, h.begin_s, h.end_s) for h in outcome.held)
+    for (gpu, _, end), (next_gpu, begin, _) in pairwise(spans):
+        assert gpu != next_gpu or begin >= end
+
+
+def test_the_same_seed_gives_the_same_rows_whatever_the_hash_seed():
+    code = (
+        "import json; from adaptive_scheduler.simulator.workloads import build\n"
+        "from adaptive_scheduler.simulator.world import World\n"
+        "for name in ('case-study', 'workload-s'):\n"
+        "    w = build(name, 3)\n"
+        "    for c in w.contenders:\n"
+        "        o = World(w, c).run()\n"
+        "        print(c.name, [j.finished_s for j in o.jobs], [repr(d) for d in o.decisions])\n"
+    )
+    outputs = set()
+    for seed in ("0", "1", "4711"):
+        environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+def test_the_simulator_leaves_the_dice_of_others_alone():
+    random.seed(1)
+    before = random.getstate()
+    world(job("a"), job("b", 5.0)).run()
+    assert random.getstate() == before
