@@ -42,7 +42,7 @@ class Desk:
             raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
         if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
-        if self._find(str(doc["job_id"])) is not None:
+        if self._c.books.find(str(doc["job_id"])) is not None:
             raise Rejected(_taken(doc), 409)
         try:
             self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc})
@@ -123,18 +123,8 @@ class Desk:
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
         return self._c.platform.output(self._get(job_id).doc, offset, limit)
 
-    def _find(self, job_id: str) -> JobRecord | None:
-        known = self._c.books.job(job_id)
-        if known is not None:
-            return known
-        whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
-        candidates: list[Any] = [job_id, *whole]
-        found = [JobRecord(doc) for raw in candidates for doc in self._c.store.list("jobs", {"job_id": raw})]
-        found += [JobRecord(doc) for raw in candidates if (doc := self._c.store.get("jobs", raw)) is not None]
-        return min(found, key=lambda j: not j.accepted, default=None)
-
     def _get(self, job_id: str) -> JobRecord:
-        job = self._find(job_id)
+        job = self._c.books.find(job_id)
         if job is None:
             raise Rejected(f"There is no job {job_id!r}.", 404)
         return job

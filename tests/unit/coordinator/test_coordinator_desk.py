@@ -72,7 +72,7 @@ def test_a_name_that_is_taken_is_refused_whether_its_job_lives_or_not(world: Wor
 
 def test_of_two_who_submit_one_name_at_once_one_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.desk.submit(JOB)
-    monkeypatch.setattr(world.desk, "_find", lambda job_id: None)  # the other one was not there yet
+    monkeypatch.setattr(world.c.books, "find", lambda job_id: None)  # the other one was not there yet
     assert refused(world.desk.submit, JOB)[1] == 409
 
 
