@@ -25,8 +25,10 @@ class Reports:
         self._newest: dict[str, tuple[Heartbeat, float]] = {}
 
     def begin(self) -> None:
-        """From now on nobody else renews leases: silence is counted from here."""
-        self._started = self._clock.now()
+        """Only from now on nobody else renews leases: silence counts from here, and what was heard is old."""
+        with self._lock:
+            self._started = self._clock.now()
+            self._newest.clear()
 
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat; True if it says something that calls for action."""

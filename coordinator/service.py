@@ -135,9 +135,13 @@ class Coordinator:
         """One turn of the decision loop; trouble is shown by `/healthz` and tried again."""
         began = self.clock.now()
         try:
+            led = self.elector.leads
             if not self.elector.try_to_lead():
                 self.trouble = f"Another coordinator ({self.elector.holder()}) acts on this store."
                 return
+            if not led:  # another one may have acted meanwhile
+                self.reports.begin()
+                self.stale.set()
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:
                 self.stale.clear()

@@ -105,3 +105,13 @@ def test_a_forgotten_job_is_as_new(reports: Reports) -> None:
     reports.forget("one")
     assert reports.all() == {}
     assert reports.take(JOB, beat(1))
+
+
+def test_after_another_coordinator_may_have_acted_nothing_heard_before_counts(
+    reports: Reports, clock: FakeClock
+) -> None:
+    reports.take(JOB, beat(1))
+    clock.time += 100.0
+    reports.begin()
+    assert reports.of(JOB) is None
+    assert reports.silent_s(JOB) == 0.0
