@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from adaptive_scheduler.settings import Settings
 from coordinator.books import Books
 from coordinator.config import CLOCK_DRIFT, Config
 from coordinator.core.records import JobRecord
 from coordinator.elector import Elector
-from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
+from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transient
 from coordinator.heartbeats import HeartbeatBatches
 from coordinator.journal import Journal
 from coordinator.learning import Learner
@@ -178,9 +179,20 @@ class Coordinator:
             self.queue.add(job_id, 0.05)
         except Transient as error:
             log.info("job %s: %s; again in %.1f s", job_id, error, self.queue.retry(job_id))
+        except Fatal as error:
+            self._show(job_id, str(error))
+            self.queue.retry(job_id)
         except Exception as error:  # one bad job must not end the others
             log.exception("job %s: %s", job_id, error)
             self.queue.retry(job_id)
+
+    def _show(self, job_id: str, trouble: str) -> None:
+        """Somebody has to see what trying again will not mend."""
+        log.error("job %s: %s", job_id, trouble)
+        job = self.books.job(job_id)
+        if job is not None and job.doc.get("message") != trouble:
+            with suppress(ReshapeError):
+                self.books.write_job(job, {"message": trouble}, "trouble")
 
     def _flusher(self) -> None:
         beats_at = 0.0

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator import loop as loop_module
 from coordinator.core import states as s
+from coordinator.errors import Fatal
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 
@@ -177,3 +178,17 @@ def test_while_the_newcomer_cannot_be_launched_its_victim_is_undisturbed() -> No
 
 def _spec() -> dict[str, Any]:
     return {"state": "submitted", "optional_num_gpus": [1], "command": "x"}
+
+
+def test_what_a_sidecar_refuses_for_good_is_shown_on_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.submit("one", [1])
+    world.tick()
+    (job_id,) = world.c.books.jobs()
+
+    def refuse(job_id: str) -> None:
+        raise Fatal("the sidecar refused: no such GPU")
+
+    monkeypatch.setattr(world.c.reconciler, "reconcile", refuse)
+    world.c._reconcile(job_id)
+    assert world.desk.job(job_id)["message"] == "the sidecar refused: no such GPU"
