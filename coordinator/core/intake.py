@@ -25,7 +25,7 @@ TEMPLATE = ("{{", "{%", "{#")
 # Fields that only the coordinator writes: what a user put there is not believed.
 OURS = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
-    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "last_op",
+    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
