@@ -39,5 +39,5 @@ lock: ## write requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links -o requirements.lock pyproject.toml
 
 clean: ## remove .venv/ and everything that was built
-	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist reshape-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
