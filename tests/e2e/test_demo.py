@@ -191,6 +191,8 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: 
             stdout=file,
             stderr=file,
             start_new_session=True,
+            # A shell that runs the tests in the background has them ignore it, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         wait_for(lambda: process.poll() is not None or moment in told.read_text(), what=moment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,4 +29,12 @@ def environment(state: Path) -> dict[str, str]:
 def start(state: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "reshape", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment(state), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command,
+        env=environment(state),
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        # A shell that runs the tests in the background has them ignore it, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
