@@ -13,11 +13,13 @@ import secrets
 import threading
 from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.ports import Doc, Store
+
+R = TypeVar("R", JobRecord, GpuRecord)
 
 
 class Books:
@@ -75,18 +77,9 @@ class Books:
                 if job_id not in ours and not job.doc.get("closed"):
                     self._deleted.add(job_id)
                     ours[job_id] = JobRecord({**job.doc, "cancel": True})
-            self._jobs = {k: self._newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed}
-            self._gpus = {g.id: self._newer_gpu(self._gpus.get(g.id), g) for g in gpus}
+            self._jobs = {k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed}
+            self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
         return new
-
-    @staticmethod
-    def _newer(old: JobRecord | None, read: JobRecord) -> JobRecord:
-        """A write may have overtaken the listing."""
-        return old if old is not None and _version(old.doc) > _version(read.doc) else read
-
-    @staticmethod
-    def _newer_gpu(old: GpuRecord | None, read: GpuRecord) -> GpuRecord:
-        return old if old is not None and _version(old.doc) > _version(read.doc) else read
 
     # writing
 
@@ -133,12 +126,12 @@ class Books:
                 self._closed.add(job.id)
                 self._deleted.discard(job.id)
             elif job.uid:  # not one that intake has yet to let in
-                self._jobs[job.id] = self._newer(self._jobs.get(job.id), job)
+                self._jobs[job.id] = _newer(self._jobs.get(job.id), job)
         return job
 
     def _keep_gpu(self, gpu: GpuRecord) -> GpuRecord:
         with self._lock:
-            self._gpus[gpu.id] = self._newer_gpu(self._gpus.get(gpu.id), gpu)
+            self._gpus[gpu.id] = _newer(self._gpus.get(gpu.id), gpu)
         return gpu
 
     def admit(self, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
@@ -148,6 +141,11 @@ class Books:
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
         return self._keep_job(record) if record.doc.get("closed") is False else record
+
+
+def _newer(old: R | None, read: R) -> R:
+    """A write may have overtaken the listing."""
+    return old if old is not None and _version(old.doc) > _version(read.doc) else read
 
 
 def _version(doc: Mapping[str, Any]) -> int:

@@ -176,8 +176,9 @@ class Loop:
         return {"state": s.ADJUSTING, "reshape": reshape}
 
     def _idle(self, node: str) -> list[str]:
-        free = [g for g in self.books.gpus().values() if g.node == node and g.state == s.IDLE]
-        return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index", 0), g.id)) if g.id not in self._booked()]
+        booked = self._booked()
+        free = [g for g in self.books.gpus().values() if g.node == node and g.state == s.IDLE and g.id not in booked]
+        return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index", 0), g.id))]
 
     def _booked(self) -> set[str]:
         """GPUs that an intent names, though they are not claimed yet."""

@@ -100,7 +100,7 @@ class Telling:
             }
         if op.kind == "reshape":
             body |= {
-                "type": "reshaped", "direction": stages.direction(job, op), "from_gpus": len(op.origin),
+                "type": "reshaped", "direction": stages.direction(op), "from_gpus": len(op.origin),
                 "to_gpus": len(op.to), "for": op.doc.get("for"), "how": op.how,
             }  # fmt: skip
             if self.loop:

@@ -263,12 +263,10 @@ def _occupy(w: World) -> Step | None:
     """Mark as held by me before anything is started on it: what may be in use is never called free."""
     for index, gpu_id in enumerate(w.job.gpu_ids):
         gpu = w.gpus.get(gpu_id)
-        if gpu is None or gpu.job != w.job.id:
+        if gpu is None or gpu.job != w.job.id or (gpu.faulty and gpu.held_by != w.job.id):
             return restart(w, f"GPU {gpu_id} was lost")
         if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
             continue
-        if gpu.faulty:
-            return restart(w, f"GPU {gpu_id} was lost")
         if gpu.held_by is not None and gpu.held_by != w.job.id:
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
         changes = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
@@ -310,8 +308,8 @@ def _running(w: World) -> Step:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
     changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
-    if w.op.kind == "start" or w.job.doc.get("start_ts") is None:
-        changes["start_ts"] = w.job.doc.get("start_ts") or w.wall
+    if not w.job.doc.get("start_ts"):
+        changes["start_ts"] = w.wall
     if w.op.kind == "reshape":
         changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
         changes["reshape_cost_s"] = gap_s(w.op, w.seen)

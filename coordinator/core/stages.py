@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.core.records import JobRecord, Operation
+from coordinator.core.records import Operation
 from sidecar.protocol import Heartbeat
 
 Seconds = dict[str, float]
@@ -82,7 +82,7 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
     }
 
 
-def direction(job: JobRecord, op: Operation) -> str:
+def direction(op: Operation) -> str:
     return "up" if len(op.to) > len(op.origin) else "down"
 
 

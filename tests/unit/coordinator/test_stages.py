@@ -7,7 +7,7 @@ import pytest
 from coordinator.core.records import Operation
 from coordinator.core.stages import Marks, direction, gap_s, learned, reshape_stages, span, start_stages
 from sidecar.protocol import Heartbeat, Progress, ShimStatus
-from tests.unit.coordinator.situations import job, reshape_of, start_of
+from tests.unit.coordinator.situations import reshape_of, start_of
 
 STOPPED = {"stop_at": 10.0, "checkpoint_at": 12.0, "exit_at": 13.0, "last_step_at": 9.5, "exit_code": 143}
 BEAT = Heartbeat(
@@ -61,5 +61,5 @@ def test_a_span_is_never_negative_and_unknown_if_an_end_is(begin: float, end: fl
 
 
 def test_fewer_gpus_are_down_and_more_are_up() -> None:
-    assert direction(job("running", "a"), OP) == "down"
-    assert direction(job("running", "a"), Operation(reshape_of(("a",), ("a", "b")))) == "up"
+    assert direction(OP) == "down"
+    assert direction(Operation(reshape_of(("a",), ("a", "b")))) == "up"
