@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,18 @@ class Ground:
     def trains(self, name: str, shapes: list[int]) -> None:
         """Wait until a job has had just these numbers of GPUs, and has made steps on the last of them."""
         wait_for(lambda: self.up.shapes(name) == shapes, what=f"{name} on {shapes}, had {self.up.shapes(name)}")
+
+    def small_ends_though_each_is_a_crash(self, seams: Sequence[str]) -> None:
+        """Both train; small is told to end while nobody coordinates, and then each of `seams` kills in turn."""
+        self.big_trains_alone()
+        self.submit("small", [1])
+        self.trains("small", [1])
+        self.up.until("big", "running")
+        self.up.stop()
+        self.files["small"].touch()
+        for seam in seams:
+            self.die(seam)
+        self.up.start()
 
     def die(self, failpoint: str) -> None:
         """Start with the failpoint, and wait until the process has ended itself there."""
@@ -101,16 +113,7 @@ def test_a_reshape_down_comes_to_its_end_after_a_crash_at(ground: Ground, seam: 
 
 
 def test_a_reshape_up_comes_to_its_end_though_each_step_of_it_is_a_crash(ground: Ground) -> None:
-    up = ground.up
-    ground.big_trains_alone()
-    ground.submit("small", [1])
-    ground.trains("small", [1])
-    up.until("big", "running")
-    up.stop()
-    ground.files["small"].touch()
-    for seam in GROWING:
-        ground.die(seam)
-    up.start()
+    ground.small_ends_though_each_is_a_crash(GROWING)
     ground.trains("big", [2, 1, 2])
     ground.tell("small")
     ground.tell("big")
@@ -118,16 +121,7 @@ def test_a_reshape_up_comes_to_its_end_though_each_step_of_it_is_a_crash(ground:
 
 
 def test_a_job_comes_to_its_end_though_each_step_of_ending_is_a_crash(ground: Ground) -> None:
-    up = ground.up
-    ground.big_trains_alone()
-    ground.submit("small", [1])
-    ground.trains("small", [1])
-    up.until("big", "running")
-    up.stop()
-    ground.files["small"].touch()
-    for seam in ENDING:
-        ground.die(seam)
-    up.start()
+    ground.small_ends_though_each_is_a_crash(ENDING)
     ground.tell("small")
     ground.trains("big", [2, 1, 2])
     ground.tell("big")
