@@ -59,13 +59,17 @@ def doc_of(job_id: str = "job a", **more: Any) -> dict[str, Any]:
 
 
 def shim_pid(platform: LocalPlatform, doc: dict[str, Any]) -> int:
-    return int((platform.folders(doc).launch / "shim.pid").read_text())
+    """0 until the shim has written it down, which it does only once it listens."""
+    try:
+        return int((platform.folders(doc).launch / "shim.pid").read_text() or 0)
+    except FileNotFoundError:
+        return 0
 
 
 def launched(platform: LocalPlatform, doc: dict[str, Any]) -> int:
     """The pid of the shim, once it listens; asserts that the launch did not fail."""
     platform.launch(doc)
-    wait_for(lambda: platform.failure(doc) or (platform.folders(doc).launch / "shim.sock").exists())
+    wait_for(lambda: platform.failure(doc) or shim_pid(platform, doc))
     assert platform.failure(doc) is None
     return shim_pid(platform, doc)
 
