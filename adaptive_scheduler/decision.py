@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from adaptive_scheduler.snapshot import ClusterSnapshot, Node
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,78 @@ class Start:
     explanation: Explanation
     victim: str | None = None
     victim_num_gpus: int | None = None
+    workers: tuple[Worker, ...] = ()  # GPUs per host for a job of several; empty: all on `node`
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Change the GPU count of a running job on its own node."""
+    """Change the GPU count of a running job on its own node, or on its own nodes and more (`workers`)."""
 
     job: str
     node: str
     num_gpus: int
+    explanation: Explanation
+    workers: tuple[Worker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Checkpoint, stop, and go on elsewhere: another node, perhaps another GPU count (sequence D, 1.3).
+
+    `num_gpus` is 0 for a job trained on CPU. `rebalance` spends the job's one rebalancing move, a
+    SpeCon move that is not one spends its speculative move, a move of a GPU job neither.
+    """
+
+    job: str
+    node: str
+    num_gpus: int
+    explanation: Explanation
+    rebalance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many cores at most from now on, or no limit (None). No operation: the job trains on (seed 001).
+
+    It lifts itself `lasts_s` seconds after it was set, unless it is set again, so that a scheduler that is
+    gone leaves none behind.
+    """
+
+    job: str
+    node: str
+    cores: float | None
+    lasts_s: float
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Checkpoint, stop, back to the queue until the jobs in `yields_to` have started (seed 003, D7)."""
+
+    job: str
+    explanation: Explanation
+    yields_to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The measured value has reached the job's target: checkpoint, stop, completed."""
+
+    job: str
+    explanation: Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The job asked for a SpeCon move and does not move (seed 000, Algorithm 2; 5.5).
+
+    `spends_move`: no other node was better, which was its one chance; a move that would not lower the
+    makespan does not spend it.
+    """
+
+    job: str
+    at_s: float
+    spends_move: bool
     explanation: Explanation
 
 
@@ -65,7 +128,10 @@ class Hold:
     explanation: Explanation
 
 
-Decision = Start | Reshape | Hold
+Operation = Start | Reshape | Move | Requeue | Finish
+"""What a job can have only one of at a time."""
+
+Decision = Operation | Limit | Stay | Hold
 
 
 class Broken(Exception):
@@ -76,38 +142,76 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision]) -> None:
     """Raise `Broken` unless the decisions can all be carried out on `snapshot`.
 
     Holds what P7 promises: allowed counts only, never more GPUs than a node has idle or a victim
-    gives up, one operation per job.
+    gives up, one operation per job, no limit on a job that is being changed.
     """
     idle = {n.name: n.idle for n in snapshot.nodes}
     touched: set[str] = set()
     for decision in decisions:
-        if isinstance(decision, Hold):
+        if isinstance(decision, Hold | Stay):
             continue
-        changes = _changes(snapshot, decision)
-        for job_id, before, after in changes:
+        for job_id in _jobs(decision):
             job = snapshot.job[job_id]
             if job_id in touched or job.leased:
                 raise Broken(f"a second operation on job {job_id}")
-            if after not in job.optional:
-                raise Broken(f"job {job_id} may not run on {after} GPUs, only on {job.optional}")
-            if before and job.node != decision.node:
-                raise Broken(f"job {job_id} runs on {job.node}, not on {decision.node}")
             touched.add(job_id)
-        idle[decision.node] -= sum(after - before for _, before, after in changes)
-        if idle[decision.node] < 0:
-            raise Broken(f"node {decision.node} has not that many idle GPUs")
+        if isinstance(decision, Start | Reshape | Move):
+            _check_gpus(snapshot, decision, idle)
+        elif isinstance(decision, Limit) and not (
+            decision.lasts_s > 0 and (decision.cores is None or decision.cores > 0)
+        ):
+            raise Broken(f"job {decision.job} cannot be limited to {decision.cores} cores for {decision.lasts_s} s")
 
 
-def _changes(snapshot: ClusterSnapshot, decision: Start | Reshape) -> list[tuple[str, int, int]]:
-    """Rows of (job, GPUs before, GPUs after)."""
-    if isinstance(decision, Reshape):
-        return [(decision.job, snapshot.job[decision.job].num_gpus, decision.num_gpus)]
-    rows = [(decision.job, 0, decision.num_gpus)]
-    if decision.victim is not None:
-        if decision.victim_num_gpus is None:
-            raise Broken(f"victim {decision.victim} without the count it keeps")
-        rows.append((decision.victim, snapshot.job[decision.victim].num_gpus, decision.victim_num_gpus))
-    return rows
+def _jobs(decision: Operation | Limit) -> list[str]:
+    victim = decision.victim if isinstance(decision, Start) else None
+    return [decision.job] if victim is None else [decision.job, victim]
+
+
+def _check_gpus(snapshot: ClusterSnapshot, decision: Start | Reshape | Move, idle: dict[str, int]) -> None:
+    """Takes what the decision needs out of `idle`."""
+    job = snapshot.job[decision.job]
+    workers = workers_of(decision)
+    if decision.num_gpus not in job.optional or sum(w.num_gpus for w in workers) != decision.num_gpus:
+        raise Broken(f"job {job.id} may not run on {decision.num_gpus} GPUs, only on {job.optional}")
+    if len(workers) > max(1, job.max_workers) or len({w.node for w in workers}) < len(workers):
+        raise Broken(f"job {job.id} may not be spread over {', '.join(w.node for w in workers)}")
+    has = {w.node: w.num_gpus for w in placed_on(job)}
+    if isinstance(decision, Reshape) and not {w.node for w in workers} & has.keys():
+        raise Broken(f"job {job.id} runs on {job.node}, not on {decision.node}")
+    if isinstance(decision, Start) and has:
+        raise Broken(f"job {job.id} runs already, on {job.node}")
+    if isinstance(decision, Move) and decision.node == job.node:
+        raise Broken(f"job {job.id} cannot move to {job.node}, where it is")
+    if isinstance(decision, Start) and decision.victim is not None:
+        _take_from_victim(snapshot, decision, idle)
+    for worker in workers:
+        idle[worker.node] -= worker.num_gpus - (has.get(worker.node, 0) if isinstance(decision, Reshape) else 0)
+        if idle[worker.node] < 0:
+            raise Broken(f"node {worker.node} has not that many idle GPUs")
+
+
+def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str, int]) -> None:
+    victim = snapshot.job[decision.victim or ""]
+    if decision.victim_num_gpus is None:
+        raise Broken(f"victim {victim.id} without the count it keeps")
+    if decision.victim_num_gpus not in victim.optional:
+        raise Broken(f"job {victim.id} may not run on {decision.victim_num_gpus} GPUs, only on {victim.optional}")
+    if victim.node != decision.node:
+        raise Broken(f"job {victim.id} runs on {victim.node}, not on {decision.node}")
+    idle[decision.node] += victim.num_gpus - decision.victim_num_gpus
+
+
+def workers_of(decision: Start | Reshape | Move) -> tuple[Worker, ...]:
+    """GPUs per host of what was decided, also where one host has them all."""
+    named = () if isinstance(decision, Move) else decision.workers
+    return named or (Worker(decision.node, decision.num_gpus),)
+
+
+def placed_on(job: Job) -> tuple[Worker, ...]:
+    """GPUs per host that a job has now; empty for one that waits."""
+    if job.node is None:
+        return ()
+    return job.workers or (Worker(job.node, job.num_gpus),)
 
 
 def idle_after(node: Node, taken: int) -> Node:

@@ -1,7 +1,8 @@
-"""The few choices of the judgement, each with what it means; read once, never changed while running.
+"""The choices of the judgement, each with what it means; read once, never changed while running.
 
-Built by the coordinator from its configuration and by the simulator from its command line. A literal
-flag restores what the paper prints where we resolved it otherwise (`algorithms.md` 1.8).
+Built by the coordinator from its configuration and by the simulator from its command line. One class for
+each of the four systems. A literal flag restores what a paper prints where we resolved it otherwise
+(`algorithms.md` 1.8, 2.6, 3.5, 4.5). Times in seconds.
 """
 
 from __future__ import annotations
@@ -10,18 +11,151 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
-Policy = Literal["elastic", "default"]
+System = Literal["elastic", "specon", "flowcon", "deadline"]
 MakespanScope = Literal["cluster", "pair"]
 RemovalRange = Literal["resolved", "printed"]
 Tiebreak = Literal["full", "first"]
+Placement = Literal["host", "count_only"]
+BatchScaling = Literal["fixed", "weak"]
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+class _Checked:
+    """A bad value raises ValueError that begins with the field's name."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            value, words = getattr(self, name), get_args(hint)
+            if words and isinstance(words[0], str) and value not in words:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, not {value!r}")
+            if hint is bool and not isinstance(value, bool):
+                raise ValueError(f"{name} must be True or False, not {value!r}")
+            if hint is float and not _is_factor(value):
+                raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
+            if hint is int and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """A bad value raises ValueError that begins with the field's name."""
+class SpeCon(_Checked):
+    """Moves of converged jobs between nodes (seeds 000 and 002)."""
 
-    policy: Policy = "elastic"
-    """Who decides: "elastic" is seed 004, "default" gives each job its largest count and never reshapes."""
+    alpha: float = 0.01
+    """Growth per interval, as a share of the range of the evaluation value, from which a job progresses."""
+
+    interval_s: float = 30.0
+    """How often growth is looked at."""
+
+    weight_pc: float = 2.0
+    """How heavy a progressing job weighs on its node."""
+    weight_wc: float = 1.5
+    """How heavy a watched one weighs."""
+    weight_cc: float = 1.0
+    """How heavy a converged one weighs."""
+
+    accept_move: Literal["makespan", "always"] = "makespan"
+    """5.5: a move is made only if it lowers predicted (makespan, sum), or always as in the paper."""
+
+    growth: Literal["range", "raw"] = "range"
+    """S1: growth as a share of the range seen so far, or the raw difference of the value."""
+
+    freeze_migrated: bool = False
+    """S6: whether a job that has moved keeps its category for ever."""
+
+    request_on_entry: bool = False
+    """S7: whether a move is asked for as a job becomes converged, or one slow interval later."""
+
+    exclude_self: bool = False
+    """S8: whether a job's own weight is left out of its node's score."""
+
+    bf_floor: Literal["one", "zero"] = "one"
+    """S11: an idle node is served also where fewer jobs than nodes are left, or as printed not."""
+
+    donor_guard: bool = True
+    """S13: a node gives a job only while it keeps its fair number."""
+
+    rebalance_when: Literal["always", "all_migrated"] = "always"
+    """S16: nodes are rebalanced whenever that is possible, or only once every job has moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCon(_Checked):
+    """CPU limits by growth efficiency (seed 001)."""
+
+    alpha: float = 0.05
+    """Efficiency, as a share of the job's own peak, from which a job counts as new."""
+
+    interval_s: float = 20.0
+    """How often efficiency is looked at; doubled while every job of a node is converging."""
+
+    interval_max_factor: float = 8.0
+    """F5: how many times `interval_s` the doubled interval may become at most; 0: any (as printed)."""
+
+    beta: float = 2.0
+    """No limit is below 1 / (beta x jobs) of the node."""
+
+    min_dt_s: float = 5.0
+    """F8: a shorter interval is not measured."""
+
+    efficiency: Literal["peak", "raw"] = "peak"
+    """F1: efficiencies compared as shares of each job's own peak, or raw, of whatever scale."""
+
+    nl_floor: bool = True
+    """F3: whether the lower bound holds for new jobs too."""
+
+    limit_lasts_s: float = 300.0
+    """A limit that is not renewed lifts itself after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines(_Checked):
+    """Deadlines in front of the queue and while jobs run (seed 003)."""
+
+    beta: float = 0.05
+    """Tolerance, as a share of the target."""
+
+    percentile: float = 0.9
+    """D4: of the execution times that match."""
+
+    gpu_branch: Literal["argmax", "tie"] = "argmax"
+    """D1: the GPU table for whoever wants GPUs, or as printed only where CPU and memory shares are equal."""
+
+    te: Literal["tasks", "job_lookup"] = "tasks"
+    """D2: execution times looked up task by task and added, or once for the whole job."""
+
+    literal_budget: bool = False
+    """D5: replacements of an overdue task are counted with their waiting times, as printed, not their work."""
+
+    order_by: Literal["safe", "paper"] = "safe"
+    """D9: latest start without or with the tolerance."""
+
+    yield_by: Literal["reshape", "stop"] = "reshape"
+    """X9: an overdue job first gives GPUs, or is always stopped as in the paper."""
+
+    tick_s: float = 5.0
+    """How often overdue tasks are looked for."""
+
+    max_preempts: int = 2
+    """D7: how often one job is sent back to the queue."""
+
+    default_wait_s: float = 86400.0
+    """X13: a job without deadline is ordered as if it had to start within so long, so that it ages."""
+
+    slack_min: float = 0.1
+    """X6: a job with less slack than this share of its target is not limited below its fair share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(_Checked):
+    """Which systems act, and ELASTIC's own choices (seed 004)."""
+
+    systems: tuple[System, ...] = ("elastic", "specon", "flowcon", "deadline")
+    """Who may act; without "elastic" each job gets its largest count and is never reshaped."""
 
     min_gain_factor: float = 1.0
     """A reshape up must gain more than this many times the reshape cost of that job (1.9)."""
@@ -49,21 +183,35 @@ class Settings:
     allow_noop: bool = True
     """G6: whether doing nothing competes with a reshape up, with the minimum gain; False as printed."""
 
+    placement: Placement = "host"
+    """G7: all GPUs of a worker on one host, or as printed only their number counts."""
+
+    batch_scaling: BatchScaling = "fixed"
+    """G12: one batch is split over all GPUs, or each GPU has a batch of its own ("weak"): fewer iterations."""
+
     reshape_up_with_pending: bool = True
     """G14: whether running jobs may grow while a queued job cannot be placed."""
 
+    compare_with_waiting: bool = False
+    """G19: whether waiting for the next job to end competes with a start at once."""
+
+    moves: bool = True
+    """Whether a running job may grow on another host (sequence D)."""
+
+    reserve_after_s: float = 3600.0
+    """Aging: GPUs that become free are kept for a job that has waited so long; 0: never."""
+
+    specon: SpeCon = SpeCon()
+    """Moves of jobs trained on CPU."""
+    flowcon: FlowCon = FlowCon()
+    """CPU limits."""
+    deadlines: Deadlines = Deadlines()
+    """Order of the queue, and who gives way."""
+
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for name, hint in hints.items():
-            value = getattr(self, name)
-            words = get_args(hint)
-            if words and value not in words:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, not {value!r}")
-            if hint is bool and not isinstance(value, bool):
-                raise ValueError(f"{name} must be True or False, not {value!r}")
-            if hint is float and not _is_factor(value):
-                raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
+        if unknown := [name for name in self.systems if name not in get_args(System)]:
+            raise ValueError(f"systems must be some of {', '.join(get_args(System))}, not {unknown[0]!r}")
+        _Checked.__post_init__(self)
 
 
-def _is_factor(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+DEFAULTS = Settings()

@@ -8,12 +8,15 @@ Times are seconds on whatever clock the caller uses for `now`; only differences 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from adaptive_scheduler.observations import Observations
 from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.progress import UNMEASURED, UNSEEN, Efficiency, Growth
 
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
 GpuState = Literal["idle", "reserved", "in use", "faulty"]
@@ -31,12 +34,20 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Node:
-    """One host and its GPUs, all of one type."""
+    """One host: its GPUs, all of one type, and the CPU cores that jobs trained on CPU share.
+
+    A node without GPUs has gpu_type "".
+    """
 
     name: str
     gpu_type: str
     gpus: tuple[Gpu, ...] = ()
     schedulable: bool = True
+    cores: float = 0.0  # for jobs trained on CPU; 0: none may
+    memory: float = 0.0  # bytes for the same; 0: not known, never a reason to refuse
+    cpu_use: float = 0.0  # R(w, t): share of the cores in use lately, 0..1 (S18)
+    memory_use: float = 0.0  # likewise; breaks ties of cpu_use
+    heard: bool = True  # False while its heartbeats are missing: nothing moves to or from it
 
     @cached_property
     def idle(self) -> int:
@@ -49,12 +60,32 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """The part of a job on one host; a job of several workers has several."""
+
+    node: str
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One of the tasks of a job, which run one after another (seed 003); what each replica asks for."""
+
+    name: str
+    cores: float = 0.0
+    memory: float = 0.0  # bytes
+    gpus: int = 0
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One unfinished job.
 
     `num_gpus` is the count it has, or will have once the operation under way is done; 0 while it
-    waits in the queue. `optional` is sorted. `leased` says that an operation is under way, so that
-    nobody may begin another one. `iterations_left` is None where no length is known.
+    waits in the queue. `optional` is sorted; (0,) for a job trained on CPU. `leased` says that an
+    operation is under way, so that nobody may begin another one. `iterations_left` is None where no
+    length is known; with a target accuracy the caller predicts it (`convergence.py`).
     """
 
     id: str
@@ -72,6 +103,45 @@ class Job:
     wanted: int | None = None  # an operator's explicit wish for a GPU count
     reshape_cost_s: float | None = None  # its own measured reshape cost, where one was measured
     gpu_type: str | None = None  # only nodes of this type, where the user said so
+    pinned: str | None = None  # only this node, where Volcano (X12) or the user said so
+    max_workers: int = 1  # on how many hosts it may be spread
+    workers: tuple[Worker, ...] = ()  # GPUs per host, where it runs on several; else empty, and `node` has all
+    target_reached: bool = False  # the measured value has reached the target that ends the job
+
+    # trained on CPU (seeds 000 to 002)
+    demand: float = math.inf  # cores it can use when alone
+    rate: float | None = None  # iterations per second lately; None: not measured
+    cpu_limit: float | None = None  # cores; None: no limit
+    limit_until_s: float | None = None  # when the limit lifts itself
+    growth: Growth = UNSEEN
+    efficiency: Efficiency = UNMEASURED
+    migrated_s: float | None = None  # when its one speculative move was decided on; None: still to be had
+    rebalanced: bool = False  # its one rebalancing move is spent
+    move_refused_s: float | None = None  # a move was last refused for its makespan
+
+    # deadlines (seed 003)
+    sla_s: float | None = None  # from submission; None: no deadline
+    tasks: tuple[Task, ...] = ()  # those left, the present one first
+    estimate_s: float | None = None  # the user's own guess of what the tasks left take together
+    expected_s: float | None = None  # what its present task was expected to take when it started
+    task_s: float = 0.0  # how long the present task has run
+    preempts: int = 0  # how often it was sent back to the queue
+    yields_to: tuple[str, ...] = ()  # jobs that must have started before it may again
+
+    @property
+    def uses_cpu(self) -> bool:
+        """Whether it trains without any GPU."""
+        return self.optional == (0,)
+
+    @property
+    def cores(self) -> float:
+        """What its present task asks for, all replicas together; 0: nothing in particular."""
+        return self.tasks[0].cores * self.tasks[0].replicas if self.tasks else 0.0
+
+    @property
+    def memory(self) -> float:
+        """Likewise, in bytes."""
+        return self.tasks[0].memory * self.tasks[0].replicas if self.tasks else 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +151,8 @@ class ClusterSnapshot:
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     profiles: Profiles = field(default_factory=Profiles)
+
+    observations: Observations = field(default_factory=Observations)
 
     @cached_property
     def job(self) -> Mapping[str, Job]:
@@ -100,3 +172,12 @@ class ClusterSnapshot:
     def placed(self) -> tuple[Job, ...]:
         """Unfinished jobs that have GPUs or were promised some."""
         return tuple(j for j in self.jobs if j.num_gpus > 0 and j.node is not None)
+
+    @cached_property
+    def on_cpu(self) -> Mapping[str, tuple[Job, ...]]:
+        """By node: jobs trained there on CPU, or about to be."""
+        by_node: dict[str, list[Job]] = {node.name: [] for node in self.nodes}
+        for job in self.jobs:
+            if job.uses_cpu and job.node in by_node:
+                by_node[job.node].append(job)
+        return {name: tuple(jobs) for name, jobs in by_node.items()}

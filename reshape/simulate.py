@@ -18,7 +18,8 @@ import click
 from adaptive_scheduler.simulator.published import compare
 from adaptive_scheduler.simulator.report import COLUMNS, Row, summary
 from adaptive_scheduler.simulator.run import Run, runs
-from adaptive_scheduler.simulator.workloads import NoWorkload, build, is_drawn
+from adaptive_scheduler.simulator.scenario import NoWorkload
+from adaptive_scheduler.simulator.workloads import build, is_drawn
 from coordinator.errors import Rejected
 from reshape.render import NONE, table
 from reshape.terminal import to_json

@@ -52,7 +52,7 @@ POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"reshape_by": "relaunch", "early_initialization": False},
         {"min_gain_factor": 0.0, "cooldown_factor": 0.0},
     ),
-    "default": ({}, {"policy": "default"}),
+    "default": ({}, {"systems": ()}),
 }
 """Name -> settings of the coordinator and of the judgement. `termination` is seed 004's case-study
 baseline (G15): the same decisions, carried out by stopping and launching again."""

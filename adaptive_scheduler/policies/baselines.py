@@ -1,6 +1,6 @@
 """What a cluster without elastic jobs does: the yardstick beside the elastic policy (`algorithms.md` 1.10).
 
-Called by the engine when `Settings.policy` is "default".
+Called by the engine when seed 004 is not among `Settings.systems`.
 """
 
 from __future__ import annotations

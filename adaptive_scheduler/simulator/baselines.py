@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from adaptive_scheduler.decision import Decision, Explanation, Reshape, Start
-from adaptive_scheduler.engine import after
+from adaptive_scheduler.outlook import after
 from adaptive_scheduler.prediction import t_keep, t_run
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.simulator.scenario import Planner, Submission

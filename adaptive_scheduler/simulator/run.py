@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.scenario import Contender, Workload
-from adaptive_scheduler.simulator.workloads import NoWorkload, build, is_drawn
+from adaptive_scheduler.simulator.scenario import Contender, NoWorkload, Workload
+from adaptive_scheduler.simulator.workloads import build, is_drawn
 from adaptive_scheduler.simulator.world import Outcome, World
 
 

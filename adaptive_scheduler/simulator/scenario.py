@@ -10,11 +10,30 @@ from dataclasses import dataclass
 
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.profiles import Overheads, Profiles
-from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Node
+from adaptive_scheduler.settings import DEFAULTS, Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Node, Task
+
+
+class NoWorkload(Exception):
+    """It cannot be built; the text says what to do."""
+
 
 Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
 """Who decides: `decide()` itself, or a baseline of the same shape."""
+
+
+Curve = Callable[[float], float]
+"""Evaluation value (a loss, of any scale) as a function of the share of the work that is done, 0..1 (5.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuWork:
+    """What a job trained on CPU needs: `core_s` core-seconds, at most `demand` cores at a time."""
+
+    core_s: float
+    demand: float = 1.0
+    curve: Curve | None = None
+    kind: str = ""  # the model, for the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +47,12 @@ class Submission:
     iterations: float
     fixed_gpus: int  # what the default baseline runs it on (G17)
     believed_iterations: float | None = None  # what the scheduler thinks instead; None: it knows
+    cpu: CpuWork | None = None  # trained on CPU: then `optional` is (0,), and `iterations` go with the work
+    node: str | None = None  # where Volcano has placed it already (X12); None: the scheduler chooses
+    tasks: tuple[Task, ...] = ()  # one after another (seed 003)
+    sla_s: float | None = None  # deadline, from submission
+    max_workers: int = 1
+    fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
     least_left: float = 1.0  # a job believed to be over counts with so many iterations more (1.5)
 
     def left(self, done: float) -> float:
@@ -74,7 +99,7 @@ class Contender:
     plan: Planner
     costs: Costs
     profiles: Profiles  # speeds, which are true, and the overheads that the policy reckons with
-    cooldown_factor: float = Settings().cooldown_factor
+    settings: Settings = DEFAULTS  # for what the world itself has to know: cool-down, the monitors' intervals
     says: str = ""  # how it differs from what its name says, for the report
 
 

@@ -228,7 +228,7 @@ class World:
             self.outcome.adds += 1
         else:
             self.outcome.removes += 1
-        job.cooling_until = now + self._contender.cooldown_factor * cost
+        job.cooling_until = now + self._contender.settings.cooldown_factor * cost
         if job.cooling_until > now:
             self._agenda.at(job.cooling_until, self._look_again)
 

@@ -7,7 +7,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.settings import Settings
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
 
-DEFAULT = Settings(policy="default")
+DEFAULT = Settings(systems=())
 
 
 def test_a_job_gets_its_largest_count_on_the_node_with_most_idle_gpus():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from adaptive_scheduler import engine
 from adaptive_scheduler.decision import Broken, Explanation, Hold, Reshape, Start, check
-from adaptive_scheduler.engine import after, decide
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.outlook import after
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -79,7 +80,7 @@ def test_a_job_that_had_to_wait_is_asked_again_once_fewer_gpus_are_idle():
 
 def test_the_default_policy_never_reshapes_but_obeys_an_operator():
     world = cluster(running("r", 1, 9000), running("w", 4, wanted=2), waiting(optional=(1, 2)), idle=4)
-    decisions = decide(world, 0.0, Settings(policy="default"))
+    decisions = decide(world, 0.0, Settings(systems=()))
     assert [(type(d), d.job, d.num_gpus) for d in decisions] == [(Reshape, "w", 2), (Start, "new", 2)]
 
 
@@ -181,7 +182,7 @@ def snapshots(draw):
 
 choices = st.builds(
     Settings,
-    policy=st.sampled_from(["elastic", "elastic", "elastic", "default"]),
+    systems=st.sampled_from([("elastic",), ("elastic",), ("elastic", "specon", "flowcon", "deadline"), ()]),
     min_gain_factor=st.sampled_from([0, 1]),
     makespan_scope=st.sampled_from(["cluster", "pair"]),
     removal_range=st.sampled_from(["resolved", "printed"]),
@@ -270,7 +271,7 @@ def test_an_answer_that_cannot_be_carried_out_never_leaves_the_engine(monkeypatc
         def schedule_running(self, snapshot, now, settings):
             return None
 
-    monkeypatch.setitem(engine.POLICIES, "elastic", Wrong())
+    monkeypatch.setitem(engine.POLICIES, True, Wrong())
     with pytest.raises(Broken, match="may not run on 3 GPUs"):
         decide(cluster(waiting(), idle=4), 0.0)
 

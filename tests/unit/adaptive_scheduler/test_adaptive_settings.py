@@ -11,7 +11,7 @@ from adaptive_scheduler.settings import Settings
 @pytest.mark.parametrize(
     "bad",
     [
-        {"policy": "fast"}, {"policy": None}, {"min_gain_factor": -1}, {"min_gain_factor": float("nan")},
+        {"tiebreak": "fast"}, {"tiebreak": None}, {"min_gain_factor": -1}, {"min_gain_factor": float("nan")},
         {"cooldown_factor": "10"}, {"cooldown_factor": True}, {"cooldown_factor": float("inf")},
         {"makespan_scope": "world"}, {"removal_range": ""}, {"over_release": 1}, {"tiebreak": "last"},
         {"refined": "yes"}, {"allow_noop": None}, {"reshape_up_with_pending": 0},

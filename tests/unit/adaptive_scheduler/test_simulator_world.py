@@ -34,7 +34,7 @@ def job(job_id, arrival=0.0, iterations=1000.0, optional=(1, 2, 4), fixed=1, **m
 
 
 def world(*jobs, plan=decide, costs=IN_PLACE, nodes=None, profiles=PROFILES, cooldown_factor=0.0):
-    contender = Contender("test", plan, costs, profiles, cooldown_factor)
+    contender = Contender("test", plan, costs, profiles, Settings(cooldown_factor=cooldown_factor))
     return World(Workload("test", 0, jobs, tuple(nodes or [node(idle=4)]), (contender,)), contender)
 
 

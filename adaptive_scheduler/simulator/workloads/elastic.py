@@ -1,7 +1,7 @@
-"""The workloads that can be simulated by name, drawn from a seed.
+"""The workloads of seed 004: the case study, S, and W1 to W4.
 
 `case_study` and workload S carry all their figures here; W1 to W4 read measured speeds from a folder
-that the user names, because those belong to others. Called by `run.py`.
+that the user names, because those belong to others.
 """
 
 from __future__ import annotations
@@ -19,32 +19,13 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Overheads, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.simulator import baselines
-from adaptive_scheduler.simulator.scenario import Contender, Costs, Submission, Workload
+from adaptive_scheduler.simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
 from adaptive_scheduler.snapshot import Gpu, Node
 
 SIZES = (1, 2, 4, 8)
 WINDOW_S = 11000.0  # arrivals of all generated workloads (1.10)
 SPEEDS = Path("speed_profile") / "jobset_profile_derived.csv"
 IMAGENET = 1_281_167  # training samples
-
-
-class NoWorkload(Exception):
-    """It cannot be built; the text says what to do."""
-
-
-def build(name: str, seed: int, data: Path | None = None) -> Workload:
-    """The workload of that name. `data`: a folder with `speed_profile/`, for W1 to W4.
-
-    Raises `NoWorkload` for a name that is not in `NAMES`, or where the data is not there.
-    """
-    if name not in NAMES:
-        raise NoWorkload(f"there is no workload {name!r}; take one of {', '.join(NAMES)}.")
-    return NAMES[name](seed, data)
-
-
-def is_drawn(name: str) -> bool:
-    """Whether another seed gives another workload."""
-    return name != CASE_STUDY
 
 
 # the case study (seed 004, II-C)
@@ -69,8 +50,8 @@ def case_study(seed: int = 0, data: Path | None = None) -> Workload:
         CASE_STUDY, seed, jobs, (_node("node", "GPU", 4),),
         (
             Contender("default", baselines.default(jobs), relaunched, profiles),
-            Contender("termination", printed, relaunched, profiles, 0.0, f"reshapes up and down (G15), {literal}"),
-            Contender("sidecar", printed, in_place, profiles, 0.0, literal),
+            Contender("termination", printed, relaunched, profiles, PRINTED, f"reshapes up and down (G15), {literal}"),
+            Contender("sidecar", printed, in_place, profiles, PRINTED, literal),
             Contender("sidecar-resolved", decide, in_place, profiles, says="doing nothing competes (G6)"),
         ),
         fitted=("the five overheads (1.10)", "the work of both jobs (1.10)"),
