@@ -96,6 +96,14 @@ class Renew:
 
 
 @dataclass(frozen=True)
+class LimitCpu:
+    """Hold the trainer below so many cores until then; None: no longer."""
+
+    cores: float | None
+    until: float
+
+
+@dataclass(frozen=True)
 class EndShim:
     """The coordinator knows no such launch: stop training and end."""
 
@@ -114,7 +122,7 @@ class NewGeneration:
     spawn_at: float
 
 
-Instruction = SendHeartbeat | Renew | EndShim | Inspect | NewGeneration
+Instruction = SendHeartbeat | Renew | LimitCpu | EndShim | Inspect | NewGeneration
 
 
 @dataclass(frozen=True)
@@ -250,7 +258,8 @@ def _answered(state: State, event: Answered) -> Result:
     if not event.reply.known:
         return state, (EndShim(),)
     state, more = _beat(replace(state, lease_from=sent_at), event.at)
-    return state, (Renew(sent_at + event.reply.lease_s), *more)
+    limit = LimitCpu(event.reply.limit, sent_at + event.reply.limit_s)
+    return state, (Renew(sent_at + event.reply.lease_s), limit, *more)
 
 
 def _failed(state: State, at: float, jitter: float) -> State:

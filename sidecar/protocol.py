@@ -61,6 +61,8 @@ class Usage(msgspec.Struct, omit_defaults=True):
 
     cpu_cores: float | None = None  # mean over the last heartbeat interval
     memory: int | None = None  # bytes resident
+    limit: float | None = None  # cores it is held to now
+    limited_by: str = ""  # how: a control group, or stop and go
 
 
 class Checkpoint(msgspec.Struct, omit_defaults=True):
@@ -117,6 +119,8 @@ class HeartbeatReply(msgspec.Struct, omit_defaults=True):
     lease_s: float
     grace_s: float
     known: bool = True  # False: no such job or launch any more; stop training and end
+    limit: float | None = None  # CPU cores that the trainer may use; None: all it can get
+    limit_s: float = 0.0  # the limit lifts itself so long after the heartbeat was *sent*, unless renewed
 
 
 class StartCall(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ let it talk to the shim.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -21,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from sidecar import core
+from sidecar import core, limits
 from sidecar.checkpoints import look
 from sidecar.config import Settings
 from sidecar.coordinatorlink import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
@@ -71,9 +72,11 @@ class Sidecar:
         self._file_seen = b""
         self._probe: GpuProbe = EmulatedProbe(launch.gpu_memory) if launch.gpus == "emulated" else NvmlProbe()
         self._meter = UsageMeter()
+        self._limiter = limits.for_launch(f"{settings.folder.name}")
+        self._limit = core.LimitCpu(None, 0.0)
         self._sampler = ThreadPoolExecutor(1, "sample")
         self._running: set[asyncio.Task[None]] = set()
-        self._awake, self._leaving = asyncio.Event(), asyncio.Event()
+        self._awake, self._leaving, self._measure_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
         """Until `end`. An error in here ends the process: the shim starts another."""
@@ -82,6 +85,7 @@ class Sidecar:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for one in running:
             one.cancel()
+        await asyncio.get_running_loop().run_in_executor(self._sampler, self._limiter.hold, None, None)
         for one in done:
             one.result()
 
@@ -151,6 +155,11 @@ class Sidecar:
                 self._start(self._send(instruction))
             case core.Renew():
                 self._start(self._tell_shim({"do": "renew", "deadline": instruction.deadline}))
+            case core.LimitCpu():
+                news = instruction.cores != self._limit.cores
+                self._limit = instruction
+                if news:
+                    self._measure_now.set()
             case core.EndShim():
                 log.warning("the coordinator knows no such launch any more: training stops and this launch ends")
                 self._start(self._tell_shim({"do": "end"}))
@@ -243,12 +252,21 @@ class Sidecar:
                     self.sample = await asyncio.get_running_loop().run_in_executor(self._sampler, self._take, shim, at)
                 except Exception as error:  # whatever measuring does, leases must go on being renewed
                     log.warning("usage could not be measured: %r", error)
-            await asyncio.sleep(self.settings.launch.heartbeat_s if self.state.shim else LOOK_S)
+            self._measure_now.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._measure_now.wait(), self._next_sample_s())
+
+    def _next_sample_s(self) -> float:
+        """A limit that ends before the next sample is due is lifted then."""
+        usual, left = self.settings.launch.heartbeat_s if self.state.shim else LOOK_S, self._limit.until - boottime()
+        return min(usual, left) if left > 0 else usual
 
     def _take(self, shim: ShimStatus, at: float) -> Sample:
         """In the sampling thread."""
         alive = shim.trainer in ("running", "stopping")
         usage = self._meter.sample(shim.trainer_pid if alive else None, at)
+        usage.limit = self._limit.cores if at < self._limit.until else None
+        usage.limited_by = self._limiter.hold(shim.trainer_pid if alive else None, usage.limit, usage.cpu_cores)
         return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:

@@ -44,28 +44,12 @@ class UsageMeter:
 
     def _tree(self, pid: int) -> _Counters | None:
         """From /proc. Pages that several processes share count once in each."""
-        stats = self._stats()
-        if pid not in stats:
+        stats = _stats(self._proc)
+        members = _members(stats, pid)
+        if not members:
             return None
-        members, waiting = set[int](), [pid]
-        while waiting:
-            one = waiting.pop()
-            members.add(one)
-            waiting += [child for child, (parent, *_) in stats.items() if parent == one and child not in members]
         ticks = sum(stats[m][1] for m in members)
         return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE)
-
-    def _stats(self) -> dict[int, tuple[int, int, int]]:
-        """pid -> (parent, ticks of itself and of children it has reaped, resident pages)."""
-        found: dict[int, tuple[int, int, int]] = {}
-        for entry in self._proc.iterdir():
-            if not entry.name.isdigit():
-                continue
-            # The command's name stands in parentheses and may itself hold spaces and parentheses.
-            fields = _text(entry / "stat").rpartition(")")[2].split()
-            if len(fields) > 21:
-                found[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
-        return found
 
     def _own_group(self, pid: int) -> _Counters | None:
         """From the trainer's control group, if that is not also ours."""
@@ -93,6 +77,36 @@ class UsageMeter:
         if used is None or held is None:
             return None
         return _Counters(used / 1e9, max(0, held - _pairs(memory / "memory.stat").get("total_inactive_file", 0)))
+
+
+def family(proc: Path, pid: int) -> set[int]:
+    """The process and all below it; empty if it has gone."""
+    return _members(_stats(proc), pid)
+
+
+_Stats = dict[int, tuple[int, int, int]]
+"""pid -> (parent, ticks of itself and of children it has reaped, resident pages)."""
+
+
+def _members(stats: _Stats, pid: int) -> set[int]:
+    members, waiting = set[int](), [pid] if pid in stats else []
+    while waiting:
+        one = waiting.pop()
+        members.add(one)
+        waiting += [child for child, (parent, *_) in stats.items() if parent == one and child not in members]
+    return members
+
+
+def _stats(proc: Path) -> _Stats:
+    found: _Stats = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        # The command's name stands in parentheses and may itself hold spaces and parentheses.
+        fields = _text(entry / "stat").rpartition(")")[2].split()
+        if len(fields) > 21:
+            found[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
+    return found
 
 
 def _text(path: Path) -> str:

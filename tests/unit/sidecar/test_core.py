@@ -28,8 +28,8 @@ def play(state: core.State, *events: core.Event) -> tuple[core.State, list[core.
     return state, done
 
 
-def answer(state: core.State, at: float, lease_s: float = 300.0, known: bool = True) -> core.Answered:
-    return core.Answered(at, HeartbeatReply(seq=state.seq, lease_s=lease_s, grace_s=20.0, known=known))
+def answer(state: core.State, at: float, lease_s: float = 300.0, known: bool = True, **limit: float) -> core.Answered:
+    return core.Answered(at, HeartbeatReply(seq=state.seq, lease_s=lease_s, grace_s=20.0, known=known, **limit))
 
 
 def beats(instructions: list[core.Instruction]) -> list[core.SendHeartbeat]:
@@ -60,7 +60,7 @@ def test_heartbeats_follow_one_another_at_the_interval() -> None:
 def test_a_lease_runs_from_when_the_heartbeat_was_sent() -> None:
     state, _ = play(fresh(), core.ShimSaid(11.0, RUNNING))
     _, done = play(state, answer(state, 14.0, lease_s=60.0))
-    assert done == [core.Renew(71.0)]
+    assert done[0] == core.Renew(71.0)
 
 
 def test_an_answer_to_another_heartbeat_renews_nothing() -> None:
@@ -218,3 +218,12 @@ def test_whatever_happens_one_heartbeat_at_a_time_rising_numbers_and_no_lease_un
             if isinstance(one, core.SendHeartbeat):
                 assert under_way is None and one.seq == last + 1
                 under_way, last = at, one.seq
+
+
+def test_a_limit_is_counted_from_when_the_heartbeat_was_sent_and_no_limit_lifts_it() -> None:
+    state, _ = play(fresh(), core.ShimSaid(11.0, RUNNING))
+    state, done = play(state, answer(state, 14.0, lease_s=60.0, limit=0.5, limit_s=20.0))
+    assert done[1] == core.LimitCpu(0.5, 31.0)
+    state, _ = play(state, core.Timer(16.0))
+    _, done = play(state, answer(state, 17.0, lease_s=60.0))
+    assert core.LimitCpu(None, 16.0) in done
