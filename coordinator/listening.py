@@ -36,8 +36,11 @@ class Listening:
         known = launch == job.launch and job.state in s.LAUNCHED
         if launch == job.launch and not job.doc.get("closed"):
             self._take(job, beat)
+        config, (limit, limit_s) = self._c.config, job.limit_left(self._c.clock.wall())
         reply = msgspec.json.encode(
-            HeartbeatReply(seq=beat.seq, lease_s=self._c.config.lease_s, grace_s=self._c.config.grace_s, known=known)
+            HeartbeatReply(
+                seq=beat.seq, lease_s=config.lease_s, grace_s=config.grace_s, known=known, limit=limit, limit_s=limit_s
+            )
         )
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
 

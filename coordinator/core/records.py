@@ -171,6 +171,11 @@ class JobRecord:
             return None
         return int(epochs) * math.ceil(size / batch)
 
+    def limit_left(self, wall: float) -> tuple[float | None, float]:
+        """CPU cores that it may use at most, and for how many seconds more; None: all it can get."""
+        cores, left = number(self.doc.get("cpu_limit")), (number(self.doc.get("limit_ts")) or 0.0) - wall
+        return (cores, left) if cores and left > 0 else (None, 0.0)
+
     @property
     def reshape_exit_codes(self) -> frozenset[int]:
         """Exit codes that mean `stopped for reshape` (`ecosystem.md` 5.2)."""

@@ -96,3 +96,12 @@ def test_a_signed_message_that_cannot_be_read_is_refused_in_a_sentence(training:
     signature = sign(launch_key(MASTER, job.uid, job.launch), "POST", "/v1/heartbeats", raw)
     with pytest.raises(Rejected, match="The message cannot be read"):
         training.desk.heartbeat("one", job.launch, raw, signature)
+
+
+def test_a_cpu_limit_is_told_with_what_is_left_of_it_and_not_when_it_is_over(training: World) -> None:
+    now = training.c.clock.wall()
+    for until, told in [(now + 60.0, (0.5, 60.0)), (now - 1.0, (None, 0.0))]:
+        training.c.books.write_job(training.job("one"), {"cpu_limit": 0.5, "limit_ts": until}, "limit")
+        body, _ = training.desk.heartbeat(*beat(training))
+        reply = msgspec.json.decode(body, type=HeartbeatReply)
+        assert (reply.limit, pytest.approx(reply.limit_s)) == told
