@@ -138,11 +138,12 @@ class Broken(Exception):
     """A policy's answer violates a post-condition: a bug, never carried out."""
 
 
-def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision]) -> None:
+def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bool = False) -> None:
     """Raise `Broken` unless the decisions can all be carried out on `snapshot`.
 
     Holds what P7 promises: allowed counts only, never more GPUs than a node has idle or a victim
-    gives up, one operation per job, no limit on a job that is being changed.
+    gives up, one operation per job, no limit on a job that is being changed. `anywhere`: a job may be
+    spread over any number of hosts, whatever its `max_workers` (G7, `placement="count_only"`).
     """
     idle = {n.name: n.idle for n in snapshot.nodes}
     touched: set[str] = set()
@@ -155,7 +156,7 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision]) -> None:
                 raise Broken(f"a second operation on job {job_id}")
             touched.add(job_id)
         if isinstance(decision, Start | Reshape | Move):
-            _check_gpus(snapshot, decision, idle)
+            _check_gpus(snapshot, decision, idle, anywhere)
         elif isinstance(decision, Limit) and not (
             decision.lasts_s > 0 and (decision.cores is None or decision.cores > 0)
         ):
@@ -167,13 +168,16 @@ def _jobs(decision: Operation | Limit) -> list[str]:
     return [decision.job] if victim is None else [decision.job, victim]
 
 
-def _check_gpus(snapshot: ClusterSnapshot, decision: Start | Reshape | Move, idle: dict[str, int]) -> None:
+def _check_gpus(
+    snapshot: ClusterSnapshot, decision: Start | Reshape | Move, idle: dict[str, int], anywhere: bool
+) -> None:
     """Takes what the decision needs out of `idle`."""
     job = snapshot.job[decision.job]
     workers = workers_of(decision)
     if decision.num_gpus not in job.optional or sum(w.num_gpus for w in workers) != decision.num_gpus:
         raise Broken(f"job {job.id} may not run on {decision.num_gpus} GPUs, only on {job.optional}")
-    if len(workers) > max(1, job.max_workers) or len({w.node for w in workers}) < len(workers):
+    too_many = len(workers) > max(1, job.max_workers) and not anywhere
+    if too_many or len({w.node for w in workers}) < len(workers):
         raise Broken(f"job {job.id} may not be spread over {', '.join(w.node for w in workers)}")
     has = {w.node: w.num_gpus for w in placed_on(job)}
     if isinstance(decision, Reshape) and not {w.node for w in workers} & has.keys():
@@ -196,9 +200,15 @@ def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str
         raise Broken(f"victim {victim.id} without the count it keeps")
     if decision.victim_num_gpus not in victim.optional:
         raise Broken(f"job {victim.id} may not run on {decision.victim_num_gpus} GPUs, only on {victim.optional}")
-    if victim.node != decision.node:
+    gives = victim.num_gpus - decision.victim_num_gpus
+    has = {w.node: w.num_gpus for w in placed_on(victim)}
+    if decision.node not in has:
         raise Broken(f"job {victim.id} runs on {victim.node}, not on {decision.node}")
-    idle[decision.node] += victim.num_gpus - decision.victim_num_gpus
+    if gives >= has[decision.node]:
+        raise Broken(
+            f"job {victim.id} has {has[decision.node]} GPUs on {decision.node} and cannot give {gives} of them"
+        )
+    idle[decision.node] += gives
 
 
 def workers_of(decision: Start | Reshape | Move) -> tuple[Worker, ...]:
@@ -212,6 +222,18 @@ def placed_on(job: Job) -> tuple[Worker, ...]:
     if job.node is None:
         return ()
     return job.workers or (Worker(job.node, job.num_gpus),)
+
+
+def gpus_on(job: Job, node: str) -> int:
+    return sum(w.num_gpus for w in placed_on(job) if w.node == node)
+
+
+def gives_on(job: Job, node: str, gives: int) -> tuple[Worker, ...]:
+    """GPUs per host that a victim keeps: it gives on one host, and has something left on each.
+
+    Empty where it is on one host only.
+    """
+    return tuple(replace(w, num_gpus=w.num_gpus - gives) if w.node == node else w for w in job.workers)
 
 
 def idle_after(node: Node, taken: int) -> Node:

@@ -8,8 +8,10 @@ clock of the snapshot's times.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
+from adaptive_scheduler.aging import aged_first, is_aged, keep, nearest
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.outlook import after
 from adaptive_scheduler.policies import baselines, cpu, deadline, elastic, flowcon, operator, specon, targets
@@ -38,7 +40,9 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     A Hold says why a queued job waits, or an operator's wish. Raises `Broken` where a policy answered
     what cannot be carried out (a bug).
     """
-    world, decisions = snapshot, list[Decision]()
+    # G12: from here on lengths are in batches of one GPU, where each GPU has a batch of its own.
+    world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
+    decisions = list[Decision]()
 
     def accept(*more: Decision) -> bool:
         nonlocal world
@@ -55,7 +59,7 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         accept(*deadline.schedule_overdue(world, now, settings))
 
     # 3. Queued jobs, the most urgent first, then idle GPUs to running jobs (seed 004).
-    accept(*_fill(world, now, settings))
+    accept(*deadline.with_alerts(world, now, settings, _fill(world, now, settings)))
 
     # 4. Converged jobs go where they disturb less, one after the other, then nodes even out (seeds 000, 002).
     if "specon" in settings.systems:
@@ -68,7 +72,7 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         accept(*flowcon.schedule_limits(world, now, settings))
 
     # 6. Nothing leaves here that cannot be carried out.
-    check(snapshot, decisions)
+    check(snapshot, decisions, anywhere=settings.placement == "count_only")
     return tuple(decisions)
 
 
@@ -78,13 +82,16 @@ def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> list[Decisi
     decisions, held, moved = list[Decision](), list[Hold](), True
     while moved:
         moved, held, times = False, list[Hold](), RemainingTimes.of(world)
+        kept, kept_for = tuple[str, ...](), ""  # nodes that a job has waited for too long to let others in (aging)
 
         # Every queued job; one that must wait does not hold up the next (G14).
-        for job in deadline.in_order(world, now, settings):
+        for job in aged_first(deadline.in_order(world, now, settings), now, settings):
             chosen = cpu if job.uses_cpu else policy
-            answer = chosen.schedule_incoming(world, job, now, settings, times)
+            answer = chosen.schedule_incoming(keep(world, kept, kept_for), job, now, settings, times)
             if isinstance(answer, Hold):
                 held.append(answer)
+                if not kept and is_aged(job, now, settings):
+                    kept, kept_for = nearest(world, job), job.id
                 continue
             decisions.append(answer)
             world, moved = after(world, answer), True
@@ -92,7 +99,7 @@ def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> list[Decisi
 
         # What is still idle goes to running jobs, one at a time, while somebody gains.
         may_grow = settings.reshape_up_with_pending or not held
-        while may_grow and (grown := policy.schedule_running(world, now, settings)):
+        while may_grow and (grown := policy.schedule_running(keep(world, kept, kept_for), now, settings)):
             decisions.append(grown)
             world, moved = after(world, grown), True
 

@@ -6,10 +6,12 @@ the simulator from a trace. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Resource = Literal["gpus", "cores", "memory"]
 RESOURCES: tuple[Resource, ...] = ("gpus", "cores", "memory")  # ties go to the first (D1)
@@ -23,6 +25,13 @@ class Observation:
     memory: float  # bytes
     gpus: float
     execution_s: float
+
+
+class Expected(NamedTuple):
+    """How long something still takes, and whether little speaks for it."""
+
+    seconds: float
+    low_confidence: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,3 +56,33 @@ class Observations:
             key: tuple((amount, tuple(sorted(times))) for amount, times in sorted(column.items()))
             for key, column in tables.items()
         }
+
+    def lookup(
+        self, on_gpus: bool, resource: Resource, amount: float, share: float, ran_s: float = 0.0
+    ) -> Expected | None:
+        """What a task that asks for so much still takes once it has run `ran_s`; None: no task like it is known.
+
+        The rows of the same or the next higher amount count; where all asked for less, those of the largest,
+        with low confidence (D4). `share`: of the percentile, 0..1.
+        """
+        column = self.times.get((on_gpus, resource), ())
+        if not column:
+            return None
+        row = bisect_left(column, amount, key=lambda entry: entry[0])
+        left = still_left(column[min(row, len(column) - 1)][1], share, ran_s)
+        return left._replace(low_confidence=left.low_confidence or row == len(column))
+
+
+def still_left(times: Sequence[float], share: float, ran_s: float) -> Expected:
+    """Of ascending execution times, those longer than what has passed say what is left.
+
+    Once it has run longer than all of them, it is taken to go on as long again (as `prediction.assumed_s`).
+    """
+    longer = times[bisect_right(times, ran_s) :]
+    return Expected(percentile(longer, share) - ran_s) if longer else Expected(ran_s, low_confidence=True)
+
+
+def percentile(times: Sequence[float], share: float) -> float:
+    """The smallest of ascending values that at least this share of them do not exceed: one that was seen."""
+    rank = math.ceil(share * len(times) - 1e-9)  # 0.7 of 10 is 7, whatever the last bit says
+    return times[max(rank, 1) - 1]

@@ -17,6 +17,7 @@ from adaptive_scheduler.decision import (
     Reshape,
     Start,
     Stay,
+    gives_on,
     idle_after,
     placed_on,
     workers_of,
@@ -38,7 +39,9 @@ def _after_one(snapshot: ClusterSnapshot, decision: Decision) -> ClusterSnapshot
     nodes = snapshot.nodes
     if isinstance(decision, Start) and decision.victim is not None and decision.victim_num_gpus is not None:
         victim = snapshot.job[decision.victim]
-        changed[victim.id] = replace(victim, num_gpus=decision.victim_num_gpus, leased=True)
+        keeps = decision.victim_num_gpus
+        workers = gives_on(victim, decision.node, victim.num_gpus - keeps)
+        changed[victim.id] = replace(victim, num_gpus=keeps, workers=workers, leased=True)
     if isinstance(decision, Start | Reshape | Move):
         has = {w.node: w.num_gpus for w in placed_on(job)} if isinstance(decision, Reshape) else {}
         taken = {w.node: w.num_gpus - has.get(w.node, 0) for w in workers_of(decision)}
@@ -54,7 +57,7 @@ def _changed(job: Job, decision: Decision) -> Job:
             spent = decision.at_s if decision.spends_move else job.migrated_s
             return replace(job, migrated_s=spent, move_refused_s=decision.at_s)
         case Limit():
-            return replace(job, cpu_limit=decision.cores)
+            return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: nowhere near its end
         case Requeue() | Finish():
             return replace(job, node=None, num_gpus=0, workers=(), leased=True)
     assert isinstance(decision, Start | Reshape | Move)

@@ -23,13 +23,13 @@ def assumed_s(job: Job) -> float:
     return max(ASSUMED_AT_LEAST_S, job.running_s)
 
 
-def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> float:
+def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> float:
     """Seconds of training left on so many GPUs of this type: iterations left x seconds per iteration.
 
-    Unknown length: `assumed_s` holds for the present count (for a waiting job its smallest) and
-    scales with the speed. Unknown speed: `assumed_s` whatever the count.
+    `hosts`: over how many they are spread. Unknown length: `assumed_s` holds for the present count (for a
+    waiting job its smallest) and scales with the speed. Unknown speed: `assumed_s` whatever the count.
     """
-    speed = profiles.speed(job.type, gpu_type, num_gpus)
+    speed = profiles.speed(job.type, gpu_type, num_gpus, hosts)
     if speed is None:
         return min(assumed_s(job), LARGEST)
     if job.iterations_left is not None:
@@ -39,31 +39,41 @@ def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> float
     return min(assumed_s(job) * speed.seconds / present.seconds, LARGEST)
 
 
-def t_new(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> float:
+def t_new(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> float:
     """A waiting job started now: launch, training process, training, and all that ends it."""
     o = profiles.overheads(job.type)
-    return o.k8s_init + o.proc_init + t_train(profiles, job, gpu_type, num_gpus) + o.finish
+    return o.k8s_init + o.proc_init + t_train(profiles, job, gpu_type, num_gpus, hosts) + o.finish
 
 
 def t_keep(profiles: Profiles, job: Job, gpu_type: str) -> float:
     """A placed job that is left as it is (the paper is silent; ours)."""
-    return t_train(profiles, job, gpu_type, job.num_gpus) + profiles.overheads(job.type).finish
+    hosts = len(job.workers) or 1
+    return t_train(profiles, job, gpu_type, job.num_gpus, hosts) + profiles.overheads(job.type).finish
 
 
-def t_run(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, trains_on_s: float = 0.0) -> float:
+def t_run(
+    profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, trains_on_s: float = 0.0, hosts: int = 1
+) -> float:
     """A running job reshaped to `num_gpus` on its node: checkpoint, new process, training, its end.
 
-    `trains_on_s`: how long it first trains on as it is, while its newcomer is launched (G5 refined).
+    `hosts`: over how many it is spread then. `trains_on_s`: how long it first trains on as it is, while its
+    newcomer is launched (G5 refined).
     A job that ends within that time is not reshaped at all.
     """
     o = profiles.overheads(job.type)
-    training = t_train(profiles, job, gpu_type, num_gpus)
+    training = t_train(profiles, job, gpu_type, num_gpus, hosts)
     if trains_on_s == 0.0:
         return o.reshape + training + o.finish
-    as_is = t_train(profiles, job, gpu_type, job.num_gpus)
+    as_is = t_train(profiles, job, gpu_type, job.num_gpus, len(job.workers) or 1)
     if as_is <= trains_on_s:
         return as_is + o.finish
     return trains_on_s + o.reshape + training * (1.0 - trains_on_s / as_is) + o.finish
+
+
+def cross_host_s(profiles: Profiles, job: Job) -> float:
+    """What a move to another node costs on top of a reshape: the old launch ends, a new one comes up (1.5)."""
+    o = profiles.overheads(job.type)
+    return o.k8s_term + o.k8s_init
 
 
 def reshape_cost_s(profiles: Profiles, job: Job) -> float:
@@ -71,9 +81,9 @@ def reshape_cost_s(profiles: Profiles, job: Job) -> float:
     return profiles.overheads(job.type).reshape if job.reshape_cost_s is None else job.reshape_cost_s
 
 
-def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> bool:
+def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> bool:
     """False where the length is unknown or the speed unknown or extrapolated."""
-    speed = profiles.speed(job.type, gpu_type, num_gpus)
+    speed = profiles.speed(job.type, gpu_type, num_gpus, hosts)
     return job.iterations_left is not None and speed is not None and not speed.low_confidence
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 MEASURED = "measured"
 EXTRAPOLATED = "extrapolated"
@@ -81,7 +81,9 @@ class _BadRow(Exception):
 class Profiles:
     """Everything known about every job type. Build it with `from_rows`; empty means nothing known."""
 
-    speeds: Mapping[tuple[str, str], Mapping[int, Speed]] = field(default_factory=dict)
+    speeds: Mapping[tuple[str, str], Mapping[int, Speed]] = field(default_factory=dict)  # all GPUs on one host
+    spread: Mapping[tuple[str, str, int, int], Speed] = field(default_factory=dict)  # type, GPU type, GPUs, hosts
+    weak: bool = False  # of batches of one GPU, see `scaled`
     overhead_rows: Mapping[str, Overheads] = field(default_factory=dict)
     accuracies: Mapping[str, tuple[Accuracy, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -98,24 +100,43 @@ class Profiles:
         problems: list[str] = []
         flat = _collect(speed_rows, _speed_row, "speed", problems)
         speeds: dict[tuple[str, str], dict[int, Speed]] = {}
-        for (job_type, gpu_type, num_gpus), speed in flat.items():
-            speeds.setdefault((job_type, gpu_type), {})[num_gpus] = speed
+        for (job_type, gpu_type, num_gpus, hosts), speed in flat.items():
+            if hosts == 1:
+                speeds.setdefault((job_type, gpu_type), {})[num_gpus] = speed
         overheads = _collect(overhead_rows, _overhead_row, "overhead", problems)
         curves: dict[str, list[Accuracy]] = {}
         for (job_type, _), point in _collect(accuracy_rows, _accuracy_row, "accuracy", problems).items():
             curves.setdefault(job_type, []).append(point)
         return cls(
-            speeds,
-            overheads,
-            {t: tuple(sorted(points, key=lambda p: p.iterations)) for t, points in curves.items()},
-            tuple(problems),
+            speeds=speeds,
+            spread={key: speed for key, speed in flat.items() if key[3] > 1},
+            overhead_rows=overheads,
+            accuracies={t: tuple(sorted(points, key=lambda p: p.iterations)) for t, points in curves.items()},
+            problems=tuple(problems),
         )
 
-    def speed(self, job_type: str, gpu_type: str, num_gpus: int) -> Speed | None:
+    def scaled(self, batch_scaling: Literal["fixed", "weak"]) -> Profiles:
+        """G12. "weak": each GPU has a batch of its own, so n GPUs do n batches in the time of one iteration.
+
+        Lengths are counted in batches of one GPU. Whoever predicts and whoever trains must ask the same profile.
+        """
+        if batch_scaling == "fixed" or self.weak:
+            return self
+        speeds = {key: {n: _per_batch(s, n) for n, s in known.items()} for key, known in self.speeds.items()}
+        spread = {key: _per_batch(speed, key[2]) for key, speed in self.spread.items()}
+        return replace(self, speeds=speeds, spread=spread, weak=True, _extrapolated={})
+
+    def speed(self, job_type: str, gpu_type: str, num_gpus: int, hosts: int = 1) -> Speed | None:
         """Seconds per iteration; None if nothing at all is known of this type on this GPU type.
 
-        A count without a row is predicted from the nearest known one by the prior `speed_up`.
+        A count without a row is predicted from the nearest known one by the prior `speed_up`; a job spread
+        over several hosts, where that was not measured, from one host by `spread_share`.
         """
+        if hosts > 1:
+            if measured := self.spread.get((job_type, gpu_type, num_gpus, hosts)):
+                return measured
+            together = self.speed(job_type, gpu_type, num_gpus)
+            return together and Speed(together.seconds / spread_share(hosts), EXTRAPOLATED)
         known = self.speeds.get((job_type, gpu_type))
         if not known:
             return None
@@ -145,6 +166,22 @@ def speed_up(num_gpus: int) -> float:
     return 1.0 + 0.7 * math.log2(min(num_gpus, 8))
 
 
+def spread_share(hosts: int) -> float:
+    """The prior: which share of its speed on one host a job keeps on several, where that was not measured.
+
+    0.94 on 2 hosts and 0.71 on 4 are the medians of 20 and 10 measurements of five CNNs by Chronus
+    (`placement_slowdown_chronus.json` of ElasticFlow's repository; a VGG16 keeps only 0.26, a ResNet 0.80).
+    More than 4 lose as much again with each doubling as they did up to there.
+    """
+    if hosts < 3:
+        return 0.94 if hosts == 2 else 1.0
+    return math.exp(math.log(0.71) * math.log2(hosts) / 2)
+
+
+def _per_batch(speed: Speed, num_gpus: int) -> Speed:
+    return replace(speed, seconds=speed.seconds / num_gpus)
+
+
 def _extrapolate(known: Mapping[int, Speed], num_gpus: int) -> Speed:
     # The nearest on a log scale: 2 is to 4 what 4 is to 8. Ties go to the smaller count.
     nearest = min(known, key=lambda n: (abs(math.log2(n / num_gpus)), n))
@@ -171,8 +208,9 @@ def _collect(rows: Iterable[Row], read: Callable[[Row], tuple[K, V]], what: str,
     return found
 
 
-def _speed_row(row: Row) -> tuple[tuple[str, str, int], Speed]:
-    key = (_text(row, "job_type"), _text(row, "gpu_type"), _count(row, "num_gpus"))
+def _speed_row(row: Row) -> tuple[tuple[str, str, int, int], Speed]:
+    hosts = _count(row, "hosts") if "hosts" in row else 1
+    key = (_text(row, "job_type"), _text(row, "gpu_type"), _count(row, "num_gpus"), hosts)
     return key, Speed(_number(row, "seconds_per_iteration", above=True), _origin(row))
 
 

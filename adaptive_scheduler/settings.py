@@ -23,6 +23,9 @@ def _is_factor(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
+_TIMERS = ("interval_s", "limit_lasts_s", "tick_s")
+
+
 class _Checked:
     """A bad value raises ValueError that begins with the field's name."""
 
@@ -37,6 +40,8 @@ class _Checked:
                 raise ValueError(f"{name} must be True or False, not {value!r}")
             if hint is float and not _is_factor(value):
                 raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
+            if name in _TIMERS and value == 0:
+                raise ValueError(f"{name} must be above 0 s, or there would be no end of it")
             if hint is int and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
 
@@ -108,6 +113,13 @@ class FlowCon(_Checked):
     nl_floor: bool = True
     """F3: whether the lower bound holds for new jobs too."""
 
+    idle_cores: Literal["shared", "left"] = "shared"
+    """F10: cores that the limits of a node would leave idle go to the jobs that can use them, or stay idle as
+    under the quotas of the paper."""
+
+    keep_makespan: bool = True
+    """Ours: a job that cannot use the whole node is not limited where it would end last. False as printed."""
+
     limit_lasts_s: float = 300.0
     """A limit that is not renewed lifts itself after so long."""
 
@@ -135,7 +147,8 @@ class Deadlines(_Checked):
     """D9: latest start without or with the tolerance."""
 
     yield_by: Literal["reshape", "stop"] = "reshape"
-    """X9: an overdue job first gives GPUs, or is always stopped as in the paper."""
+    """X9: an overdue job first gives GPUs, and is stopped only where that saves another's deadline; or it is
+    always stopped as in the paper, for whoever is lighter."""
 
     tick_s: float = 5.0
     """How often overdue tasks are looked for."""
@@ -184,10 +197,11 @@ class Settings(_Checked):
     """G6: whether doing nothing competes with a reshape up, with the minimum gain; False as printed."""
 
     placement: Placement = "host"
-    """G7: all GPUs of a worker on one host, or as printed only their number counts."""
+    """G7: all GPUs of a worker on one host, or as printed only their number counts, on whatever hosts."""
 
     batch_scaling: BatchScaling = "fixed"
-    """G12: one batch is split over all GPUs, or each GPU has a batch of its own ("weak"): fewer iterations."""
+    """G12: one batch is split over all GPUs, or each GPU has a batch of its own ("weak"): n GPUs then need
+    one n-th of the iterations. Lengths are counted on one GPU, as submitted."""
 
     reshape_up_with_pending: bool = True
     """G14: whether running jobs may grow while a queued job cannot be placed."""
@@ -196,7 +210,7 @@ class Settings(_Checked):
     """G19: whether waiting for the next job to end competes with a start at once."""
 
     moves: bool = True
-    """Whether a running job may grow on another host (sequence D)."""
+    """Whether a running job may go to another host, where it gets more GPUs or faster ones (sequence D)."""
 
     reserve_after_s: float = 3600.0
     """Aging: GPUs that become free are kept for a job that has waited so long; 0: never."""

@@ -12,9 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
-from adaptive_scheduler.observations import Observations
+from adaptive_scheduler.observations import Observations, Resource
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.progress import UNMEASURED, UNSEEN, Efficiency, Growth
 
@@ -48,11 +49,17 @@ class Node:
     cpu_use: float = 0.0  # R(w, t): share of the cores in use lately, 0..1 (S18)
     memory_use: float = 0.0  # likewise; breaks ties of cpu_use
     heard: bool = True  # False while its heartbeats are missing: nothing moves to or from it
+    kept_for: str | None = None  # a job that has waited very long: nobody else starts or grows there (aging)
 
     @cached_property
     def idle(self) -> int:
         """How many GPUs could be given away now: neither reserved nor faulty."""
-        return sum(g.state == "idle" for g in self.gpus) if self.schedulable else 0
+        return sum(g.state == "idle" for g in self.gpus) if self.open else 0
+
+    @property
+    def open(self) -> bool:
+        """Whether jobs may start or grow here at all."""
+        return self.schedulable and self.kept_for is None
 
     @property
     def healthy(self) -> int:
@@ -107,10 +114,14 @@ class Job:
     max_workers: int = 1  # on how many hosts it may be spread
     workers: tuple[Worker, ...] = ()  # GPUs per host, where it runs on several; else empty, and `node` has all
     target_reached: bool = False  # the measured value has reached the target that ends the job
+    target: float | None = None  # that target, and the value measured last: for people
+    value: float | None = None
+    epoch_iterations: int | None = None  # iterations of one epoch, where that is known: for people
 
     # trained on CPU (seeds 000 to 002)
     demand: float = math.inf  # cores it can use when alone
     rate: float | None = None  # iterations per second lately; None: not measured
+    share: float | None = None  # cores it had meanwhile; None: what the others on its node leave it
     cpu_limit: float | None = None  # cores; None: no limit
     limit_until_s: float | None = None  # when the limit lifts itself
     growth: Growth = UNSEEN
@@ -163,10 +174,20 @@ class ClusterSnapshot:
         return {n.name: n for n in self.nodes}
 
     @cached_property
+    def capacity(self) -> Mapping[Resource, float]:
+        """What all nodes that are open have together: working GPUs, cores, bytes (D3)."""
+        nodes = [node for node in self.nodes if node.schedulable]
+        return {
+            "gpus": sum(n.healthy for n in nodes),
+            "cores": math.fsum(n.cores for n in nodes),
+            "memory": math.fsum(n.memory for n in nodes),
+        }
+
+    @cached_property
     def queue(self) -> tuple[Job, ...]:
         """Jobs that wait for their first GPU, oldest first (ties by id)."""
-        waiting = (j for j in self.jobs if j.state == "submitted" and not j.leased)
-        return tuple(sorted(waiting, key=lambda j: (j.submit_s, j.id)))
+        waiting = [j for j in self.jobs if j.state == "submitted" and not j.leased]
+        return tuple(sorted(waiting, key=attrgetter("submit_s", "id")))
 
     @cached_property
     def placed(self) -> tuple[Job, ...]:

@@ -7,18 +7,19 @@ search keeps plain tuples and only the listed ones become `Candidate`s. Called b
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from adaptive_scheduler.decision import Candidate, Explanation
 from adaptive_scheduler.prediction import RemainingTimes, is_certain
 from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 LISTED = 50
 """Candidates kept with a decision: enough for a person, small enough for a document."""
 
-GOOD, TO_MEASURE, REFUSED = 0, 1, 2
-"""Ranks of a way: predicted, possible but without a known speed, not to be taken."""
+GOOD, TO_MEASURE, LATE, REFUSED = 0, 1, 2, 3
+"""Ranks of a way: predicted, possible but without a known speed, breaking a deadline, not to be taken."""
 
 
 class Way(NamedTuple):
@@ -34,6 +35,7 @@ class Way(NamedTuple):
     victim: Job | None = None
     keeps: int = 0
     refused: str = ""
+    workers: tuple[Worker, ...] = ()  # GPUs per host; empty: all on `node`
 
     @property
     def rank(self) -> int:
@@ -41,8 +43,36 @@ class Way(NamedTuple):
 
 
 def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
-    """Nodes the user lets the job run on, also those closed to new jobs."""
-    return [n for n in snapshot.nodes if job.gpu_type is None or n.gpu_type == job.gpu_type]
+    """Nodes with GPUs that the user, or Volcano (X12), lets the job run on, also those closed to new jobs."""
+    allowed = (n for n in snapshot.nodes if n.gpus and job.gpu_type in (None, n.gpu_type))
+    return [n for n in allowed if job.pinned in (None, n.name)]
+
+
+def spread(count: int, nodes: Iterable[Node], most: int, own: Mapping[str, int] | None = None) -> tuple[Worker, ...]:
+    """So many GPUs: its `own`, then idle ones of its own hosts, then of as few others as possible.
+
+    Empty where that would be more than `most` hosts, or too few are idle.
+    """
+    got = dict(own or {})
+    missing = count - sum(got.values())
+    for node in sorted(nodes, key=lambda n: (n.name not in got, -n.idle, n.name)):
+        if taken := min(node.idle, missing):
+            got[node.name] = got.get(node.name, 0) + taken
+            missing -= taken
+    return () if missing or len(got) > most else tuple(Worker(*host) for host in got.items())
+
+
+def why_not(job: Job, now: float) -> str:
+    """Why a placed job may not be reshaped now, for people; empty if it may."""
+    if job.leased:
+        return "has an operation under way"
+    if job.state != "running":
+        return f"is {job.state}"
+    if job.wanted is not None:
+        return "keeps the count an operator wished"
+    if job.cooling_until > now:
+        return f"was reshaped a short while ago and is left alone for {seconds(job.cooling_until - now)} more"
+    return ""
 
 
 def gpus(count: int) -> str:
@@ -69,7 +99,8 @@ def explain(
 
 
 def _candidate(profiles: Profiles, way: Way, rejected: str) -> Candidate:
-    sure = is_certain(profiles, way.job, way.node.gpu_type, way.num_gpus) and (
+    hosts = len(way.workers) or 1
+    sure = is_certain(profiles, way.job, way.node.gpu_type, way.num_gpus, hosts) and (
         way.victim is None or is_certain(profiles, way.victim, way.node.gpu_type, way.keeps)
     )
     return Candidate(
@@ -101,6 +132,8 @@ def _why_rejected(way: Way, chosen: Way | None) -> str:
         return f"same makespan, sum {seconds(more)} longer"
     if way.victim and not chosen.victim:
         return "same times, but it takes GPUs from a running job"
+    if way.job is chosen.job and chosen.node.name == way.job.node != way.node.name:
+        return "same times, but on another node"
     return "same times with more GPUs" if way.num_gpus > chosen.num_gpus else "no better, and later in order"
 
 
@@ -108,16 +141,21 @@ def no_speed(count: int, node: Node, job: str = "") -> str:
     return f"no measured speed{f' of {job}' if job else ''} for {gpus(count)} on {node.gpu_type}"
 
 
-def impossible(snapshot: ClusterSnapshot, job: Job) -> str:
-    """Why no node could ever start this job, as a sentence that says what to do; empty if one could."""
+def impossible(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
+    """Why no node could ever start this job, as a sentence that says what to do; empty if one could.
+
+    `together`: how many GPUs several nodes could give it.
+    """
     kind = f"{job.gpu_type} " if job.gpu_type else ""
     allowed = nodes_for(snapshot, job)
     if not job.optional:
         return f"{job.id} waits: it allows no GPU count at all; submit it again with optional_num_gpus."
+    if not allowed and job.pinned is not None:
+        return f"{job.id} waits: it is pinned to {job.pinned}, which has no {kind}GPUs; pin it to another node."
     if not allowed:
         return f"{job.id} waits: no node has {kind}GPUs; register one{', or drop gpu_type' if kind else ''}."
     largest = max(allowed, key=lambda n: (n.healthy, n.name))
-    if job.optional[0] > largest.healthy:
+    if job.optional[0] > max(largest.healthy, together):
         return (
             f"{job.id} waits: it wants more GPUs than any node has: at least {job.optional[0]}, while the largest "
             f"{kind}node, {largest.name}, has {largest.healthy} working; allow a smaller count or add a larger node."
@@ -125,3 +163,12 @@ def impossible(snapshot: ClusterSnapshot, job: Job) -> str:
     if not any(n.schedulable for n in allowed):
         return f"{job.id} waits: every {kind}node is closed to new jobs; open one."
     return ""
+
+
+def healthy_on(nodes: Iterable[Node], hosts: int) -> int:
+    """The most working GPUs that so many of the open nodes have, all of one GPU type."""
+    by_kind: dict[str, list[int]] = {}
+    for node in nodes:
+        if node.schedulable:
+            by_kind.setdefault(node.gpu_type, []).append(node.healthy)
+    return max((sum(sorted(of_kind)[-hosts:]) for of_kind in by_kind.values()), default=0)

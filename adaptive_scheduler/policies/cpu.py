@@ -1,28 +1,65 @@
 """Which node a job trained on CPU starts on. SpeCon moves it later; Volcano's own choice stands (X12).
 
-Called by the engine.
+Called by the engine. Pure.
 """
 
 from __future__ import annotations
 
-from adaptive_scheduler.decision import Explanation, Hold, Start
+from collections.abc import Mapping
+
+from adaptive_scheduler.crowding import Outlook, drain, is_sure, newcomer, portions
+from adaptive_scheduler.decision import Candidate, Explanation, Hold, Start
 from adaptive_scheduler.prediction import RemainingTimes
+from adaptive_scheduler.room import obstacle
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
+from adaptive_scheduler.ways import LISTED
 
 CPU = "cpu"
+NAMED = 3
+"""Nodes that a sentence names before it only counts them."""
 
 
 def schedule_incoming(
     snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, times: RemainingTimes | None = None
 ) -> Start | Hold:
     """The node it is pinned to, else of those with room the one with fewest jobs trained on CPU."""
-    fits = [n for n in snapshot.nodes if n.schedulable and has_room(snapshot, n.name, job)]
+    why = {node.name: obstacle(snapshot, node.name, job) for node in snapshot.nodes}
+    fits = [node for node in snapshot.nodes if not why[node.name]]
     if not fits:
-        return Hold(job.id, Explanation(CPU, f"{job.id} waits: no node has room for it."))
-    best = min(fits, key=lambda n: (len(snapshot.on_cpu[n.name]), n.cpu_use, n.name))
-    return Start(job.id, best.name, 0, Explanation(CPU, f"{job.id} starts on {best.name}."))
+        return Hold(job.id, Explanation(CPU, _waits(snapshot, job, why)))
+    ranked = sorted(fits, key=lambda n: (len(snapshot.on_cpu[n.name]), n.cpu_use, n.memory_use, n.name))
+    best, count = ranked[0], len(snapshot.on_cpu[ranked[0].name])
+    beside = "alone" if count == 0 else f"beside {count} other{'s' if count > 1 else ''}"
+    pinned = ", to which it is pinned" if job.pinned == best.name else ""
+    sentence = f"{job.id} starts on {best.name}{pinned}: {beside}, the fewest of {len(fits)} with room."
+    candidates = tuple(_candidate(snapshot, job, node, count) for node in ranked[:LISTED])
+    return Start(job.id, best.name, 0, Explanation(CPU, sentence, candidates))
 
 
-def has_room(snapshot: ClusterSnapshot, node: str, job: Job) -> bool:
-    raise NotImplementedError
+def _candidate(snapshot: ClusterSnapshot, job: Job, node: Node, fewest: int) -> Candidate:
+    """What it would lead to on that node; the first that is listed is the one that was taken."""
+    there = snapshot.on_cpu[node.name]
+    ends = drain(node.cores, {**portions(snapshot, node.name), job.id: newcomer(snapshot, node.name, job)})
+    return Candidate(node.name, 0, *Outlook.of(ends), ends[job.id], job.id, low_confidence=not is_sure([*there, job]))
+
+
+def _waits(snapshot: ClusterSnapshot, job: Job, why: Mapping[str, str]) -> str:
+    """Every reason once, with the nodes it holds for."""
+    if not any(node.cores > 0 for node in snapshot.nodes):
+        return f"{job.id} waits: no node has cores for jobs trained on CPU; register one."
+    if job.pinned is not None:
+        known = why.get(job.pinned, "it is not known; register it or drop the pin")
+        return f"{job.id} waits for {job.pinned}, to which it is pinned: {known}."
+    nodes: dict[str, list[str]] = {}
+    for node in snapshot.nodes:
+        if node.cores > 0:
+            nodes.setdefault(why[node.name], []).append(node.name)
+    return f"{job.id} waits: no node takes it. " + " ".join(
+        f"{_named(names)}: {reason}." for reason, names in nodes.items()
+    )
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,15 +1,304 @@
-"""Deadlines (seed 003): who must start when, and who gives way."""
+"""Deadlines (seed 003): who must start when, and who gives way (`algorithms.md` 4.3, 4.4).
+
+`in_order` is the queue by latest start (X13), `schedule_overdue` is Algorithm 2 as resolved, `with_alerts`
+makes a deadline that cannot hold visible. Called by the engine. How long jobs take: `diagnosis.py`.
+"""
 
 from __future__ import annotations
 
-from adaptive_scheduler.decision import Requeue, Start
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Requeue, Start
+from adaptive_scheduler.diagnosis import Diagnosis, alert, diagnose, heaviness
+from adaptive_scheduler.lateness import Lateness
+from adaptive_scheduler.prediction import RemainingTimes, t_new, t_run
+from adaptive_scheduler.room import has_room, room_on
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
+from adaptive_scheduler.ways import GOOD, LISTED, REFUSED, Way, explain, gpus, no_speed, nodes_for, seconds
+
+OVERDUE = "deadline.overdue"
+QUEUE = "deadline.queue"
+
+
+# the queue
 
 
 def in_order(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Job, ...]:
-    return snapshot.queue
+    """The queue by latest start, then submission, then id (X13); without those that let others go first (D7)."""
+    queue = snapshot.queue
+    if "deadline" not in settings.systems or all(job.sla_s is None and not job.yields_to for job in queue):
+        return queue
+    yielding = _yielding(queue)
+    ready = [job for job in queue if job.id not in yielding]
+    return tuple(sorted(ready, key=lambda job: (_order_s(job, snapshot, now, settings), job.submit_s, job.id)))
+
+
+def latest_start_s(job: Job, diagnosis: Diagnosis, settings: Settings) -> float:
+    """On the clock of `submit_s`; before its deadline by what it is expected to take, if anything is known."""
+    assert job.sla_s is not None
+    safe = settings.deadlines.order_by == "safe"  # D9
+    if diagnosis.te_s is None:
+        return job.submit_s + job.sla_s
+    return job.submit_s + (diagnosis.tw_safe_s if safe else diagnosis.tw_s)
+
+
+def is_lost(job: Job, diagnosis: Diagnosis, now: float) -> bool:
+    """Whether even a start now would end after the deadline and its tolerance."""
+    return now > job.submit_s + diagnosis.tw_s
+
+
+def _order_s(job: Job, snapshot: ClusterSnapshot, now: float, settings: Settings) -> float:
+    """A job whose deadline is lost is run as if it had none (4.8: best effort); as printed it goes first of all."""
+    best_effort = job.submit_s + settings.deadlines.default_wait_s
+    if job.sla_s is None:
+        return best_effort
+    found = diagnose(job, snapshot, settings)
+    if settings.deadlines.order_by == "safe" and is_lost(job, found, now):
+        return best_effort
+    return latest_start_s(job, found, settings)
+
+
+def _yielding(queue: Sequence[Job]) -> frozenset[str]:
+    """Those that wait for a queued job that waits for nobody. Jobs that only wait for each other do not wait."""
+    queued = {job.id for job in queue}
+    waits_for = {job.id: queued.intersection(job.yields_to) for job in queue}
+    going = {job_id for job_id, others in waits_for.items() if not others}
+    yielding: set[str] = set()
+    while more := {i for i, others in waits_for.items() if i not in yielding and others & (going | yielding)}:
+        yielding |= more
+    return frozenset(yielding)
+
+
+def with_alerts(
+    snapshot: ClusterSnapshot, now: float, settings: Settings, decisions: Iterable[Decision]
+) -> Iterator[Decision]:
+    """The decisions, with what a waiting job's deadline comes to, and why a job that gave way still waits."""
+    if "deadline" not in settings.systems:
+        yield from decisions
+        return
+    for decision in decisions:
+        job = snapshot.job[decision.job]
+        if isinstance(decision, Hold) and job.sla_s is not None and job.state == "submitted":
+            decision = _with_alert(decision, job, diagnose(job, snapshot, settings), now)
+        yield decision
+    yielding = _yielding(snapshot.queue)
+    for job in snapshot.queue:
+        if job.id in yielding:
+            others = ", ".join(sorted(i for i in job.yields_to if i in snapshot.job))
+            yield Hold(job.id, Explanation(QUEUE, f"{job.id} waits until {others} have started: it gave way to them."))
+
+
+def _with_alert(hold: Hold, job: Job, found: Diagnosis, now: float) -> Hold:
+    late = now + (found.te_s or 0.0) - job.submit_s - (job.sla_s or 0.0)
+    more = alert(job, found) or (
+        f"{job.id} is expected to miss its deadline by {seconds(late)} even if it starts now."
+        if is_lost(job, found, now)
+        else ""
+    )
+    explanation = replace(hold.explanation, sentence=f"{hold.explanation.sentence} {more}")
+    return replace(hold, explanation=explanation) if more else hold
+
+
+# jobs that take longer than expected
 
 
 def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Start | Requeue, ...]:
+    """The heaviest overdue job gives GPUs to a lighter queued one or, failing that, its place (X9).
+
+    One answer a tick (D7); if the heaviest cannot help anybody, the next heaviest.
+    """
+    overdue = [job for job in snapshot.jobs if _is_overdue(job, now, settings)]
+    if not overdue:
+        return ()
+    waiting = [job for job in in_order(snapshot, now, settings) if not _starts_anyway(snapshot, job)]
+    for heaviest in sorted(overdue, key=lambda j: (-heaviness(j, snapshot), -_overrun_s(j), j.id)):  # D6
+        weight = heaviness(heaviest, snapshot)
+        lighter = [job for job in waiting if job.uses_cpu == heaviest.uses_cpu and heaviness(job, snapshot) < weight]
+        answer = _shrink(snapshot, heaviest, lighter, now, settings) or _stop(
+            snapshot, heaviest, lighter, now, settings
+        )
+        if answer is not None:
+            return (answer,)
     return ()
+
+
+def _overrun_s(job: Job) -> float:
+    return job.task_s - (job.expected_s or 0.0)
+
+
+def _overdue_words(job: Job) -> str:
+    return f"{job.id} is {seconds(_overrun_s(job))} over the {seconds(job.expected_s or 0.0)} expected of it"
+
+
+def _is_overdue(job: Job, now: float, settings: Settings) -> bool:
+    """Its present task has run longer than expected and tolerated; and an operator's wish is never touched."""
+    if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None:
+        return False
+    return job.task_s > job.expected_s * (1 + settings.deadlines.beta) and job.cooling_until <= now
+
+
+def _starts_anyway(snapshot: ClusterSnapshot, job: Job) -> bool:
+    """Whether some node has what it needs without anybody's giving way."""
+    nodes = [node for node in _allowed(snapshot, job) if node.schedulable]
+    if job.uses_cpu:
+        return any(has_room(snapshot, node.name, job) for node in nodes)
+    return any(count <= node.idle for node in nodes for count in job.optional[:1])
+
+
+def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
+    if not job.uses_cpu:
+        return nodes_for(snapshot, job)
+    return [node for node in snapshot.nodes if job.pinned in (None, node.name)]
+
+
+# it gives GPUs
+
+
+def _shrink(
+    snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
+) -> Start | None:
+    """The most urgent job that can start on what the overdue one gives, each with an allowed count."""
+    node = snapshot.node.get(heavy.node or "")
+    if settings.deadlines.yield_by != "reshape" or heavy.uses_cpu or node is None or len(heavy.workers) > 1:
+        return None
+    times = RemainingTimes.of(snapshot)
+    for job in lighter:
+        if node not in _allowed(snapshot, job) or not node.schedulable:
+            continue
+        ways = list(_ways(snapshot, heavy, job, node, now, settings, times))
+        best = min(ways, key=lambda way: way.key, default=None)
+        if best is None or best.rank == REFUSED:
+            continue
+        sentence = (
+            f"{job.id} starts on {gpus(best.num_gpus)} of {node.name}: {_overdue_words(heavy)} and goes "
+            f"from {heavy.num_gpus} to {best.keeps}."
+        )
+        explanation = explain(OVERDUE, sentence, ways, best, times, snapshot.profiles)
+        return Start(job.id, node.name, best.num_gpus, explanation, heavy.id, best.keeps)
+    return None
+
+
+def _ways(
+    snapshot: ClusterSnapshot, heavy: Job, job: Job, node: Node, now: float, settings: Settings, times: RemainingTimes
+) -> Iterator[Way]:
+    """Every count the job may have, with the most that the overdue one could then keep."""
+    profiles, lateness = snapshot.profiles, Lateness.of(snapshot, times, now, settings)
+    for count in job.optional:
+        keeps = max((n for n in heavy.optional if n <= node.idle + heavy.num_gpus - count), default=0)
+        if not 0 < keeps < heavy.num_gpus:
+            continue
+        job_s, heavy_s = t_new(profiles, job, node.gpu_type, count), t_run(profiles, heavy, node.gpu_type, keeps)
+        makespan, total = times.replace(heavy.id, heavy_s)
+        makespan, total = max(makespan, job_s), total + job_s
+        key = (GOOD, job_s > lateness.limits.get(job.id, math.inf), makespan, total, count)
+        way = Way(key, job, node, count, makespan, total, job_s, heavy, keeps)
+        if lateness.broken_by({heavy.id: heavy_s}):
+            way = way._replace(key=(REFUSED, count), refused=f"{heavy.id} would miss its own deadline")
+        if profiles.speed(heavy.type, node.gpu_type, keeps) is None:
+            way = way._replace(key=(REFUSED, count), refused=no_speed(keeps, node, heavy.id))
+        yield way
+
+
+# it gives its place
+
+
+def _stop(
+    snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
+) -> Requeue | None:
+    """Checkpoint and back to the queue, if lighter jobs fit in its place and it can wait that long (D5)."""
+    if heavy.preempts >= settings.deadlines.max_preempts or heavy.node not in snapshot.node:
+        return None
+    found = diagnose(heavy, snapshot, settings)
+    candidates = list(_replacements(snapshot, heavy, found, lighter, now, settings))
+    chosen = tuple(candidate.job for candidate in candidates if not candidate.rejected)
+    if not chosen:
+        return None  # D7: nobody is stopped for nothing
+    sentence = (
+        f"{_overdue_words(heavy)}; it saves a checkpoint and goes back to the queue until {', '.join(chosen)} "
+        f"{'has' if len(chosen) == 1 else 'have'} started, lighter than it."
+    )
+    listed = sorted(candidates, key=lambda candidate: bool(candidate.rejected))[:LISTED]
+    return Requeue(heavy.id, Explanation(OVERDUE, sentence, tuple(listed)), chosen)
+
+
+def _replacements(
+    snapshot: ClusterSnapshot, heavy: Job, found: Diagnosis, lighter: Sequence[Job], now: float, settings: Settings
+) -> Iterator[Candidate]:
+    """Lighter jobs, the most urgent first; chosen while they fit together in its place and in what it can wait.
+
+    Unless the paper's way is wanted (X9), only those whose deadline that saves: what trains already is nearly done.
+    The times of each: itself first and the overdue job behind it, as if they were alone.
+    """
+    place = _Place(snapshot, heavy)
+    budget = _budget_s(heavy, found, now, settings)
+    left_s = found.te_s or 0.0
+    for job in lighter:
+        its = diagnose(job, snapshot, settings)
+        job_s = its.te_s or 0.0
+        cost = its.tw_s if settings.deadlines.literal_budget else job_s  # D5
+        why = ""
+        if its.te_s is None:
+            why = "nobody knows how long it takes"
+        elif settings.deadlines.yield_by == "reshape" and not _is_saved(job, its, now, left_s):
+            why = "its deadline does not hang on it"
+        elif cost > budget:
+            why = f"{heavy.id} can wait only {seconds(max(0.0, budget))} more"
+        elif not place.takes(job):
+            why = f"does not fit in what {heavy.id} would leave"
+        else:
+            budget -= cost
+        yield Candidate(
+            node=heavy.node or "", num_gpus=min(job.optional, default=0), makespan_s=job_s + left_s,
+            sum_s=2 * job_s + left_s, job_s=job_s, job=job.id, victim=heavy.id, victim_num_gpus=0, rejected=why,
+            low_confidence=its.low_confidence or found.low_confidence,
+        )  # fmt: skip
+
+
+def _is_saved(job: Job, found: Diagnosis, now: float, others_s: float) -> bool:
+    """Whether its deadline holds if it starts now, and not if it waits so long for the other."""
+    latest = job.submit_s + found.tw_s
+    return now <= latest < now + others_s
+
+
+def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> float:
+    """How long it may be displaced: what is left of its wait.
+
+    Without a deadline to hold, what it would still take: whoever is shorter gains more than it loses. As
+    printed (D5) the wait it was given when its present task started, and without a deadline for ever.
+    """
+    literal = settings.deadlines.literal_budget
+    still_s = math.inf if literal or found.te_s is None else found.te_s
+    if heavy.sla_s is None or found.te_s is None:
+        return still_s
+    deadline = heavy.submit_s + heavy.sla_s * (1 + settings.deadlines.beta)
+    if literal:
+        return deadline - (now - heavy.task_s) - (heavy.expected_s or 0.0)
+    slack = deadline - now - found.te_s
+    return slack if slack >= 0 else still_s
+
+
+class _Place:
+    """What an overdue job would leave on its node, filled step by step."""
+
+    def __init__(self, snapshot: ClusterSnapshot, heavy: Job) -> None:
+        self._snapshot, self._node = snapshot, snapshot.node[heavy.node or ""]
+        self._room = room_on(snapshot, self._node.name, leaving=heavy.id)
+        own = [w.num_gpus for w in heavy.workers if w.node == self._node.name] or [heavy.num_gpus]
+        self._gpus = self._node.idle + sum(own)
+
+    def takes(self, job: Job) -> bool:
+        """Whether it fits too, on its smallest count; if so its share is gone."""
+        if self._node not in _allowed(self._snapshot, job) or not self._node.schedulable:
+            return False
+        if job.uses_cpu:
+            if not self._room.holds(job):
+                return False
+            self._room = self._room.without(job)
+            return True
+        if min(job.optional) > self._gpus:
+            return False
+        self._gpus -= min(job.optional)
+        return True

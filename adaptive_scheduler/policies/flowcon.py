@@ -1,11 +1,186 @@
-"""FlowCon (seed 001): CPU limits by growth efficiency."""
+"""FlowCon (seed 001): CPU limits by growth efficiency, so that young jobs go before those that hardly grow.
+
+Promises limits only for jobs that train on CPU and are not being changed, the same ones for the same snapshot:
+all that Algorithm 1 remembers lies in the jobs' efficiency records (`progress.measure`). Jobs on GPUs are neither
+limited nor counted, and the cores that feed them are no part of `Node.cores`, so that none of these limits
+can slow a GPU down (X4). Called by the engine, last. Pure.
+"""
 
 from __future__ import annotations
 
-from adaptive_scheduler.decision import Limit
-from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from adaptive_scheduler.crowding import is_sure, portions
+from adaptive_scheduler.decision import Explanation, Limit
+from adaptive_scheduler.settings import Deadlines, FlowCon, Settings
+from adaptive_scheduler.shares import water_fill
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
+
+FLOWCON = "flowcon"
+
+SAME = 0.01
+"""A limit that differs by less than this share of the node from the one in force is left as it is."""
+
+LEAST_CORES = 0.01
+"""No limit is lower: the least that a kernel's quota can hold."""
 
 
 def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Limit, ...]:
-    return ()
+    """Limits that differ from those in force, or must be set again lest they lift themselves.
+
+    Only jobs that train count (X11); the others are counted once they do, which changes the pool (F6). A node
+    that is not heard of is left alone: its limits lift themselves.
+    """
+    decided: list[Limit] = []
+    for node in snapshot.nodes:
+        training = [j for j in snapshot.on_cpu[node.name] if j.state == "running" and not j.leased]
+        if training and node.heard and node.cores > 0:
+            parts = _parts(snapshot, node, training, now, settings)
+            limits = (_limit(node, part, now, settings.flowcon) for part in parts)
+            decided += [limit for limit in limits if limit is not None]
+    return tuple(decided)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a job is to have: L, a share of its node's cores, 1 for no limit."""
+
+    job: Job
+    share: float
+    why: str
+
+
+def _parts(snapshot: ClusterSnapshot, node: Node, jobs: Sequence[Job], now: float, settings: Settings) -> list[_Part]:
+    parts = _by_efficiency(node, jobs, now, settings.flowcon)
+    needs = {job: portion.core_s for job, portion in portions(snapshot, node.name).items()}
+    if settings.flowcon.keep_makespan:
+        parts = _none_last(node, parts, needs, settings.flowcon)
+    if settings.flowcon.idle_cores == "shared":
+        parts = _none_idle(node, parts)
+    if "deadline" in settings.systems:
+        parts = _in_time(node, parts, needs, now, settings.deadlines)
+    return parts
+
+
+def _by_efficiency(node: Node, jobs: Sequence[Job], now: float, settings: FlowCon) -> list[_Part]:
+    """Algorithm 1 as resolved (3.3)."""
+    if all(job.efficiency.list == "CL" for job in jobs):
+        return [_Part(job, 1.0, "no job there grows fast any more") for job in jobs]
+    efficiencies = [_efficiency(job, settings) for job in jobs]
+    total = math.fsum(efficiencies)
+    shares = [e / total if total > 0 else 1 / len(jobs) for e in efficiencies]  # F9
+    least = 1 / max(1.0, settings.beta * len(jobs))
+    return [_by_list(node, job, share, least, now, settings) for job, share in zip(jobs, shares, strict=True)]
+
+
+def _by_list(node: Node, job: Job, share: float, least: float, now: float, settings: FlowCon) -> _Part:
+    record = job.efficiency
+    if record.list == "WL":
+        present = _in_force(job, now)
+        kept = 1.0 if present is None else present / node.cores
+        return _Part(job, kept, "it has only just become slow and keeps what it had")
+    if not record.measured:  # F4; a job that reports no value stays here and gets at least its fair share (3.8)
+        return _Part(job, 1.0, "how fast it grows is not known yet")
+    part = f"{share:.0%} of the growth per core on {node.name} is its own"
+    if share < least and (record.list == "CL" or settings.nl_floor):  # F3
+        return _Part(job, least, f"{part}, and no job there gets less than {least:.0%}")
+    return _Part(job, share, part)
+
+
+def _efficiency(job: Job, settings: FlowCon) -> float:
+    """A job that is not measured counts as one at its peak (F4)."""
+    record = job.efficiency
+    return (record.share if settings.efficiency == "peak" else record.raw).get("cpu", 1.0)
+
+
+def _none_last(node: Node, parts: Sequence[_Part], needs: Mapping[str, float], settings: FlowCon) -> list[_Part]:
+    """A job that can use only some of the cores is not limited where the others would end before it (ours).
+
+    Nothing makes up for what it misses: at the end it would train alone, most of the node idle. It is in time
+    if, held until somebody looks again, it could still end with the rest. Needs a known length.
+    """
+    all_s = math.fsum(needs[part.job.id] for part in parts) / node.cores
+    kept: list[_Part] = []
+    for part in parts:
+        job, most = part.job, part.job.demand
+        if 0 < most < node.cores and is_sure([job]):
+            held_s = settings.interval_s * (1 - min(1.0, part.share * node.cores / most))
+            if needs[job.id] / most + held_s > all_s:
+                part = replace(part, share=1.0, why="it would end last, and held back it would end later still")
+        kept.append(part)
+    return kept
+
+
+def _none_idle(node: Node, parts: Sequence[_Part]) -> list[_Part]:
+    """Limits raised where together they would leave cores idle that a job can use (F10).
+
+    That happens where a job cannot use what it is allowed, or keeps a limit from when there were more jobs. Those
+    that keep theirs come last: what they are given they would keep too.
+    """
+    keeping = [part.job.efficiency.list == "WL" for part in parts]
+    return _raised(node, _raised(node, parts, [not keeps for keeps in keeping]), keeping)
+
+
+def _raised(node: Node, parts: Sequence[_Part], takes: Sequence[bool]) -> list[_Part]:
+    """What is idle goes to those that may take it, in proportion to their limits."""
+    allowed = [min(part.share * node.cores, part.job.demand) for part in parts]
+    if math.fsum(allowed) >= node.cores * (1 - SAME):
+        return list(parts)
+    takers = [part for part, may in zip(parts, takes, strict=True) if may]
+    left = node.cores - math.fsum(own for may, own in zip(takes, allowed, strict=True) if not may)
+    weights = [max(part.share, LEAST_CORES / node.cores) for part in takers]
+    useful = iter(water_fill(left, [part.job.demand for part in takers], weights))
+    return [_more(part, next(useful) / node.cores) if may else part for part, may in zip(parts, takes, strict=True)]
+
+
+def _more(part: _Part, share: float) -> _Part:
+    if share <= part.share:
+        return part
+    return replace(part, share=share, why=f"{part.why}; what others leave idle comes on top")
+
+
+def _in_time(
+    node: Node, parts: Sequence[_Part], needs: Mapping[str, float], now: float, settings: Deadlines
+) -> list[_Part]:
+    """A job that its limit would make late has its fair share, or no limit where it is late anyhow (X6)."""
+    caps = [min(part.job.demand, part.share * node.cores) for part in parts]
+    eased: list[_Part] = []
+    for part, cores in zip(parts, water_fill(node.cores, caps), strict=True):
+        job, fair = part.job, 1 / len(parts)
+        left_s = needs[job.id] / cores if is_sure([job]) and cores > 0 else 0.0
+        slack_s = math.inf if job.sla_s is None else job.submit_s + job.sla_s - now - left_s
+        if job.sla_s is not None and slack_s < 0:
+            part = replace(part, share=1.0, why="it would miss its deadline")
+        elif job.sla_s is not None and slack_s < settings.slack_min * job.sla_s and part.share < fair:
+            part = replace(part, share=fair, why="its deadline is near, so it has its fair share")
+        eased.append(part)
+    return eased
+
+
+def _in_force(job: Job, now: float) -> float | None:
+    """Its limit in cores; one that has lifted itself is none."""
+    lifted = job.limit_until_s is not None and job.limit_until_s <= now
+    return None if lifted else job.cpu_limit
+
+
+def _limit(node: Node, part: _Part, now: float, settings: FlowCon) -> Limit | None:
+    job, present = part.job, _in_force(part.job, now)
+    cores = None if part.share >= 1 - 1e-9 else max(part.share * node.cores, LEAST_CORES)
+    lasts_s = max(settings.limit_lasts_s, 2 * settings.interval_s)  # longer than until anybody looks again
+    if cores is None and present is None:
+        return None
+    if cores is None or present is None or abs(cores - present) > SAME * node.cores:
+        sentence = f"{job.id} {_words(cores, node)}: {part.why}."
+    elif job.limit_until_s is not None and job.limit_until_s - now < lasts_s / 2:
+        cores, sentence = present, f"{job.id} is still limited to {present:.3g} cores of {node.name}: {part.why}."
+    else:
+        return None
+    return Limit(job.id, node.name, cores, lasts_s, Explanation(FLOWCON, sentence))
+
+
+def _words(cores: float | None, node: Node) -> str:
+    if cores is None:
+        return f"is no longer limited on {node.name}"
+    return f"is limited to {cores:.3g} of the {node.cores:g} cores of {node.name}"

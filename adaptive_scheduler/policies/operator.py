@@ -5,7 +5,7 @@ Called by the engine before any policy. The wish stands until the operator clear
 
 from __future__ import annotations
 
-from adaptive_scheduler.decision import Hold, Reshape
+from adaptive_scheduler.decision import Hold, Reshape, gpus_on
 from adaptive_scheduler.prediction import RemainingTimes, t_run
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
@@ -29,7 +29,7 @@ def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -
         answer = _answer(snapshot, job, job.wanted, node, idle, times)
         if isinstance(answer, Reshape):
             # What a shrinking job lets go is idle only once it has let go, so it is not handed on here.
-            idle[answer.node] -= max(0, answer.num_gpus - job.num_gpus)
+            idle[answer.node] -= max(0, answer.num_gpus - gpus_on(job, answer.node))
         answers.append(answer)
     return answers
 
@@ -50,7 +50,7 @@ def _answer(
 def _obstacle(job: Job, wanted: int, node: Node, idle: int) -> str:
     if wanted not in job.optional:
         return f"it may only run on {', '.join(map(str, job.optional))}; wish for one of these"
-    more = wanted - job.num_gpus
+    more = wanted - gpus_on(job, node.name)  # one that is spread comes together on its first node
     if wanted > node.healthy:
         return f"node {node.name} has only {node.healthy} working; wish for fewer"
     if more > idle:

@@ -5,8 +5,9 @@ The names begin with the ambiguity id where a test is about one.
 
 import pytest
 
-from adaptive_scheduler.decision import Hold, Reshape, Start
-from adaptive_scheduler.policies.elastic import removable, schedule_incoming, schedule_running
+from adaptive_scheduler.decision import Hold, Move, Reshape, Start
+from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
+from adaptive_scheduler.policies.elastic_ways import removable
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.ways import LISTED
@@ -214,9 +215,10 @@ def test_g7_each_node_is_judged_by_the_speed_of_its_own_gpus():
     assert (incoming(picky).node, incoming(picky).num_gpus) == ("a", 2)
 
 
-def test_g8_a_job_grows_only_on_its_own_node():
+def test_g8_without_moves_a_job_grows_only_on_its_own_node():
     world = cluster(running("j", 2, 9000), nodes=(node("a", used=2), node("b", idle=4)))
-    assert grow(world) is None
+    assert grow(world, Settings(moves=False)) is None
+    assert isinstance(grow(world), Move)
 
 
 # ---- who may be a victim, who may grow

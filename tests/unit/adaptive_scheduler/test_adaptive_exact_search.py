@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 
-from adaptive_scheduler.decision import Reshape, Start
+from adaptive_scheduler.decision import Move, Reshape, Start
 from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
 from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.progress import Growth
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 
@@ -33,6 +34,7 @@ def draw(rng):
         "tiebreak": "full",
         "allow_noop": rng.random() < 0.8,
         "min_gain_factor": rng.choice((0, 1, 2)),
+        "moves": rng.random() < 0.7,
     }
     new = Job("new", rng.choice("xy"), "submitted", counts(rng), iterations_left=rng.choice((16, 24, 40)))
     return nodes, speeds, overheads, jobs, new, flags
@@ -49,6 +51,7 @@ def draw_job(rng, name, node, coarse):
         name, rng.choice("xy"), rng.choice(("running",) * 5 + ("adjusting",)), optional,
         num_gpus=rng.choice(optional), node=node, iterations_left=left, leased=rng.random() < 0.1,
         cooling_until=rng.choice((0, 0, 0, 100)), wanted=rng.choice((None,) * 9 + (1,)),
+        growth=Growth(rng.choice(("PC", "CC"))),
     )  # fmt: skip
 
 
@@ -127,22 +130,35 @@ class Oracle:
         pair = self.flags["makespan_scope"] == "pair"
         best = None
         for job in self.free:
-            idle = next(i for name, _, i in self.nodes if name == job.node)
-            for n in job.optional:
-                if not 0 < n - job.num_gpus <= idle:
-                    continue
-                keep = {job.id: before[job.id]} if pair else before
-                remaining = {**keep, job.id: self.reshaped(job, n)}
-                makespan, total = max(remaining.values()), sum(remaining.values())
-                gain = self.flags["min_gain_factor"] * self.cost(job)
-                sooner = makespan < max(keep.values()) - gain
-                less = makespan <= max(keep.values()) and total < sum(keep.values()) - gain
-                if self.flags["allow_noop"] and not sooner and not less:
-                    continue
-                key = (makespan, total, n, job.id)
-                if best is None or key < best[0]:
-                    best = (key, (job.id, n))
+            for name, kind, idle in self.nodes:
+                for n in job.optional:
+                    elsewhere = name != job.node
+                    faster_only = elsewhere and n == job.num_gpus and kind != self.kind[job.node]
+                    if (n if elsewhere else n - job.num_gpus) > idle or not (n > job.num_gpus or faster_only):
+                        continue
+                    if elsewhere and not self.flags["moves"]:
+                        continue
+                    keep = {job.id: before[job.id]} if pair else before
+                    remaining = {**keep, job.id: self.changed(job, name, kind, n)}
+                    makespan, total = max(remaining.values()), sum(remaining.values())
+                    gain = self.flags["min_gain_factor"] * (self.cost(job) + self.launch(job) * elsewhere)
+                    sooner = makespan < max(keep.values()) - gain
+                    less = makespan <= max(keep.values()) and total < sum(keep.values()) - gain
+                    if (self.flags["allow_noop"] or faster_only) and not sooner and not less:
+                        continue
+                    converged = job.growth.category == "CC"
+                    key = (makespan, total, converged, elsewhere, n, job.id, name)
+                    if best is None or key < best[0]:
+                        best = (key, (job.id, n, name))
         return best and best[1]
+
+    def launch(self, job):
+        o = self.overheads[job.type]
+        return o["k8s_term"] + o["k8s_init"]
+
+    def changed(self, job, name, kind, n):
+        elsewhere = self.launch(job) if name != job.node else 0
+        return self.cost(job) + self.training(job, kind, n) + self.end(job) + elsewhere
 
 
 def test_algorithm_1_chooses_what_the_literal_search_chooses():
@@ -168,7 +184,10 @@ def test_algorithm_2_chooses_what_the_literal_search_chooses():
         nodes, speeds, overheads, jobs, _, flags = draw(rng)
         snapshot = picture(nodes, speeds, overheads, jobs)
         answer = schedule_running(snapshot, 50.0, Settings(**flags))
-        got = (answer.job, answer.num_gpus) if isinstance(answer, Reshape) else None
+        got = (answer.job, answer.num_gpus, answer.node) if answer else None
         assert got == Oracle(nodes, speeds, overheads, jobs, flags).grown()
-        chosen.append(got)
-    assert 100 < sum(c is not None for c in chosen) < 900
+        assert answer is None or isinstance(answer, Move) == (answer.node != snapshot.job[answer.job].node)
+        chosen.append(answer)
+    assert sum(c is None for c in chosen) > 100
+    assert sum(isinstance(c, Reshape) for c in chosen) > 100
+    assert sum(isinstance(c, Move) for c in chosen) > 20

@@ -43,3 +43,13 @@ def waiting(job_id="new", left=600, optional=(1, 2, 4), **more):
 
 def cluster(*jobs, nodes=None, profiles=PROFILES, idle=0, used=8):
     return ClusterSnapshot(nodes or (node(idle=idle, used=used),), tuple(jobs), profiles)
+
+
+def cpu_node(name="c", cores=1.0, **more):
+    return Node(name, "", cores=cores, **more)
+
+
+def on_cpu(job_id, node="c", **more):
+    """A job that trains on CPU."""
+    fields = {"type": "t", "state": "running", "optional": (0,), "node": node} | more
+    return Job(id=job_id, **fields)

@@ -1,0 +1,103 @@
+"""What people read of seed 004's decisions: why a job starts, waits, grows or moves. Called by `elastic.py`. Pure."""
+
+from __future__ import annotations
+
+from adaptive_scheduler.decision import placed_on
+from adaptive_scheduler.policies.elastic_ways import Search, exactly, places, removable
+from adaptive_scheduler.prediction import RemainingTimes
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import Job, Node, Worker
+from adaptive_scheduler.ways import LATE, TO_MEASURE, Way, gpus, no_speed, nodes_for, seconds, why_not
+
+
+def start_sentence(search: Search, way: Way) -> str:
+    source = _where(way)
+    if way.victim:
+        given = way.victim.num_gpus - way.keeps
+        whose = "all" if given >= way.num_gpus else str(given)
+        source += f", {whose} of them from {way.victim.id}, which goes from {way.victim.num_gpus} to {way.keeps}"
+    if way.rank == TO_MEASURE:
+        return f"{way.job.id} starts on {source}, and is measured: {no_speed(way.num_gpus, way.node)}."
+    sentence = (
+        f"{way.job.id} starts on {source}; predicted to end in {seconds(way.job_s)}, "
+        f"makespan {seconds(way.makespan_s)}."
+    )
+    if way.rank == LATE:
+        total = seconds(way.key[1])
+        sentence += f" Every way breaks a deadline, this one by least: {way.refused}; all are late by {total} together."
+    return sentence
+
+
+def growth_sentence(way: Way, times: RemainingTimes) -> str:
+    job = way.job
+    verb = f"grows from {job.num_gpus} to {_where(way, 'on')}"
+    if not way.workers and way.node.name not in {w.node for w in placed_on(job)}:
+        source = f", {_hosts(job.workers)}," if job.workers else f" of {job.node}"
+        verb = f"moves from {gpus(job.num_gpus)}{source} to {way.num_gpus} of {way.node.name}"
+    return (
+        f"{job.id} {verb} and is then predicted to end in {seconds(way.job_s)} instead of "
+        f"{seconds(times.seconds[job.id])}; makespan {seconds(way.makespan_s)}."
+    )
+
+
+def wait_sentence(later: Way, best: Way) -> str:
+    return (
+        f"{later.job.id} waits: {gpus(later.num_gpus)} of {later.node.name} once the next job has ended lead to "
+        f"makespan {seconds(later.makespan_s)} and sum {seconds(later.sum_s)}, a start on {gpus(best.num_gpus)} of "
+        f"{best.node.name} now to {seconds(best.makespan_s)} and {seconds(best.sum_s)}."
+    )
+
+
+def hold_sentence(search: Search, job: Job, best: Way | None) -> str:
+    """Whose deadline is in the way, or what is missing where it comes nearest and for whom a node is kept."""
+    if best is not None and best.rank == LATE:
+        return f"{job.id} waits: however it starts, a deadline is missed; at best {best.refused}."
+    kept = {n.name: n.kept_for for n in nodes_for(search.snapshot, job) if n.schedulable and n.kept_for is not None}
+    known = search.snapshot.job
+    words = [
+        f"node {name} is kept for {other}, which has waited {seconds(search.now - known[other].submit_s)}"
+        for name, other in sorted(kept.items())
+    ]
+    if not places(search, job):
+        return f"{job.id} waits: {' and '.join(words)}."
+    return " ".join([_missing(search, job), *(f"{w[0].upper()}{w[1:]}." for w in words)])
+
+
+def _missing(search: Search, job: Job) -> str:
+    """What is missing on the node that comes nearest, and who there could give it but may not."""
+    place = max(places(search, job), key=lambda p: (p.idle, p.node.name))
+    count, need = job.optional[0], job.optional[0] - place.idle
+    where = f"on node {place.node.name}{', as many as anywhere' if len(search.snapshot.nodes) > 1 else ''}"
+    if len(place.nodes) > 1:
+        where = "on all nodes together"
+    text = (
+        f"{job.id} waits: it needs {gpus(count)}; {place.idle} {'is' if place.idle == 1 else 'are'} idle {where}, "
+        f"and no running job there can give {exactly(need, search.settings)}."
+    )
+    names = {n.name for n in place.nodes}
+    there = sorted((j for j in search.snapshot.placed if j.node in names), key=lambda j: j.id)
+    hints = [_hint(other, place.node, need, search.now, search.settings) for other in there[:3]]
+    more = f" Nor can {len(there) - 3} more there." if len(there) > 3 else ""
+    return " ".join([text, *hints]) + more
+
+
+def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> str:
+    gives = removable(other, settings)
+    if why := why_not(other, now):
+        return f"{other.id} {why}."
+    if not gives:
+        return f"{other.id} has its smallest count, {other.num_gpus}."
+    enough = [g for g in gives if g == need or (settings.over_release and g > need)]
+    if enough and other.workers:
+        return f"{other.id} would have nothing left on one of its nodes."
+    if enough:
+        return f"{other.id} could, but there is {no_speed(other.num_gpus - enough[0], node, other.id)}."
+    return f"{other.id} can give only {' or '.join(map(str, gives))}."
+
+
+def _where(way: Way, word: str = "of") -> str:
+    return gpus(way.num_gpus) + (f", {_hosts(way.workers)}" if way.workers else f" {word} {way.node.name}")
+
+
+def _hosts(workers: tuple[Worker, ...]) -> str:
+    return " and ".join(f"{w.num_gpus} on {w.node}" for w in workers)

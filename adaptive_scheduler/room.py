@@ -1,0 +1,60 @@
+"""What a node has left for jobs trained on CPU: what was asked for, not what is used. Pure.
+
+Called by the policies that place such jobs or make room for them, and by the simulator, which must agree.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+
+ROUNDING = 1e-9
+"""A share of what is asked for: ten tenths of a core fit in one."""
+
+
+class Room(NamedTuple):
+    """Cores and bytes that nobody has asked for."""
+
+    cores: float
+    memory: float
+
+    def holds(self, job: Job) -> bool:
+        """Whether the present task of the job fits; one that asks for nothing always does."""
+        return all(
+            asked * (1 - ROUNDING) <= max(left, 0.0)
+            for asked, left in ((job.cores, self.cores), (job.memory, self.memory))
+        )
+
+    def without(self, job: Job) -> Room:
+        return Room(self.cores - job.cores, self.memory - job.memory)
+
+
+def room_on(snapshot: ClusterSnapshot, name: str, leaving: str | None = None) -> Room:
+    """Of this node, as if the job `leaving` were gone. A node whose memory is not known never lacks any."""
+    node = snapshot.node[name]
+    there = [job for job in snapshot.on_cpu[name] if job.id != leaving]
+    memory = node.memory - math.fsum(job.memory for job in there) if node.memory else math.inf
+    return Room(node.cores - math.fsum(job.cores for job in there), memory)
+
+
+def has_room(snapshot: ClusterSnapshot, name: str, job: Job) -> bool:
+    """Whether the present task of the job fits on the node now; on one without cores none does."""
+    return snapshot.node[name].cores > 0 and room_on(snapshot, name).holds(job)
+
+
+def obstacle(snapshot: ClusterSnapshot, name: str, job: Job) -> str:
+    """Why a job trained on CPU may not come to this node; empty if it may."""
+    node = snapshot.node[name]
+    if node.cores <= 0:
+        return "it has no cores for jobs trained on CPU"
+    if job.pinned not in (None, name):
+        return f"{job.id} is pinned to {job.pinned}"
+    if not node.heard:
+        return "it has not been heard of lately"
+    if not node.schedulable:
+        return "it is closed to new jobs"
+    if node.kept_for not in (None, job.id):
+        return f"it is kept for {node.kept_for}, which has waited long"
+    return "" if has_room(snapshot, name, job) else "it has not enough cores or memory left"
