@@ -88,8 +88,17 @@ def _levels(notes: Sequence[tuple[float, str]], span: float) -> list[tuple[float
     return placed
 
 
-def gantt(bars: list[Bar], path: Path, title: str, notes: Sequence[tuple[float, str]] = ()) -> list[Path]:
-    """Draw GPUs over time to `path`.svg and `path`.png, with `notes` above; returns both."""
+FEW = 20
+"""Of so many rows each can have half an inch."""
+
+
+def gantt(
+    bars: list[Bar], path: Path, title: str, notes: Sequence[tuple[float, str]] = (), colours: str = "job"
+) -> list[Path]:
+    """Draw GPUs over time to `path`.svg and `path`.png, with `notes` above; returns both.
+
+    `colours`: the word before what a colour stands for.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -99,15 +108,18 @@ def gantt(bars: list[Bar], path: Path, title: str, notes: Sequence[tuple[float, 
     gpus = sorted({bar.gpu for bar in bars}, reverse=True)
     jobs = sorted({bar.job for bar in bars})
     colour = {job: COLOURS[i % len(COLOURS)] for i, job in enumerate(jobs)}
-    figure = Figure(figsize=(10, (2.4 if notes else 1.2) + 0.5 * len(gpus)), layout="constrained")
+    row = {gpu: i for i, gpu in enumerate(gpus)}
+    height = (2.4 if notes else 1.2) + (0.5 if len(gpus) <= FEW else 0.25) * len(gpus)
+    figure = Figure(figsize=(10, height), layout="constrained")
     axes = figure.add_subplot()
+    axes.margins(y=min(0.05, 0.5 / max(1, len(gpus))))
     for bar in sorted(bars, key=lambda b: b.kind == "stopped"):
         style: dict[str, Any] = {"color": colour[bar.job]}
         if bar.kind == "reserved":
             style = {"facecolor": "white", "edgecolor": colour[bar.job], "hatch": "///"}
         elif bar.kind == "stopped":
             style = {"color": "white", "alpha": 0.75}
-        axes.barh(gpus.index(bar.gpu), bar.end - bar.begin, left=bar.begin, height=0.8, **style)
+        axes.barh(row[bar.gpu], bar.end - bar.begin, left=bar.begin, height=0.8, **style)
     axes.set_yticks(range(len(gpus)), gpus)
     for at, words, level in _levels(notes, max((bar.end for bar in bars), default=1.0)):
         axes.axvline(at, color="black", linewidth=0.8, linestyle=":")
@@ -116,9 +128,11 @@ def gantt(bars: list[Bar], path: Path, title: str, notes: Sequence[tuple[float, 
     figure.suptitle(title, x=0.01, ha="left")
     axes.spines[["top", "right"]].set_visible(False)
     # Of more jobs than colours a legend would say nothing.
-    legend = [Patch(color=colour[job], label=f"job {job}") for job in jobs] if len(jobs) <= len(COLOURS) else []
-    legend.append(Patch(facecolor="white", edgecolor="grey", hatch="///", label="reserved"))
-    figure.legend(handles=legend, loc="outside lower right", ncols=len(legend), frameon=False)
+    legend = [Patch(color=colour[job], label=f"{colours} {job}") for job in jobs] if len(jobs) <= len(COLOURS) else []
+    if any(bar.kind == "reserved" for bar in bars):
+        legend.append(Patch(facecolor="white", edgecolor="grey", hatch="///", label="reserved"))
+    if legend:
+        figure.legend(handles=legend, loc="outside lower right", ncols=len(legend), frameon=False)
     return _save(figure, path)
 
 
@@ -143,6 +157,31 @@ def at_once(spans: Iterable[tuple[float, float]]) -> Points:
 
 def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path]:
     """Draw values that hold until the next one, a line per name, to `path`.svg and `path`.png; returns both."""
+    figure, axes = _empty(x, y)
+    for i, (name, points) in enumerate(series.items()):
+        if points:
+            axes.step(*zip(*points, strict=True), where="post", label=name, color=COLOURS[i % len(COLOURS)])
+    axes.legend(frameon=False)
+    return _save(figure, path)
+
+
+NAMED = 10
+"""So many lines can still be told apart by their names."""
+
+
+def lines(series: Mapping[str, Points], path: Path, x: str, y: str, title: str) -> list[Path]:
+    """Draw curves, a line per name, to `path`.svg and `path`.png; returns both. Many are drawn without names."""
+    figure, axes = _empty(x, y)
+    for i, (name, points) in enumerate(series.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        axes.plot(*zip(*points, strict=True), label=name, color=colour, linewidth=1.2)
+    axes.set_title(title, loc="left")
+    if len(series) <= NAMED:
+        axes.legend(frameon=False)
+    return _save(figure, path)
+
+
+def _empty(x: str, y: str) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -150,13 +189,10 @@ def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot()
-    for i, (name, points) in enumerate(series.items()):
-        axes.step(*zip(*points, strict=True), where="post", label=name, color=COLOURS[i % len(COLOURS)])
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    return _save(figure, path)
+    return figure, axes
 
 
 def _save(figure: Any, path: Path) -> list[Path]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +26,14 @@ from coordinator.errors import Rejected
 from reshape.render import NONE, table
 from reshape.terminal import to_json
 
+if TYPE_CHECKING:
+    from reshape import plots
+
+SINCE = "seconds since the first job was submitted"
+ROWS = 200
+POINTS = 20
+"""Of a loss curve, between two changes of a job's speed."""
+
 HEAD = {
     "POLICY": ("policy", "{}"),
     "MAKESPAN": ("makespan_s", "{:.0f} s"),
@@ -33,8 +43,22 @@ HEAD = {
     "OVERHEAD": ("overhead_share", "{:.1%}"),
     "ADDS": ("adds", "{:.3g}"),
     "REMOVES": ("removes", "{:.3g}"),
+    "MOVES": ("moves", "{:.3g}"),
+    "LIMITS": ("limits", "{:.3g}"),
     "PENDING": ("pending_at_last_arrival", "{:.3g}"),
     "GPUS": ("mean_gpus_in_use", "{:.1f}"),
+    "CORES": ("mean_cores_in_use", "{:.2f}"),
+    "FASTER": ("jobs_faster", "{:.3g}"),
+    "SLOWER": ("jobs_slower", "{:.3g}"),
+    "BEST": ("best", "{:+.1%}"),
+    "WORST": ("worst", "{:+.1%}"),
+    "MEAN GAIN": ("mean_gain", "{:+.1%}"),
+    "ART": ("art_s", "{:.0f} s"),
+    "FAILED": ("failed", "{:.3g}"),
+    "RESCHEDULED": ("rescheduled", "{:.3g}"),
+    "SLA MET": ("sla_met_share", "{:.1%}"),
+    "CRASHES": ("crashes", "{:.3g}"),
+    "LOST": ("lost_share", "{:.1%}"),
     "/LP": ("makespan_over_lp", "{:.3f}"),
     "/FLUID": ("makespan_over_fluid", "{:.3f}"),
     "JCT/BOUND": ("jct_over_bound", "{:.3f}"),
@@ -74,7 +98,8 @@ def paper(*, name: str, seeds: int, output: str, data: Path | None) -> int:
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    columns = [name for name in COLUMNS if any(name in row for row in rows)]
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -87,9 +112,10 @@ def as_table(result: dict[str, Any]) -> str:
         (c["policy"], c["against"], f"{c['makespan_ratio']:.3f}", f"{c['mean_jct_ratio']:.3f}")
         for c in result["comparisons"]
     ]
+    head = {title: column for title, column in HEAD.items() if any(row.get(column[0]) is not None for row in means)}
     parts = [
         f"{result['workload']}: {result['jobs']} jobs on {' + '.join(result['nodes'])}, {_seeds(result)}",
-        table(list(HEAD), ([_cell(row[name], form) for name, form in HEAD.values()] for row in means)),
+        table(list(head), ([_cell(row.get(name), form) for name, form in head.values()] for row in means)),
         *([table(("POLICY", "AGAINST", "MAKESPAN", "MEAN JCT"), ratios)] if ratios else []),
         _inputs(result),
     ]
@@ -97,7 +123,10 @@ def as_table(result: dict[str, Any]) -> str:
 
 
 def draw(runs_of_seed: Sequence[Run], folder: Path) -> list[Path]:
-    """A Gantt chart per policy, and the JCTs and GPUs in use of all policies together. SVG and PNG."""
+    """A Gantt chart and loss curves per policy; JCTs, GPUs and cores in use of all together. SVG and PNG.
+
+    No Gantt chart of more rows than anybody could read.
+    """
     from reshape import plots
 
     workload = runs_of_seed[0].workload
@@ -105,15 +134,80 @@ def draw(runs_of_seed: Sequence[Run], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for run in runs_of_seed:
-        spans = {"in use": run.outcome.held, "stopped": run.outcome.stops}
-        bars = [plots.Bar(h.gpu, h.job, h.begin_s - zero, h.end_s - zero, k) for k, held in spans.items() for h in held]
-        written += plots.gantt(bars, folder / f"{name}-{run.policy}", f"{name}, seed {workload.seed}: {run.policy}")
-    jcts = {run.policy: plots.distribution(_jcts(run)) for run in runs_of_seed}
-    used = {r.policy: plots.at_once((h.begin_s - zero, h.end_s - zero) for h in r.outcome.held) for r in runs_of_seed}
-    written += plots.steps(jcts, folder / f"{name}-jct", "job completion time, seconds", "share of jobs")
-    return written + plots.steps(
-        used, folder / f"{name}-gpus", "seconds since the first job was submitted", "GPUs in use"
-    )
+        title = f"{name}, seed {workload.seed}: {run.policy}"
+        bars = _bars(run, zero)
+        if 0 < len({bar.gpu for bar in bars}) <= ROWS:
+            colours = "job" if run.outcome.held else "on"
+            written += plots.gantt(bars, folder / f"{name}-{run.policy}", title, colours=colours)
+        if curves := _losses(run, zero):
+            path = folder / f"{name}-{run.policy}-losses"
+            written += plots.lines(curves, path, SINCE, "evaluation value, share of its range", title)
+    series: dict[str, tuple[str, str, Callable[[Run, float], plots.Points]]] = {
+        "jct": ("job completion time, seconds", "share of jobs", _jcts),
+        "gpus": (SINCE, "GPUs in use", _gpus_in_use),
+        "cores": (SINCE, "cores in use", _cores_in_use),
+    }
+    for what, (x, y, points) in series.items():
+        lines = {run.policy: points(run, zero) for run in runs_of_seed}
+        if any(lines.values()):
+            written += plots.steps(lines, folder / f"{name}-{what}", x, y)
+    return written
+
+
+def _bars(run: Run, zero: float) -> list[plots.Bar]:
+    """A row for each GPU and, as jobs on CPU share a node, for each such job, coloured by its node."""
+    from reshape.plots import Bar
+
+    spans = {"in use": run.outcome.held, "stopped": run.outcome.stops}
+    on_cpu = {job.id for job in run.workload.jobs if job.cpu is not None}
+    bars = [
+        Bar(h.gpu, h.job, h.begin_s - zero, h.end_s - zero, kind)
+        for kind, held in spans.items() for h in held if h.job not in on_cpu
+    ]  # fmt: skip
+    shared = {"in use": run.outcome.on_cpu, "stopped": [h for h in run.outcome.stops if h.job in on_cpu]}
+    bars += [Bar(h.job, h.gpu, h.begin_s - zero, h.end_s - zero, kind) for kind, held in shared.items() for h in held]
+    return bars
+
+
+def _losses(run: Run, zero: float) -> dict[str, plots.Points]:
+    """E over time of each job that has a curve: between two changes of its speed its work goes on evenly."""
+    curves: dict[str, plots.Points] = {}
+    for job in run.workload.jobs:
+        trail = run.outcome.trails.get(job.id, [])
+        if job.cpu is None or job.cpu.curve is None or not trail:
+            continue
+        first, last = job.cpu.curve(0.0), job.cpu.curve(1.0)
+        points = [
+            (at + (then - at) * i / POINTS - zero, done + (more - done) * i / POINTS)
+            for (at, done), (then, more) in pairwise(trail)
+            for i in range(POINTS + 1)
+        ]
+        curves[job.id] = [
+            (at, (job.cpu.curve(done / job.iterations) - last) / ((first - last) or 1.0)) for at, done in points
+        ]
+    return curves
+
+
+def _jcts(run: Run, zero: float) -> plots.Points:
+    from reshape.plots import distribution
+
+    return distribution(j.finished_s - j.given.arrival_s for j in run.outcome.jobs if j.finished_s is not None)
+
+
+def _gpus_in_use(run: Run, zero: float) -> plots.Points:
+    from reshape.plots import at_once
+
+    return at_once((h.begin_s - zero, h.end_s - zero) for h in run.outcome.held)
+
+
+def _cores_in_use(run: Run, zero: float) -> plots.Points:
+    """Of all nodes together; of what changes at one moment only the last counts."""
+    now: dict[str, float] = {}
+    points: dict[float, float] = {}
+    for load in run.outcome.loads:
+        now[load.node] = load.cores
+        points[load.at_s - zero] = math.fsum(now.values())
+    return list(points.items())
 
 
 def _all_runs(name: str, seeds: int, policies: Sequence[str], data: Path | None) -> tuple[list[Run], list[Row]]:
@@ -135,10 +229,6 @@ def _all_runs(name: str, seeds: int, policies: Sequence[str], data: Path | None)
         raise Rejected(str(refused)) from refused
 
 
-def _jcts(run: Run) -> list[float]:
-    return [j.finished_s - j.given.arrival_s for j in run.outcome.jobs if j.finished_s is not None]
-
-
 def _paper_table(result: dict[str, Any]) -> str:
     head = ("POLICY", "MEASURE", "PAPER", "OURS", "DIFFERENCE", "CLAIM", "HOLDS")
     verdict = {True: "yes", False: "no", None: "-"}
@@ -146,9 +236,9 @@ def _paper_table(result: dict[str, Any]) -> str:
         (
             row["policy"],
             row["measure"] + (f" to {row['against']}" if row["against"] else ""),
-            f"{row['paper']:.5g}",
+            NONE if row["paper"] is None else f"{row['paper']:.5g}",
             f"{row['ours']:.5g}",
-            f"{row['difference']:+.3g}" + ("" if row["relative"] is None else f" ({row['relative']:+.1%})"),
+            _difference(row),
             row["claim"],
             verdict[row["holds"]],
         )
@@ -156,6 +246,12 @@ def _paper_table(result: dict[str, Any]) -> str:
     ]
     sources = dict.fromkeys(row["source"] for row in result["paper"])
     return f"{as_table(result)}\n\nPublished by: {'; '.join(sources)}\n\n{table(head, rows)}"
+
+
+def _difference(row: dict[str, Any]) -> str:
+    if row["difference"] is None:
+        return NONE
+    return f"{row['difference']:+.3g}" + ("" if row["relative"] is None else f" ({row['relative']:+.1%})")
 
 
 def _cell(value: Any, form: str) -> str:

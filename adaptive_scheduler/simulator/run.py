@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptive_scheduler.simulator import report
+from adaptive_scheduler.simulator import report, rivals
+from adaptive_scheduler.simulator.live import Outcome
 from adaptive_scheduler.simulator.scenario import Contender, NoWorkload, Workload
 from adaptive_scheduler.simulator.workloads import build, is_drawn
-from adaptive_scheduler.simulator.world import Outcome, World
+from adaptive_scheduler.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,18 @@ def runs(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None 
     for seed in range(seeds if is_drawn(name) else 1):
         workload = build(name, seed, data)
         chosen = _choose(workload, policies)
-        bounds = report.bounds_of(workload)
-        for contender in chosen:
-            outcome = World(workload, contender).run()
-            yield Run(workload, contender.name, outcome, report.row(contender.name, seed, outcome, bounds))
+        yield from _runs_of(workload, chosen)
+
+
+def _runs_of(workload: Workload, chosen: Sequence[Contender]) -> Iterator[Run]:
+    """Jobs trained on CPU are also compared one by one with what the workload's first policy made of them."""
+    bounds = report.bounds_of(workload)
+    first, on_cpu = workload.contenders[0], any(job.cpu is not None for job in workload.jobs)
+    against = World(workload, first).run() if on_cpu else None
+    for contender in chosen:
+        outcome = against if contender is first and against is not None else World(workload, contender).run()
+        before = None if contender is first else against
+        yield Run(workload, contender.name, outcome, report.row(contender.name, workload, outcome, bounds, before))
 
 
 def simulate(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None = None) -> dict[str, Any]:
@@ -49,6 +58,8 @@ def simulate(name: str, seeds: int, policies: Sequence[str] = (), data: Path | N
 
 def _choose(workload: Workload, policies: Sequence[str]) -> list[Contender]:
     known = {c.name: c for c in workload.contenders}
+    known |= {name: rival for name in policies if name not in known and (rival := rivals.contender(name, workload))}
     if unknown := [name for name in policies if name not in known]:
-        raise NoWorkload(f"{workload.name} knows no policy {unknown[0]!r}; take one of {', '.join(known)}.")
+        names = ", ".join([*known, *rivals.RIVALS])
+        raise NoWorkload(f"{workload.name} knows no policy {unknown[0]!r}; take one of {names}.")
     return [known[name] for name in dict.fromkeys(policies)] if policies else list(known.values())

@@ -5,13 +5,17 @@ Built by `workloads.py`, read by `world.py` and `report.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Protocol, runtime_checkable
 
 from adaptive_scheduler.decision import Decision
+from adaptive_scheduler.observations import Observations
 from adaptive_scheduler.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import DEFAULTS, Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Node, Task
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
 
 
 class NoWorkload(Exception):
@@ -20,6 +24,17 @@ class NoWorkload(Exception):
 
 Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
 """Who decides: `decide()` itself, or a baseline of the same shape."""
+
+
+@runtime_checkable
+class Restless(Protocol):
+    """A planner that is also asked at a time of its own, though nothing happens: one of rounds, or of a log."""
+
+    def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]: ...
+
+    def next_look_s(self, now: float) -> float | None:
+        """When to be asked next, after `now`; the world asks for this after each answer. None: never."""
+        ...
 
 
 Curve = Callable[[float], float]
@@ -49,11 +64,25 @@ class Submission:
     believed_iterations: float | None = None  # what the scheduler thinks instead; None: it knows
     cpu: CpuWork | None = None  # trained on CPU: then `optional` is (0,), and `iterations` go with the work
     node: str | None = None  # where Volcano has placed it already (X12); None: the scheduler chooses
-    tasks: tuple[Task, ...] = ()  # one after another (seed 003)
+    tasks: tuple[Task, ...] = ()  # one after another (seed 003); the next goes through the queue again
+    task_iterations: tuple[float, ...] = ()  # of each task; together `iterations`. Empty: they are equally long
+    estimate_s: float | None = None  # the user's own guess of what it takes
     sla_s: float | None = None  # deadline, from submission
     max_workers: int = 1
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
     least_left: float = 1.0  # a job believed to be over counts with so many iterations more (1.5)
+
+    @property
+    def task_ends(self) -> tuple[float, ...]:
+        """After how many iterations each of its tasks is done; a job without tasks is one."""
+        count = max(1, len(self.tasks))
+        lengths = self.task_iterations or (self.iterations / count,) * count
+        return (*list(accumulate(lengths))[:-1], self.iterations)
+
+    def demand(self, task: int) -> float:
+        """Cores that this task of a job trained on CPU can use: those it asks for, else those of the whole job."""
+        asked = self.tasks[task].cores * self.tasks[task].replicas if self.tasks else 0.0
+        return asked or (self.cpu.demand if self.cpu is not None else math.inf)
 
     def left(self, done: float) -> float:
         """How many iterations the scheduler believes are left."""
@@ -76,12 +105,17 @@ class Costs:
     shrunk: float  # from there to its first iteration on fewer GPUs
     grown: float  # on more GPUs
     end: float  # a finished job, from its last iteration to letting its GPUs go
+    leave: float = 0.0  # a job that leaves its node, after `stop`, until its GPUs are free (sequence D)
+    checkpoint_every_s: float = 600.0  # of training; what a process that crashes cannot lose. Takes no time
+    cpu_launch: float = 0.0  # a job trained on CPU, before it uses any core
+    cpu_save: float = 2.0  # it leaves its node: checkpoint and end
+    cpu_restore: float = 3.0  # from there on, besides `cpu_launch`: read the checkpoint. Together below 5 s (5.5)
 
     @classmethod
     def in_place(cls, o: Overheads) -> Costs:
         """By the sidecar: the pod stays, only the training process ends and begins (seed 004, III-A)."""
         stop = o.ckpt + o.proc_term
-        return cls(o.k8s_init, o.proc_init, stop, o.proc_init, o.proc_init, stop)
+        return cls(o.k8s_init, o.proc_init, stop, o.proc_init, o.proc_init, stop, leave=o.k8s_term)
 
     @classmethod
     def relaunched(cls, o: Overheads) -> Costs:
@@ -89,6 +123,10 @@ class Costs:
         stop = o.ckpt + o.proc_term + o.k8s_term
         begin = o.k8s_init + o.proc_init
         return cls(0.0, begin, stop, begin, begin, stop)
+
+
+Expected = Callable[[ClusterSnapshot, Job], float | None]
+"""Seconds that the present task of a job is expected to take, asked as it starts; None: nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +139,7 @@ class Contender:
     profiles: Profiles  # speeds, which are true, and the overheads that the policy reckons with
     settings: Settings = DEFAULTS  # for what the world itself has to know: cool-down, the monitors' intervals
     says: str = ""  # how it differs from what its name says, for the report
+    expected: Expected | None = None  # what the coordinator would note when a task starts
 
 
 @dataclass(frozen=True)
@@ -112,6 +151,8 @@ class Workload:
     jobs: tuple[Submission, ...]
     nodes: tuple[Node, ...]
     contenders: tuple[Contender, ...]
+    observations: Observations = field(default_factory=Observations)  # of tasks that ended before
+    contention: float = 0.0  # share of everybody's speed that each further job on a CPU node takes away (5.6)
     emulated: tuple[str, ...] = ("all GPUs, nodes and jobs: nothing ran on real ones",)
     fitted: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()

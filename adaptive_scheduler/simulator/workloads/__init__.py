@@ -9,12 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from adaptive_scheduler.simulator.scenario import NoWorkload, Workload
-from adaptive_scheduler.simulator.workloads import elastic
+from adaptive_scheduler.simulator.workloads import deadline, deadline_traces, elastic, flowcon, specon
 
-NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {**elastic.NAMES}
+NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
+    **elastic.NAMES,
+    **deadline.NAMES,
+    **deadline_traces.NAMES,
+    **specon.NAMES,
+    **flowcon.NAMES,
+}
 """By name: from a seed, and a folder with other people's data where it needs any, to a workload."""
 
-FIXED = frozenset({elastic.CASE_STUDY})
+FIXED = frozenset({elastic.CASE_STUDY, *deadline_traces.NAMES, specon.FIXED, *flowcon.NOT_DRAWN})
 """Those in which nothing is drawn."""
 
 

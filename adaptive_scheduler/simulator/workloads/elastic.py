@@ -212,7 +212,7 @@ def _speed_rows(job_type: str, gpu_type: str, seconds: Mapping[int, float]) -> l
 
 def _profiles(speed_rows: Iterable[Mapping[str, Any]], overheads: Overheads = DEFAULT_OVERHEADS) -> Profiles:
     known = Profiles.from_rows(speed_rows)
-    return Profiles(known.speeds, {DEFAULT_TYPE: overheads})
+    return Profiles(known.speeds, overhead_rows={DEFAULT_TYPE: overheads})
 
 
 def _node(name: str, gpu_type: str, gpus: int) -> Node:

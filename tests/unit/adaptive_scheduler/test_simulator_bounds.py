@@ -316,7 +316,7 @@ def test_a_time_that_is_none_is_refused(seconds):
 
 
 def test_other_numbers_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="at least 1 GPU"):
+    with pytest.raises(ValueError, match="some GPUs or cores"):
         job(V={0: 10})
     with pytest.raises(ValueError, match="arrival must be a finite number"):
         job(math.nan, V={1: 10})
@@ -324,3 +324,22 @@ def test_other_numbers_that_make_no_sense_are_refused():
         BoundNode("V", -1)
     with pytest.raises(ValueError, match="Slots must last longer than 0 s"):
         jct_bound([job(V={1: 10})], nodes(V=1), slot_s=0)
+
+
+def test_the_fluid_bound_knows_that_one_gpu_type_is_slower():
+    slower = [job(V={1: 10.0}, P={1: 20.0}) for _ in range(4)]
+    # V100 and P100 end together when 8/3 of the jobs are done on the V100.
+    assert fluid_makespan(slower, nodes(V=1, P=1)) == pytest.approx(80 / 3)
+
+
+def test_the_fluid_bound_counts_what_a_job_cannot_have_done_before_the_others_arrive():
+    early, late = job(V={1: 100.0, 2: 50.0}), [job(40.0, V={1: 100.0}) for _ in range(4)]
+    # At 40 s a fifth of the first is left, however it ran: 20 + 400 GPU-seconds on 4 GPUs.
+    assert fluid_makespan([early, *late], nodes(V=4)) == pytest.approx(145.0)
+    assert lp_makespan([early, *late], nodes(V=4)) >= 145.0 - 1e-6
+
+
+def test_cores_can_be_bounded_like_gpus_also_parts_of_them():
+    jobs = [BoundJob(0.0, {("", 0.19): 100.0}), BoundJob(0.0, {("", 1.0): 81.0})]
+    assert fluid_makespan(jobs, [BoundNode("", 1.0)]) == pytest.approx(100.0)
+    assert lp_makespan(jobs, [BoundNode("", 1.0)]) == pytest.approx(100.0)

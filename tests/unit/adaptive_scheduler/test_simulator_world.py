@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_scheduler.decision import Broken, Explanation, Hold, Reshape, Start
+from adaptive_scheduler.decision import Broken, Explanation, Hold, Move, Requeue, Reshape, Start
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.simulator import baselines
 from adaptive_scheduler.simulator.events import Agenda
+from adaptive_scheduler.simulator.live import Stuck
 from adaptive_scheduler.simulator.scenario import Contender, Costs, Submission, Workload
-from adaptive_scheduler.simulator.world import Stuck, World
+from adaptive_scheduler.simulator.world import World
+from adaptive_scheduler.snapshot import Worker
 from tests.unit.adaptive_scheduler.worlds import PROFILES, node, speed_rows
 
 ROOT = Path(__file__).parents[3]
@@ -155,6 +157,87 @@ def test_what_a_shrinking_job_gives_up_is_held_until_it_has_stopped():
     assert outcome.removes == 1
 
 
+def test_a_move_saves_leaves_its_node_and_is_launched_elsewhere_from_its_checkpoint():
+    plan = scripted((0.0, Start("a", "a", 2, WHY)), (208.0, Move("a", "b", 4, WHY)))
+    nodes = [node("a", idle=2), node("b", idle=4)]
+    outcome = world(job("a"), job("tick", 208.0, 1.0), plan=_with_ticks(plan), nodes=[*nodes, node("c", idle=1)]).run()
+    a = outcome.jobs[0]
+    assert a.finished_s == pytest.approx(208 + 12 + 54 + 83 + 25 + (1000 - 170) / 2.4)
+    spans = sorted((h.gpu, h.begin_s, h.end_s) for h in outcome.held if h.job == "a")
+    assert spans[0] == ("a0", 83.0, 208 + 12 + 54)
+    assert spans[2] == ("b0", 208 + 12 + 54 + 83, pytest.approx(a.finished_s + 12))
+    assert (outcome.moves, outcome.adds, outcome.removes, a.stopped_s, a.generation) == (1, 1, 0, 174, 1)
+
+
+def test_the_gpus_of_a_moving_job_stay_its_own_until_its_pod_is_gone():
+    seen = {}
+
+    def plan(snapshot, now):
+        seen[now] = snapshot
+        return scripted_plan(snapshot, now)
+
+    scripted_plan = _with_ticks(scripted((0.0, Start("a", "a", 2, WHY)), (208.0, Move("a", "b", 4, WHY))))
+    nodes = [node("a", idle=2), node("b", idle=4), node("c", idle=2)]
+    world(job("a"), job("tick", 208.0, 1.0), job("tock", 260.0, 1.0), plan=plan, nodes=nodes).run()
+    assert [n.idle for n in seen[260.0].nodes[:2]] == [0, 0]
+    assert (seen[260.0].job["a"].node, seen[260.0].job["a"].num_gpus) == ("b", 4)
+    assert [n.idle for n in seen[274.0].nodes[:2]] == [2, 0]
+
+
+def _with_ticks(plan):
+    """And start whoever only makes the planner look, on node c."""
+
+    def answers(snapshot, now):
+        ticks = [j for j in snapshot.queue if j.id in ("tick", "tock")]
+        return (*plan(snapshot, now), *(Start(j.id, "c", 1, WHY) for j in ticks))
+
+    return answers
+
+
+def test_a_requeued_job_gives_all_its_gpus_back_and_starts_again_from_its_checkpoint():
+    steps = [(0.0, Start("a", "a", 2, WHY)), (208.0, Requeue("a", WHY, ("tick",))), (300.0, Start("a", "a", 4, WHY))]
+    nodes = [node("a", idle=4), node("c", idle=2)]
+    jobs = [job("a"), job("tick", 208.0, 1.0), job("tock", 300.0, 1.0)]
+    outcome = world(*jobs, plan=_with_ticks(scripted(*steps)), nodes=nodes).run()
+    a = outcome.jobs[0]
+    assert a.finished_s == pytest.approx(300 + 108 + (1000 - 170) / 2.4)
+    assert (a.preempts, outcome.requeues, outcome.adds, a.stopped_s) == (1, 1, 0, 12 + 54)
+
+
+def test_a_job_spread_over_two_nodes_is_as_fast_as_the_prediction_says():
+    start = Start("a", "a", 4, WHY, workers=(Worker("a", 2), Worker("b", 2)))
+    nodes = [node("a", idle=2), node("b", idle=2)]
+    outcome = world(job("a", max_workers=2), plan=scripted((0.0, start)), nodes=nodes).run()
+    assert outcome.jobs[0].finished_s == pytest.approx(108 + 1000 * PROFILES.speed("t", "V100", 4, hosts=2).seconds)
+    assert sorted(h.gpu for h in outcome.held) == ["a0", "a1", "b0", "b1"]
+
+
+def test_a_spread_job_can_grow_onto_another_node():
+    grow = Reshape("a", "a", 4, WHY, workers=(Worker("a", 2), Worker("b", 2)))
+    plan = scripted((0.0, Start("a", "a", 2, WHY)), (108.0, grow))
+    nodes = [node("a", idle=2), node("b", idle=2)]
+    outcome = world(job("a", max_workers=2), plan=plan, nodes=nodes).run()
+    assert sorted({h.gpu for h in outcome.held if h.begin_s == 120}) == ["a0", "a1", "b0", "b1"]
+    assert outcome.adds == 1
+
+
+def test_a_crash_costs_what_was_done_since_the_last_checkpoint_and_keeps_the_gpus():
+    outcome = world(job("a", iterations=1700.0, fails_at=(0.7,)), plan=scripted((0.0, Start("a", "a", 2, WHY)))).run()
+    (a,) = outcome.jobs
+    assert a.finished_s == pytest.approx(108 + 700 + 25 + 400)
+    assert (a.crashes, a.lost, outcome.adds, outcome.removes) == (1, pytest.approx(170.0), 0, 0)
+    assert [(h.begin_s, h.end_s) for h in outcome.held] == [(83.0, pytest.approx(a.finished_s + 12))] * 2
+
+
+def test_a_victim_that_crashes_while_its_newcomer_is_launched_shrinks_once_it_trains_again():
+    take = Start("b", "a", 2, WHY, victim="v", victim_num_gpus=2)
+    plan = scripted((0.0, Start("v", "a", 4, WHY)), (200.0, take))
+    v, b = world(job("v", iterations=2400.0, fails_at=(0.17,)), job("b", 200.0, 170.0), plan=plan).run().jobs
+    assert v.crashes == 1
+    # It crashes at 278 s, before b is launched at 283 s, trains again at 303 s and then saves and stops.
+    assert b.trained_from_s == pytest.approx(303 + 12 + 25)
+
+
 def test_the_scheduler_sees_the_length_it_believes_in_and_never_less_than_its_least():
     given_ = job("a", iterations=1000.0, believed_iterations=500.0, least_left=50.0)
     assert [given_.left(done) for done in (0.0, 400.0, 480.0, 900.0)] == [500.0, 100.0, 50.0, 50.0]
@@ -173,9 +256,9 @@ def test_a_decision_that_cannot_be_carried_out_is_not():
 
 def test_every_decision_is_kept_with_its_explanation_also_to_wait():
     outcome = world(job("a", optional=(4,)), job("b", optional=(4,))).run()
-    kinds = [(type(d), d.job) for _, d in outcome.decisions]
-    assert kinds[:2] == [(Start, "a"), (Hold, "b")]
-    assert all(d.explanation.sentence for _, d in outcome.decisions)
+    assert [(type(d), d.job) for _, d in outcome.decisions] == [(Start, "a"), (Start, "b")]
+    assert [(at, type(d)) for at, d in outcome.waits.values()] == [(108.0, Hold)]
+    assert all(d.explanation.sentence for _, d in [*outcome.decisions, *outcome.waits.values()])
 
 
 # ---- baselines
@@ -228,7 +311,15 @@ submissions = st.lists(
 @given(submissions, st.sampled_from(sorted(PLANS)), st.sampled_from([0.0, 10.0]), st.booleans())
 def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, two_nodes):
     jobs = [
-        job(f"j{i}", at, iterations, optional, optional[0], believed_iterations=iterations * 0.7 if guessed else None)
+        job(
+            f"j{i}",
+            at,
+            iterations,
+            optional,
+            optional[0],
+            believed_iterations=iterations * 0.7 if guessed else None,
+            fails_at=(0.3, 0.8) if guessed else (),
+        )
         for i, (at, iterations, optional, guessed) in enumerate(sorted(drawn))
     ]
     plan, costs = PLANS[name]
