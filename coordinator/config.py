@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -61,12 +61,15 @@ class Config:
 def from_environment(kind: type[T], environment: Mapping[str, str], prefix: str = "RESHAPE_", **given: Any) -> T:
     """A settings dataclass with the values of `RESHAPE_<FIELD>` variables; `given` ones win.
 
-    Raises ValueError with the variable's name.
+    A field that is such a class itself is read from `RESHAPE_<FIELD>_<FIELD>`. Raises ValueError with the
+    variable's name.
     """
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         name = prefix + field.name.upper()
-        if name in environment and field.name not in given:
+        if is_dataclass(field.default) and field.name not in given:
+            values[field.name] = from_environment(type(field.default), environment, f"{name}_")
+        elif name in environment and field.name not in given:
             values[field.name] = _parse(name, environment[name], type(field.default))
     try:
         return kind(**values, **given)
@@ -80,6 +83,8 @@ def _parse(name: str, text: str, kind: type) -> object:
         if text not in ("0", "1"):
             raise ValueError(f"{name} must be 0 or 1, not {text!r}")
         return text == "1"
+    if kind is tuple:
+        return tuple(word.strip() for word in text.split(",") if word.strip())
     try:
         return kind(text)
     except ValueError:

@@ -23,6 +23,7 @@ View = dict[str, Any]
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
 INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
 CANCEL_TRIES = 20
+NO_GPUS: View = {"gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False}  # a node before its GPUs
 
 
 class Desk:
@@ -131,9 +132,10 @@ class Desk:
 
     def _view(self, job: JobRecord) -> View:
         gpus = self._c.books.gpus()
-        node_gpus = [g for g in gpus.values() if job.node in (None, g.node)]
+        node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
         emulated = any(g.doc.get("emulated") for g in node_gpus)
-        return views.job_view(job, self._c.reports.of(job), self._c.batches.stored.get(job.id, {}), emulated)
+        stored, (*_, needs) = self._c.batches.stored.get(job.id, {}), self._c.loop.monitors.of(job)
+        return views.job_view(job, self._c.reports.of(job), stored, emulated, needs)
 
     # GPUs, decisions, events, profiles
 
@@ -149,11 +151,12 @@ class Desk:
         return views.gpu_view(gpu, readings.get(gpu.id) if in_use else None, stored.get(gpu.id, {}) if in_use else {})
 
     def nodes(self) -> list[View]:
-        nodes: dict[str, View] = {}
+        nodes = {
+            name: {**NO_GPUS, "node": name, "cores": doc.get("cores")} for name, doc in self._c.loop.known.nodes.items()
+        }
         for gpu in self.gpus():
-            node = nodes.setdefault(
-                gpu["node"], {"node": gpu["node"], "gpu_type": gpu["gpu_type"], "gpus": 0, "idle": 0, "emulated": False}
-            )
+            node = nodes.setdefault(gpu["node"], {**NO_GPUS, "node": gpu["node"]})
+            node["gpu_type"] = node["gpu_type"] or gpu["gpu_type"]
             node["gpus"] += 1
             node["idle"] += gpu["state"] == s.IDLE
             node["emulated"] = node["emulated"] or gpu["emulated"]

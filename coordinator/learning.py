@@ -1,20 +1,30 @@
-"""Learning from what ran: seconds per iteration and overheads, written back as rows of origin `measured`.
+"""Learning from what ran: seconds per iteration, overheads and accuracy curves, written back as rows of origin
+`measured`, and how long finished jobs took that had said what they need (seed 003).
 
 Kept in memory until `flush`, so that learning costs no round trip while jobs are being changed.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from adaptive_scheduler.convergence import Point
+from adaptive_scheduler.observations import Observation, Observations
 from adaptive_scheduler.profiles import LARGEST, MEASURED, Profiles
+from coordinator.core import asks
+from coordinator.core.records import JobRecord, number
 from coordinator.ports import Doc, Store
 
 LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
 SPEED_SHARE = 0.1  # weight of the newest speed: jobs of one type differ a little from each other
 NEW_SHARE = 0.5  # weight of the newest overhead against what was known
+QUARTERS = 4  # points of an accuracy curve that are kept while the iterations double
+MOST_OBSERVED = 10_000  # finished jobs, the newest; the older ones say little of the code of today
 OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
 
 
@@ -27,6 +37,8 @@ class Learner:
         self._rows: dict[tuple[str, str], Doc] = {}  # (table, _id) -> the row as last written or about to be
         self._speeds: dict[tuple[str, str], float] = {}  # the running mean behind each row
         self._changed: set[tuple[str, str]] = set()
+        before = sorted(store.list("observations"), key=lambda row: (number(row.get("at")) or 0.0, str(row["_id"])))
+        self._finished = deque(map(_observation, before), maxlen=MOST_OBSERVED)
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
         """One job of this type takes `seconds` per iteration on so many GPUs; what cannot be true is not learned."""
@@ -67,6 +79,41 @@ class Learner:
             self._rows[key] = {**row, "_id": key[1], "job_type": job_type, "origin": MEASURED}
             self._changed.add(key)
 
+    def curve(self, job_type: str, points: Sequence[Point]) -> None:
+        """The Top-5 accuracy that a finished job of this type had by iterations.
+
+        Of each quarter of a doubling of the iterations one point is kept, the newest job's: some eighty at most.
+        """
+        with self._lock:
+            for iterations, top5 in points:
+                key = ("accuracy_profiles", f"{job_type}|{round(QUARTERS * math.log2(iterations))}|{MEASURED}")
+                self._rows[key] = {
+                    "_id": key[1], "job_type": job_type, "iterations": round(iterations), "top5": top5,
+                    "origin": MEASURED,
+                }  # fmt: skip
+                self._changed.add(key)
+
+    def observed(self, job: JobRecord) -> None:
+        """A finished job of one task: what it had asked for, and how long it trained (D11)."""
+        tasks, took_s = asks.tasks(job.doc), number(job.doc.get("ran_s"))
+        if len(tasks) != 1 or not took_s:
+            return
+        task = tasks[0]
+        row = {
+            "_id": job.uid, "job_id": job.raw_id, "at": job.doc.get("finish_ts"), "cores": task.cores,
+            "memory": task.memory, "gpus": task.gpus, "execution_s": took_s,
+        }  # fmt: skip
+        key = ("observations", job.uid)
+        with self._lock:
+            self._rows[key] = row
+            self._changed.add(key)
+            self._finished.append(_observation(row))
+
+    def observations(self) -> Observations:
+        """Of all finished jobs that are known."""
+        with self._lock:
+            return Observations.of(self._finished)
+
     def flush(self) -> None:
         """Write the changed rows; what could not be written stays for the next time."""
         with self._lock:
@@ -76,3 +123,10 @@ class Learner:
             with self._lock:
                 if self._rows[table, row_id] == row:
                     self._changed.discard((table, row_id))
+                if table == "observations":
+                    self._rows.pop((table, row_id))
+
+
+def _observation(row: Doc) -> Observation:
+    cores, memory, gpus, execution_s = (number(row.get(f)) or 0.0 for f in ("cores", "memory", "gpus", "execution_s"))
+    return Observation(cores, memory, gpus, execution_s)

@@ -46,6 +46,7 @@ class Listening:
 
     def _take(self, job: JobRecord, beat: Heartbeat) -> None:
         self._c.metrics.heartbeat()
+        self._c.loop.monitors.heard(job, beat)
         if self._c.reports.take(job, beat):
             self._c.queue.add(job.id)
             self._c.telling.wake.set()

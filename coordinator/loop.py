@@ -8,30 +8,50 @@ dropped: the next turn decides again.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from adaptive_scheduler.decision import Decision, Hold, Reshape, Start
+import msgspec
+
+from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
+from adaptive_scheduler.diagnosis import alert, diagnose
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.books import Books
 from coordinator.config import Config
 from coordinator.core import intake
 from coordinator.core import states as s
-from coordinator.core.picture import Seen, picture
-from coordinator.core.records import JobRecord
+from coordinator.core.intents import Around, intent
+from coordinator.core.picture import Known, Moment, Seen, picture
+from coordinator.core.records import UNLIMITED, JobRecord
 from coordinator.errors import Conflict, Rejected
+from coordinator.learning import Learner
+from coordinator.monitors import Monitors
 from coordinator.ports import Clock, Doc
 from coordinator.reports import Reports
 
 log = logging.getLogger(__name__)
 
 NUMBERS = re.compile(r"[0-9][0-9.]*")
+AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
 HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a decision was made on. A job that has changed since `seen` refuses the write."""
+
+    seen: Mapping[str, JobRecord]
+    snapshot: ClusterSnapshot
+    took_s: float  # deciding
+
 
 Told = Callable[[JobRecord, dict[str, Any]], None]
 
@@ -40,12 +60,20 @@ class Loop:
     """`tick` is one turn. `told` hears of every intent, with the seconds that deciding took."""
 
     def __init__(
-        self, books: Books, reports: Reports, clock: Clock, config: Config, settings: Settings, told: Told
+        self,
+        books: Books,
+        reports: Reports,
+        learner: Learner,
+        clock: Clock,
+        config: Config,
+        settings: Settings,
+        told: Told,
     ) -> None:
-        self.books, self.reports, self.clock = books, reports, clock
+        self.books, self.reports, self.learner, self.clock = books, reports, learner, clock
         self.config, self.settings, self._told = config, settings, told
-        self.profiles = Profiles()
+        self.known = Known()
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
+        self.monitors = Monitors(settings)
         self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
@@ -56,16 +84,18 @@ class Loop:
         """
         if read:
             self._admit(self.books.refresh())  # 1 read  2 let in, or mark what is wrong
-            self._read_profiles()
+            self._read_tables()
             self._reclaim()
+        self._watch()
         seen = self.books.jobs()
-        snapshot = self._picture(seen)  # 3 freeze
         began = self.clock.now()
+        snapshot = self._picture(seen, began)  # 3 freeze
+        seen |= self._warned(seen, snapshot)
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
         for decision in decisions:  # 5 write the reason, then the intent
             try:
-                self._apply(decision, seen, took)
+                self._apply(decision, Basis(seen, snapshot, took))
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
 
@@ -91,9 +121,14 @@ class Loop:
         twins = self.books.store.list("jobs", {"job_id": job.raw_id})
         return any(twin["_id"] != job.key and twin.get("uid") for twin in twins)
 
-    def _read_profiles(self) -> None:
+    def _read_tables(self) -> None:
         rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
-        self.profiles = Profiles.from_rows(*rows)
+        nodes = {str(doc["_id"]): doc for doc in self.books.store.list("nodes")}
+        self.known = Known(Profiles.from_rows(*rows), self.learner.observations(), nodes)
+
+    @property
+    def profiles(self) -> Profiles:
+        return self.known.profiles
 
     def _reclaim(self) -> None:
         """Free the GPUs of jobs whose documents vanished while no coordinator looked.
@@ -117,9 +152,21 @@ class Loop:
                 continue
             log.warning("GPU %s was booked for job %s, which is gone: freed", gpu.id, gpu.job)
 
-    def _picture(self, jobs: Mapping[str, JobRecord]) -> ClusterSnapshot:
-        seen = {job.id: Seen(self.reports.of(job), self._cooling_until(job)) for job in jobs.values()}
-        return picture(jobs, self.books.gpus(), seen, self.profiles, self.clock.wall())
+    def _watch(self) -> None:
+        """Measure how fast jobs grow, where that is due; keep in their documents what has changed."""
+        jobs, at = self.books.jobs(), Moment(self.clock.now(), self.clock.wall())
+        for job_id, changes in sorted(self.monitors.look(jobs, self.reports.of, at, self.profiles).items()):
+            with suppress(Conflict):
+                self.books.write_job(jobs[job_id], changes, "progress")
+
+    def _picture(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:
+        seen = {
+            job.id: Seen(
+                self.reports.of(job), self._cooling_until(job), *self.monitors.of(job), self.monitors.speed(job)
+            )
+            for job in jobs.values()
+        }
+        return picture(jobs, self.books.gpus(), seen, self.known, Moment(now, self.clock.wall()))
 
     def _cooling_until(self, job: JobRecord) -> float:
         at = self.reshaped_at.get(job.id)
@@ -128,61 +175,71 @@ class Loop:
         cost = job.doc.get("reshape_cost_s") or self.profiles.overheads(job.job_type).reshape
         return at + self.settings.cooldown_factor * float(cost)
 
+    def _warned(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
+        """Tell the user of a new job, once, if its deadline cannot hold, and which one could (seed 003)."""
+        new = [job for job in snapshot.jobs if job.sla_s is not None and seen[job.id].doc.get("warnings") is None]
+        written: dict[str, JobRecord] = {}
+        for job in new if "deadline" in self.settings.systems else ():
+            why = alert(job, diagnose(job, snapshot, self.settings))
+            with suppress(Conflict):
+                written[job.id] = self.books.write_job(seen[job.id], {"warnings": [why] if why else []}, "warn")
+                if why:
+                    self._told(written[job.id], {"type": "warned", "sentence": why})
+        return written
+
     # carrying a decision into the store
 
-    def _apply(self, decision: Decision, seen: Mapping[str, JobRecord], took: float) -> None:
-        """`seen`: the jobs as they were when it was decided; one that changed since refuses the write."""
-        job = seen[decision.job]
-        if isinstance(decision, Hold):
-            self._hold(job, decision)
-            return
+    def _apply(self, decision: Decision, basis: Basis) -> None:
+        job = basis.seen[decision.job]
+        match decision:
+            case Hold():
+                self._hold(job, decision)
+            case Stay():
+                self._stay(job, decision)
+            case Limit():
+                self._limit(job, decision)
+            case _:
+                self._operate(job, decision, basis)
+
+    def _operate(self, job: JobRecord, decision: Operation, basis: Basis) -> None:
+        """The reason first, then the intent."""
         self._held.pop(job.id, None)
-        intent = self._start(job, decision, seen) if isinstance(decision, Start) else self._reshape(job, decision)
-        if len(intent["reshape"]["to"]) != decision.num_gpus:
-            raise Conflict(f"its {decision.num_gpus} GPUs are no longer there")
-        decision_id = self._store(job, decision, took)
-        reshape = {**intent["reshape"], "decision": decision_id, "how": self._how(), "at": self.clock.wall()}
-        changes = {**intent, "reshape": reshape, "message": decision.explanation.sentence}
-        record = self.books.write_job(job, changes, "intent")
-        self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": took})
+        how = "in place" if self.config.reshape_by == "sidecar" else "relaunch"
+        around = Around(basis.seen, self.books.jobs(), self.books.gpus(), self.clock.wall(), how)
+        changes = intent(decision, around)
+        if isinstance(decision, Start):
+            changes["expected_s"] = self._expected_s(basis.snapshot.job[job.id], basis.snapshot)
+        decision_id = self._store(job, decision, basis.took_s)
+        changes["reshape"]["decision"] = decision_id
+        record = self.books.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
+        self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": basis.took_s})
 
-    def _how(self) -> str:
-        return "in place" if self.config.reshape_by == "sidecar" else "relaunch"
+    def _expected_s(self, job: Job, snapshot: ClusterSnapshot) -> float | None:
+        """How long it is expected to train in all, by what is known as it starts: who takes longer is overdue."""
+        if "deadline" not in self.settings.systems:
+            return None
+        left = diagnose(job, snapshot, self.settings).te_s
+        return None if left is None else job.task_s + left
 
-    def _start(self, job: JobRecord, decision: Start, seen: Mapping[str, JobRecord]) -> Doc:
-        """Concrete GPUs: idle ones first, then the last of the victim's; it keeps its first ones."""
-        to = self._idle(decision.node)[: decision.num_gpus]
-        reshape: Doc = {"kind": "start", "from": [], "generation": job.generation + 1, "victim": None}
-        if decision.victim is not None:
-            victim = seen[decision.victim]
-            keeps = victim.gpu_ids[: decision.victim_num_gpus]
-            to += victim.gpu_ids[len(keeps) :][: decision.num_gpus - len(to)]
-            reshape |= {
-                "victim": victim.raw_id,
-                "victim_generation": victim.generation,
-                "victim_keeps": list(keeps),
-            }
-        return {
-            "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to),
-            "launch": job.launch + 1, "reshape": {**reshape, "to": to},
-        }  # fmt: skip
+    def _stay(self, job: JobRecord, decision: Stay) -> None:
+        """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
+        wall = self.clock.wall() + AFTER_S
+        self._store(job, decision, 0.0)
+        spent = {"migrated_ts": wall} if decision.spends_move else {}
+        record = self.books.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
+        self._told(record, {"type": "stays", "sentence": decision.explanation.sentence})
 
-    def _reshape(self, job: JobRecord, decision: Reshape) -> Doc:
-        more = decision.num_gpus - len(job.gpu_ids)
-        to = [*job.gpu_ids[: decision.num_gpus], *self._idle(decision.node)[: max(0, more)]]
-        reshape = {
-            "kind": "reshape", "from": list(job.gpu_ids), "to": to, "generation": job.generation + 1, "for": None,
-        }  # fmt: skip
-        return {"state": s.ADJUSTING, "reshape": reshape}
-
-    def _idle(self, node: str) -> list[str]:
-        booked = self._booked()
-        free = [g for g in self.books.gpus().values() if g.node == node and g.state == s.IDLE and g.id not in booked]
-        return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index", 0), g.id))]
-
-    def _booked(self) -> set[str]:
-        """GPUs that an intent names, though they are not claimed yet."""
-        return {g for job in self.books.jobs().values() if job.operation for g in job.operation.to}
+    def _limit(self, job: JobRecord, decision: Limit) -> None:
+        """No operation: its sidecar hears of it in the answer to its next heartbeat. The same again is only renewed."""
+        wall, cores = self.clock.wall(), decision.cores
+        until: Doc = UNLIMITED if cores is None else {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s}
+        if cores == job.limit_left(wall)[0]:
+            self.books.write_job(job, until, "limit")
+            return
+        decision_id = self._store(job, decision, 0.0)
+        record = self.books.write_job(job, {**until, "limits": job.limits + 1}, "limit")
+        kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
+        self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
 
     def _hold(self, job: JobRecord, decision: Hold) -> None:
         sentence, now = decision.explanation.sentence, self.clock.now()
@@ -197,7 +254,9 @@ class Loop:
 
     def _store(self, job: JobRecord, decision: Decision, took: float) -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
-        name = "waits" if isinstance(decision, Hold) else f"v{job.doc.get('version')}"  # one reason to wait per job
+        # One reason to wait, to stay and to be limited per job.
+        lasting = {Hold: "waits", Stay: "stays", Limit: "limit"}.get(type(decision))
+        name = lasting or f"v{job.doc.get('version')}"
         decision_id = _asked(job, decision) or f"{job.id}-{name}"
         self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
         return decision_id
@@ -214,15 +273,16 @@ def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:
 
 def decision_doc(decision_id: str, job: JobRecord, decision: Decision, wall: float, took: float) -> Doc:
     """A decision as it lies in the store; `candidates` holds the chosen one and its rejected rivals."""
-    why = decision.explanation
-    doc: Doc = {
-        "_id": decision_id, "job_id": job.raw_id, "at": wall, "kind": type(decision).__name__.lower(),
-        "algorithm": why.algorithm, "sentence": why.sentence, "decide_s": took,
-        "unchanged_makespan_s": why.unchanged_makespan_s, "unchanged_sum_s": why.unchanged_sum_s,
-        "candidates": [{f: getattr(c, f) for f in c.__slots__} for c in why.candidates],
-    }  # fmt: skip
-    if not isinstance(decision, Hold):
-        doc |= {"node": decision.node, "num_gpus": decision.num_gpus}
-    if isinstance(decision, Start):
-        doc |= {"victim": decision.victim, "victim_num_gpus": decision.victim_num_gpus}
-    return doc
+    given: Doc = finite(msgspec.to_builtins(decision))
+    why, _ = given.pop("explanation"), given.pop("job")
+    kind = type(decision).__name__.lower()
+    return {**given, **why, "_id": decision_id, "job_id": job.raw_id, "at": wall, "kind": kind, "decide_s": took}
+
+
+def finite(value: Any) -> Any:
+    """The same with null for numbers that no store keeps: a way that never ends is predicted to take so long."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""What a store holds before anybody wrote to it: the shipped profile tables and this machine's GPUs."""
+"""What a store holds before anybody wrote to it: the shipped profile tables, nodes and their GPUs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ class FoundGpu:
     emulated: bool
 
 
+@dataclass(frozen=True)
+class FoundNode:
+    """One node: its GPUs, and the cores and memory (bytes) that jobs trained on CPU may share."""
+
+    name: str
+    gpus: tuple[FoundGpu, ...] = ()
+    cores: float = 0.0
+    memory: float = 0.0  # 0: not known
+
+
 def seed_profiles(store: Store) -> None:
     """Insert the shipped rows; a row that is there already, changed or not, stays."""
     for path in sorted(TABLES.glob("*.csv")):
@@ -40,6 +50,20 @@ def shipped(table: str) -> list[Doc]:
         rows = [{k: v if k in WORDS else _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
     keys = ("job_type", "gpu_type", "num_gpus", "iterations")
     return [{"_id": "|".join([*(str(row[k]) for k in keys if k in row), "shipped"]), **row} for row in rows]
+
+
+def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
+    """Make these known as all the nodes that there are; what is gone is retired as in `register_gpus`."""
+    found = {node.name: node for node in nodes}
+    for row in store.list("gpus"):
+        found.setdefault(str(row.get("node")), FoundNode(str(row.get("node"))))
+    for node in found.values():
+        register_gpus(store, node.name, node.gpus)
+    for doc in store.list("nodes"):
+        if doc["_id"] not in {node.name for node in nodes}:
+            store.delete("nodes", doc["_id"])
+    for node in nodes:
+        store.put("nodes", {"_id": node.name, "cores": node.cores, "memory": node.memory, "heard": True})
 
 
 def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:

@@ -61,7 +61,7 @@ class Coordinator:
         self.learner = Learner(store)
         self.batches = HeartbeatBatches(store, self.reports, self.books, clock)
         self.telling = Telling(self.journal, self.reports, self.learner, self.metrics, clock, self.queue)
-        self.loop = Loop(self.books, self.reports, clock, config, settings, self.telling.told)
+        self.loop = Loop(self.books, self.reports, self.learner, clock, config, settings, self.telling.told)
         self.telling.loop = self.loop
         self.reconciler = Reconciler(
             self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,

@@ -23,7 +23,19 @@ from coordinator.reports import Reports
 from coordinator.workqueue import WorkQueue
 
 WAKES_THE_LOOP = frozenset(
-    {"running", "completed", "failed", "cancelled", "undone", "restarting", "gpu", "removed", "refused", "submitted"}
+    {
+        "running",
+        "completed",
+        "failed",
+        "cancelled",
+        "undone",
+        "yielded",
+        "restarting",
+        "gpu",
+        "removed",
+        "refused",
+        "submitted",
+    }
 )
 
 
@@ -50,6 +62,10 @@ class Telling:
             self._log(job, event)
         if kind == "removed":
             self._removed(job)
+        elif kind == "completed":
+            self.learner.observed(job)
+            if self.loop:
+                self.learner.curve(job.job_type, self.loop.monitors.top5(job))
         self._wake(job, kind, event)
 
     def _log(self, job: JobRecord, event: Mapping[str, Any]) -> None:
@@ -98,17 +114,24 @@ class Telling:
                 "stages_s": stages.reshape_stages(op, beat, marks),
                 "gap_s": stages.gap_s(op, beat),
             }
-        if op.kind == "reshape":
-            body |= {
-                "type": "reshaped", "direction": stages.direction(op), "from_gpus": len(op.origin),
-                "to_gpus": len(op.to), "for": op.doc.get("for"), "how": op.how,
-            }  # fmt: skip
+        if op.kind in ("reshape", "move"):
+            body |= self._changed(job, op)
             if self.loop:
                 self.loop.reshaped_at[job.id] = self.clock.now()
             self.metrics.reshaped(body["direction"], body["gap_s"], body["stages_s"])
         pids = {"sidecar_pid": beat.sidecar_pid, "shim_pid": beat.shim.shim_pid, "trainer_pid": beat.shim.trainer_pid}
         self._log(job, {**body, **pids, "decision_id": op.decision})
         self.learner.overheads(job.job_type, self._profiles(), **stages.learned(op, beat, marks))
+
+    @staticmethod
+    def _changed(job: JobRecord, op: Operation) -> dict[str, Any]:
+        facts = {
+            "direction": stages.direction(op), "from_gpus": len(op.origin), "to_gpus": len(op.to),
+            "for": op.doc.get("for"), "how": op.how,
+        }  # fmt: skip
+        if op.kind == "move":
+            return {"type": "moved", **facts, "from_node": op.doc.get("from_node"), "to_node": job.node}
+        return {"type": "reshaped", **facts}
 
     def _removed(self, job: JobRecord) -> None:
         removing = self._marks.setdefault(job.id, Marks()).at.get("removing")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from coordinator.core import asks
 from coordinator.core import states as s
-from coordinator.core.picture import iterations
+from coordinator.core.picture import iterations, left
 from coordinator.core.records import GpuRecord, JobRecord
-from sidecar.protocol import GpuReading, Heartbeat
+from sidecar.protocol import GpuReading, Heartbeat, Usage
 
 View = dict[str, Any]
 
@@ -16,35 +17,56 @@ View = dict[str, Any]
 SHOWN = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
-    "wanted", "retries", "checkpoint", "cancel", "closed",
+    "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
+    "target_top5",
 )  # fmt: skip
 
 
-def job_view(job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool) -> View:
-    """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again."""
+def job_view(
+    job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool, needs: int | None = None
+) -> View:
+    """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again.
+
+    `needs`: iterations in all until its target, as predicted from its curve.
+    """
     done, total = iterations(job, beat)
     done = max(done, int(stored.get("iters_done") or 0))
+    ours = job.doc if job.accepted else {}  # until then it may hold anything
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
     view |= {
         "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
-        "reshapes": view["reshapes"] or 0, "message": view["message"] or "", "problems": view["problems"] or [],
+        "reshapes": view["reshapes"] or 0, "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0,
+        "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
+        "category": ours.get("category"), "pinned": ours.get("pinned"), "message": view["message"] or "",
+        "problems": view["problems"] or [],
         "iterations": total, "iters_done": done, "emulated": emulated,
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
-        "usage": {"cpu_cores": None, "memory": None}, "eta_s": None,
+        "usage": _usage(Usage()), "eta_s": None,
+        "iterations_left": None, "epochs_left": None, "length_unsure": False,
     }  # fmt: skip
-    if beat is not None and job.state not in s.ENDED:
-        view |= _live(beat, done, total)
+    if job.state not in s.ENDED:
+        to_do = left(job, done, total, needs)
+        view |= _length(job, to_do, needs)
+        view |= _live(beat, to_do) if beat is not None else {}
     return view
 
 
-def _live(beat: Heartbeat, done: int, total: int | None) -> View:
+def _length(job: JobRecord, to_do: float | None, needs: int | None) -> View:
+    """What is left of it; of a job with a target a prediction, or its maximum where no progress is visible."""
+    unsure = asks.target(job.doc) is not None and needs is None
+    epoch = job.epoch_iterations
+    epochs = None if to_do is None or epoch is None else to_do / epoch
+    return {"iterations_left": to_do, "epochs_left": epochs, "length_unsure": unsure}
+
+
+def _live(beat: Heartbeat, to_do: float | None) -> View:
     progress, speed = beat.progress, beat.progress.seconds_per_iteration
     live: View = {
         "epochs_done": progress.epochs,
         "seconds_per_iteration": speed,
-        "usage": {"cpu_cores": beat.usage.cpu_cores, "memory": beat.usage.memory},
-        "eta_s": None if speed is None or total is None else max(0, total - done) * speed,
+        "usage": _usage(beat.usage),
+        "eta_s": None if speed is None or to_do is None else to_do * speed,
         "sidecar_pid": beat.sidecar_pid,
         "shim_pid": beat.shim.shim_pid,
         "trainer_pid": beat.shim.trainer_pid,
@@ -53,6 +75,12 @@ def _live(beat: Heartbeat, done: int, total: int | None) -> View:
     if progress.value is not None:
         live |= {"value": progress.value, "value_name": progress.value_name}
     return live
+
+
+def _usage(usage: Usage) -> View:
+    """With the CPU limit that its sidecar says is in force, and how."""
+    limit, held = usage.limit, usage.limited_by or None
+    return {"cpu_cores": usage.cpu_cores, "memory": usage.memory, "cpu_limit": limit, "limited_by": held}
 
 
 def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, Any]) -> View:

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reshape.cli_simulate import paper, simulate
 from reshape.terminal import (
     INTERRUPTED,
+    NODES,
     OUTPUT,
     Group,
     Settings,
+    as_inventory,
     failed,
     print_out,
     printing,
@@ -88,14 +91,11 @@ def cli(ctx: click.Context, state: Path, output: str) -> None:
     ctx.obj = Settings(state.expanduser(), output)
 
 
-def _gpu_text(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[1-9]\d{0,4}x[\w.-]{1,64}", text, re.ASCII):
-        raise click.BadParameter(f"{text!r} is not a number and a type, such as 4xV100.")
-    return text
-
-
 @cli.command()
-@click.option("--gpus", callback=_gpu_text, metavar="NxTYPE", help="Emulate so many GPUs of this type, such as 4xV100.")
+@click.option(
+    "--gpus", callback=as_inventory, metavar="NxTYPE", help="Emulate so many GPUs of this type, such as 4xV100."
+)
+@NODES
 @click.option(
     "--store",
     metavar="URL",
@@ -303,41 +303,8 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
-_DATA = click.option(
-    "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="RESHAPE_DATA",
-    help="Folder with measured speeds, for elastic-w1 to -w4.  [env: RESHAPE_DATA]",
-)
-_SEEDS = click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="How many draws.")
-
-
-@cli.command()
-@click.option("--workload", required=True, metavar="NAME", help="case-study, workload-s or elastic-w1 to -w4.")
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="May be repeated.  [default: all]")
-@_SEEDS
-@click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), help="How to print.")
-@click.option("--plot", type=click.Path(path_type=Path, file_okay=False), help="Folder for charts of the first seed.")
-@_DATA
-@click.pass_obj
-def simulate(settings: Settings, /, output: str | None, **options: Any) -> None:
-    """Try policies on a workload, without any GPU."""
-    from reshape.simulate import simulate as run_simulation
-
-    run_simulation(output=output or settings.output, **options)
-
-
-@cli.command()
-@click.argument("name")
-@_SEEDS
-@_DATA
-@printing
-@click.pass_obj
-def paper(settings: Settings, /, **options: Any) -> int:
-    """Rerun a published experiment: case-study, workload-s or elastic-w1 to -w4."""
-    from reshape.simulate import paper as run_paper
-
-    return run_paper(output=settings.output, **options)
+cli.add_command(simulate)
+cli.add_command(paper)
 
 
 @cli.group()

@@ -74,15 +74,23 @@ def job(view: View) -> str:
         "speed": _measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
         "eta": _measured(view.get("eta_s"), seconds),
         "cpu": _measured(usage.get("cpu_cores"), "{:.2f} cores"),
+        "cpu limit": _limit(usage),
         "memory": _measured(usage.get("memory"), size),
+        "category": view.get("category"),
         "reshapes": view.get("reshapes"),
+        "moves": view.get("moves") or None,
+        "sent back": view.get("preempts") or None,
         "generation": view.get("generation"),
         "submitted": _measured(view.get("submit_ts"), moment),
         "started": _measured(view.get("start_ts"), moment),
         "finished": _measured(view.get("finish_ts"), moment),
     }
     lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in facts.items() if fact is not None]
-    return "\n".join([*lines, *(f"  problem: {plain(str(p))}" for p in view.get("problems") or ())])
+    faults = [
+        *(("problem", p) for p in view.get("problems") or ()),
+        *(("warning", w) for w in view.get("warnings") or ()),
+    ]
+    return "\n".join([*lines, *(f"  {kind}: {plain(str(sentence))}" for kind, sentence in faults)])
 
 
 def decision(view: View, width: int | None = None) -> str:
@@ -103,9 +111,19 @@ def decision(view: View, width: int | None = None) -> str:
 
 
 def progress(view: View) -> str:
-    """`120/400 (30 %)`, or what is known of it."""
+    """`120/400 (30 %)`, or what is known of it; of a job with a target, `120, about 3.2 epochs to its target`."""
     done, total = view.get("iters_done") or 0, view.get("iterations")
+    if nearer := _to_target(view):
+        return f"{done}, {nearer}"
     return f"{done}/{total} ({100 * done // total} %)" if total else str(done) if done else NONE
+
+
+def _to_target(view: View) -> str | None:
+    """How far it is from its target: as predicted, or at most; None where it has none or nobody can say."""
+    aims = isinstance(view.get("target"), dict) or view.get("target_top5") is not None
+    epochs = _measured(view.get("epochs_left"), "{:.1f} epochs")
+    left = epochs or _measured(view.get("iterations_left"), "{:.0f} iterations")
+    return f"{'at most' if view.get('length_unsure') else 'about'} {left} to its target" if aims and left else None
 
 
 def seconds(value: float) -> str:
@@ -193,11 +211,26 @@ def _what(view: View) -> str:
             return f"start job {job_id} on {gpus}{taking}"
         case "reshape":
             return f"reshape job {job_id} to {gpus}"
-        case "hold":
+        case "move":
+            return f"move job {job_id} to {gpus if count else 'the cores'} of {_text(view.get('node'))}"
+        case "limit":
+            cores = _measured(view.get("cores"), "{:.3g} cores")
+            return f"limit job {job_id} to {cores}" if cores else f"lift the CPU limit of job {job_id}"
+        case "requeue":
+            return f"send job {job_id} back to the queue"
+        case "finish":
+            return f"end job {job_id} at its target"
+        case "hold" | "stay":
             return f"leave job {job_id} as it is"
         case "wish" | "signal" as kind:
             return f"an operator's {kind} for job {job_id}"
     return f"{_text(view.get('kind'))} job {job_id}"
+
+
+def _limit(usage: View) -> str | None:
+    """Whoever cannot be held below its limit is named, too."""
+    cores = _measured(usage.get("cpu_limit"), "{:.2f} cores")
+    return cores and f"{cores} ({usage.get('limited_by') or 'its machine has no way to hold it'})"
 
 
 def _message(view: View) -> Any:

@@ -11,18 +11,26 @@ import io
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from adaptive_scheduler.simulator.published import compare
+from adaptive_scheduler.simulator import published
+from adaptive_scheduler.simulator.failures import NONE as NO_FAILURES
+from adaptive_scheduler.simulator.failures import Failures
+from adaptive_scheduler.simulator.live import Stuck
 from adaptive_scheduler.simulator.report import COLUMNS, Row, summary
-from adaptive_scheduler.simulator.run import Run, runs
-from adaptive_scheduler.simulator.scenario import NoWorkload
+from adaptive_scheduler.simulator.run import Run, compare
+from adaptive_scheduler.simulator.scenario import NoWorkload, Workload
+from adaptive_scheduler.simulator.traces import replay
 from adaptive_scheduler.simulator.workloads import build, is_drawn
+from adaptive_scheduler.snapshot import Gpu, Node
 from coordinator.errors import Rejected
+from reshape.inventory import inventory
 from reshape.render import NONE, table
 from reshape.terminal import to_json
 
@@ -58,20 +66,43 @@ HEAD = {
     "RESCHEDULED": ("rescheduled", "{:.3g}"),
     "SLA MET": ("sla_met_share", "{:.1%}"),
     "CRASHES": ("crashes", "{:.3g}"),
-    "LOST": ("lost_share", "{:.1%}"),
+    "LOST": ("lost_work_s", "{:.0f} s"),
     "/LP": ("makespan_over_lp", "{:.3f}"),
     "/FLUID": ("makespan_over_fluid", "{:.3f}"),
     "JCT/BOUND": ("jct_over_bound", "{:.3f}"),
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Where the jobs come from: a workload by name, or the first `count` of a trace, on `nodes` where given."""
+
+    name: str
+    trace: bool = False
+    count: int | None = None
+    nodes: tuple[str, ...] = ()
+    failures: Failures = NO_FAILURES
+
+    def draws(self, seeds: int, data: Path | None) -> list[Callable[[], Workload]]:
+        """One for each seed; a single one where nothing is drawn."""
+        are_drawn = self.failures or (not self.trace and is_drawn(self.name))
+        return [partial(self._draw, seed, data) for seed in range(seeds if are_drawn else 1)]
+
+    def _draw(self, seed: int, data: Path | None) -> Workload:
+        if self.trace:
+            workload = replay(self.name, data, self.count, as_nodes(self.nodes))
+        else:
+            workload = build(self.name, seed, data)
+        return self.failures.drawn(workload, seed)
+
+
 def simulate(
-    *, workload: str, policies: Sequence[str], seeds: int, output: str, plot: Path | None, data: Path | None
+    jobs: Jobs, *, policies: Sequence[str], seeds: int, output: str, plot: Path | None, data: Path | None
 ) -> None:
     """Raises `Rejected` with a sentence for what cannot be simulated."""
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise Rejected("charts need matplotlib; install volcano-reshape[plot].")
-    first, rows = _all_runs(workload, seeds, policies, data)
+    if plot is not None:
+        _make_room(plot)
+    first, rows = _all_runs(jobs, seeds, policies, data)
     result = summary(first[0].workload, rows)
     if output == "json":
         click.echo(to_json(result))
@@ -84,16 +115,34 @@ def simulate(
             click.echo(f"{path} is written.", err=True)
 
 
+def _make_room(plot: Path) -> None:
+    """Before anything is simulated, which may take long."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Rejected("charts need matplotlib; install volcano-reshape[plot].")
+    try:
+        plot.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Rejected(f"{plot} cannot be made ({error.strerror}); name another folder with --plot.") from error
+
+
 def paper(*, name: str, seeds: int, output: str, data: Path | None) -> int:
     """0 if every figure that must be met is met. Raises `Rejected` as `simulate`."""
-    first, rows = _all_runs(name, seeds, (), data)
+    first, rows = _all_runs(Jobs(name), seeds, (), data)
     result = summary(first[0].workload, rows)
-    result["paper"] = compare(result)
+    result["paper"] = published.compare(result)
     missed = [row for row in result["paper"] if row["holds"] is False and row["claim"] != "trend"]
     click.echo(to_json(result) if output == "json" else _paper_table(result))
     for row in missed:
         click.echo(f"{row['policy']} misses {row['measure']}: {row['ours']:.4g}, claimed {row['claim']}.", err=True)
     return 1 if missed else 0
+
+
+def as_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
+    """As `reshape up --node` takes them, such as a=8xV100 or c=cpu:32; none for none."""
+    return tuple(
+        Node(n.name, n.gpus[0].gpu_type if n.gpus else "", tuple(Gpu(g.gpu_id) for g in n.gpus), cores=n.cores)
+        for n in (inventory(None, texts) if texts else ())
+    )
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -131,7 +180,6 @@ def draw(runs_of_seed: Sequence[Run], folder: Path) -> list[Path]:
 
     workload = runs_of_seed[0].workload
     name, zero = workload.name, min(job.arrival_s for job in workload.jobs)
-    folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for run in runs_of_seed:
         title = f"{name}, seed {workload.seed}: {run.policy}"
@@ -210,22 +258,22 @@ def _cores_in_use(run: Run, zero: float) -> plots.Points:
     return list(points.items())
 
 
-def _all_runs(name: str, seeds: int, policies: Sequence[str], data: Path | None) -> tuple[list[Run], list[Row]]:
+def _all_runs(jobs: Jobs, seeds: int, policies: Sequence[str], data: Path | None) -> tuple[list[Run], list[Row]]:
     """The runs of the first seed, to draw, and the rows of all."""
     try:
-        each = len(set(policies)) or len(build(name, 0, data).contenders)
-        length = each * (seeds if is_drawn(name) else 1)
+        draws = jobs.draws(seeds, data)
+        workload = draws[0]()
+        length = (len(set(policies)) or len(workload.contenders)) * len(draws)
+        all_runs = (run for draw in (lambda: workload, *draws[1:]) for run in compare(draw(), policies))
         first: list[Run] = []
         rows: list[Row] = []
-        with click.progressbar(
-            runs(name, seeds, policies, data), length=length, label=f"Simulating {name}", file=sys.stderr
-        ) as bar:
+        with click.progressbar(all_runs, length=length, label=f"Simulating {jobs.name}", file=sys.stderr) as bar:
             for run in bar:
                 rows.append(run.row)
-                if run.workload.seed == 0:
+                if run.workload is workload:
                     first.append(run)
         return first, rows
-    except NoWorkload as refused:
+    except (NoWorkload, Stuck) as refused:
         raise Rejected(str(refused)) from refused
 
 

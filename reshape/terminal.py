@@ -99,3 +99,26 @@ def to_json(value: Any) -> str:
 def width() -> int | None:
     """Columns of the terminal; None where the output goes to a file or another program: nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def as_inventory(_: click.Context, option: click.Parameter, given: Any) -> Any:
+    """Callback of `--gpus` and `--node`: wrong usage is told before anything starts."""
+    if given:
+        from coordinator.errors import Rejected
+        from reshape.inventory import inventory
+
+        try:
+            inventory(**({"gpus": given} if option.name == "gpus" else {"gpus": None, "nodes": given}))
+        except Rejected as refused:
+            raise click.UsageError(str(refused)) from None
+    return given
+
+
+NODES = click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    callback=as_inventory,
+    metavar="NAME=NxTYPE|NAME=cpu:CORES",
+    help="Emulate a node, such as a=8xV100 or c=cpu:2; once for each.",
+)

@@ -12,7 +12,6 @@ import ipaddress
 import json
 import logging
 import os
-import re
 import secrets
 import signal
 import socket
@@ -32,20 +31,19 @@ from coordinator.config import Config, from_environment
 from coordinator.desk import Desk
 from coordinator.elector import Elector, Holder
 from coordinator.errors import Rejected, ReshapeError
-from coordinator.seeding import FoundGpu, register_gpus, seed_profiles
+from coordinator.seeding import FoundNode, register_nodes, seed_profiles
 from coordinator.service import Coordinator
 from coordinator.stores.opening import open_store
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
+from reshape.inventory import in_words, inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
-EMULATED = re.compile(r"([1-9][0-9]{0,4})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
-EMULATED_MEMORY = 16 * 2**30
 POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sidecar": ({}, {}),
     "termination": (
@@ -66,11 +64,13 @@ class Address:
     token: str
 
 
-def run(*, state: Path, gpus: str | None, store: str | None, port: int, host: str, policy: str) -> int:
+def run(
+    *, state: Path, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
+) -> int:
     """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start."""
     logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
     state = state.expanduser().absolute()
-    found = inventory(gpus)
+    found = inventory(gpus, nodes)
     config, settings = _settings(policy)
     with _alone(state), _listen(host, port or _port_before(state)) as listener:
         address = Address(_url(host, listener), _secret(state / "api.token"))
@@ -85,34 +85,6 @@ def run(*, state: Path, gpus: str | None, store: str | None, port: int, host: st
     return 0
 
 
-def inventory(gpus: str | None) -> list[FoundGpu]:
-    """This machine's GPUs by NVML, or emulated ones such as `4xV100`. `Rejected` if there are none."""
-    if gpus is None:
-        return _by_nvml()
-    match = EMULATED.fullmatch(gpus)
-    if match is None:
-        raise Rejected(f"--gpus must be a number and a type, such as 4xV100, not {gpus!r}.")
-    count, kind = int(match[1]), match[2]
-    return [FoundGpu(f"EMULATED-{kind}-{i}", kind, EMULATED_MEMORY, True) for i in range(count)]
-
-
-def _by_nvml() -> list[FoundGpu]:
-    from sidecar.gpus import list_gpus
-
-    found = [FoundGpu(g.gpu_id, short_type(g.gpu_type), g.memory, False) for g in list_gpus()]
-    if not found:
-        raise Rejected("No NVIDIA GPU was found on this machine; to emulate some, give --gpus 4xV100.")
-    return found
-
-
-def short_type(name: str) -> str:
-    """The GPU type that speed profiles are kept under: `NVIDIA H100 80GB HBM3` is an H100."""
-    if match := re.search(r"\b(?:GTX|RTX)\s+(\d{3,4})\s*(Ti|SUPER)?", name):
-        return match[1] + (match[2] or "")
-    match = re.search(r"\b[A-Z]{1,2}\d{1,4}\b", name)
-    return match[0] if match else name
-
-
 def _settings(policy: str) -> tuple[Config, Settings]:
     if policy not in POLICIES:
         raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
@@ -125,16 +97,17 @@ def _settings(policy: str) -> tuple[Config, Settings]:
 
 
 def _build(
-    state: Path, store_url: str | None, address: Address, gpus: Sequence[FoundGpu], config: Config, settings: Settings
+    state: Path, store_url: str | None, address: Address, nodes: Sequence[FoundNode], config: Config, settings: Settings
 ) -> tuple[Coordinator, LocalPlatform]:
     store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
     seed_profiles(store)
-    register_gpus(store, socket.gethostname(), gpus)
+    register_nodes(store, nodes)
+    gpus = [gpu for node in nodes for gpu in node.gpus]
     clock, master_key = SystemClock(), _secret(state / "master.key").encode()
     locks = os.environ.get("RESHAPE_GPU_LOCKS")
     local = LocalSettings(
-        gpus="emulated" if gpus[0].emulated else "nvml",
-        gpu_memory=gpus[0].memory_total,
+        gpus="nvml" if gpus and not gpus[0].emulated else "emulated",
+        gpu_memory=gpus[0].memory_total if gpus else None,
         gpu_locks=Path(locks) if locks else None,
         heartbeat_s=config.heartbeat_s,
         lease_s=config.lease_s,
@@ -162,7 +135,7 @@ def _failpoint() -> Callable[[str], None]:
 
 
 async def _serve(
-    state: Path, coordinator: Coordinator, address: Address, listener: socket.socket, gpus: Sequence[FoundGpu]
+    state: Path, coordinator: Coordinator, address: Address, listener: socket.socket, nodes: Sequence[FoundNode]
 ) -> None:
     from coordinator.http.app import make_app, make_server
 
@@ -173,11 +146,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, done.set)
     up_file = state / "up.json"
     _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
-    kind = "emulated " if gpus[0].emulated else ""
-    click.echo(
-        f"Reshape is up at {address.url} with {len(gpus)} {kind}{gpus[0].gpu_type} GPU{'s' * (len(gpus) != 1)}. "
-        "Ctrl-C ends it; jobs go on."
-    )
+    click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
     sys.stdout.flush()
     await done.wait()
     server.stop()
@@ -255,4 +224,4 @@ def _write_private(path: Path, text: str) -> None:
     new.replace(path)
 
 
-__all__ = ["ReshapeError", "inventory", "run"]
+__all__ = ["ReshapeError", "run"]

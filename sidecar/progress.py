@@ -126,7 +126,8 @@ class Reader:
         best, name, value = min(usable)
         have = rank(self.progress.value_name)
         if have is None or best <= have:
-            self.progress = msgspec.structs.replace(self.progress, value=value, value_name=name)
+            seen = self.progress.evaluations + 1
+            self.progress = msgspec.structs.replace(self.progress, value=value, value_name=name, evaluations=seen)
 
     def _stepped(self, step: int, at: float) -> None:
         if self._spawn_at is None:

@@ -39,6 +39,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
     total_iterations: int | None = None  # where the output tells it
     value: float | None = None  # last evaluation value (loss, accuracy, ...)
     value_name: str = ""
+    evaluations: int = 0  # how many such values there were since this sidecar began to read
     seconds_per_iteration: float | None = None  # mean over the last window of this generation
     first_step_at: float | None = None  # first step of this generation
     last_step_at: float | None = None  # newest step of this generation

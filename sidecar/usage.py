@@ -22,6 +22,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class _Counters:
     cpu_s: float  # ever used
     memory: int  # bytes
+    group: bool  # whether a control group counted them: two ways of counting are not to be compared
 
 
 class UsageMeter:
@@ -29,7 +30,7 @@ class UsageMeter:
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc, self._cgroups = proc, cgroups
-        self._last: tuple[int, float, float] | None = None  # pid, when, CPU seconds
+        self._last: tuple[int, float, _Counters] | None = None  # pid, when, what
 
     def sample(self, pid: int | None, now: float) -> Usage:
         """`pid`: the trainer, None when none runs. Cores are the mean since the last sample of the same pid."""
@@ -37,10 +38,10 @@ class UsageMeter:
         if pid is None or counters is None:
             self._last = None
             return Usage()
-        last, self._last = self._last, (pid, now, counters.cpu_s)
-        if last is None or last[0] != pid or now <= last[1]:
+        last, self._last = self._last, (pid, now, counters)
+        if last is None or last[0] != pid or now <= last[1] or last[2].group != counters.group:
             return Usage(memory=counters.memory)
-        return Usage(cpu_cores=max(0.0, counters.cpu_s - last[2]) / (now - last[1]), memory=counters.memory)
+        return Usage(cpu_cores=max(0.0, counters.cpu_s - last[2].cpu_s) / (now - last[1]), memory=counters.memory)
 
     def _tree(self, pid: int) -> _Counters | None:
         """From /proc. Pages that several processes share count once in each."""
@@ -49,7 +50,7 @@ class UsageMeter:
         if not members:
             return None
         ticks = sum(stats[m][1] for m in members)
-        return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE)
+        return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE, False)
 
     def _own_group(self, pid: int) -> _Counters | None:
         """From the trainer's control group, if that is not also ours."""
@@ -69,14 +70,14 @@ class UsageMeter:
         memory = _number(group / "memory.current")
         if used is None or memory is None:
             return None
-        return _Counters(used / 1e6, max(0, memory - _pairs(group / "memory.stat").get("inactive_file", 0)))
+        return _Counters(used / 1e6, max(0, memory - _pairs(group / "memory.stat").get("inactive_file", 0)), True)
 
     def _version_1(self, groups: dict[str, str]) -> _Counters | None:
         cpu, memory = (self._cgroups / c / groups[c].lstrip("/") for c in ("cpuacct", "memory"))
         used, held = _number(cpu / "cpuacct.usage"), _number(memory / "memory.usage_in_bytes")
         if used is None or held is None:
             return None
-        return _Counters(used / 1e9, max(0, held - _pairs(memory / "memory.stat").get("total_inactive_file", 0)))
+        return _Counters(used / 1e9, max(0, held - _pairs(memory / "memory.stat").get("total_inactive_file", 0)), True)
 
 
 def family(proc: Path, pid: int) -> set[int]:

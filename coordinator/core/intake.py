@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from coordinator.core import asks
 from coordinator.core import states as s
-from coordinator.core.records import Doc
+from coordinator.core.records import Doc, show, whole
 
 SCHEMA = 1
 MAX_GPUS = 65_536
@@ -25,17 +26,30 @@ TEMPLATE = ("{{", "{%", "{#")
 # Fields that only the coordinator writes: what a user put there is not believed.
 OURS = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
-    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s",
+    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
+    "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
+    "moves", "warnings", "cpu_limit", "limit_ts", "limits",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
-TEXTS = ("job_type", "model", "dataset", "code", "image", "progress_pattern", "progress_file", "gpu_type", "framework")
+TEXTS = (
+    "job_type",
+    "model",
+    "dataset",
+    "code",
+    "image",
+    "progress_pattern",
+    "progress_file",
+    "gpu_type",
+    "framework",
+    "node",
+)
 
 
 def problems(doc: Mapping[str, Any]) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
-    found = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
-    return found[:20]
+    own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
+    return [*own, *asks.problems(doc)][:20]
 
 
 def taken(job_id: object) -> str:
@@ -49,12 +63,12 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float) -> Doc:
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
         "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
-        "reshapes": 0, "retries": 0, "message": "waits for GPUs", **dict.fromkeys(OURS),
+        "reshapes": 0, "retries": 0, "message": "waits for its turn", **dict.fromkeys(OURS), "pinned": doc.get("node"),
     }  # fmt: skip
 
 
 def allowed_counts(doc: Mapping[str, Any]) -> list[int]:
-    """`optional_num_gpus`, or the one count in `num_gpus`."""
+    """`optional_num_gpus`, or the one count in `num_gpus`; [0] for a job trained on CPU."""
     counts = doc.get("optional_num_gpus")
     return list(counts) if counts is not None else [int(doc["num_gpus"])]
 
@@ -76,43 +90,48 @@ def job_type(doc: Mapping[str, Any]) -> str:
 
 def _identity(doc: Mapping[str, Any]) -> Iterator[str]:
     job_id = doc.get("job_id")
-    if job_id is not None and not _whole(job_id, 0) and not (isinstance(job_id, str) and JOB_ID.fullmatch(job_id)):
+    if job_id is not None and not whole(job_id, 0) and not (isinstance(job_id, str) and JOB_ID.fullmatch(job_id)):
         yield (
             "job_id must be a whole number, or up to 128 letters, digits, dots, dashes and underscores "
-            f"that begin with a letter or digit, not {_show(job_id)}"
+            f"that begin with a letter or digit, not {show(job_id)}"
         )
     elif job_id is None and "_id" in doc and not JOB_ID.fullmatch(str(doc["_id"])):
-        yield f"job_id is missing, and the document's own _id cannot be a job's name: {_show(doc['_id'])}"
+        yield f"job_id is missing, and the document's own _id cannot be a job's name: {show(doc['_id'])}"
     state = doc.get("state")
     if state not in s.JOB_STATES:
-        yield f"state must be `submitted` for a new job, not {_show(state)}"
+        yield f"state must be `submitted` for a new job, not {show(state)}"
     elif state != s.SUBMITTED:
         yield f"state is `{state}`, but this job was never submitted here: insert it with state `submitted`"
     schema = doc.get("schema", SCHEMA)
-    if not _whole(schema, 1):
-        yield f"schema must be a whole number, not {_show(schema)}"
+    if not whole(schema, 1):
+        yield f"schema must be a whole number, not {show(schema)}"
     elif schema > SCHEMA:
         yield f"schema {schema} is newer than this coordinator's ({SCHEMA}): update the coordinator"
-    if "version" in doc and not _whole(doc["version"], 0):
+    if "version" in doc and not whole(doc["version"], 0):
         yield "version is kept by the coordinator: leave it out"
 
 
 def _counts(doc: Mapping[str, Any]) -> Iterator[str]:
     counts = doc.get("optional_num_gpus")
     if counts is None:
-        if not _whole(doc.get("num_gpus"), 1):
-            yield "optional_num_gpus is missing: list the GPU counts that the job can run on, such as [1, 2, 4]"
+        if not whole(doc.get("num_gpus"), 0):
+            yield (
+                "optional_num_gpus is missing: list the GPU counts that the job can run on, such as [1, 2, 4], "
+                "or [0] for a job trained on CPU"
+            )
         elif doc["num_gpus"] > MAX_GPUS:
             yield f"num_gpus: {doc['num_gpus']} is more than {MAX_GPUS}"
         return
     if not isinstance(counts, list) or not counts:
-        yield f"optional_num_gpus must be a list of GPU counts such as [1, 2, 4], not {_show(counts)}"
+        yield f"optional_num_gpus must be a list of GPU counts such as [1, 2, 4], not {show(counts)}"
         return
-    bad = [n for n in counts[:MAX_PARTS] if not _whole(n, 1) or n > MAX_GPUS]
+    bad = [n for n in counts[:MAX_PARTS] if not whole(n, 0) or n > MAX_GPUS]
     if bad:
-        yield f"optional_num_gpus: {_show(bad[0])} is not a whole number from 1 to {MAX_GPUS}"
+        yield f"optional_num_gpus: {show(bad[0])} is not a whole number from 1 to {MAX_GPUS}"
     elif len(counts) > MAX_PARTS or sorted(set(counts)) != counts:
-        yield f"optional_num_gpus must go up without repeating, such as [1, 2, 4], not {_show(counts)}"
+        yield f"optional_num_gpus must go up without repeating, such as [1, 2, 4], not {show(counts)}"
+    elif counts[0] == 0 and len(counts) > 1:
+        yield "optional_num_gpus: 0 stands alone: a job trains on CPU, [0], or on GPUs, such as [1, 2, 4]"
 
 
 def _command(doc: Mapping[str, Any]) -> Iterator[str]:
@@ -122,7 +141,7 @@ def _command(doc: Mapping[str, Any]) -> Iterator[str]:
         return
     parts = command if isinstance(command, list) else [command]
     if not parts or not all(isinstance(p, str) for p in parts) or not parts[0]:
-        yield f"command must be a text or a list of texts, not {_show(command)}"
+        yield f"command must be a text or a list of texts, not {show(command)}"
     elif len(parts) > MAX_PARTS:
         yield f"command has more than {MAX_PARTS} parts"
     else:
@@ -132,10 +151,10 @@ def _command(doc: Mapping[str, Any]) -> Iterator[str]:
 def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
     for field in TEXTS:
         value = doc.get(field)
-        if field == "job_type" and _whole(value, 0):
+        if field == "job_type" and whole(value, 0):
             continue
         if value is not None and not isinstance(value, str):
-            yield f"{field} must be a text, not {_show(value)}"
+            yield f"{field} must be a text, not {show(value)}"
         elif value is not None:
             yield from _text(field, value)
     if isinstance(pattern := doc.get("progress_pattern"), str) and len(pattern) <= MAX_TEXT:
@@ -152,17 +171,14 @@ def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
 def _lengths(doc: Mapping[str, Any]) -> Iterator[str]:
     for field in WHOLE:
         value = doc.get(field)
-        if value is not None and (not _whole(value, 1) or value > 10**15):
-            yield f"{field} must be a whole number of at least 1, not {_show(value)}"
+        if value is not None and (not whole(value, 1) or value > 10**15):
+            yield f"{field} must be a whole number of at least 1, not {show(value)}"
 
 
 def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
     codes = doc.get("reshape_exit_codes")
-    if codes is not None and not (isinstance(codes, list) and all(_whole(c, -64) and c < 256 for c in codes)):
-        yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {_show(codes)}"
-    target = doc.get("target_top5")
-    if target is not None and (isinstance(target, bool) or not isinstance(target, int | float) or not 0 < target < 1):
-        yield f"target_top5 must be a number between 0 and 1, not {_show(target)}"
+    if codes is not None and not (isinstance(codes, list) and all(whole(c, -64) and c < 256 for c in codes)):
+        yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {show(codes)}"
     if any(str(k).startswith("$") or "." in str(k) for k in doc):
         yield "field names must not begin with $ or hold a dot"
 
@@ -176,7 +192,7 @@ def _text(field: str, value: str) -> Iterator[str]:
     if any(mark in value for mark in TEMPLATE):
         yield f"{field} holds a template mark ({', '.join(TEMPLATE)}), which is not allowed"
     if field in ("code", "dataset", "progress_file") and ".." in value.split("/"):
-        yield f"{field} must not go up with `..`: {_show(value)}"
+        yield f"{field} must not go up with `..`: {show(value)}"
 
 
 def _pattern(pattern: str) -> Iterator[str]:
@@ -187,13 +203,3 @@ def _pattern(pattern: str) -> Iterator[str]:
         return
     if not names & {"iteration", "epoch"}:
         yield "progress_pattern needs a named group `iteration` or `epoch`, such as (?P<iteration>\\d+)"
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _show(value: object) -> str:
-    text = repr(value)[:61]
-    text = "".join(c if c.isprintable() else "?" for c in text)
-    return text if len(text) <= 60 else text[:57] + "..."

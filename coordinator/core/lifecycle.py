@@ -3,7 +3,7 @@
 Level-triggered: it never asks which event came, only how things stand. So a lost, repeated or late
 message costs time, never correctness, and a coordinator that was killed anywhere goes on by reading.
 
-The journal of `reliability.md` section 3 in one table, for a start, a reshape and a restart alike:
+The journal of `reliability.md` section 3 in one table, for every kind of operation alike:
 
     1 claim      the GPUs of `to` that are not mine (a victim's too: reserved, still held by it)
     2 ready      a newcomer is launched and initialized; a victim waits for its newcomer
@@ -13,12 +13,15 @@ The journal of `reliability.md` section 3 in one table, for a start, a reshape a
     6 start      first marked as held by me, then told to the sidecar
     7 running    on the first step
 
+A move has its launch removed in 3, and another one asked for between 5 and 6. Two kinds end at 3: with a
+requeue the job is back in the queue, with a finish it is completed.
+
 Before 3 any failure undoes; after it everything rolls forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from coordinator.core import states as s
@@ -30,11 +33,13 @@ from coordinator.core.outcomes import (
     failed,
     finished,
     progress,
+    reached,
     restart,
     undo,
     unsaved,
+    yielded,
 )
-from coordinator.core.records import JobRecord, name
+from coordinator.core.records import JobRecord
 from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
 from coordinator.core.world import POLL_S, REMOVING_S, World
@@ -59,6 +64,8 @@ def _operate(w: World) -> Step:
     if w.shim.generation > w.op.generation:
         reshape = {**w.op.doc, "generation": w.shim.generation + 1}
         return WriteJob("renumber", {"reshape": reshape}, {"type": "renumbered"})
+    if w.op.kind in ("requeue", "finish"):
+        return _stop(w) or _gives_way(w)
     if w.job.generation < w.op.generation:
         return _claim(w) or _ready(w) or _stop(w) or _grant(w)
     return _free(w) or _launched(w) or _occupy(w) or _start(w) or _running(w)
@@ -209,6 +216,15 @@ def _stop(w: World) -> Step | None:
     return Remove() if w.op.how == "relaunch" else None
 
 
+def _gives_way(w: World) -> Step:
+    """Stopped for good, or for now: what it had is let go of as for any job that ended or was undone."""
+    if w.op.kind == "requeue":
+        return yielded(w)
+    if w.lost and w.shim.trainer != "exited":
+        return restart(w, "its processes are gone before it had saved; trains on to its target from its checkpoint")
+    return reached(w) if w.shim.stop_asked else ended_by_itself(w)
+
+
 # 4 grant
 
 
@@ -224,6 +240,8 @@ def _grant(w: World) -> Step:
         }  # fmt: skip
     if w.lost and w.op.kind != "start":
         changes["launch"] = w.job.launch + 1
+    if w.op.kind == "move":
+        changes |= {"node": w.op.node, **w.op.spends}
     loss = unsaved(w)
     if loss:
         op["loss"] = loss
@@ -278,7 +296,7 @@ def _start(w: World) -> Step | None:
     if w.trains and w.shim.generation < w.job.generation:  # by an earlier start whose answer was lost
         return Stop(w.job.generation) if w.shim.trainer == "running" else Wait(POLL_S, "saving")
     if not _started(w):
-        return Start(w.job.generation, w.job.gpu_ids, _checkpoint(w))
+        return Start(w.job.generation, w.job.gpu_ids, w.checkpoint)
     if w.shim.trainer == "exited":
         return ended_by_itself(w)
     return None
@@ -287,14 +305,6 @@ def _start(w: World) -> Step | None:
 def _started(w: World) -> bool:
     """Whether the shim is known to have obeyed the start of this generation; if not, one may still be on its way."""
     return w.shim.command_id == command_id(w.job.id, w.job.generation, "start")
-
-
-def _checkpoint(w: World) -> str | None:
-    """What the sidecar found is newer than what was written: a trainer may have saved while nobody heard it."""
-    if w.seen is not None and w.seen.checkpoint is not None:
-        return w.seen.checkpoint.name
-    written = w.job.doc.get("checkpoint")
-    return name(written.get("name")) if isinstance(written, Mapping) else None
 
 
 # 7 running
@@ -310,6 +320,10 @@ def _running(w: World) -> Step:
     changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
     if not w.job.doc.get("start_ts"):
         changes["start_ts"] = w.wall
+    if not w.job.doc.get("run_ts"):
+        changes["run_ts"] = w.wall
+    if w.op.kind == "move":
+        changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
     if w.op.kind == "reshape":
         changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
         changes["reshape_cost_s"] = gap_s(w.op, w.seen)

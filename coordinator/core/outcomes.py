@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.core import states as s
+from coordinator.core.records import UNLIMITED
 from coordinator.core.steps import Step, WriteJob
 from coordinator.core.world import World
 from sidecar.protocol import ShimStatus
@@ -73,22 +74,24 @@ def restart(w: World, why: str, retries: int | None = None) -> Step:
     """Begin a restart on the same GPUs, under the next generation."""
     generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
     have = [g for g in w.job.gpu_ids if g in w.gpus and w.gpus[g].job == w.job.id and not w.gpus[g].faulty]
-    if not have or len(have) not in w.job.optional:
+    if len(have) not in w.job.optional:
         return requeue(w, why)
     count = w.job.retries if retries is None else retries
     pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
     reshape = {"kind": "restart", "from": list(w.job.gpu_ids), "to": have, "generation": generation, "at": w.wall}
     changes = {
         "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
-        **progress(w),
+        **UNLIMITED, **progress(w),
     }  # fmt: skip
     return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
 
 
 def undo(w: World, why: str, retries: int | None = None) -> Step:
     """Back to how it was before the operation began; only while the shim has not obeyed a stop."""
-    if w.op.kind == "reshape" and w.job.generation < w.op.generation:
-        message = f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
+    if w.op.kind in ("reshape", "move") and w.job.generation < w.op.generation:
+        message = (
+            f"stays on {w.job.node}: {why}" if w.op.kind == "move" else f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
+        )
         changes: dict[str, Any] = {"state": s.RUNNING, "reshape": None, "message": message}
         return WriteJob("undo", changes, {"type": "undone", "sentence": why})
     if w.op.kind == "restart" and w.job.generation < w.op.generation:
@@ -97,14 +100,31 @@ def undo(w: World, why: str, retries: int | None = None) -> Step:
 
 
 def requeue(w: World, why: str, retries: int | None = None) -> Step:
-    """Back into the queue; the checkpoint stays, GPUs and launch are given up."""
+    """Back into the queue by a fault."""
     count = w.job.retries if retries is None else retries
-    changes = {
-        "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        "retries": count, "retry_ts": w.wall + (0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)),
-        **progress(w),
-    }  # fmt: skip
+    pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
+    changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
     return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+
+
+def _queued(w: World, why: str) -> dict[str, Any]:
+    """The checkpoint stays, GPUs and launch are given up."""
+    return {
+        "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **UNLIMITED, **progress(w),
+    }  # fmt: skip
+
+
+def yielded(w: World) -> Step:
+    """Back into the queue because another job is more urgent (seed 003, D7). Its trainer has ended."""
+    why = unsaved(w) or str(w.job.doc.get("message") or "")
+    changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
+    return WriteJob("yielded", changes, {"type": "yielded", "sentence": why})
+
+
+def reached(w: World) -> Step:
+    """Its measured value is there: completed, however its trainer took being stopped."""
+    return end(w, s.COMPLETED, unsaved(w) or str(w.job.doc.get("message") or ""))
 
 
 def completed(w: World) -> Step:
@@ -121,7 +141,7 @@ def failed(w: World, why: str) -> Step:
 def end(w: World, state: str, message: str) -> Step:
     changes = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        **progress(w),
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **UNLIMITED, **progress(w),
     }  # fmt: skip
     return WriteJob(state, changes, {"type": state, "sentence": message})
 

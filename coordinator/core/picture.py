@@ -1,16 +1,36 @@
-"""From the books to the frozen snapshot that decisions are made on. Pure."""
+"""From the books to the frozen snapshot that decisions are made on. Pure.
+
+Documents hold seconds since 1970; the snapshot is on the clock of `now`, which no machine's time setting moves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
+from adaptive_scheduler.convergence import clamped_left
+from adaptive_scheduler.observations import Observations
 from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node
+from adaptive_scheduler.progress import UNMEASURED, UNSEEN, Efficiency, Growth
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node, Worker
+from coordinator.core import asks
 from coordinator.core import states as s
-from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.core.records import Doc, GpuRecord, JobRecord, number
 from sidecar.protocol import Heartbeat
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a job trained lately, and on how much; a job that is being moved keeps what was last known."""
+
+    rate: float | None = None  # iterations per second; None: not measured
+    cores: float | None = None  # mean in use meanwhile; None: nobody reported any
+    most: float = 0.0  # cores ever seen in use
+
+
+UNTIMED = Speed()
 
 
 @dataclass(frozen=True)
@@ -19,33 +39,78 @@ class Seen:
 
     beat: Heartbeat | None
     cooling_until: float = 0.0  # on the clock of `now`
+    growth: Growth = UNSEEN
+    efficiency: Efficiency = UNMEASURED
+    needs: float | None = None  # iterations in all until its target, as predicted from its curve
+    speed: Speed = UNTIMED
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the coordinator knows beside jobs and GPUs."""
+
+    profiles: Profiles = field(default_factory=Profiles)
+    observations: Observations = field(default_factory=Observations)
+    nodes: Mapping[str, Doc] = field(default_factory=dict)  # cores and memory by node; not every node has a document
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment on both clocks."""
+
+    now: float
+    wall: float
+
+    def of(self, ts: float) -> float:
+        """A time since 1970 on the clock of `now`."""
+        return self.now - (self.wall - ts)
+
+    def maybe(self, ts: object) -> float | None:
+        return None if (known := number(ts)) is None else self.of(known)
 
 
 def picture(
-    jobs: Mapping[str, JobRecord],
-    gpus: Mapping[str, GpuRecord],
-    seen: Mapping[str, Seen],
-    profiles: Profiles,
-    wall: float,
+    jobs: Mapping[str, JobRecord], gpus: Mapping[str, GpuRecord], seen: Mapping[str, Seen], known: Known, at: Moment
 ) -> ClusterSnapshot:
     """The cluster as it will be once the operations under way are done."""
     promised = {g: j.id for j in jobs.values() if j.operation for g in j.operation.to}
-    nodes: dict[str, list[GpuRecord]] = {}
+    members: dict[str, list[GpuRecord]] = {name: [] for name in known.nodes}
     for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
-        nodes.setdefault(gpu.node, []).append(gpu)
+        members.setdefault(gpu.node, []).append(gpu)
+    here = {name: [seen[j.id].beat for j in jobs.values() if j.node == name and j.id in seen] for name in members}
+    nodes = [_node(name, members[name], known.nodes.get(name, {}), here[name], promised) for name in sorted(members)]
     waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
     return ClusterSnapshot(
-        nodes=tuple(_node(name, members, promised) for name, members in sorted(nodes.items())),
+        nodes=tuple(nodes),
         jobs=tuple(
-            _job(j, seen.get(j.id, Seen(None)), gpus, wall) for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
+            _job(j, seen.get(j.id, Seen(None)), gpus, at) for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
         ),
-        profiles=profiles,
+        profiles=known.profiles,
+        observations=known.observations,
     )
 
 
-def _node(name: str, gpus: list[GpuRecord], promised: Mapping[str, str]) -> Node:
-    kind = min(gpus, key=lambda g: g.faulty).gpu_type  # those that are gone do not tell
-    return Node(name=name, gpu_type=kind, gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus))
+def _node(
+    name: str, gpus: list[GpuRecord], doc: Doc, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
+) -> Node:
+    """`beats`: of the jobs on it; what they use of its cores and memory is its use (S18)."""
+    kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # those that are gone do not tell
+    cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
+    usages = [beat.usage for beat in beats if beat is not None]
+    return Node(
+        name=name,
+        gpu_type=kind,
+        gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus),
+        cores=cores,
+        memory=memory,
+        cpu_use=_share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores),
+        memory_use=_share(math.fsum(u.memory or 0 for u in usages), memory),
+        heard=doc.get("heard") is not False,
+    )
+
+
+def _share(used: float, whole: float) -> float:
+    return min(1.0, used / whole) if whole else 0.0
 
 
 def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
@@ -55,28 +120,83 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
     return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
 
 
-def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], wall: float) -> Job:
-    op = job.operation
-    held = job.gpu_ids if op is None else op.to
+def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment) -> Job:
+    held = job.gpu_ids if job.operation is None else job.operation.to
     done, total = iterations(job, seen.beat)
-    start = job.doc.get("start_ts")
+    value, target, ran_s = measured(job, seen.beat), asks.target(job.doc), job.ran_s(at.wall)
+    limit, limit_s = job.limit_left(at.wall)
     return Job(
         id=job.id,
         type=job.job_type,
         state=cast(JobState, job.state),
         optional=job.optional,
-        submit_s=job.submit_ts,
+        submit_s=at.of(job.submit_ts),
         num_gpus=len(held),
-        node=job.node if held else None,
-        iterations_left=None if total is None else max(0, total - done),
+        node=_place(job),
+        iterations_left=left(job, done, total, seen.needs),
+        length_unsure=target is not None and seen.needs is None,
         iterations_done=done,
-        running_s=max(0.0, wall - start) if isinstance(start, int | float) else 0.0,
-        leased=_leased(job, seen, gpus, wall),
+        running_s=ran_s,
+        leased=_leased(job, seen, gpus, at.wall),
         cooling_until=seen.cooling_until,
         wanted=job.wanted,
         reshape_cost_s=job.doc.get("reshape_cost_s"),
         gpu_type=job.doc.get("gpu_type"),
+        pinned=job.doc.get("pinned"),
+        max_workers=int(number(job.doc.get("max_workers"), 1) or 1),
+        workers=_workers(held, gpus),
+        target_reached=target is not None and target.reached(*value),
+        target=target.value if target else None,
+        value=value[0],
+        epoch_iterations=job.epoch_iterations,
+        demand=_demand(job, seen.speed),
+        rate=seen.speed.rate,
+        share=seen.speed.cores,
+        cpu_limit=limit,
+        limit_until_s=None if limit is None else at.now + limit_s,
+        growth=seen.growth,
+        efficiency=seen.efficiency,
+        migrated_s=at.maybe(job.doc.get("migrated_ts")),
+        rebalanced=bool(job.doc.get("rebalanced")),
+        move_refused_s=at.maybe(job.doc.get("move_refused_ts")),
+        sla_s=asks.seconds(job.doc.get("sla")),
+        tasks=asks.tasks(job.doc),
+        estimate_s=asks.seconds(job.doc.get("estimate")),
+        expected_s=number(job.doc.get("expected_s")),
+        task_s=ran_s,
+        preempts=job.preempts,
+        yields_to=(job.operation or job).yields_to,
     )
+
+
+def left(job: JobRecord, done: int, total: int | None, needs: float | None) -> float | None:
+    """Iterations left: until the target, where that is predicted, but never beyond the job's own length (1.5)."""
+    return clamped_left(needs, done, job.epoch_iterations or 1, total)
+
+
+def _demand(job: JobRecord, speed: Speed) -> float:
+    """The cores that its user asked for, or more if it was seen to use more; any number where nothing was said."""
+    asked = [task.cores * task.replicas for task in asks.tasks(job.doc)]
+    return max(asked[0], speed.most) if asked and asked[0] > 0 else math.inf
+
+
+def _place(job: JobRecord) -> str | None:
+    """Where it is, or will be once the operation under way is done."""
+    op = job.operation
+    if op is not None and op.kind == "move":
+        return op.node
+    gone = op is not None and op.kind in ("requeue", "finish")
+    held = job.gpu_ids if op is None else op.to
+    return job.node if (held or job.uses_cpu) and not gone else None
+
+
+def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker, ...]:
+    """GPUs per host, where they are on several."""
+    counts: dict[str, int] = {}
+    for gpu_id in held:
+        if gpu_id in gpus:
+            counts[gpus[gpu_id].node] = counts.get(gpus[gpu_id].node, 0) + 1
+    return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()
 
 
 def iterations(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]:
@@ -85,6 +205,13 @@ def iterations(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]
     if beat is not None:
         done, told = max(done, beat.progress.iterations), beat.progress.total_iterations
     return done, job.iterations or told
+
+
+def measured(job: JobRecord, beat: Heartbeat | None) -> tuple[float | None, str]:
+    """The evaluation value measured last, and what the training calls it."""
+    if beat is not None and beat.progress.value is not None:
+        return beat.progress.value, beat.progress.value_name
+    return number(job.doc.get("value"), -math.inf), str(job.doc.get("value_name") or "")
 
 
 def _leased(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], wall: float) -> bool:

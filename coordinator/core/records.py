@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 Doc = dict[str, Any]
 
 
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
+
+UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None}
+"""Written into whatever stops or moves: a CPU limit holds for one training on one node."""
 
 
 def _names(ids: object) -> tuple[str, ...]:
@@ -33,12 +36,25 @@ def number(value: object, least: float = 0.0) -> float | None:
     return float(value) if math.isfinite(value) and value >= least else None
 
 
+def whole(value: object, least: int) -> TypeGuard[int]:
+    """Whether it is a whole number of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def show(value: object) -> str:
+    """A value from anybody as part of a sentence: short, without control characters."""
+    text = repr(value)[:61]
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 @dataclass(frozen=True)
 class Operation:
     """The one operation under way on a job: its `reshape` field (`reliability.md` 3).
 
-    `kind` is start, reshape or restart; `peer` the newcomer that waits for this victim, or the
-    victim that this newcomer waits for; `how` is `in place` or `relaunch`.
+    `kind` is start, reshape, move, restart, requeue or finish; `peer` the newcomer that waits for this
+    victim, or the victim that this newcomer waits for; `how` is `in place` or `relaunch`; `node` where a
+    move leads to.
     """
 
     doc: Doc
@@ -64,12 +80,26 @@ class Operation:
         return name(self.doc.get("for") if self.kind == "reshape" else self.doc.get("victim"))
 
     @property
+    def node(self) -> str | None:
+        return name(self.doc.get("node"))
+
+    @property
     def how(self) -> str:
         return str(self.doc.get("how", "in place"))
 
     @property
     def decision(self) -> str | None:
         return name(self.doc.get("decision"))
+
+    @cached_property
+    def yields_to(self) -> tuple[str, ...]:
+        return _names(self.doc.get("yields_to"))
+
+    @property
+    def spends(self) -> Doc:
+        """What a move writes into the job once it cannot be undone: its one chance is spent (seed 000)."""
+        spends = self.doc.get("spends")
+        return dict(spends) if isinstance(spends, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -127,8 +157,14 @@ class JobRecord:
 
     @cached_property
     def optional(self) -> tuple[int, ...]:
+        """The GPU counts it can run on; (0,) for one trained on CPU."""
         counts = self.doc.get("optional_num_gpus")
-        return tuple(sorted({int(n) for n in counts if number(n, 1)})) if isinstance(counts, list) else ()
+        return tuple(sorted({int(n) for n in counts if number(n) is not None})) if isinstance(counts, list) else ()
+
+    @property
+    def uses_cpu(self) -> bool:
+        """Whether it trains without any GPU."""
+        return self.optional == (0,)
 
     @cached_property
     def operation(self) -> Operation | None:
@@ -148,6 +184,15 @@ class JobRecord:
     def retries(self) -> int:
         return int(number(self.doc.get("retries")) or 0)
 
+    @cached_property
+    def yields_to(self) -> tuple[str, ...]:
+        """Jobs that must have started before it may again."""
+        return _names(self.doc.get("yields_to"))
+
+    @property
+    def preempts(self) -> int:
+        return int(number(self.doc.get("preempts")) or 0)
+
     @property
     def retry_ts(self) -> float:
         return number(self.doc.get("retry_ts")) or 0.0
@@ -156,6 +201,11 @@ class JobRecord:
     def submit_ts(self) -> float:
         return number(self.doc.get("submit_ts")) or 0.0
 
+    def ran_s(self, wall: float) -> float:
+        """Seconds that it has trained, without the time it was back in the queue."""
+        since = number(self.doc.get("run_ts", self.doc.get("start_ts")))
+        return (number(self.doc.get("ran_s")) or 0.0) + (0.0 if since is None else max(0.0, wall - since))
+
     @property
     def iterations_done(self) -> int:
         return int(number(self.doc.get("iters_done")) or 0)
@@ -163,13 +213,21 @@ class JobRecord:
     @property
     def iterations(self) -> int | None:
         """The job's whole length: given, or epochs x ceil(dataset / batch) (1.5)."""
-        given = number(self.doc.get("iterations"), 1)
+        given, epochs = (number(self.doc.get(f), 1) for f in ("iterations", "epochs"))
         if given is not None:
             return int(given)
-        epochs, size, batch = (number(self.doc.get(f), 1) for f in ("epochs", "dataset_size", "batch_size"))
-        if epochs is None or size is None or batch is None:
-            return None
-        return int(epochs) * math.ceil(size / batch)
+        return None if epochs is None or self.epoch_iterations is None else int(epochs) * self.epoch_iterations
+
+    @property
+    def epoch_iterations(self) -> int | None:
+        """Iterations of one epoch, where size of data set and batch are given."""
+        size, batch = (number(self.doc.get(f), 1) for f in ("dataset_size", "batch_size"))
+        return None if size is None or batch is None else math.ceil(size / batch)
+
+    @property
+    def limits(self) -> int:
+        """How often its CPU limit was changed."""
+        return int(number(self.doc.get("limits")) or 0)
 
     def limit_left(self, wall: float) -> tuple[float | None, float]:
         """CPU cores that it may use at most, and for how many seconds more; None: all it can get."""

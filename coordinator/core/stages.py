@@ -83,6 +83,8 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
 
 
 def direction(op: Operation) -> str:
+    if op.kind == "move":
+        return "move"
     return "up" if len(op.to) > len(op.origin) else "down"
 
 

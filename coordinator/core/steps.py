@@ -76,4 +76,5 @@ Step = WriteJob | WriteGpu | Launch | Remove | Stop | Start | Wait
 NAMES = (
     "book victim", "claim", "launch", "initialized", "stop", "grant", "free", "occupy", "start", "running",
     "take back", "undo", "put down", "restart", "completed", "failed", "cancelled", "remove", "close", "renumber",
+    "yielded",
 )  # fmt: skip

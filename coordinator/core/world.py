@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator.config import Config
-from coordinator.core.records import GpuRecord, JobRecord, Operation
+from coordinator.core.records import GpuRecord, JobRecord, Operation, name
 from sidecar.protocol import Heartbeat, ShimStatus
 
 POLL_S = 1.0  # how soon to look again while something should be reported by itself
@@ -38,6 +38,14 @@ class World:
     @property
     def shim(self) -> ShimStatus:
         return self.seen.shim if self.seen else ShimStatus()
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What the sidecar found is newer than what was written: a trainer may have saved while nobody heard it."""
+        if self.seen is not None and self.seen.checkpoint is not None:
+            return self.seen.checkpoint.name
+        written = self.job.doc.get("checkpoint")
+        return name(written.get("name")) if isinstance(written, Mapping) else None
 
     @property
     def trains(self) -> bool:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples"
 TRAINERS = ROOT / "tests" / "fakes" / "trainers"
 SHIM = ROOT / "sidecar" / "shim.py"
 ENDED = ("completed", "failed", "cancelled")
-WITHIN_S = 40.0  # a deadline, not a duration: nothing here takes so long on a machine that works
+WITHIN_S = 90.0  # a deadline, not a duration: nothing here takes so long on a machine that works
 SHORT = {
     "RESHAPE_STORE": "",  # not the one of the shell that runs the tests
     "RESHAPE_HEARTBEAT_S": "0.5",
@@ -75,9 +75,11 @@ def of_folder(folder: Path) -> dict[int, str]:
 class Up:
     """One state folder, and the `reshape up` that may run on it."""
 
-    def __init__(self, state: Path, gpus: str, store: str | None = None, **times: str) -> None:
+    def __init__(self, state: Path, gpus: str | Sequence[str], store: str | None = None, **times: str) -> None:
+        """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2."""
         self.state, self.locks = state, state.with_name(state.name + "-locks")
-        self._arguments = ["--gpus", gpus, *(["--store", store] if store else [])]
+        has = ["--gpus", gpus] if isinstance(gpus, str) else [word for node in gpus for word in ("--node", node)]
+        self._arguments = [*has, *(["--store", store] if store else [])]
         self._times = SHORT | times
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -187,7 +189,7 @@ class Up:
 
 
 @contextlib.contextmanager
-def running(state: Path, gpus: str, store: str | None = None, **times: str) -> Iterator[Up]:
+def running(state: Path, gpus: str | Sequence[str], store: str | None = None, **times: str) -> Iterator[Up]:
     """A started `Up`, and nothing of it afterwards."""
     up = Up(state, gpus, store, **times)
     try:

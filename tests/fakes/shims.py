@@ -16,7 +16,7 @@ import msgspec
 
 from coordinator.errors import Conflict, Transient
 from coordinator.ports import Clock, Doc
-from sidecar.protocol import Checkpoint, CheckpointCall, Heartbeat, Progress, ShimStatus, StartCall, StopCall
+from sidecar.protocol import Checkpoint, CheckpointCall, Heartbeat, Progress, ShimStatus, StartCall, StopCall, Usage
 
 FRESH = ShimStatus()
 REMOVAL_S = 1.0
@@ -41,6 +41,9 @@ class Behaviour:
     silent_training: bool = False  # no progress is ever seen
     launch_failures: int = 0  # how many of the next launches fail
     never_comes_up: bool = False
+    value: float | None = None  # as measured at every step
+    cores: float | None = None  # that it uses, as its sidecar reports
+    value_name: str = "val_accuracy"
     partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
     answers_lost: int = 0  # how many of the next calls are carried out and not answered
 
@@ -94,12 +97,16 @@ class Launch:
             total_iterations=total,
             first_step_at=None if quiet else self.first_at,
             last_step_at=self.last_at,
+            value=behaviour.value,
+            value_name=behaviour.value_name if behaviour.value is not None else "",
+            evaluations=self.steps if behaviour.value is not None else 0,
             previous_last_step_at=self.previous_last_at,
             seconds_per_iteration=None if speed is None or span <= 0 else span / (self.steps - self.base - 1),
         )
         return Heartbeat(
             job_id=self.job, launch=self.number, seq=self.seq, url=self.url, sidecar_pid=self.pid + 1,
             shim=self.status, progress=progress, checkpoint=self.checkpoint, checkpoint_at=self.checkpoint_at,
+            usage=Usage(cpu_cores=behaviour.cores if self.trains else None),
         )  # fmt: skip
 
 
@@ -328,7 +335,7 @@ class Machines:
         behaviour = self.of(shim.job)
         if until < first:
             return
-        pace = 1.0 / (behaviour.speed * len(shim.status.gpu_ids))
+        pace = 1.0 / (behaviour.speed * max(1, len(shim.status.gpu_ids)))
         done = min(behaviour.iterations, shim.base + 1 + int((until - first) / pace))
         if shim.first_at is None:
             shim.first_at = first

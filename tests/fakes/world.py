@@ -8,19 +8,22 @@ outside observer finds wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
 from coordinator.core import states as s
+from coordinator.core.picture import Moment, picture
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.desk import Desk
 from coordinator.elector import Elector, Holder
 from coordinator.errors import Conflict, ReshapeError, Transient
-from coordinator.seeding import FoundGpu, register_gpus
+from coordinator.loop import Basis
+from coordinator.seeding import FoundGpu, FoundNode, register_nodes
 from coordinator.service import Coordinator
 from sidecar.protocol import HeartbeatReply, launch_key, sign
 from tests.fakes.shims import Behaviour, Launch, Machines
@@ -56,7 +59,12 @@ class World:
     """`run` until something holds; each tick is `step_s` seconds."""
 
     def __init__(
-        self, gpus: int = 4, config: Config = SHORT, settings: Settings | None = None, store: MemoryStore | None = None
+        self,
+        gpus: int = 4,
+        config: Config = SHORT,
+        settings: Settings | None = None,
+        store: MemoryStore | None = None,
+        nodes: Sequence[FoundNode] = (),
     ) -> None:
         self.clock, self.store = FakeClock(), store or MemoryStore()
         self.users = self.store.healthy()  # what users and observers see, whatever the coordinator's connection does
@@ -68,11 +76,12 @@ class World:
         self.busy: set[str] = set()  # jobs that are being reconciled
         self.late: list[tuple[Launch, bytes, str]] = []  # heartbeats on their way for too long
         self.last: list[tuple[Launch, bytes, str]] = []  # those delivered most recently
-        self._fill(gpus)
+        self._fill(gpus, nodes)
         self.boot()
 
-    def _fill(self, gpus: int) -> None:
-        register_gpus(self.store, NODE, [FoundGpu(f"gpu-{i}", GPU_TYPE, None, True) for i in range(gpus)])
+    def _fill(self, gpus: int, more: Sequence[FoundNode]) -> None:
+        own = tuple(FoundGpu(f"gpu-{i}", GPU_TYPE, None, True) for i in range(gpus))
+        register_nodes(self.store, [FoundNode(NODE, own), *more])
         for n, seconds in SPEEDS.items():
             row = {"job_type": JOB_TYPE, "gpu_type": GPU_TYPE, "num_gpus": n, "seconds_per_iteration": seconds}
             self.store.put("speed_profiles", {"_id": f"{JOB_TYPE}|{n}", "origin": "shipped", **row})
@@ -138,6 +147,12 @@ class World:
                 self.c.loop.tick()
         except Transient:
             pass
+
+    def order(self, decision: Decision) -> None:
+        """As if this had just been decided."""
+        jobs, at = self.c.books.jobs(), Moment(self.clock.now(), self.clock.wall())
+        snapshot = picture(jobs, self.c.books.gpus(), {}, self.c.loop.known, at)
+        self.c.loop._apply(decision, Basis(jobs, snapshot, 0.0))
 
     def settle(self) -> None:
         for _ in range(ROUNDS):

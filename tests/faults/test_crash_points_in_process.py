@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from adaptive_scheduler.decision import Decision, Explanation, Finish, Move, Requeue
+from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
 from coordinator.core import states as s
 from coordinator.core.steps import NAMES
+from coordinator.seeding import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 
@@ -38,6 +41,9 @@ class Journey:
     acts: tuple[Act, ...] = ()
     config: Config = SHORT
     generations: dict[str, int] | None = None  # at the end of an undisturbed run
+    counts: tuple[int, ...] = (1, 2, 4)  # that job one can run on
+    nodes: tuple[FoundNode, ...] = ()  # beside the one with four GPUs
+    settings: Settings | None = None
 
 
 def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
@@ -59,6 +65,15 @@ def submits(job: str, counts: list[int], behaviour: Behaviour) -> Callable[[Worl
     return lambda world: world.submit(job, counts, replace(behaviour, exits=list(behaviour.exits)))
 
 
+def ordered(decision: Decision) -> Callable[[World], object]:
+    return lambda world: world.order(decision)
+
+
+WHY = Explanation("test", "so it was decided.")
+TO_B = Move("one", "b", 2, WHY)
+B = FoundNode("b", tuple(FoundGpu(f"b-{i}", "V100", None, True) for i in range(2)))
+CPUS = (FoundNode("c", cores=2.0), FoundNode("d", cores=2.0))
+NOTHING_ELSE = Settings(systems=(), cooldown_factor=1.0)  # nobody decides but the test
 TWO = submits("two", [2], Behaviour(iterations=20))
 NEWCOMER = Act(trains("one", 4), TWO)
 BOTH_END = {"one": s.COMPLETED, "two": s.COMPLETED}
@@ -122,12 +137,60 @@ JOURNEYS = {
         (NEWCOMER, Act(is_in("one", s.ADJUSTING), lambda world: world.machines.zombie_stop("one", 5))),
         generations={"one": 6, "two": 1},
     ),
+    "a job moves to another node": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 2), ordered(TO_B)),),
+        generations={"one": 2}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a move whose new launch fails at first": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 2), lambda world: setattr(world.machines.of("one"), "launch_failures", 1)),
+            Act(trains("one", 2), ordered(TO_B)),
+        ),
+        generations={"one": 3}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a move that is cancelled": Journey(
+        Behaviour(iterations=60),
+        {"one": s.CANCELLED},
+        (
+            Act(trains("one", 2), ordered(TO_B)),
+            Act(is_in("one", s.ADJUSTING), lambda world: world.desk.cancel("one")),
+        ),
+        generations={"one": 1}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a job trained on CPU moves to another node": Journey(
+        Behaviour(iterations=40),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 0), ordered(Move("one", "d", 0, WHY))),),
+        generations={"one": 2}, counts=(0,), nodes=CPUS, settings=NOTHING_ELSE,
+    ),
+    "a job yields to another one": Journey(
+        Behaviour(iterations=60),
+        BOTH_END,
+        (Act(trains("one", 4), TWO), Act(is_in("two", s.SUBMITTED), ordered(Requeue("one", WHY, ("two",))))),
+        generations={"one": 2, "two": 1}, counts=(4,), settings=NOTHING_ELSE,
+    ),
+    "a job on CPU yields": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 0), ordered(Requeue("one", WHY))),),
+        generations={"one": 2}, counts=(0,), nodes=CPUS, settings=NOTHING_ELSE,
+    ),
+    "a target is reached": Journey(
+        Behaviour(iterations=400, value=0.9),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 4), ordered(Finish("one", WHY))),),
+        generations={"one": 1}, settings=NOTHING_ELSE,
+    ),
 }  # fmt: skip
 
 
 def travel(journey: Journey, crash_at: int | None = None) -> World:
     """Run the journey to its end; the coordinator dies as it passes failpoint number `crash_at`."""
-    world = World(config=journey.config)
+    world = World(config=journey.config, settings=journey.settings, nodes=journey.nodes)
     world.crash_at = crash_at
     acts = list(journey.acts)
 
@@ -136,7 +199,7 @@ def travel(journey: Journey, crash_at: int | None = None) -> World:
             acts.pop(0).do(world)
         return not acts and bool(world.states()) and world.at_rest()
 
-    world.submit("one", [1, 2, 4], replace(journey.first, exits=list(journey.first.exits)))
+    world.submit("one", list(journey.counts), replace(journey.first, exits=list(journey.first.exits)))
     world.run(done)
     return world
 

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from adaptive_scheduler.decision import Explanation, Finish, Move, Requeue
 from coordinator.config import Config
 from coordinator.core import states as s
 from coordinator.errors import ReshapeError
+from coordinator.seeding import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
-from tests.fakes.world import SHORT, Crash, World
+from tests.fakes.world import GPU_TYPE, SHORT, Crash, World
 
-COUNTS = st.sampled_from([[1], [2], [1, 2], [2, 4], [1, 2, 4], [3], [4]])
+COUNTS = st.sampled_from([[1], [2], [1, 2], [2, 4], [1, 2, 4], [3], [4], [0]])
+OTHERS = tuple(FoundGpu(f"other-{i}", GPU_TYPE, None, True) for i in range(2))
 JOBS = st.integers(0, 3)
 WHEN = st.integers(-4, 12)  # below 0: now
 REST_S = 1_500.0  # for at most five jobs of 40 steps one after the other, with all their retries
@@ -32,7 +36,7 @@ class Lifecycle(RuleBasedStateMachine):
     @initialize(newcomer_s=st.sampled_from([None, 0.0, 2.0, 4.0, 5.0]))
     def begin(self, newcomer_s: float | None) -> None:
         """Not an empty cluster: a job that can shrink has trained for a while, and perhaps must shrink now."""
-        self.world = World(config=self.config)
+        self.world = World(config=self.config, nodes=[FoundNode("n2", OTHERS, cores=2.0)])
         self.count = 0
         self.submit([1, 2, 4], 200)
         self._pass(8.0)
@@ -80,6 +84,24 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(index=JOBS, gpus=st.sampled_from([None, 1, 2, 4]))
     def wish(self, index: int, gpus: int | None) -> None:
         self._ask(lambda: self.world.desk.wish(self.name(index), gpus, None))
+
+    # what the four systems decide
+
+    @rule(index=JOBS, to=st.sampled_from(["n1", "n2"]), after=WHEN)
+    def a_move_is_decided(self, index: int, to: str, after: int) -> None:
+        self.later(after, lambda: self._order(index, to))
+
+    @rule(index=JOBS, kind=st.sampled_from([Requeue, Finish]), after=WHEN)
+    def a_job_is_to_give_way_or_to_end(self, index: int, kind: Any, after: int) -> None:
+        self.later(after, lambda: self._order(index, kind))
+
+    def _order(self, index: int, what: Any) -> None:
+        """As the loop would: only of a job that runs and has no operation."""
+        job = self.world.c.books.job(self.name(index))
+        if job is None or job.state != s.RUNNING or job.operation is not None or job.cancel:
+            return
+        why = Explanation("test", "so it was decided.")
+        self.world.order(Move(job.id, what, len(job.gpu_ids), why) if isinstance(what, str) else what(job.id, why))
 
     def _ask(self, question: Callable[[], object]) -> None:
         """Users may ask for what is not there, or while the store is away."""

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from adaptive_scheduler.settings import Settings
 from coordinator.config import Config, from_environment
 
 
@@ -35,6 +36,24 @@ def test_variables_are_read_by_their_names_and_what_is_given_wins() -> None:
     variables = {"RESHAPE_LEASE_S": "60", "RESHAPE_RETRIES": "5", "RESHAPE_EARLY_INITIALIZATION": "0", "OTHER": "x"}
     config = from_environment(Config, variables, retries=7)
     assert (config.lease_s, config.retries, config.early_initialization) == (60.0, 7, False)
+
+
+def test_settings_of_each_system_and_the_list_of_systems_are_variables_too() -> None:
+    variables = {
+        "RESHAPE_SYSTEMS": "elastic, specon", "RESHAPE_SPECON_INTERVAL_S": "2", "RESHAPE_FLOWCON_BETA": "3",
+        "RESHAPE_DEADLINES_MAX_PREEMPTS": "1", "RESHAPE_SPECON_ACCEPT_MOVE": "always", "RESHAPE_MOVES": "0",
+    }  # fmt: skip
+    settings = from_environment(Settings, variables)
+    assert (settings.systems, settings.moves) == (("elastic", "specon"), False)
+    assert (settings.specon.interval_s, settings.specon.accept_move, settings.specon.alpha) == (2.0, "always", 0.01)
+    assert (settings.flowcon.beta, settings.deadlines.max_preempts) == (3.0, 1)
+
+
+def test_a_bad_setting_of_a_system_is_named_by_its_variable() -> None:
+    with pytest.raises(ValueError, match=r"^RESHAPE_SPECON_ACCEPT_MOVE must be one of 'makespan', 'always', not 'x'"):
+        from_environment(Settings, {"RESHAPE_SPECON_ACCEPT_MOVE": "x"})
+    with pytest.raises(ValueError, match=r"^RESHAPE_SYSTEMS must be some of .*, not 'magic'"):
+        from_environment(Settings, {"RESHAPE_SYSTEMS": "magic"})
 
 
 @pytest.mark.parametrize(

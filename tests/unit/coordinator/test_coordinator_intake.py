@@ -31,8 +31,9 @@ def test_a_hole_in_the_list_of_counts_is_named(counts: list[Any]) -> None:
 
 @given(st.lists(ODD, max_size=5))
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_counts_are_let_in_only_if_they_go_up_from_one(counts: list[Any]) -> None:
-    good = bool(counts) and all(type(n) is int and n >= 1 for n in counts) and sorted(set(counts)) == counts
+def test_counts_are_let_in_only_if_they_go_up_from_one_or_are_the_one_0_of_a_job_on_cpu(counts: list[Any]) -> None:
+    on_gpus = bool(counts) and all(type(n) is int and n >= 1 for n in counts) and sorted(set(counts)) == counts
+    good = on_gpus or (counts == [0] and type(counts[0]) is int)
     assert (problems({**GOOD, "optional_num_gpus": counts}) == []) == good
 
 

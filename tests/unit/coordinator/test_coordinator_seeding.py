@@ -6,7 +6,7 @@ import pytest
 
 from adaptive_scheduler.profiles import Profiles
 from coordinator.ports import Doc
-from coordinator.seeding import FoundGpu, register_gpus, seed_profiles, shipped
+from coordinator.seeding import FoundGpu, FoundNode, register_gpus, register_nodes, seed_profiles, shipped
 from tests.fakes.store import MemoryStore
 
 TABLES = ("speed_profiles", "overheads", "accuracy_profiles")
@@ -109,6 +109,15 @@ def test_a_gpu_that_is_gone_though_a_job_has_it_is_faulty_until_the_job_lets_go(
     register_gpus(store, "n1", emulated(1))
     kept = gpus(store)["g1"]
     assert {f: kept[f] for f in ("state", "job_id", "held_by")} == {**use, "state": "faulty"}
+
+
+def test_the_nodes_that_are_given_are_all_that_there_are(store: MemoryStore) -> None:
+    register_nodes(store, [FoundNode("a", tuple(emulated(2))), FoundNode("c", cores=2.0, memory=8e9)])
+    assert [(d["_id"], d["cores"], d["memory"]) for d in store.list("nodes")] == [("a", 0.0, 0.0), ("c", 2.0, 8e9)]
+    store.update("gpus", "g1", {}, {"state": "in use", "job_id": "x", "held_by": "x"})
+    register_nodes(store, [FoundNode("c", cores=4.0)])
+    assert [(d["_id"], d["cores"]) for d in store.list("nodes")] == [("c", 4.0)]
+    assert {g: d["state"] for g, d in gpus(store).items()} == {"g1": "faulty"}, "what a job still has stays known"
 
 
 def test_the_gpus_of_other_machines_are_left_alone(store: MemoryStore) -> None:

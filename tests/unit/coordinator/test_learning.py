@@ -77,6 +77,26 @@ def test_what_was_not_measured_or_cannot_be_true_is_not_written(store: MemorySto
     assert store.list("overheads") == []
 
 
+def test_the_curve_of_a_finished_job_is_what_the_next_of_its_type_is_predicted_by(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.curve("t", [(10.0, 0.1), (100.0, 0.4), (1000.0, 0.8)])
+    learner.flush()
+    learner.curve("t", [(1010.0, 0.7)])
+    learner.flush()
+    points = Profiles.from_rows([], [], store.list("accuracy_profiles")).accuracy("t")
+    assert [(p.iterations, p.top5, p.origin) for p in points] == [
+        (10, 0.1, "measured"), (100, 0.4, "measured"), (1010, 0.7, "measured"),
+    ]  # fmt: skip
+
+
+def test_however_many_curves_are_learned_the_table_stays_small(store: MemoryStore) -> None:
+    learner = Learner(store)
+    for start in range(1, 8):
+        learner.curve("t", [(float(k), 0.5) for k in range(start, 100_000, 97)])
+    learner.flush()
+    assert len(store.list("accuracy_profiles")) <= 4 * 17 + 1
+
+
 def test_what_could_not_be_written_is_written_later(store: MemoryStore) -> None:
     learner = Learner(store)
     learner.speed("t", "V100", 2, 0.5)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.core import states as s
-from coordinator.core.picture import Seen, iterations, picture
+from coordinator.core.picture import Known, Moment, Seen, Speed, iterations, picture
 from coordinator.core.records import GpuRecord, JobRecord
 from sidecar.protocol import Heartbeat
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
+
+AT = Moment(now=50.0, wall=WALL)
 
 
 def take(jobs: list[JobRecord], gpus: list[GpuRecord], beats: dict[str, Heartbeat] | None = None) -> ClusterSnapshot:
     known = {name: Seen(beat, 5.0) for name, beat in (beats or {}).items()}
     placed = {g.id: GpuRecord({**g.doc, "node": "n1", "gpu_type": "V100"}) for g in gpus}
-    return picture({j.id: j for j in jobs}, placed, known, Profiles(), WALL)
+    return picture({j.id: j for j in jobs}, placed, known, Known(), AT)
 
 
 def test_gpus_come_by_node_in_their_own_order() -> None:
     docs = [("b", "n2", 0), ("a", "n1", 1), ("c", "n1", 0)]
     gpus = {i: GpuRecord({**gpu(i).doc, "node": n, "gpu_type": "T", "index": k}) for i, n, k in docs}
-    nodes = picture({}, gpus, {}, Profiles(), WALL).nodes
+    nodes = picture({}, gpus, {}, Known(), AT).nodes
     assert [(n.name, [g.id for g in n.gpus]) for n in nodes] == [("n1", ["c", "a"]), ("n2", ["b"])]
 
 
@@ -69,6 +72,104 @@ def test_a_queued_job_is_started_only_when_nothing_of_it_is_left(
     record: JobRecord, gpus: list[GpuRecord], waits: bool
 ) -> None:
     assert bool(take([record], gpus).queue) == waits
+
+
+def on_cpu(state: str = s.RUNNING, **more: object) -> JobRecord:
+    return job(state, optional_num_gpus=[0], **{"node": "c", **more})
+
+
+def test_nodes_have_the_cores_of_their_documents_and_are_as_used_as_their_jobs_report() -> None:
+    beat = seen()
+    beat.usage.cpu_cores, beat.usage.memory = 1.5, 2_000
+    docs = {"c": {"_id": "c", "cores": 2.0, "memory": 8_000.0}, "away": {"_id": "away", "cores": 1.0, "heard": False}}
+    nodes = picture({"one": on_cpu()}, {}, {"one": Seen(beat)}, Known(nodes=docs), AT).node
+    assert (nodes["c"].gpu_type, nodes["c"].gpus, nodes["c"].cores) == ("", (), 2.0)
+    assert (nodes["c"].cpu_use, nodes["c"].memory_use, nodes["c"].heard) == (0.75, 0.25, True)
+    assert not nodes["away"].heard
+
+
+def test_a_job_on_cpu_is_where_its_document_says_and_a_moving_one_where_it_goes() -> None:
+    move = {"kind": "move", "to": [], "node": "d", "generation": 2}
+    found = take([on_cpu(name="stays"), on_cpu(name="moves", op=move)], []).job
+    assert (found["stays"].node, found["stays"].uses_cpu, found["stays"].leased) == ("c", True, True)
+    assert (found["moves"].node, found["moves"].leased) == ("d", True)
+
+
+def test_a_limit_is_seen_until_it_lifts_itself() -> None:
+    held = on_cpu(name="held", cpu_limit=0.5, limit_ts=WALL + 30)
+    found = take([held, on_cpu(name="was", cpu_limit=0.5, limit_ts=WALL), on_cpu(name="free")], []).job
+    assert (found["held"].cpu_limit, found["held"].limit_until_s) == (0.5, AT.now + 30)
+    assert [(found[j].cpu_limit, found[j].limit_until_s) for j in ("was", "free")] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "can_use"),
+    [({}, 1.5, math.inf), ({"resources": {"cores": 1.0}}, 0.3, 1.0), ({"resources": {"cores": 1.0}}, 1.5, 1.5)],
+)
+def test_a_job_can_use_the_cores_it_asked_for_or_more_if_it_was_seen_to(
+    asked: dict[str, object], most: float, can_use: float
+) -> None:
+    seen_so = Seen(None, speed=Speed(20.0, 0.3, most))
+    found = picture({"one": on_cpu(**asked)}, {}, {"one": seen_so}, Known(), AT).job["one"]
+    assert (found.demand, found.rate, found.share) == (can_use, 20.0, 0.3)
+
+
+@pytest.mark.parametrize("kind", ["requeue", "finish"])
+def test_who_is_being_stopped_is_nowhere(kind: str) -> None:
+    leaving = job(s.ADJUSTING, "a", op={"kind": kind, "to": [], "generation": 2}, node="n1")
+    found = take([leaving, on_cpu(name="two", op={"kind": kind, "to": [], "generation": 2})], mine("a")).jobs
+    assert [(j.node, j.num_gpus, j.leased) for j in found] == [(None, 0, True)] * 2
+
+
+def test_times_of_documents_are_put_on_the_clock_that_nobody_can_set() -> None:
+    record = queued(submit_ts=WALL - 20, migrated_ts=WALL - 5, run_ts=WALL - 7, ran_s=3.0)
+    (found,) = take([record], []).jobs
+    assert (found.submit_s, found.migrated_s, found.running_s, found.task_s) == (30.0, 45.0, 10.0, 10.0)
+
+
+def test_what_a_user_asks_for_reaches_the_decision() -> None:
+    asked = {
+        "sla": "2m",
+        "estimate": 30,
+        "node": None,
+        "pinned": "c",
+        "max_workers": 2,
+        "yields_to": ["x"],
+        "preempts": 1,
+    }
+    (found,) = take([queued(resources={"cores": 2}, expected_s=9.0, **asked)], []).jobs
+    assert (found.sla_s, found.estimate_s, found.pinned, found.max_workers) == (120.0, 30.0, "c", 2)
+    assert (found.cores, found.yields_to, found.preempts, found.expected_s) == (2.0, ("x",), 1, 9.0)
+
+
+def test_a_target_is_reached_by_what_was_measured_last() -> None:
+    beat = seen()
+    beat.progress.value, beat.progress.value_name = 0.91, "val_accuracy"
+    aims = job(s.RUNNING, "a", target={"value": 0.9}, value=0.5, value_name="val_accuracy")
+    assert take([aims], mine("a"), {"one": beat}).jobs[0].target_reached
+    assert not take([aims], mine("a")).jobs[0].target_reached
+
+
+@pytest.mark.parametrize(("needs", "left"), [(None, 90), (60.0, 50), (500.0, 90), (5.0, 20), (0.0, 20)])
+def test_a_job_with_a_target_is_as_long_as_its_curve_says_but_never_longer_than_it_is_nor_over_within_an_epoch(
+    needs: float | None, left: int
+) -> None:
+    known = Seen(seen(steps=10), needs=needs)
+    record = job(s.RUNNING, "a", iterations=100, target_top5=0.9, dataset_size=200, batch_size=10)
+    (found,) = picture({"one": record}, {}, {"one": known}, Known(), AT).jobs
+    assert found.iterations_left == left
+    assert found.length_unsure == (needs is None)
+
+
+def test_of_a_job_without_progress_towards_its_target_nor_a_maximum_no_length_is_known() -> None:
+    (found,) = take([job(s.RUNNING, "a", target_top5=0.9)], mine("a"), {"one": seen()}).jobs
+    assert (found.iterations_left, found.length_unsure) == (None, True)
+
+
+def test_gpus_on_several_hosts_are_told_host_by_host() -> None:
+    gpus = {i: GpuRecord({**gpu(i, "one", "one").doc, "node": n, "gpu_type": "T"}) for i, n in [("a", "n"), ("b", "m")]}
+    (found,) = picture({"one": job(s.RUNNING, "a", "b", node="n")}, gpus, {}, Known(), AT).jobs
+    assert [(w.node, w.num_gpus) for w in found.workers] == [("n", 1), ("m", 1)]
 
 
 def test_ended_jobs_and_jobs_without_any_allowed_count_are_left_out() -> None:

@@ -37,7 +37,7 @@ def read(record: object) -> dict[str, Any]:
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_any_document_can_be_read(job: dict[str, Any], op: dict[str, Any], gpu: dict[str, Any]) -> None:
     values = read(JobRecord(job))
-    assert all(isinstance(n, int) and n >= 1 for n in values["optional"])
+    assert all(isinstance(n, int) and n >= 0 for n in values["optional"])
     assert isinstance(values["iterations_done"], int)
     read(Operation(op))
     read(GpuRecord(gpu))

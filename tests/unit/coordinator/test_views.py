@@ -17,6 +17,22 @@ def test_a_running_job_shows_what_its_sidecar_says() -> None:
     assert (view["sidecar_pid"], view["shim_pid"], view["sidecar_url"], view["command"]) == (3, 2, "u", "x")
 
 
+def test_a_job_with_a_target_shows_the_epochs_that_its_curve_says_are_left() -> None:
+    beat = seen(steps=40)
+    beat.progress.seconds_per_iteration = 0.5
+    aims = job(s.RUNNING, "a", epochs=10, dataset_size=200, batch_size=10, target_top5=0.9)
+    view = job_view(aims, beat, {}, emulated=False, needs=100)
+    facts = ("iterations_left", "epochs_left", "eta_s", "length_unsure", "target_top5")
+    assert [view[f] for f in facts] == [60, 3.0, 30.0, False, 0.9]
+    unsure = job_view(aims, beat, {}, emulated=False)
+    assert [unsure[f] for f in facts[:4]] == [160, 8.0, 80.0, True]
+
+
+def test_an_ended_job_has_nothing_left() -> None:
+    view = job_view(job(s.COMPLETED, iterations=100, iters_done=40), None, {}, emulated=False, needs=90)
+    assert (view["iterations_left"], view["epochs_left"]) == (None, None)
+
+
 def test_until_the_sidecar_reports_again_the_stored_progress_is_shown() -> None:
     view = job_view(job(s.RUNNING, "a", iters_done=5), None, {"iters_done": 30}, emulated=False)
     assert (view["iters_done"], view["eta_s"], view["seconds_per_iteration"]) == (30, None, None)

@@ -324,7 +324,8 @@ def test_why_each_wish_must_wait_is_told_at_once() -> None:
 
 FORGED: dict[str, Any] = {
     "retry_ts": 1e18, "checkpoint": {"name": "../../theirs", "step": 9, "generation": 9}, "iters_done": 10**9,
-    "node": "another", "up": 1, "down": 1, "start_ts": 1.0, "finish_ts": 1.0, "reshape_cost_s": 1e9, "retries": 99,
+    "pinned": "another", "migrated_ts": 1.0, "up": 1, "down": 1,
+    "start_ts": 1.0, "finish_ts": 1.0, "reshape_cost_s": 1e9, "retries": 99,
 }  # fmt: skip
 
 

@@ -326,7 +326,7 @@ def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: p
         monkeypatch.setitem(sys.modules, f"reshape.{name}", module)
         assert reshape(name, *arguments).code == 1
         if name == "up":
-            expected: dict[str, Any] = {"state": state, "gpus": "4xV100", "store": None, "port": 0}
+            expected: dict[str, Any] = {"state": state, "gpus": "4xV100", "nodes": (), "store": None, "port": 0}
             assert got == {**expected, "host": "127.0.0.1", "policy": "sidecar"}
         else:
             assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x"), "short": True}

@@ -23,6 +23,21 @@ def test_a_table_has_a_line_per_row_and_prints_nothing_unprintable(
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("usage", "said"),
+    [
+        ({"cpu_limit": 0.5, "limited_by": "stop and go"}, "0.50 cores (stop and go)"),
+        ({"cpu_limit": 0.5, "limited_by": None}, "0.50 cores (its machine has no way to hold it)"),
+    ],
+)
+def test_a_job_that_is_limited_is_shown_with_how_it_is_held(usage: dict[str, Any], said: str) -> None:
+    assert f"cpu limit:   {said}" in render.job({"job_id": "one", "usage": usage}).splitlines()
+
+
+def test_a_job_without_a_limit_is_shown_without_one() -> None:
+    assert "limit" not in render.job({"job_id": "one", "usage": {"cpu_cores": 1.0, "cpu_limit": None}})
+
+
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5))
 def test_columns_begin_at_the_same_place(rows: list[tuple[str, str]]) -> None:
     lines = render.table(("FIRST", "MARK"), [(first, "|") for first, _ in rows]).split("\n")
@@ -63,6 +78,15 @@ def test_progress_says_what_is_known() -> None:
     assert render.progress({"iters_done": 120, "iterations": 400}) == "120/400 (30 %)"
     assert render.progress({"iters_done": 120}) == "120"
     assert render.progress({}) == "-"
+
+
+def test_of_a_job_with_a_target_it_is_shown_how_far_that_is() -> None:
+    aims = {"iters_done": 120, "iterations": 400, "target": {"value": 0.9}, "iterations_left": 64.0}
+    assert render.progress(aims) == "120, about 64 iterations to its target"
+    assert render.progress({**aims, "epochs_left": 3.2}) == "120, about 3.2 epochs to its target"
+    assert "at most 64 iterations" in render.progress({**aims, "length_unsure": True})
+    assert "PROGRESS" in render.jobs([aims]) and "about 64 iterations to its target" in render.jobs([aims])
+    assert render.progress({**aims, "iterations_left": None}) == "120/400 (30 %)"
 
 
 def test_a_long_name_of_a_value_is_kept_apart_from_it() -> None:

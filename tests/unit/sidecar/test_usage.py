@@ -92,6 +92,23 @@ def test_version_1_control_groups_are_understood(proc: Path, tmp_path: Path) -> 
     assert UsageMeter(proc, tmp_path / "groups").sample(10, 1.0).memory == 600
 
 
+def test_cores_are_never_the_difference_of_two_ways_of_counting(proc: Path, tmp_path: Path) -> None:
+    """A limit puts the trainer into a group of its own, whose counters begin at 0."""
+    group = tmp_path / "groups" / "t"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000")
+    meter = UsageMeter(proc, tmp_path / "groups")
+    put_process(proc, 10, 1, ticks=50 * TICK, pages=5)
+    meter.sample(10, 1.0)
+    put_process(proc, 10, 1, ticks=51 * TICK, pages=5, cgroup="0::/t\n")
+    for second, used in ((2.0, 500_000), (3.0, 1_000_000)):
+        (group / "cpu.stat").write_text(f"usage_usec {used}\n")
+        usage = meter.sample(10, second)
+        assert usage.cpu_cores == (None if second == 2.0 else pytest.approx(0.5))
+    put_process(proc, 10, 1, ticks=52 * TICK, pages=5)
+    assert meter.sample(10, 4.0).cpu_cores is None
+
+
 def test_a_shared_or_unreadable_control_group_is_not_taken_for_the_trainers(proc: Path, tmp_path: Path) -> None:
     put_process(proc, 10, 1, 0, 5, cgroup="0::/elsewhere\nnonsense\n")
     assert UsageMeter(proc, tmp_path / "groups").sample(10, 1.0).memory == 13 * PAGE

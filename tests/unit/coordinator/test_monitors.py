@@ -1,0 +1,168 @@
+"""How fast jobs grow, by what their sidecars report: read when it is due, kept where a successor finds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
+from coordinator.core import states as s
+from coordinator.core.picture import Moment, Speed
+from coordinator.core.records import JobRecord
+from coordinator.monitors import Monitors
+from sidecar.protocol import Heartbeat
+from tests.unit.coordinator.situations import job, seen
+
+SETTINGS = Settings(specon=SpeCon(interval_s=10.0), flowcon=FlowCon(interval_s=10.0, min_dt_s=1.0))
+
+
+class Cluster:
+    """One job on CPU, a clock, and the monitors that look at it."""
+
+    def __init__(self, settings: Settings = SETTINGS, **doc: Any) -> None:
+        self.monitors, self.now = Monitors(settings), 100.0
+        self.job = job(s.RUNNING, node="c", optional_num_gpus=[0], **doc)
+        self.beat: Heartbeat = seen()
+        self.kept: list[dict[str, Any]] = []
+        self.look()
+
+    def look(self, after_s: float = 0.0) -> None:
+        self.now += after_s
+        at = Moment(self.now, self.now + 1e6)
+        self.kept += self.monitors.look({"one": self.job}, lambda _: self.beat, at).values()
+
+    def measures(self, value: float, cpu: float = 1.0, after_s: float = 10.0, **shim: Any) -> None:
+        """A heartbeat with a new value, then the monitors' next look."""
+        seq = self.beat.progress.evaluations + 1
+        self.beat = seen(**{"generation": self.job.generation, **shim})
+        self.beat.progress.value, self.beat.progress.evaluations = value, seq
+        self.beat.usage.cpu_cores = cpu
+        self.monitors.heard(self.job, self.beat)
+        self.look(after_s)
+
+    @property
+    def category(self) -> str:
+        return self.monitors.of(self.job)[0].category
+
+
+def falling(cluster: Cluster, times: int) -> None:
+    for n in range(times):
+        cluster.measures(1.0 * 0.01**n)
+
+
+def test_a_job_that_hardly_grows_any_more_is_watched_and_then_converged() -> None:
+    cluster = Cluster()
+    falling(cluster, 2)
+    assert cluster.category == "PC"
+    cluster.measures(1e-4)
+    assert cluster.category == "WC"
+    cluster.measures(1e-6)
+    assert cluster.category == "CC"
+
+
+def test_between_two_intervals_nothing_is_read() -> None:
+    cluster = Cluster()
+    for n in range(20):
+        cluster.measures(0.01**n, after_s=0.1)
+    assert cluster.monitors.of(cluster.job)[0].growth is None
+
+
+def test_a_system_that_may_not_act_is_not_measured_for() -> None:
+    cluster = Cluster(Settings(systems=("elastic",)))
+    falling(cluster, 6)
+    assert cluster.category == "PC" and cluster.kept == []
+    assert not cluster.monitors.of(cluster.job)[1].measured
+
+
+def test_efficiency_is_growth_for_the_cores_that_were_used() -> None:
+    cluster = Cluster()
+    cluster.measures(1.0, cpu=2.0)
+    cluster.measures(0.5, cpu=2.0)
+    efficiency = cluster.monitors.of(cluster.job)[1]
+    assert efficiency.measured
+    assert efficiency.raw["cpu"] == 0.5 / 10.0 / 2.0
+
+
+def test_a_job_that_was_stopped_and_started_in_between_is_measured_from_there() -> None:
+    cluster = Cluster()
+    falling(cluster, 3)
+    before = cluster.monitors.of(cluster.job)[0].growth
+    cluster.job = JobRecord({**cluster.job.doc, "generation": 2})
+    cluster.measures(0.9, generation=2)
+    assert cluster.monitors.of(cluster.job)[0].growth == before, "the jump belongs to the restart (X8)"
+
+
+def test_a_job_under_an_operation_or_not_training_is_not_read() -> None:
+    cluster = Cluster()
+    cluster.job = JobRecord({**cluster.job.doc, "reshape": {"kind": "move", "to": [], "generation": 2}})
+    falling(cluster, 4)
+    assert cluster.monitors.of(cluster.job)[0].last is None
+
+
+def test_only_a_change_of_category_or_list_is_kept_and_a_successor_goes_on_from_it() -> None:
+    cluster = Cluster()
+    falling(cluster, 5)
+    assert cluster.category == "CC" and 0 < len(cluster.kept) <= 3
+    successor = Cluster(**cluster.kept[-1])
+    growth, efficiency, _ = successor.monitors.of(successor.job)
+    old_growth, old_efficiency, _ = cluster.monitors.of(cluster.job)
+    assert (growth.category, growth.high, growth.converged_s) == ("CC", 1.0, old_growth.converged_s)
+    assert (efficiency.list, efficiency.peak) == (old_efficiency.list, old_efficiency.peak)
+    assert successor.kept == [], "what was read is not written again"
+
+
+def test_how_fast_it_trains_is_known_with_the_cores_of_the_same_iterations_also_while_it_moves() -> None:
+    cluster = Cluster()
+    for iterations, seconds, cores in [(10, 0.5, 2.0), (20, 0.5, 2.0), (60, 1.0, 0.5), (70, 1.0, 1.0)]:
+        cluster.beat.progress.iterations, cluster.beat.progress.seconds_per_iteration = iterations, seconds
+        cluster.beat.usage.cpu_cores = cores
+        cluster.monitors.heard(cluster.job, cluster.beat)
+    assert cluster.monitors.speed(cluster.job) == Speed(1.0, 0.75, 2.0), "the first two are longer ago than a speed is"
+    cluster.beat = seen("none")
+    cluster.monitors.heard(cluster.job, cluster.beat)
+    assert cluster.monitors.speed(cluster.job) == Speed(1.0, 0.75, 2.0)
+
+
+def test_an_interval_in_which_a_limit_was_set_does_not_make_a_job_look_slower() -> None:
+    """X5: its growth is that of as many iterations as it did without one."""
+    cluster, done, value = Cluster(), 0, 1.0
+    for limits in (0, 0, 0, 1):
+        cluster.job = JobRecord({**cluster.job.doc, "limits": limits})
+        done, value = done + (10 if limits else 100), value - (0.01 if limits else 0.1)
+        cluster.beat = seen(steps=done)
+        cluster.beat.progress.value, cluster.beat.progress.evaluations = value, done
+        cluster.look(10.0)
+    growth = cluster.monitors.of(cluster.job)[0]
+    assert growth.growth == pytest.approx(0.1 / 0.21), "not a tenth of it: 0.21 is the range so far"
+
+
+def test_junk_in_the_document_counts_as_not_known() -> None:
+    cluster = Cluster(category="XX", growth=3, efficiency={"list": 1, "peak": {"cpu": "x"}})
+    assert cluster.monitors.of(cluster.job)[0].category == "PC"
+    assert cluster.monitors.of(cluster.job)[1].peak == {}
+
+
+def test_jobs_that_have_ended_are_forgotten() -> None:
+    cluster = Cluster()
+    falling(cluster, 5)
+    cluster.monitors.look({}, lambda _: None, Moment(cluster.now, 0.0))
+    cluster.monitors.heard(cluster.job, cluster.beat)
+    assert cluster.category == "PC"
+
+
+def test_a_target_that_comes_nearer_says_how_many_iterations_it_still_needs() -> None:
+    cluster = Cluster(target={"value": 0.9})
+    for n in range(1, 9):
+        cluster.beat = seen(steps=100 * n)
+        cluster.beat.progress.value, cluster.beat.progress.value_name = 1 - 1 / (1 + 0.01 * 100 * n), "val_accuracy"
+        cluster.monitors.heard(cluster.job, cluster.beat)
+        cluster.look(after_s=10.0)
+    needs = cluster.monitors.of(cluster.job)[2]
+    assert needs == pytest.approx(900, rel=0.1), "1/(1 + 0.01 k) is 0.1 at k = 900"
+
+
+def test_without_a_target_no_end_is_predicted() -> None:
+    cluster = Cluster()
+    falling(cluster, 8)
+    assert cluster.monitors.of(cluster.job)[2] is None
