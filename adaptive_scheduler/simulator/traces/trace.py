@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from adaptive_scheduler.engine import decide
@@ -22,8 +23,8 @@ from adaptive_scheduler.snapshot import Gpu, Node, Task
 
 PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed where nobody names any
 CORES = 32.0
-LOAD = 0.8
-"""Of those nodes, so many that the trace keeps this share of them busy."""
+SHARE = 0.8
+"""What these nodes have of the most that the jobs would hold at once: enough, but for the worst hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +165,21 @@ def _check_speeds(trace: Trace, jobs: Sequence[Submission], profiles: Profiles, 
 
 
 def _gpu_nodes(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
-    busy = math.fsum(job.gpus * job.duration_s for job in jobs) / _span_s(jobs)
-    return on_nodes("node", GPU_TYPE, max(1, math.ceil(busy / LOAD / PER_NODE)), PER_NODE)
+    return on_nodes("node", GPU_TYPE, _enough(jobs, [float(job.gpus) for job in jobs], PER_NODE), PER_NODE)
 
 
 def _machines(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
-    busy = math.fsum(job.cores * job.duration_s for job in jobs) / _span_s(jobs)
-    return tuple(Node(f"machine-{i:03d}", "", cores=CORES) for i in range(max(1, math.ceil(busy / LOAD / CORES))))
+    count = _enough(jobs, [job.cores for job in jobs], CORES)
+    return tuple(Node(f"machine-{i:03d}", "", cores=CORES) for i in range(count))
 
 
-def _span_s(jobs: Sequence[TraceJob]) -> float:
-    """Of the arrivals; of the longest job where that is longer."""
-    return max(jobs[-1].arrival_s - jobs[0].arrival_s, max(job.duration_s for job in jobs))
+def _enough(jobs: Sequence[TraceJob], wanted: Sequence[float], each: float) -> int:
+    """Nodes of so much each, which together have `SHARE` of the most that the jobs would hold did nobody wait."""
+    changes = [(job.arrival_s, amount) for job, amount in zip(jobs, wanted, strict=True)]
+    changes += [(job.arrival_s + job.duration_s, -amount) for job, amount in zip(jobs, wanted, strict=True)]
+    changes.sort()  # who ends at a moment makes room for who comes then
+    most = max(accumulate(amount for _, amount in changes))
+    return max(1, math.ceil(SHARE * most / each - 1e-9))
 
 
 def _on_gpus(jobs: tuple[Submission, ...], profiles: Profiles) -> tuple[Contender, ...]:
@@ -204,7 +208,7 @@ def _assumed(trace: Trace, named: bool, on_cpu: bool, largest: int) -> list[str]
         said.append(f"it may run on {allowed} GPUs of one node; who asked for more than {largest} gets at most these")
     if not named and not trace.nodes:
         kind = f"{CORES:g} cores" if on_cpu else f"{PER_NODE} {GPU_TYPE}"
-        said.append(f"the nodes: of {kind} each, as many as the trace keeps {LOAD:.0%} busy")
+        said.append(f"the nodes: of {kind} each, {SHARE:.0%} of the most that the jobs would hold at once")
     return said
 
 
