@@ -1,8 +1,9 @@
 """Nobody starves: what becomes free is kept for a job that has waited very long (`algorithms.md` 1.11).
 
-A job takes GPUs from one victim at most, so a large one may never find its count free at one moment. Once
-it has waited `Settings.reserve_after_s`, the node where it comes nearest is its own: nobody else starts or
-grows there. Only the longest waiting job that cannot start has one. Called by the engine. Pure.
+A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; no more may one
+trained on CPU that asks for many cores. Once it has waited `Settings.reserve_after_s`, the node where it comes nearest
+is its own: nobody else of its kind starts, grows or moves there. Only the longest waiting job on GPUs that cannot start
+has one, and the longest waiting one on CPU. Called by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from adaptive_scheduler.room import room_on, whole
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from adaptive_scheduler.ways import nodes_for
@@ -18,7 +20,7 @@ from adaptive_scheduler.ways import nodes_for
 def is_aged(job: Job, now: float, settings: Settings) -> bool:
     """Whether it has waited so long; without seed 004 nobody is, since the paper's baselines let jobs starve."""
     after_s = settings.reserve_after_s
-    return "elastic" in settings.systems and not job.uses_cpu and 0 < after_s <= now - job.submit_s
+    return "elastic" in settings.systems and 0 < after_s <= now - job.submit_s
 
 
 def aged_first(queue: Iterable[Job], now: float, settings: Settings) -> list[Job]:
@@ -31,8 +33,11 @@ def aged_first(queue: Iterable[Job], now: float, settings: Settings) -> list[Job
 def nearest(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     """The node with most idle GPUs of those that could hold its smallest count, or as few nodes as could together.
 
-    Empty where none ever could: such a job must not keep anything from the others.
+    Of a job trained on CPU the node with most of what it asks for left. Empty where none ever could: such a job must
+    not keep anything from the others.
     """
+    if job.uses_cpu:
+        return _nearest_on_cpu(snapshot, job)
     if not job.optional:
         return ()
     allowed = sorted((n for n in nodes_for(snapshot, job) if n.schedulable), key=lambda n: (-n.idle, n.name))
@@ -44,13 +49,38 @@ def nearest(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     return min((names for names in together if names), key=lambda names: (len(names), names), default=())
 
 
+def _nearest_on_cpu(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
+    could = [n for n in snapshot.nodes if n.open and n.heard and job.pinned in (None, n.name) and n.cores > 0]
+    large = [n.name for n in could if whole(n).holds(job)]
+    return tuple(sorted(large, key=lambda name: (room_on(snapshot, name).lacks(job), name))[:1])
+
+
 def _together(nodes: list[Node], job: Job) -> tuple[str, ...]:
     most = sorted(nodes, key=lambda n: (-n.healthy, -n.idle, n.name))[: job.max_workers]
     return tuple(n.name for n in most) if sum(n.healthy for n in most) >= job.optional[0] else ()
 
 
-def keep(snapshot: ClusterSnapshot, nodes: tuple[str, ...], job: str) -> ClusterSnapshot:
-    """As all other jobs see it."""
-    if not nodes:
-        return snapshot
-    return replace(snapshot, nodes=tuple(replace(n, kept_for=job) if n.name in nodes else n for n in snapshot.nodes))
+class Kept:
+    """What aged jobs keep from all others while one tick is decided."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[bool, tuple[str, ...]] = {}  # by whether for a job trained on CPU
+        self._job: dict[bool, str] = {}
+        self._hidden: dict[bool, tuple[ClusterSnapshot, ClusterSnapshot]] = {}  # the last one, and what it became
+
+    def keep(self, snapshot: ClusterSnapshot, job: Job) -> bool:
+        """For this one, unless another of its kind has waited longer; whether there is anything to keep."""
+        if self._nodes.get(job.uses_cpu):
+            return False
+        self._nodes[job.uses_cpu], self._job[job.uses_cpu] = nearest(snapshot, job), job.id
+        return bool(self._nodes[job.uses_cpu])
+
+    def hidden(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
+        """The cluster as all other jobs on GPUs see it, or all others trained on CPU."""
+        nodes = self._nodes.get(on_cpu)
+        if not nodes:
+            return snapshot
+        if on_cpu not in self._hidden or self._hidden[on_cpu][0] is not snapshot:
+            kept = (replace(n, kept_for=self._job[on_cpu]) if n.name in nodes else n for n in snapshot.nodes)
+            self._hidden[on_cpu] = snapshot, replace(snapshot, nodes=tuple(kept))
+        return self._hidden[on_cpu][1]

@@ -77,10 +77,30 @@ def iterations_to(points: Sequence[Point], target: float, segments: int = SEGMEN
     """
     if any(value >= target for _, value in points):
         return 0
-    error = 1.0 - target
-    curve = fit([(iterations, 1.0 - value) for iterations, value in points], error, segments)
-    needed = math.inf if curve is None else curve.reaches(error)
+    return falls_to([(iterations, 1.0 - value) for iterations, value in points], 1.0 - target, segments)
+
+
+def falls_to(points: Sequence[Point], value: float, segments: int = SEGMENTS) -> int | None:
+    """Iterations since the start until an error or a loss has fallen to `value`, by the best curve; None as above.
+
+    That a point is there already counts like any other: what jobs of the type reached, this one has still to reach.
+    A perfect one, at 0 or below, is on no curve and is left out.
+    """
+    curve = fit([point for point in points if point[1] > 0], value, segments)
+    needed = math.inf if curve is None else curve.reaches(value)
     return max(0, math.ceil(needed)) if needed <= LARGEST else None
+
+
+def clamped_left(needed: float | None, done: float, epoch: float, most: float | None) -> float | None:
+    """Iterations left of a job that needs so many in all and has done `done`.
+
+    At least one epoch, since its target is not measured yet, and at most to its maximum (1.5). All of its maximum
+    where nothing was predicted; None where it has none either.
+    """
+    if needed is None:
+        return None if most is None else max(0.0, most - done)
+    end = max(needed, done + epoch)
+    return (end if most is None else max(min(end, most), done)) - done
 
 
 def points_of(profile: Iterable[Accuracy], live: Iterable[Point]) -> list[Point]:

@@ -1,7 +1,9 @@
 """How long jobs trained on CPU still take where they share the cores of a node (`algorithms.md` 5.2, 5.6).
 
 Every job of a node is trained to its end in numbers: cores are shared by water-filling, and what ends
-leaves its cores to the others. Called by the policies that place or move such jobs. Pure; seconds from now.
+leaves its cores to the others. FlowCon's limits are not counted on for the future: they change every few seconds,
+leave no core idle that somebody can use, and stay behind when a job moves. Called by the policies that place or move
+such jobs. Pure; seconds from now.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ class Outlook(NamedTuple):
 
 
 def portions(snapshot: ClusterSnapshot, node: str) -> dict[str, Portion]:
-    """Of all jobs trained on this node, or about to be."""
+    """Of all jobs trained on this node, or about to be. Whose speed was measured on nobody knows how many cores is
+    taken to have had what the limits of now leave it.
+    """
     jobs = snapshot.on_cpu[node]
-    caps = [_cap(job) for job in jobs]
-    shares = water_fill(snapshot.node[node].cores, caps)
-    return {job.id: Portion(_core_s(job, share), cap) for job, cap, share in zip(jobs, caps, shares, strict=True)}
+    shares = water_fill(snapshot.node[node].cores, [_present_cap(job) for job in jobs])
+    return {job.id: Portion(_core_s(job, share), job.demand) for job, share in zip(jobs, shares, strict=True)}
 
 
 def newcomer(snapshot: ClusterSnapshot, node: str, job: Job) -> Portion:
     """Of a job that is not on the node yet: nothing of its speed is known."""
-    cap = _cap(job)
-    return Portion(_core_s(job, min(cap, snapshot.node[node].cores)), cap)
+    return Portion(_core_s(job, min(job.demand, snapshot.node[node].cores)), job.demand)
 
 
 def drain(cores: float, jobs: Mapping[str, Portion]) -> dict[str, float]:
@@ -124,12 +126,12 @@ def is_sure(jobs: Iterable[Job]) -> bool:
     return all(job.iterations_left is not None and job.rate is not None for job in jobs)
 
 
-def _cap(job: Job) -> float:
+def _present_cap(job: Job) -> float:
     return job.demand if job.cpu_limit is None else min(job.demand, job.cpu_limit)
 
 
 def _core_s(job: Job, share: float) -> float:
     """Its speed goes with its cores: what it still takes, times the cores it has (5.2)."""
     if job.iterations_left is None or not job.rate:
-        return assumed_s(job) * share
+        return assumed_s(job) * (job.share or share)
     return min(max(job.iterations_left, 0.0) / job.rate, LARGEST) * (job.share or share)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from adaptive_scheduler.aging import aged_first, is_aged, keep, nearest
+from adaptive_scheduler.aging import Kept, aged_first, is_aged
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.outlook import after
 from adaptive_scheduler.policies import baselines, cpu, deadline, elastic, flowcon, operator, specon, targets
-from adaptive_scheduler.prediction import RemainingTimes
+from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
@@ -24,10 +24,12 @@ class Policy(Protocol):
     """One way to give out GPUs: what a waiting job gets, and which running job grows next."""
 
     def schedule_incoming(
-        self, snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, times: RemainingTimes | None = None
+        self, snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: Table | None = None
     ) -> Start | Hold: ...
 
-    def schedule_running(self, snapshot: ClusterSnapshot, now: float, settings: Settings) -> Reshape | Move | None: ...
+    def schedule_running(
+        self, snapshot: ClusterSnapshot, now: float, settings: Settings, table: Table | None = None
+    ) -> Reshape | Move | None: ...
 
 
 POLICIES: dict[bool, Policy] = {True: elastic, False: baselines}
@@ -59,13 +61,14 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         accept(*deadline.schedule_overdue(world, now, settings))
 
     # 3. Queued jobs, the most urgent first, then idle GPUs to running jobs (seed 004).
-    accept(*deadline.with_alerts(world, now, settings, _fill(world, now, settings)))
+    filled, kept = _fill(world, now, settings)
+    accept(*deadline.with_alerts(world, now, settings, filled))
 
     # 4. Converged jobs go where they disturb less, one after the other, then nodes even out (seeds 000, 002).
     if "specon" in settings.systems:
-        while accept(*specon.schedule_move(world, now, settings)):
+        while accept(*specon.schedule_move(kept.hidden(world, on_cpu=True), now, settings)):
             pass
-        accept(*specon.schedule_rebalance(world, now, settings))
+        accept(*specon.schedule_rebalance(kept.hidden(world, on_cpu=True), now, settings))
 
     # 5. CPU limits last, from what has come of all that (seed 001).
     if "flowcon" in settings.systems:
@@ -76,33 +79,34 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     return tuple(decisions)
 
 
-def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> list[Decision]:
-    """Algorithms 1 and 2 until neither has an answer, then why the others wait."""
-    policy = POLICIES["elastic" in settings.systems]
+def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], Kept]:
+    """Algorithms 1 and 2 until neither has an answer, then why the others wait; and what is kept for some of them."""
+    policy, table = POLICIES["elastic" in settings.systems], Table(world, now, settings)
     decisions, held, moved = list[Decision](), list[Hold](), True
     while moved:
-        moved, held, times = False, list[Hold](), RemainingTimes.of(world)
-        kept, kept_for = tuple[str, ...](), ""  # nodes that a job has waited for too long to let others in (aging)
+        moved, held, kept, table = False, list[Hold](), Kept(), table.then(world)
 
         # Every queued job; one that must wait does not hold up the next (G14).
         for job in aged_first(deadline.in_order(world, now, settings), now, settings):
-            chosen = cpu if job.uses_cpu else policy
-            answer = chosen.schedule_incoming(keep(world, kept, kept_for), job, now, settings, times)
-            if isinstance(answer, Hold):
+            chosen, seen = (cpu, kept.hidden(world, on_cpu=True)) if job.uses_cpu else (policy, table.snapshot)
+            answer = chosen.schedule_incoming(seen, job, now, settings, table)
+            if isinstance(answer, Start):
+                decisions.append(answer)
+                world, moved = after(world, answer), True
+            else:
                 held.append(answer)
-                if not kept and is_aged(job, now, settings):
-                    kept, kept_for = nearest(world, job), job.id
-                continue
-            decisions.append(answer)
-            world, moved = after(world, answer), True
-            times = RemainingTimes.of(world)
+                if not (is_aged(job, now, settings) and kept.keep(world, job)):
+                    continue
+            table = table.then(kept.hidden(world))
 
         # What is still idle goes to running jobs, one at a time, while somebody gains.
         may_grow = settings.reshape_up_with_pending or not held
-        while may_grow and (grown := policy.schedule_running(keep(world, kept, kept_for), now, settings)):
+        while may_grow and (grown := policy.schedule_running(table.snapshot, now, settings, table)):
             decisions.append(grown)
             world, moved = after(world, grown), True
+            table = table.then(kept.hidden(world))
 
-        # With fewer idle GPUs a running job may give exactly what is missing (G3): ask again who waits.
-        moved = moved and bool(held)
-    return [*decisions, *held]
+        # With fewer idle GPUs a running job may give exactly what is missing (G3), and whoever let others go first may
+        # start once they have: ask again who waits.
+        moved = moved and bool(world.queue)
+    return [*decisions, *held], kept

@@ -22,8 +22,8 @@ class Lateness:
         self.limits = limits
         self._before = before
         # By job, so that one change is a subtraction and not another pass over all of them.
-        self._late = {i: max(0.0, before[i] - limit) for i, limit in sorted(limits.items()) if i in before}
-        self._total = math.fsum(self._late.values())
+        self.late = {i: max(0.0, before[i] - limit) for i, limit in sorted(limits.items()) if i in before}
+        self.total = math.fsum(self.late.values())
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Lateness:
@@ -47,6 +47,6 @@ class Lateness:
     def total_s(self, after: Mapping[str, float]) -> float:
         """The lateness of all jobs together once these take so long."""
         changes = (
-            max(0.0, after[job] - self.limits[job]) - self._late.get(job, 0.0) for job in after if job in self.limits
+            max(0.0, after[job] - self.limits[job]) - self.late.get(job, 0.0) for job in after if job in self.limits
         )
-        return self._total + math.fsum(changes)
+        return self.total + math.fsum(changes)

@@ -27,26 +27,32 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 def after(snapshot: ClusterSnapshot, *decisions: Decision) -> ClusterSnapshot:
     """GPUs promised, the jobs under an operation. GPUs that a job is still to let go are not idle yet."""
-    for decision in decisions:
-        if not isinstance(decision, Hold):
-            snapshot = _after_one(snapshot, decision)
-    return snapshot
+    accepted = [decision for decision in decisions if not isinstance(decision, Hold)]
+    if not accepted:
+        return snapshot
+    jobs, nodes = dict(snapshot.job), dict(snapshot.node)
+    for decision in accepted:
+        _apply(decision, jobs, nodes)
+    later = replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()))
+    # On a large cluster it would cost more to look the same names up again than to decide.
+    vars(later).update(job=jobs, node=nodes)
+    return later
 
 
-def _after_one(snapshot: ClusterSnapshot, decision: Decision) -> ClusterSnapshot:
-    job = snapshot.job[decision.job]
-    changed = {job.id: _changed(job, decision)}
-    nodes = snapshot.nodes
+def _apply(decision: Decision, jobs: dict[str, Job], nodes: dict[str, Node]) -> None:
+    job = jobs[decision.job]
     if isinstance(decision, Start) and decision.victim is not None and decision.victim_num_gpus is not None:
-        victim = snapshot.job[decision.victim]
+        victim = jobs[decision.victim]
         keeps = decision.victim_num_gpus
         workers = gives_on(victim, decision.node, victim.num_gpus - keeps)
-        changed[victim.id] = replace(victim, num_gpus=keeps, workers=workers, leased=True)
+        jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, leased=True)
     if isinstance(decision, Start | Reshape | Move):
         has = {w.node: w.num_gpus for w in placed_on(job)} if isinstance(decision, Reshape) else {}
-        taken = {w.node: w.num_gpus - has.get(w.node, 0) for w in workers_of(decision)}
-        nodes = tuple(_fuller(node, taken.get(node.name, 0)) for node in nodes)
-    return replace(snapshot, nodes=nodes, jobs=tuple(changed.get(j.id, j) for j in snapshot.jobs))
+        for worker in workers_of(decision):
+            taken = worker.num_gpus - has.get(worker.node, 0)
+            if worker.node in nodes:
+                nodes[worker.node] = _fuller(nodes[worker.node], taken)
+    jobs[job.id] = _changed(job, decision)
 
 
 def _changed(job: Job, decision: Decision) -> Job:
@@ -59,7 +65,8 @@ def _changed(job: Job, decision: Decision) -> Job:
         case Limit():
             return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: nowhere near its end
         case Requeue() | Finish():
-            return replace(job, node=None, num_gpus=0, workers=(), leased=True)
+            yields_to = decision.yields_to if isinstance(decision, Requeue) else ()
+            return replace(job, node=None, num_gpus=0, workers=(), leased=True, yields_to=yields_to)
     assert isinstance(decision, Start | Reshape | Move)
     workers = () if isinstance(decision, Move) else decision.workers
     return replace(job, node=decision.node, num_gpus=decision.num_gpus, workers=workers, leased=True)

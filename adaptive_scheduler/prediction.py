@@ -30,12 +30,11 @@ def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: i
     waiting job its smallest) and scales with the speed. Unknown speed: `assumed_s` whatever the count.
     """
     speed = profiles.speed(job.type, gpu_type, num_gpus, hosts)
-    if speed is None:
-        return min(assumed_s(job), LARGEST)
-    if job.iterations_left is not None:
+    if speed is not None and job.iterations_left is not None:
         return min(max(job.iterations_left, 0.0) * speed.seconds, LARGEST)
     present = profiles.speed(job.type, gpu_type, job.num_gpus or min(job.optional))
-    assert present is not None  # a type has speeds for all counts on a GPU type or for none
+    if speed is None or present is None:  # of a type measured on several hosts only, the present one may be unknown
+        return min(assumed_s(job), LARGEST)
     return min(assumed_s(job) * speed.seconds / present.seconds, LARGEST)
 
 
@@ -82,9 +81,10 @@ def reshape_cost_s(profiles: Profiles, job: Job) -> float:
 
 
 def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> bool:
-    """False where the length is unknown or the speed unknown or extrapolated."""
+    """False where the length is unknown or only a maximum, or the speed unknown or extrapolated."""
     speed = profiles.speed(job.type, gpu_type, num_gpus, hosts)
-    return job.iterations_left is not None and speed is not None and not speed.low_confidence
+    known = job.iterations_left is not None and not job.length_unsure
+    return known and speed is not None and not speed.low_confidence
 
 
 class RemainingTimes:
@@ -97,7 +97,7 @@ class RemainingTimes:
         longest = heapq.nlargest(2, seconds, key=seconds.__getitem__)
         self._last = longest[0] if longest else None
         self.max = seconds[longest[0]] if longest else 0.0
-        self._runner_up = seconds[longest[1]] if len(longest) > 1 else 0.0
+        self.runner_up = seconds[longest[1]] if len(longest) > 1 else 0.0
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot) -> RemainingTimes:
@@ -110,5 +110,5 @@ class RemainingTimes:
 
     def replace(self, job: str, seconds: float) -> tuple[float, float]:
         """(makespan, sum of all) if this job, perhaps a new one, took so many seconds instead."""
-        others = self._runner_up if job == self._last else self.max
+        others = self.runner_up if job == self._last else self.max
         return max(others, seconds), self.sum + (seconds - self.seconds.get(job, 0.0))

@@ -35,7 +35,6 @@ class Reading:
         default_factory=dict
     )  # mean since the last reading, by resource; cores for "cpu"
     limits: int = 0  # how often a limit was changed so far (X5)
-    limited: bool = False  # a limit holds now (X5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Growth:
     converged_s: float | None = None  # when it became CC
     low: float | None = None  # the range of E so far
     high: float | None = None
-    pace: float | None = None  # iterations per second while it last had no limit (X5)
+    pace: float | None = None  # iterations per second before a limit last changed (X5)
     last: Reading | None = None  # the one that growth is measured from
 
 
@@ -120,15 +119,15 @@ def _sorted_in(record: Growth, growth_before: float, alpha: float) -> Growth:
 
 
 def _at_its_pace(growth: float, pace: float | None, last: Reading, reading: Reading) -> tuple[float, float | None]:
-    """Growth and pace. Under a limit growth is that of as many iterations as it did without one (X5).
+    """Growth and pace. Where a limit has changed, growth is that of as many iterations as in the interval before (X5).
 
-    So a limit does not make a job look converged; a job that never was without is measured as it is.
+    So a change of the limit does not look like one of the growth. Under a limit that stays, a job is measured as it is:
+    scaled to what it did without one, those that FlowCon holds back never converged and so never moved.
     """
     seconds, iterations = reading.at_s - last.at_s, reading.iterations - last.iterations
     if seconds <= 0 or iterations <= 0:
         return growth, pace
-    limited = last.limited or reading.limited or reading.limits != last.limits
-    if limited and pace is not None:
+    if reading.limits != last.limits and pace is not None:
         return min(growth * pace * seconds / iterations, MOST_GROWTH), pace
     return growth, iterations / seconds
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 ROUNDING = 1e-9
 """A share of what is asked for: ten tenths of a core fit in one."""
@@ -27,16 +27,25 @@ class Room(NamedTuple):
             for asked, left in ((job.cores, self.cores), (job.memory, self.memory))
         )
 
+    def lacks(self, job: Job) -> float:
+        """How much of what it asks for is missing: a share of it, cores and memory together."""
+        pairs = (job.cores, self.cores), (job.memory, self.memory)
+        return math.fsum(max(0.0, asked - left) / asked for asked, left in pairs if asked)
+
     def without(self, job: Job) -> Room:
         return Room(self.cores - job.cores, self.memory - job.memory)
 
 
+def whole(node: Node) -> Room:
+    """As if nobody were there."""
+    return Room(node.cores, node.memory or math.inf)
+
+
 def room_on(snapshot: ClusterSnapshot, name: str, leaving: str | None = None) -> Room:
     """Of this node, as if the job `leaving` were gone. A node whose memory is not known never lacks any."""
-    node = snapshot.node[name]
-    there = [job for job in snapshot.on_cpu[name] if job.id != leaving]
-    memory = node.memory - math.fsum(job.memory for job in there) if node.memory else math.inf
-    return Room(node.cores - math.fsum(job.cores for job in there), memory)
+    there, all_of_it = [job for job in snapshot.on_cpu[name] if job.id != leaving], whole(snapshot.node[name])
+    cores, memory = math.fsum(job.cores for job in there), math.fsum(job.memory for job in there)
+    return Room(all_of_it.cores - cores, all_of_it.memory - memory)
 
 
 def has_room(snapshot: ClusterSnapshot, name: str, job: Job) -> bool:

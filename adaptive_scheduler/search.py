@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_scheduler.lateness import Lateness
+from adaptive_scheduler.numbering import Book, Floats, Ints, ranks
 from adaptive_scheduler.prediction import RemainingTimes, assumed_s, reshape_cost_s
-from adaptive_scheduler.profiles import LARGEST, Profiles
+from adaptive_scheduler.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
-from adaptive_scheduler.ways import why_not
+from adaptive_scheduler.ways import nodes_for, why_not
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 Column = Callable[[Ints], NDArray[Any]]
 """What some cells are compared by."""
@@ -36,91 +35,13 @@ def smallest(cells: Ints, columns: Sequence[Column], most: int) -> Ints:
         if len(rest) <= missing or not missing:
             break
         values = column(rest)
-        limit = np.partition(values, missing - 1)[missing - 1]
+        limit = values.min()
+        if np.count_nonzero(values == limit) < missing:  # most makespans are equal: rarely needed
+            limit = np.partition(values, missing - 1)[missing - 1]
         taken.append(rest[values < limit])
         rest, missing = rest[values == limit], missing - len(taken[-1])
     few = np.sort(np.concatenate([*taken, rest[:missing]]))
     return few[np.lexsort([column(few) for column in reversed(columns)])] if columns else few
-
-
-def removable(job: Job, settings: Settings) -> list[int]:
-    """How many GPUs the job can give away, ascending, so that it keeps an allowed count (G2)."""
-    gives = [job.num_gpus - keeps for keeps in reversed(job.optional) if keeps < job.num_gpus]
-    if settings.removal_range == "printed":
-        return [g for g in gives if job.optional[0] <= g <= job.optional[-1]]
-    return gives
-
-
-class _Numbers(dict[Any, int]):
-    """Numbers names in the order in which they are first asked for."""
-
-    def __missing__(self, name: Any) -> int:
-        self[name] = len(self)
-        return self[name]
-
-
-class _Book:
-    """What depends on names alone; shared by a table and those that come of it."""
-
-    def __init__(self, profiles: Profiles, settings: Settings) -> None:
-        self._profiles, self._settings = profiles, settings
-        self.types = _Numbers()  # of (job type, hosts)
-        self.kinds = _Numbers()  # of GPU types
-        self.counts = _Numbers()
-        self._shapes = _Numbers()  # of (allowed counts, present count)
-        self._gives, self._larger = list[list[int]](), list[list[int]]()
-        self._seconds = np.zeros((0, 0, 0))
-
-    def shape(self, job: Job) -> int:
-        known = self._shapes.get((job.optional, job.num_gpus))
-        if known is not None:
-            return known
-        self._gives.append(removable(job, self._settings))
-        self._larger.append([n for n in job.optional if n >= job.num_gpus])
-        for count in (job.num_gpus, *job.optional):
-            self.counts[count]
-        return self._shapes[job.optional, job.num_gpus]
-
-    @property
-    def gives(self) -> Ints:
-        """By shape: amounts that can be given away; 0: no more of them."""
-        return _padded(self._gives)
-
-    @property
-    def larger(self) -> Ints:
-        """By shape: allowed counts that are not below the present one; 0: no more of them."""
-        return _padded(self._larger)
-
-    def count_ids(self, counts: Ints) -> Ints:
-        """Of counts that some job may have."""
-        values = np.fromiter(self.counts, np.intp, len(self.counts))
-        order = np.argsort(values)
-        return order[np.searchsorted(values, counts, sorter=order)]
-
-    @property
-    def seconds(self) -> Floats:
-        """Seconds per iteration by GPU type, job type and count; NaN where nothing is known."""
-        size = len(self.kinds), len(self.types), len(self.counts)
-        if self._seconds.shape != size:
-            self._seconds = np.full(size, math.nan)
-            for (job_type, hosts), t in self.types.items():
-                for kind, k in self.kinds.items():
-                    self._fill(k, t, job_type, kind, hosts)
-        return self._seconds
-
-    def _fill(self, k: int, t: int, job_type: str, kind: str, hosts: int) -> None:
-        if hosts == 1 and (job_type, kind) not in self._profiles.speeds:
-            return  # of most job types on most GPU types nothing is known
-        for count, c in self.counts.items():
-            if count and (speed := self._profiles.speed(job_type, kind, count, hosts)):
-                self._seconds[k, t, c] = speed.seconds
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Ints:
-    matrix = np.zeros((len(rows), max(map(len, rows), default=0)), np.intp)
-    for i, row in enumerate(rows):
-        matrix[i, : len(row)] = row
-    return matrix
 
 
 class _Columns(NamedTuple):
@@ -128,12 +49,13 @@ class _Columns(NamedTuple):
 
     placed: Floats
     free: Floats  # may be reshaped now
-    spread: Floats  # over several hosts
+    spread: Floats  # is over several hosts
+    several: Floats  # may be
     node: Floats  # position in the snapshot; -1: not in it
     shape: Floats
     here: Floats  # number of (type, hosts), as it runs
     alone: Floats  # the same on one host
-    count: Floats
+    num_gpus: Floats
     count_id: Floats
     known_length: Floats
     left: Floats  # iterations; seconds where the length is unknown
@@ -202,25 +124,43 @@ class Table:
         return np.array([*(kinds[node.gpu_type] for node in self.snapshot.nodes), kinds[""]], np.intp)
 
     @cached_property
+    def open(self) -> Bools:
+        return np.array([*(node.open for node in self.snapshot.nodes), False], np.bool_)
+
+    @cached_property
+    def kept(self) -> Bools:
+        """Kept for a job that has waited long."""
+        kept = (node.schedulable and node.kept_for is not None for node in self.snapshot.nodes)
+        return np.array([*kept, False], np.bool_)
+
+    @cached_property
     def node_rank(self) -> Ints:
         """By name."""
-        return _ranks([node.name for node in self.snapshot.nodes])
+        return ranks([node.name for node in self.snapshot.nodes])
+
+    def nodes_for(self, job: Job) -> Ints:
+        """Positions of `ways.nodes_for`, the same in all tables that come of one another."""
+        known, wanted = self.book.allowed, (job.gpu_type, job.pinned)
+        if wanted not in known:
+            known[wanted] = np.array([self.position[n.name] for n in nodes_for(self.snapshot, job)], np.intp)
+        return known[wanted]
 
     # jobs, in the order of the snapshot
 
     @property
-    def book(self) -> _Book:
+    def book(self) -> Book:
         return self._numbers[0]
 
     @cached_property
-    def _numbers(self) -> tuple[_Book, Floats]:
+    def _numbers(self) -> tuple[Book, Floats]:
         before, self._before = self._before, None
         jobs = self.snapshot.jobs
         if before is None or not self._comes_of(before):
-            book = _Book(self.snapshot.profiles, self.settings)
+            book = Book(self.snapshot.profiles, self.settings)
             return book, self._columns(book, jobs)
         book, columns = before._numbers
-        self.__dict__["job_rank"] = before.job_rank  # the same jobs
+        for name in ("position", "job_rank", "node_rank"):  # the same names
+            self.__dict__[name] = getattr(before, name)
         changed = [i for i, job in enumerate(jobs) if job is not before.snapshot.jobs[i]]
         if changed:
             columns = columns.copy()
@@ -230,24 +170,20 @@ class Table:
     def _comes_of(self, before: Table) -> bool:
         """Whether the same jobs are on the same nodes."""
         old, new = before.snapshot, self.snapshot
-        same = new.profiles is old.profiles and len(new.jobs) == len(old.jobs) and len(new.nodes) == len(old.nodes)
-        return (
-            same
-            and all(a is b or a.id == b.id for a, b in zip(new.jobs, old.jobs, strict=True))
-            and all(a is b or a.name == b.name for a, b in zip(new.nodes, old.nodes, strict=True))
-        )
+        return new.profiles is old.profiles and list(new.job) == list(old.job) and list(new.node) == list(old.node)
 
-    def _columns(self, book: _Book, jobs: Iterable[Job]) -> Floats:
+    def _columns(self, book: Book, jobs: Iterable[Job]) -> Floats:
         return np.array([self._row(book, job) for job in jobs], np.float64).reshape(-1, len(_NOTHING)).T.copy()
 
-    def _row(self, book: _Book, job: Job) -> tuple[float, ...]:
+    def _row(self, book: Book, job: Job) -> tuple[float, ...]:
         if job.num_gpus <= 0 or job.node is None:
             return _NOTHING
         profiles = self.snapshot.profiles
         o, assumed = profiles.overheads(job.type), assumed_s(job)
         length = job.iterations_left
         return (
-            True, not why_not(job, self.now), bool(job.workers), self.position.get(job.node, -1),
+            True, not why_not(job, self.now), bool(job.workers), job.max_workers > 1,
+            self.position.get(job.node, -1),
             book.shape(job), book.types[job.type, len(job.workers) or 1], book.types[job.type, 1],
             job.num_gpus, book.counts[job.num_gpus],
             length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
@@ -274,7 +210,7 @@ class Table:
     @cached_property
     def job_rank(self) -> Ints:
         """By id; -1 at -1."""
-        return _ranks([job.id for job in self.snapshot.jobs])
+        return ranks([job.id for job in self.snapshot.jobs])
 
     # remaining times
 
@@ -294,9 +230,7 @@ class Table:
                 whole = np.where(known, whole, whole / present)
         return np.where(np.isnan(whole), jobs.assumed[row], np.minimum(whole, LARGEST))
 
-    def t_run(
-        self, row: Ints, kind: Ints, count_id: Ints, trains_on_s: float = 0.0, types: str = "here"
-    ) -> Floats:
+    def t_run(self, row: Ints, kind: Ints, count_id: Ints, trains_on_s: float = 0.0, types: str = "here") -> Floats:
         """`prediction.t_run` of these jobs."""
         reshape, finish = self.jobs.reshape[row], self.jobs.finish[row]
         training = self.t_train(row, kind, count_id, types)
@@ -332,6 +266,17 @@ class Table:
         return Lateness.of(self.snapshot, self.times, self.now, self.settings)
 
     @cached_property
+    def limit_s(self) -> Floats:
+        """By job: until when it must have ended; at -1, and without a deadline, for ever."""
+        limits = self.lateness.limits
+        return np.array([*(limits.get(job.id, math.inf) for job in self.snapshot.jobs), math.inf])
+
+    @cached_property
+    def late_s(self) -> Floats:
+        """By job: how late it is as things are; nothing at -1."""
+        return np.array([*(self.lateness.late.get(job.id, 0.0) for job in self.snapshot.jobs), 0.0])
+
+    @cached_property
     def others_s(self) -> Floats:
         """By job: the longest remaining time of all the others."""
         others = np.full(len(self.snapshot.jobs), self.times.max)
@@ -353,7 +298,7 @@ class Table:
         # It keeps some on each of its hosts.
         at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]))
         row, node, gives = hosts[at], nodes[at], amounts[at, i]
-        kind, count_id = self.kind[node], self.book.count_ids(self.ints("count")[row] - gives)
+        kind, count_id = self.kind[node], self.book.count_ids(self.ints("num_gpus")[row] - gives)
         run_s = self.t_run(row, kind, count_id, trains_on_s)
         makespan, total = self.with_scope(row, run_s)
         return Givers(
@@ -373,7 +318,7 @@ class Table:
         ]
         row = np.flatnonzero(free & (self.jobs.spread == 0) & (self.jobs.node >= 0))
         more = np.array(spread, np.intp).reshape(-1, 3).T
-        one = row, self.ints("node")[row], self.ints("count")[row]
+        one = row, self.ints("node")[row], self.ints("num_gpus")[row]
         return tuple(np.concatenate(pair) for pair in zip(one, more, strict=True)) if spread else one  # type: ignore[return-value]
 
     def with_scope(self, row: Ints, seconds: Floats) -> tuple[Floats, Floats]:
@@ -381,9 +326,3 @@ class Table:
         if self.settings.makespan_scope == "pair":
             return seconds, seconds
         return np.maximum(self.others_s[row], seconds), self.times.sum + (seconds - self.keep_s[row])
-
-
-def _ranks(names: Sequence[str]) -> Ints:
-    ranks = np.full(len(names) + 1, -1, np.intp)
-    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    return ranks

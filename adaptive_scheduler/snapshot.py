@@ -117,6 +117,7 @@ class Job:
     target: float | None = None  # that target, and the value measured last: for people
     value: float | None = None
     epoch_iterations: int | None = None  # iterations of one epoch, where that is known: for people
+    length_unsure: bool = False  # `iterations_left` is only its maximum: no progress towards its target was visible
 
     # trained on CPU (seeds 000 to 002)
     demand: float = math.inf  # cores it can use when alone

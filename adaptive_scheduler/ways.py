@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from adaptive_scheduler.decision import Candidate, Explanation
 from adaptive_scheduler.prediction import RemainingTimes, is_certain
 from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 LISTED = 50
@@ -42,6 +43,13 @@ class Way(NamedTuple):
         return int(self.key[0])
 
 
+class Found(NamedTuple):
+    """The best of all ways, in order, as many as can be listed; how many more there are."""
+
+    ways: list[Way]
+    more: int
+
+
 def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
     """Nodes with GPUs that the user, or Volcano (X12), lets the job run on, also those closed to new jobs."""
     allowed = (n for n in snapshot.nodes if n.gpus and job.gpu_type in (None, n.gpu_type))
@@ -60,6 +68,17 @@ def spread(count: int, nodes: Iterable[Node], most: int, own: Mapping[str, int] 
             got[node.name] = got.get(node.name, 0) + taken
             missing -= taken
     return () if missing or len(got) > most else tuple(Worker(*host) for host in got.items())
+
+
+def fixed_count(snapshot: ClusterSnapshot, job: Job) -> int:
+    """What a job runs on that is never reshaped: the largest allowed count that some node could hold; 0: none."""
+    largest = max((len(node.gpus) for node in nodes_for(snapshot, job)), default=0)
+    return max((n for n in job.optional if n <= largest), default=0)
+
+
+def least(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
+    """The fewest GPUs that a waiting job may be started on."""
+    return min(job.optional, default=0) if "elastic" in settings.systems else fixed_count(snapshot, job)
 
 
 def why_not(job: Job, now: float) -> str:
@@ -84,17 +103,26 @@ def seconds(value: float) -> str:
 
 
 def explain(
-    algorithm: str, sentence: str, ways: list[Way], chosen: Way | None, times: RemainingTimes, profiles: Profiles
+    algorithm: str,
+    sentence: str,
+    ways: list[Way],
+    chosen: Way | None,
+    times: RemainingTimes,
+    profiles: Profiles,
+    more: int = 0,
 ) -> Explanation:
-    """The explanation with the chosen way first, then its rivals, best first."""
+    """The explanation with the chosen way first, then its rivals, best first.
+
+    `more`: how many others there are, none of them better.
+    """
     rivals = [way for way in ways if way is not chosen]
     room = LISTED - (chosen is not None)
     listed = heapq.nsmallest(room, rivals, key=lambda way: way.key)
     candidates = [_candidate(profiles, way, _why_rejected(way, chosen)) for way in listed]
     if chosen is not None:
         candidates.insert(0, _candidate(profiles, chosen, ""))
-    if len(rivals) > len(listed):
-        sentence += f" {len(rivals) - len(listed)} more ways were looked at and are not listed."
+    if unlisted := len(rivals) + more - len(listed):
+        sentence += f" {unlisted} more ways were looked at and are not listed."
     return Explanation(algorithm, sentence, tuple(candidates), times.max, times.sum)
 
 

@@ -6,27 +6,25 @@ Called by the engine when seed 004 is not among `Settings.systems`.
 from __future__ import annotations
 
 from adaptive_scheduler.decision import Explanation, Hold, Reshape, Start
-from adaptive_scheduler.prediction import RemainingTimes
+from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
-from adaptive_scheduler.ways import gpus, impossible, nodes_for
+from adaptive_scheduler.ways import fixed_count, gpus, impossible, nodes_for
 
 DEFAULT = "default"
 
 
 def schedule_incoming(
-    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, times: RemainingTimes | None = None
+    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: Table | None = None
 ) -> Start | Hold:
     """The job's fixed count, on the node with most idle GPUs, or it waits; later jobs may pass it (G17).
 
-    Fixed is the largest allowed count that some node could hold, so that no job waits for ever.
+    The largest that some node could hold (`ways.fixed_count`), so that no job waits for ever.
     """
     if why := impossible(snapshot, job):
         return Hold(job.id, Explanation(DEFAULT, why))
-    nodes = nodes_for(snapshot, job)
-    largest = max(len(node.gpus) for node in nodes)
-    count = max(n for n in job.optional if n <= largest)
-    most_idle = min(nodes, key=lambda node: (-node.idle, node.name))
+    count = fixed_count(snapshot, job)
+    most_idle = min(nodes_for(snapshot, job), key=lambda node: (-node.idle, node.name))
     if most_idle.idle < count:
         sentence = (
             f"{job.id} waits: its fixed count is {gpus(count)} and {most_idle.idle} are idle on node "
@@ -37,6 +35,8 @@ def schedule_incoming(
     return Start(job.id, most_idle.name, count, Explanation(DEFAULT, sentence))
 
 
-def schedule_running(snapshot: ClusterSnapshot, now: float, settings: Settings) -> Reshape | None:
+def schedule_running(
+    snapshot: ClusterSnapshot, now: float, settings: Settings, table: Table | None = None
+) -> Reshape | None:
     """Never: a job keeps its count until it ends."""
     return None

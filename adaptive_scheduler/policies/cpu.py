@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from adaptive_scheduler.crowding import Outlook, drain, is_sure, newcomer, portions
 from adaptive_scheduler.decision import Candidate, Explanation, Hold, Start
-from adaptive_scheduler.prediction import RemainingTimes
 from adaptive_scheduler.room import obstacle
+from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from adaptive_scheduler.ways import LISTED
@@ -21,7 +21,7 @@ NAMED = 3
 
 
 def schedule_incoming(
-    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, times: RemainingTimes | None = None
+    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: Table | None = None
 ) -> Start | Hold:
     """The node it is pinned to, else of those with room the one with fewest jobs trained on CPU."""
     why = {node.name: obstacle(snapshot, node.name, job) for node in snapshot.nodes}

@@ -17,7 +17,7 @@ from adaptive_scheduler.prediction import RemainingTimes, t_new, t_run
 from adaptive_scheduler.room import has_room, room_on
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from adaptive_scheduler.ways import GOOD, LISTED, REFUSED, Way, explain, gpus, no_speed, nodes_for, seconds
+from adaptive_scheduler.ways import GOOD, LISTED, REFUSED, Way, explain, gpus, least, no_speed, nodes_for, seconds
 
 OVERDUE = "deadline.overdue"
 QUEUE = "deadline.queue"
@@ -79,14 +79,15 @@ def with_alerts(
     if "deadline" not in settings.systems:
         yield from decisions
         return
+    answered: set[str] = set()
     for decision in decisions:
         job = snapshot.job[decision.job]
+        answered.add(job.id)
         if isinstance(decision, Hold) and job.sla_s is not None and job.state == "submitted":
             decision = _with_alert(decision, job, diagnose(job, snapshot, settings), now)
         yield decision
-    yielding = _yielding(snapshot.queue)
     for job in snapshot.queue:
-        if job.id in yielding:
+        if job.id not in answered:
             others = ", ".join(sorted(i for i in job.yields_to if i in snapshot.job))
             yield Hold(job.id, Explanation(QUEUE, f"{job.id} waits until {others} have started: it gave way to them."))
 
@@ -113,7 +114,11 @@ def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) 
     overdue = [job for job in snapshot.jobs if _is_overdue(job, now, settings)]
     if not overdue:
         return ()
-    waiting = [job for job in in_order(snapshot, now, settings) if not _starts_anyway(snapshot, job)]
+    helped = {other for job in snapshot.jobs if job.leased for other in job.yields_to}  # somebody is on his way out
+    waiting = [
+        job for job in in_order(snapshot, now, settings)
+        if job.id not in helped and not _starts_anyway(snapshot, job, settings)
+    ]  # fmt: skip
     for heaviest in sorted(overdue, key=lambda j: (-heaviness(j, snapshot), -_overrun_s(j), j.id)):  # D6
         weight = heaviness(heaviest, snapshot)
         lighter = [job for job in waiting if job.uses_cpu == heaviest.uses_cpu and heaviness(job, snapshot) < weight]
@@ -140,12 +145,12 @@ def _is_overdue(job: Job, now: float, settings: Settings) -> bool:
     return job.task_s > job.expected_s * (1 + settings.deadlines.beta) and job.cooling_until <= now
 
 
-def _starts_anyway(snapshot: ClusterSnapshot, job: Job) -> bool:
+def _starts_anyway(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> bool:
     """Whether some node has what it needs without anybody's giving way."""
     nodes = [node for node in _allowed(snapshot, job) if node.schedulable]
     if job.uses_cpu:
         return any(has_room(snapshot, node.name, job) for node in nodes)
-    return any(count <= node.idle for node in nodes for count in job.optional[:1])
+    return any(least(snapshot, job, settings) <= node.idle for node in nodes)
 
 
 def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
@@ -161,8 +166,8 @@ def _shrink(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Start | None:
     """The most urgent job that can start on what the overdue one gives, each with an allowed count."""
-    node = snapshot.node.get(heavy.node or "")
-    if settings.deadlines.yield_by != "reshape" or heavy.uses_cpu or node is None or len(heavy.workers) > 1:
+    node, may = snapshot.node.get(heavy.node or ""), settings.deadlines.yield_by == "reshape"
+    if not may or "elastic" not in settings.systems or heavy.uses_cpu or node is None or len(heavy.workers) > 1:
         return None
     times = RemainingTimes.of(snapshot)
     for job in lighter:
@@ -232,7 +237,7 @@ def _replacements(
     Unless the paper's way is wanted (X9), only those whose deadline that saves: what trains already is nearly done.
     The times of each: itself first and the overdue job behind it, as if they were alone.
     """
-    place = _Place(snapshot, heavy)
+    place = _Place(snapshot, heavy, settings)
     budget = _budget_s(heavy, found, now, settings)
     left_s = found.te_s or 0.0
     for job in lighter:
@@ -251,7 +256,7 @@ def _replacements(
         else:
             budget -= cost
         yield Candidate(
-            node=heavy.node or "", num_gpus=min(job.optional, default=0), makespan_s=job_s + left_s,
+            node=heavy.node or "", num_gpus=least(snapshot, job, settings), makespan_s=job_s + left_s,
             sum_s=2 * job_s + left_s, job_s=job_s, job=job.id, victim=heavy.id, victim_num_gpus=0, rejected=why,
             low_confidence=its.low_confidence or found.low_confidence,
         )  # fmt: skip
@@ -283,14 +288,14 @@ def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> f
 class _Place:
     """What an overdue job would leave on its node, filled step by step."""
 
-    def __init__(self, snapshot: ClusterSnapshot, heavy: Job) -> None:
-        self._snapshot, self._node = snapshot, snapshot.node[heavy.node or ""]
+    def __init__(self, snapshot: ClusterSnapshot, heavy: Job, settings: Settings) -> None:
+        self._snapshot, self._node, self._settings = snapshot, snapshot.node[heavy.node or ""], settings
         self._room = room_on(snapshot, self._node.name, leaving=heavy.id)
         own = [w.num_gpus for w in heavy.workers if w.node == self._node.name] or [heavy.num_gpus]
         self._gpus = self._node.idle + sum(own)
 
     def takes(self, job: Job) -> bool:
-        """Whether it fits too, on its smallest count; if so its share is gone."""
+        """Whether it fits too, on the fewest GPUs it would start on; if so its share is gone."""
         if self._node not in _allowed(self._snapshot, job) or not self._node.schedulable:
             return False
         if job.uses_cpu:
@@ -298,7 +303,8 @@ class _Place:
                 return False
             self._room = self._room.without(job)
             return True
-        if min(job.optional) > self._gpus:
+        count = least(self._snapshot, job, self._settings)
+        if count > self._gpus:
             return False
-        self._gpus -= min(job.optional)
+        self._gpus -= count
         return True

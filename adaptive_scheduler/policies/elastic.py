@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start, placed_on
 from adaptive_scheduler.policies.elastic_growth import running_ways
-from adaptive_scheduler.policies.elastic_ways import Search, held_together, incoming_ways, waiting_way
+from adaptive_scheduler.policies.elastic_ways import held_together, incoming_ways, waiting_way
 from adaptive_scheduler.policies.elastic_words import growth_sentence, hold_sentence, start_sentence, wait_sentence
-from adaptive_scheduler.prediction import RemainingTimes
+from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.ways import GOOD, LATE, REFUSED, Way, explain, impossible
@@ -20,53 +20,54 @@ RUNNING = "elastic.running"
 
 
 def schedule_incoming(
-    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, times: RemainingTimes | None = None
+    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: Table | None = None
 ) -> Start | Hold:
     """Algorithm 1: the first GPUs of a waiting job, idle ones or with those of one running job.
 
-    `times` saves working out the remaining times of all placed jobs again. A type without a known
-    speed starts on as few GPUs as can be had, to be measured.
+    `table`: of this snapshot or of what it has come of, which saves working it out again. A type without a
+    known speed starts on as few GPUs as can be had, to be measured.
     """
-    times = times or RemainingTimes.of(snapshot)
+    table = table.then(snapshot) if table else Table(snapshot, now, settings)
     if why := impossible(snapshot, job, held_together(snapshot, job, settings)):
-        return Hold(job.id, explain(INCOMING, why, [], None, times, snapshot.profiles))
-    search = Search.of(snapshot, now, settings, times)
-    ways = list(incoming_ways(search, job))
-    best = min(ways, key=lambda way: way.key, default=None)
+        return Hold(job.id, explain(INCOMING, why, [], None, table.times, snapshot.profiles))
+    ways, more = incoming_ways(table, job)
+    best = ways[0] if ways else None
 
     # Whoever would break a deadline waits, unless it has one itself (5.4).
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):
-        sentence = hold_sentence(search, job, best)
-        return Hold(job.id, explain(INCOMING, sentence, ways, None, times, snapshot.profiles))
-    later = waiting_way(search, job) if settings.compare_with_waiting else None
+        sentence = hold_sentence(table, job, best)
+        return Hold(job.id, explain(INCOMING, sentence, ways, None, table.times, snapshot.profiles, more))
+    later = waiting_way(table, job) if settings.compare_with_waiting else None
     if later is not None and best.rank == GOOD and _times(later) < _times(best):
         sentence = wait_sentence(later, best)
-        return Hold(job.id, explain(INCOMING, sentence, [later, *ways], later, times, snapshot.profiles))
+        return Hold(job.id, explain(INCOMING, sentence, [later, *ways], later, table.times, snapshot.profiles, more))
     return Start(
         job=job.id,
         node=best.node.name,
         num_gpus=best.num_gpus,
-        explanation=explain(INCOMING, start_sentence(search, best), ways, best, times, snapshot.profiles),
+        explanation=explain(INCOMING, start_sentence(best), ways, best, table.times, snapshot.profiles, more),
         victim=best.victim.id if best.victim else None,
         victim_num_gpus=best.keeps if best.victim else None,
         workers=best.workers,
     )
 
 
-def schedule_running(snapshot: ClusterSnapshot, now: float, settings: Settings) -> Reshape | Move | None:
+def schedule_running(
+    snapshot: ClusterSnapshot, now: float, settings: Settings, table: Table | None = None
+) -> Reshape | Move | None:
     """Algorithm 2: the one running job that gets idle GPUs, of its own nodes, of further ones or by a move.
 
-    None if nobody gains enough.
+    None if nobody gains enough. `table` as in Algorithm 1.
     """
     if not any(node.idle for node in snapshot.nodes):
         return None
-    search = Search.of(snapshot, now, settings, RemainingTimes.of(snapshot))
-    ways = list(running_ways(search))
-    best = min(ways, key=lambda way: way.key, default=None)
-    if best is None or best.rank == REFUSED:
+    table = table.then(snapshot) if table else Table(snapshot, now, settings)
+    ways, more = running_ways(table)
+    if not ways:
         return None
-    sentence = growth_sentence(best, search.times)
-    explanation = explain(RUNNING, sentence, ways, best, search.times, snapshot.profiles)
+    best = ways[0]
+    sentence = growth_sentence(best, table.times)
+    explanation = explain(RUNNING, sentence, ways, best, table.times, snapshot.profiles, more)
     if not best.workers and best.node.name not in {w.node for w in placed_on(best.job)}:
         return Move(best.job.id, best.node.name, best.num_gpus, explanation)
     return Reshape(best.job.id, best.node.name, best.num_gpus, explanation, best.workers)

@@ -6,15 +6,16 @@ can be listed, become objects with a reason. Called by `elastic.py`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from adaptive_scheduler.decision import placed_on
+from adaptive_scheduler.numbering import Floats, Ints
 from adaptive_scheduler.prediction import t_new
-from adaptive_scheduler.search import Bools, Column, Floats, Givers, Ints, Table, smallest
+from adaptive_scheduler.search import Bools, Column, Givers, Table, smallest
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 from adaptive_scheduler.ways import (
@@ -42,10 +43,10 @@ class Place(NamedTuple):
     nodes: tuple[Node, ...]
 
 
-def places(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> list[Place]:
+def places(table: Table, job: Job) -> list[Place]:
     """Open nodes one by one, or all of them as one place named after the node with most idle GPUs (G7)."""
-    nodes = tuple(n for n in nodes_for(snapshot, job) if n.open)
-    if settings.placement == "host" or not nodes:
+    nodes = tuple(n for n in nodes_for(table.snapshot, job) if n.open)
+    if table.settings.placement == "host" or not nodes:
         return [Place(n, n.idle, (n,)) for n in nodes]
     most = min(nodes, key=lambda n: (-n.idle, n.name))
     return [Place(most, sum(n.idle for n in nodes), nodes)]
@@ -68,134 +69,319 @@ class _Cells(NamedTuple):
     node: Ints
     at: Ints
     giver: Ints
-    launch_s: Floats  # what the newcomer takes, without waiting for a victim
-    workers: dict[int, tuple[Worker, ...]]  # of those that are on several hosts, by their place here
+
+    @classmethod
+    def of(cls, *parts: _Cells) -> _Cells:
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def of_these(self, chosen: Ints) -> _Cells:
+        return _Cells(self.node[chosen], self.at[chosen], self.giver[chosen])
 
 
-class Incoming:
-    """All ways to start one waiting job: on each host, with idle GPUs or also those of one running job."""
+class Newcomer:
+    """One waiting job, and where it may be."""
 
     def __init__(self, table: Table, job: Job) -> None:
         self.table, self.job, self.settings = table, job, table.settings
         self.counts = np.array(job.optional, np.intp)
-        profiles = table.snapshot.profiles
-        refined = profiles.overheads(job.type).k8s_init if self.settings.refined else 0.0
-        self.givers: Givers = table.givers(refined)  # G5: the victim trains on during the launch
-        self.open = self._allowed(lambda n: n.open)
+        # G5: refined, the victim trains on during the launch.
+        refined = table.snapshot.profiles.overheads(job.type).k8s_init if self.settings.refined else 0.0
+        self.givers: Givers = table.givers(refined)
+        allowed = table.nodes_for(job)
+        self.open = allowed[table.open[allowed]]
+        self.kept = allowed[table.kept[allowed]]
         self.together = self.settings.placement == "count_only" and len(self.open) > 1
         self.room = table.idle if not self.together else np.full_like(table.idle, table.idle[self.open].sum())
 
-    def _allowed(self, rule: Callable[[Node], bool]) -> Ints:
-        """Positions of the nodes that the job may be on."""
-        position = self.table.position
-        return np.array([position[n.name] for n in nodes_for(self.table.snapshot, self.job) if rule(n)], np.intp)
-
-    # all ways, as numbers
-
     @cached_property
-    def cells(self) -> _Cells:
-        """Without a victim, with one, spread over several hosts."""
-        node, at, giver = (np.concatenate(pair) for pair in zip(self._alone(), self._taking(), strict=True))
-        if self.settings.tiebreak == "first":  # as they come in the printed loops
-            g = self.givers
-            order = (at, g.gives[giver], node) if self.together else (node, at, g.gives[giver])
-            first = np.lexsort((g.row[giver], *reversed(order)))
-            node, at, giver = node[first], at[first], giver[first]
-        cells = _Cells(node, at, giver, self._launch_s[self.table.kind[node], at], {})
-        if self.together:
-            return self._on_several(cells)
-        return self._with_spread(cells) if self.job.max_workers > 1 and self.settings.placement == "host" else cells
-
-    @cached_property
-    def _launch_s(self) -> Floats:
-        """By GPU type and count."""
+    def launch_s(self) -> Floats:
+        """What it takes on one host from now on, by GPU type and count."""
         table, profiles = self.table, self.table.snapshot.profiles
         taken = np.zeros((len(table.book.kinds), len(self.counts)))
-        here = set(table.kind[self.open].tolist())
-        for name, number in table.book.kinds.items():
-            if number in here:
-                taken[number] = [t_new(profiles, self.job, name, count) for count in self.job.optional]
+        here = set(table.kind[np.append(self.open, self.kept)].tolist())
+        for name, kind in table.book.kinds.items():
+            if kind in here:
+                taken[kind] = [t_new(profiles, self.job, name, count) for count in self.job.optional]
         return taken
 
-    def _alone(self) -> tuple[Ints, Ints, Ints]:
+    @cached_property
+    def unmeasured(self) -> Bools:
+        """By GPU type: whether no speed is known."""
+        speeds = self.table.snapshot.profiles.speeds
+        return np.array([not speeds.get((self.job.type, kind)) for kind in self.table.book.kinds], np.bool_)
+
+    # the ways on one host, and where only numbers count (G7) on the first of several
+
+    def cells(self) -> _Cells:
+        cells = _Cells.of(self._alone(), self._taking())
+        if self.settings.tiebreak == "full":
+            return cells
+        gives, row = self.givers.gives[cells.giver], self.givers.row[cells.giver]
+        loops = (cells.at, gives, cells.node) if self.together else (cells.node, cells.at, gives)
+        return cells.of_these(np.lexsort((row, *reversed(loops))))  # as they come in the printed loops
+
+    def _alone(self) -> _Cells:
         here = self.open[:1] if self.together else self.open
+        here = here[self.room[here] > 0]
         node, at = np.nonzero(self.counts <= self.room[here][:, None])
-        return here[node], at, np.full(len(at), -1)
+        return _Cells(here[node], at, np.full(len(at), -1))
 
-    def _taking(self) -> tuple[Ints, Ints, Ints]:
-        """Exactly what is needed, or with `over_release` also more (G3)."""
-        g, allowed = self.givers, np.zeros(len(self.room), np.bool_)
-        allowed[self.open] = True
-        room = self.room[g.node]
-        reach, usable = room + g.gives, allowed[g.node] & (g.gives > 0)
+    def _taking(self) -> _Cells:
+        """From a victim that gives exactly what is missing, or with `over_release` also more (G3)."""
+        g, room, usable = self.givers, self.room[self.givers.node], np.zeros(len(self.room), np.bool_)
+        usable[self.open] = True
+        reach = np.where(usable[g.node], room + g.gives, 0)
         if self.settings.over_release:
-            at, giver = np.nonzero((room < self.counts[:, None]) & (self.counts[:, None] <= reach) & usable)
-            return g.node[giver], at, giver
-        largest = int(reach.max()) + 1
-        numbers = np.full(largest + 1, -1, np.intp)
-        numbers[np.minimum(self.counts, largest)] = np.arange(len(self.counts))
-        numbers[largest] = -1
-        at = numbers[reach]
-        giver = np.flatnonzero((at >= 0) & usable)
-        return g.node[giver], at[giver], giver
+            counts = self.counts[:, None]
+            at, giver = np.nonzero((room < counts) & (counts <= reach))
+        else:
+            number = np.full(int(reach.max()) + 1, -1, np.intp)
+            held = self.counts < len(number)
+            number[self.counts[held]] = np.flatnonzero(held)
+            number[0] = -1
+            giver = np.flatnonzero(number[reach] >= 0)
+            at = number[reach[giver]]
+        return _Cells(g.node[giver], at, giver)
 
-    def _on_several(self, cells: _Cells) -> _Cells:
-        """G7: the hosts of each way, a victim's first."""
-        snapshot, there = self.table.snapshot, [self.table.snapshot.nodes[i] for i in self.open.tolist()]
-        idle, node, launch_s, workers = int(self.room[0]), cells.node.copy(), cells.launch_s.copy(), cells.workers
-        for cell, (at, giver) in enumerate(zip(cells.at.tolist(), cells.giver.tolist(), strict=True)):
-            count = self.job.optional[at]
-            own = {snapshot.nodes[node[cell]].name: count - idle} if giver >= 0 else {}
-            hosts = spread(count, there, len(there), own)
-            if giver < 0:
-                node[cell] = self.table.position[hosts[0].node]
-            workers[cell] = hosts if len(hosts) > 1 else ()
-            kind = snapshot.nodes[node[cell]].gpu_type
-            launch_s[cell] = t_new(snapshot.profiles, self.job, kind, count, len(hosts) or 1)
-        return cells._replace(node=node, launch_s=launch_s)
+    # the ways that are not to be taken
 
-    def _with_spread(self, cells: _Cells) -> _Cells:
-        """Also over several hosts of one GPU type, for counts that no host holds."""
-        held = set(cells.at[self._ranks(cells) < LATE].tolist())
-        node, at, launch_s = list[int](), list[int](), list[float]()
-        snapshot, position = self.table.snapshot, self.table.position
-        nodes = [snapshot.nodes[i] for i in self.open.tolist()]
-        for kind in sorted({n.gpu_type for n in nodes}):
-            of_kind = [n for n in nodes if n.gpu_type == kind]
-            for number, count in enumerate(self.job.optional):
-                hosts = () if number in held else spread(count, of_kind, self.job.max_workers)
-                if hosts:
-                    cells.workers[len(cells.node) + len(node)] = hosts if len(hosts) > 1 else ()
-                    node.append(position[hosts[0].node])
-                    at.append(number)
-                    launch_s.append(t_new(snapshot.profiles, self.job, kind, count, len(hosts)))
-        more = np.array([node, at, [-1] * len(node)], np.intp)
-        together = (np.concatenate(pair) for pair in zip(cells[:3], more, strict=True))
-        return _Cells(*together, np.append(cells.launch_s, launch_s), cells.workers)
+    def refused(self, weighed: Weighed) -> _Cells:
+        """A count that nobody there can make up for, and nodes that are kept for another job."""
+        table, here = self.table, self.open
+        at_home = np.ones(len(weighed.cells.at), np.bool_)
+        if self.together:
+            here = here[np.lexsort((table.node_rank[here], -table.idle[here]))[:1]]
+        else:
+            at_home[list(weighed.hosts)] = False  # spread over several, it was not held by any of them
+        got = np.zeros((len(self.room), len(self.counts)), np.bool_)
+        got[here if self.together else weighed.cells.node[at_home], weighed.cells.at[at_home]] = True
+        node, at = np.nonzero(~got[here])
+        nobody = np.full(len(at) + len(self.kept), -1)
+        return _Cells(np.append(here[node], self.kept), np.append(at, np.zeros_like(self.kept)), nobody)
 
-    # what they lead to
 
-    def _job_s(self, cells: _Cells) -> Floats:
-        """G5: refined, the newcomer waits for its victim's checkpoint and exit."""
-        if not self.settings.refined:
-            return cells.launch_s
-        waits_s = np.append(self.table.jobs.lets_go, 0.0)
-        return cells.launch_s + waits_s[self.givers.row[cells.giver]]
+class Weighed:
+    """Ways, and what they lead to."""
 
-    def _times(self, cells: _Cells) -> tuple[Floats, Floats, Floats]:
-        """(the newcomer's seconds, makespan, sum)"""
-        job_s = self._job_s(cells)
-        makespan = np.maximum(self.givers.makespan[cells.giver], job_s)
-        return job_s, makespan, self.givers.total[cells.giver] + job_s
+    def __init__(self, new: Newcomer, cells: _Cells, hosts: dict[int, tuple[Worker, ...]] | None = None) -> None:
+        self.new, self.table, self.cells = new, new.table, cells
+        self.hosts = hosts or {}  # of the ways over several hosts, by their place among the cells
+        self.launch_s = new.launch_s[self.table.kind[cells.node], cells.at]
+        for cell, workers in self.hosts.items():
+            kind, count = new.table.snapshot.nodes[cells.node[cell]].gpu_type, new.job.optional[cells.at[cell]]
+            self.launch_s[cell] = t_new(new.table.snapshot.profiles, new.job, kind, count, len(workers))
 
-    def _unmeasured(self, cells: _Cells) -> Bools:
-        speeds, kinds = self.table.snapshot.profiles.speeds, self.table.book.kinds
-        return np.array([not speeds.get((self.job.type, kind)) for kind in kinds], np.bool_)[self.table.kind[cells.node]]
+    @cached_property
+    def job_s(self) -> Floats:
+        """What the newcomer takes; refined, it also waits for its victim's checkpoint and exit (G5)."""
+        if not self.new.settings.refined:
+            return self.launch_s
+        waits_s: Floats = np.append(self.table.jobs.lets_go, 0.0)[self.new.givers.row[self.cells.giver]]
+        return self.launch_s + waits_s
 
-    def _ranks(self, cells: _Cells) -> NDArrayRanks:
-        unmeasured = self._unmeasured(cells)
-        ranks = np.where(unmeasured, TO_MEASURE, GOOD)
+    @cached_property
+    def makespan(self) -> Floats:
+        return np.maximum(self.new.givers.makespan[self.cells.giver], self.job_s)
+
+    def total(self, cells: Ints) -> Floats:
+        total: Floats = self.new.givers.total[self.cells.giver[cells]] + self.job_s[cells]
+        return total
+
+    @cached_property
+    def unmeasured(self) -> Bools:
+        return self.new.unmeasured[self.table.kind[self.cells.node]]
+
+    @cached_property
+    def ranks(self) -> Ints:
+        ranks = np.where(self.unmeasured, TO_MEASURE, GOOD)
         if self.table.lateness.limits:
-            ranks[self._breaks(cells, unmeasured)] = LATE
-        ranks[self.givers.no_speed[cells.giver]] = REFUSED
+            ranks[self._breaks()] = LATE
+        ranks[self.new.givers.no_speed[self.cells.giver]] = REFUSED
         return ranks
+
+    def _breaks(self) -> Bools:
+        """Ways that break a deadline that was not missed before. A guess about an unmeasured newcomer breaks none."""
+        row, run_s = self.new.givers.row[self.cells.giver], self.new.givers.run_s[self.cells.giver]
+        limit, before = self.table.limit_s[row], np.append(self.table.keep_s, 0.0)[row]
+        mine = self._limit
+        its_own = ~self.unmeasured & (mine < self.job_s) if mine >= 0 else np.zeros(len(row), np.bool_)
+        return its_own | ((before <= limit) & (limit < run_s))
+
+    @property
+    def _limit(self) -> float:
+        return self.table.lateness.limits.get(self.new.job.id, np.inf)
+
+    def late_s(self, cells: Ints) -> Floats:
+        """All lateness together."""
+        giver = self.cells.giver[cells]
+        row, lateness = self.new.givers.row[giver], self.table.lateness
+        theirs = np.maximum(0.0, self.new.givers.run_s[giver] - self.table.limit_s[row]) - self.table.late_s[row]
+        mine = np.where(self.unmeasured[cells], 0.0, np.maximum(0.0, self.job_s[cells] - self._limit))
+        late: Floats = lateness.total + (theirs + mine)
+        return late
+
+    # which of them are best
+
+    def best(self, most: int) -> list[tuple[int, int]]:
+        """(rank, cell) of the first `most` of all that may be taken, in order."""
+        found, ranks = list[tuple[int, int]](), self.ranks
+        for rank in (GOOD, TO_MEASURE):
+            found += [(rank, c) for c in self._first(ranks == rank, rank, most - len(found))]
+        if len(found) < most and (ranks == LATE).any():
+            late = [
+                (self.late_s(np.array([c]))[0], rank, c)
+                for rank, of_rank in ((GOOD, ~self.unmeasured), (TO_MEASURE, self.unmeasured))
+                for c in self._first((ranks == LATE) & of_rank, rank, most, self.late_s)
+            ]
+            found += [(LATE, c) for *_, c in sorted(late, key=lambda way: way[:2])[: most - len(found)]]
+        return found
+
+    def _first(self, these: Bools, rank: int, most: int, *before: Column) -> list[int]:
+        if most <= 0:
+            return []
+        return list(map(int, smallest(np.flatnonzero(these), [*before, *self._columns(rank)], most)))
+
+    def _columns(self, rank: int) -> Sequence[Column]:
+        """What G4 compares. A way still to be measured is judged by how few GPUs it needs."""
+        cells, new = self.cells, self.new
+        times: list[Column] = [self.makespan.__getitem__, self.total]
+        if rank == GOOD and new.settings.tiebreak == "first":
+            return times[:1]
+        taken: Column = lambda c: cells.giver[c] >= 0  # noqa: E731
+        count: Column = lambda c: new.counts[cells.at[c]]  # noqa: E731
+        names: list[Column] = [
+            lambda c: self.table.node_rank[cells.node[c]],
+            lambda c: self.table.job_rank[new.givers.row[cells.giver[c]]],
+            lambda c: new.givers.gives[cells.giver[c]],
+        ]
+        return [*times, taken, count, *names] if rank == GOOD else [count, taken, *times, *names]
+
+    # as objects
+
+    def way(self, cell: int, rank: int, place: int, refused: str = "") -> Way:
+        new, snapshot, giver = self.new, self.table.snapshot, int(self.cells.giver[cell])
+        node, count = snapshot.nodes[self.cells.node[cell]], new.job.optional[self.cells.at[cell]]
+        at, late_s = np.array([cell]), 0.0
+        victim = snapshot.jobs[new.givers.row[giver]] if giver >= 0 else None
+        keeps = victim.num_gpus - int(new.givers.gives[giver]) if victim else 0
+        job_s = float(self.job_s[cell])
+        if rank == LATE:
+            late_s = float(self.late_s(at)[0])
+            after = {victim.id: float(new.givers.run_s[giver])} if victim else {}
+            after |= {} if self.unmeasured[cell] else {new.job.id: job_s}
+            broken = self.table.lateness.broken_by(after)
+            refused = " and ".join(f"{job} would miss its deadline by {seconds(s)}" for job, s in broken.items())
+        if rank == REFUSED and victim:
+            refused = no_speed(keeps, node, victim.id)
+        return Way(
+            (rank, late_s, place), new.job, node, count, float(self.makespan[cell]), float(self.total(at)[0]), job_s,
+            victim, keeps, refused, self.hosts.get(cell, ()),
+        )  # fmt: skip
+
+
+def incoming_ways(table: Table, job: Job) -> Found:
+    """All ways to start a waiting job, on each host; then spread over several, for counts that no host holds.
+
+    The best ones first, at most `LISTED` of them. What must not be taken comes last, with the reason.
+    """
+    new = Newcomer(table, job)
+    weighed = weigh(new)
+    cells, best = weighed.cells, weighed.best(LISTED)
+    ways = [weighed.way(cell, rank, i) for i, (rank, cell) in enumerate(best)]
+    none = new.refused(weighed)
+    if len(ways) < LISTED:
+        silent = np.flatnonzero(weighed.ranks == REFUSED)
+        hosts = {i: weighed.hosts[cell] for i, cell in enumerate(silent.tolist()) if cell in weighed.hosts}
+        ways += _refused_ways(Weighed(new, _Cells.of(cells.of_these(silent), none), hosts), LISTED - len(ways))
+    return Found(ways, len(cells.node) + len(none.node) - len(ways))
+
+
+def weigh(new: Newcomer) -> Weighed:
+    """What all ways that may be taken lead to."""
+    cells = new.cells()
+    if new.together:
+        return _on_several(new, cells)
+    weighed = Weighed(new, cells)
+    if new.job.max_workers == 1 or new.settings.placement != "host":
+        return weighed
+    held = set(cells.at[weighed.ranks < LATE].tolist())
+    hosts = list(_spread(new, [at for at in range(len(new.counts)) if at not in held]))
+    node = [new.table.position[workers[0].node] for _, workers in hosts]
+    more = _Cells(*np.array([node, [at for at, _ in hosts], [-1] * len(hosts)], np.intp))
+    first = len(cells.node)
+    several = {first + i: workers for i, (_, workers) in enumerate(hosts) if len(workers) > 1}
+    return Weighed(new, _Cells.of(cells, more), several)
+
+
+def _spread(new: Newcomer, counts: Sequence[int]) -> Any:
+    """For counts that no host holds: over several hosts of one GPU type."""
+    nodes = [new.table.snapshot.nodes[i] for i in new.open.tolist()]
+    for kind in sorted({n.gpu_type for n in nodes}):
+        of_kind = [n for n in nodes if n.gpu_type == kind]
+        for at in counts:
+            if workers := spread(new.job.optional[at], of_kind, new.job.max_workers):
+                yield at, workers
+
+
+def _on_several(new: Newcomer, cells: _Cells) -> Weighed:
+    """G7: each way over as few hosts as possible, a victim's first."""
+    snapshot, position = new.table.snapshot, new.table.position
+    nodes, idle = [snapshot.nodes[i] for i in new.open.tolist()], int(new.room[0])
+    node, several = cells.node.copy(), dict[int, tuple[Worker, ...]]()
+    for cell, (at, giver) in enumerate(zip(cells.at.tolist(), cells.giver.tolist(), strict=True)):
+        count = new.job.optional[at]
+        own = {snapshot.nodes[node[cell]].name: count - idle} if giver >= 0 else {}
+        workers = spread(count, nodes, len(nodes), own)
+        if giver < 0:
+            node[cell] = position[workers[0].node]
+        if len(workers) > 1:
+            several[cell] = workers
+    return Weighed(new, cells._replace(node=node), several)
+
+
+def _refused_ways(weighed: Weighed, most: int) -> list[Way]:
+    """The fewest GPUs first, on nodes with many idle."""
+    new, table, cells = weighed.new, weighed.table, weighed.cells
+    columns: list[Column] = [
+        lambda c: new.counts[cells.at[c]],
+        lambda c: -table.idle[cells.node[c]],
+        lambda c: table.node_rank[cells.node[c]],
+        lambda c: table.job_rank[new.givers.row[cells.giver[c]]],
+        lambda c: -new.givers.gives[cells.giver[c]],
+    ]
+    chosen = smallest(np.arange(len(cells.node)), columns, most).tolist()
+    return [weighed.way(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
+
+
+def _why(new: Newcomer, cells: _Cells, cell: int) -> str:
+    node, count = new.table.snapshot.nodes[cells.node[cell]], new.job.optional[cells.at[cell]]
+    if node.kept_for is not None:
+        return f"{node.name} is kept for {node.kept_for}"
+    idle = int(new.room[cells.node[cell]])
+    where = "all nodes" if new.together else node.name
+    wait = f"would have to wait: {idle} of {gpus(count)} idle on {where}, "
+    return f"{wait}no running job there can give {exactly(count - idle, new.settings)}"
+
+
+def waiting_way(table: Table, job: Job) -> Way | None:
+    """G19: to wait for the placed job that is predicted to end first, and start on its GPUs and the idle ones there.
+
+    None where nobody is to end on a node that is open to the job, or that would not be enough.
+    """
+    nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
+    there = [j for j in table.snapshot.placed if j.node in nodes]
+    if not there:
+        return None
+    first = min(there, key=lambda j: (table.times.seconds[j.id], j.id))
+    node = nodes[first.node or ""]
+    free = node.idle + sum(w.num_gpus for w in placed_on(first) if w.node == node.name)
+    known = table.snapshot.profiles.speeds.get((job.type, node.gpu_type))
+    ways = [_later(table, job, node, n, table.times.seconds[first.id]) for n in job.optional if n <= free and known]
+    full = table.settings.tiebreak == "full"
+    return min(ways, key=lambda w: (w.makespan_s, w.sum_s, w.num_gpus) if full else (w.makespan_s,), default=None)
+
+
+def _later(table: Table, job: Job, node: Node, count: int, wait_s: float) -> Way:
+    job_s = wait_s + t_new(table.snapshot.profiles, job, node.gpu_type, count)
+    makespan, total = table.scope.replace(job.id, job_s)
+    return Way((GOOD, 0.0, 0), job, node, count, makespan, total, job_s)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from adaptive_scheduler.decision import placed_on
-from adaptive_scheduler.policies.elastic_ways import Search, exactly, places, removable
+from adaptive_scheduler.numbering import removable
+from adaptive_scheduler.policies.elastic_ways import exactly, places
 from adaptive_scheduler.prediction import RemainingTimes
+from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Job, Node, Worker
 from adaptive_scheduler.ways import LATE, TO_MEASURE, Way, gpus, no_speed, nodes_for, seconds, why_not
 
 
-def start_sentence(search: Search, way: Way) -> str:
+def start_sentence(way: Way) -> str:
     source = _where(way)
     if way.victim:
         given = way.victim.num_gpus - way.keeps
@@ -48,35 +50,35 @@ def wait_sentence(later: Way, best: Way) -> str:
     )
 
 
-def hold_sentence(search: Search, job: Job, best: Way | None) -> str:
+def hold_sentence(table: Table, job: Job, best: Way | None) -> str:
     """Whose deadline is in the way, or what is missing where it comes nearest and for whom a node is kept."""
     if best is not None and best.rank == LATE:
         return f"{job.id} waits: however it starts, a deadline is missed; at best {best.refused}."
-    kept = {n.name: n.kept_for for n in nodes_for(search.snapshot, job) if n.schedulable and n.kept_for is not None}
-    known = search.snapshot.job
+    kept = {n.name: n.kept_for for n in nodes_for(table.snapshot, job) if n.schedulable and n.kept_for is not None}
+    known = table.snapshot.job
     words = [
-        f"node {name} is kept for {other}, which has waited {seconds(search.now - known[other].submit_s)}"
+        f"node {name} is kept for {other}, which has waited {seconds(table.now - known[other].submit_s)}"
         for name, other in sorted(kept.items())
     ]
-    if not places(search, job):
+    if not places(table, job):
         return f"{job.id} waits: {' and '.join(words)}."
-    return " ".join([_missing(search, job), *(f"{w[0].upper()}{w[1:]}." for w in words)])
+    return " ".join([_missing(table, job), *(f"{w[0].upper()}{w[1:]}." for w in words)])
 
 
-def _missing(search: Search, job: Job) -> str:
+def _missing(table: Table, job: Job) -> str:
     """What is missing on the node that comes nearest, and who there could give it but may not."""
-    place = max(places(search, job), key=lambda p: (p.idle, p.node.name))
+    place = max(places(table, job), key=lambda p: (p.idle, p.node.name))
     count, need = job.optional[0], job.optional[0] - place.idle
-    where = f"on node {place.node.name}{', as many as anywhere' if len(search.snapshot.nodes) > 1 else ''}"
+    where = f"on node {place.node.name}{', as many as anywhere' if len(table.snapshot.nodes) > 1 else ''}"
     if len(place.nodes) > 1:
         where = "on all nodes together"
     text = (
         f"{job.id} waits: it needs {gpus(count)}; {place.idle} {'is' if place.idle == 1 else 'are'} idle {where}, "
-        f"and no running job there can give {exactly(need, search.settings)}."
+        f"and no running job there can give {exactly(need, table.settings)}."
     )
     names = {n.name for n in place.nodes}
-    there = sorted((j for j in search.snapshot.placed if j.node in names), key=lambda j: j.id)
-    hints = [_hint(other, place.node, need, search.now, search.settings) for other in there[:3]]
+    there = sorted((j for j in table.snapshot.placed if j.node in names), key=lambda j: j.id)
+    hints = [_hint(other, place.node, need, table.now, table.settings) for other in there[:3]]
     more = f" Nor can {len(there) - 3} more there." if len(there) > 3 else ""
     return " ".join([text, *hints]) + more
 

@@ -57,11 +57,15 @@ def _parts(snapshot: ClusterSnapshot, node: Node, jobs: Sequence[Job], now: floa
     needs = {job: portion.core_s for job, portion in portions(snapshot, node.name).items()}
     if settings.flowcon.keep_makespan:
         parts = _none_last(node, parts, needs, settings.flowcon)
-    if settings.flowcon.idle_cores == "shared":
-        parts = _none_idle(node, parts)
-    if "deadline" in settings.systems:
-        parts = _in_time(node, parts, needs, now, settings.deadlines)
-    return parts
+    while True:
+        raised = _none_idle(node, parts, settings.flowcon)
+        eased = _in_time(node, raised, needs, now, settings.deadlines) if "deadline" in settings.systems else raised
+        # Who is eased for its deadline takes what was idle from the others, who may then be late themselves.
+        both = zip(parts, raised, eased, strict=True)
+        again = [part if after is before else after for part, before, after in both]
+        if all(part is one for part, one in zip(parts, again, strict=True)):
+            return raised
+        parts = again
 
 
 def _by_efficiency(node: Node, jobs: Sequence[Job], now: float, settings: FlowCon) -> list[_Part]:
@@ -113,12 +117,14 @@ def _none_last(node: Node, parts: Sequence[_Part], needs: Mapping[str, float], s
     return kept
 
 
-def _none_idle(node: Node, parts: Sequence[_Part]) -> list[_Part]:
+def _none_idle(node: Node, parts: Sequence[_Part], settings: FlowCon) -> list[_Part]:
     """Limits raised where together they would leave cores idle that a job can use (F10).
 
     That happens where a job cannot use what it is allowed, or keeps a limit from when there were more jobs. Those
     that keep theirs come last: what they are given they would keep too.
     """
+    if settings.idle_cores == "left":
+        return list(parts)
     keeping = [part.job.efficiency.list == "WL" for part in parts]
     return _raised(node, _raised(node, parts, [not keeps for keeps in keeping]), keeping)
 
@@ -151,7 +157,7 @@ def _in_time(
         job, fair = part.job, 1 / len(parts)
         left_s = needs[job.id] / cores if is_sure([job]) and cores > 0 else 0.0
         slack_s = math.inf if job.sla_s is None else job.submit_s + job.sla_s - now - left_s
-        if job.sla_s is not None and slack_s < 0:
+        if job.sla_s is not None and slack_s < 0 and part.share < 1:
             part = replace(part, share=1.0, why="it would miss its deadline")
         elif job.sla_s is not None and slack_s < settings.slack_min * job.sla_s and part.share < fair:
             part = replace(part, share=fair, why="its deadline is near, so it has its fair share")

@@ -37,7 +37,7 @@ class CpuNodes:
     def start(self, job: LiveJob, decision: Start) -> None:
         self._scene.starts(job, decision.node)
         again = self._costs.cpu_restore if job.resumes else 0.0
-        self._scene.agenda.after(self._costs.cpu_launch + again, partial(self._join, job))
+        self._scene.later(job, self._costs.cpu_launch + again, partial(self._join, job))
 
     def move(self, job: LiveJob, decision: Move) -> None:
         """Saved, restored elsewhere; meanwhile it uses no core. Its limit stays behind."""
@@ -49,14 +49,14 @@ class CpuNodes:
         else:
             job.migrated_s = self._scene.now
         seconds = self._costs.cpu_save + self._costs.cpu_launch + self._costs.cpu_restore
-        self._scene.agenda.after(seconds, partial(self._join, job))
+        self._scene.later(job, seconds, partial(self._join, job))
 
     def requeue(self, job: LiveJob) -> None:
         """Checkpoint and stop; then it waits again."""
         self._leave(job)
         self._scene.stops(job)
         job.leased, job.node = True, None
-        self._scene.agenda.after(self._costs.cpu_save, partial(self._back, job))
+        self._scene.later(job, self._costs.cpu_save, partial(self._back, job))
 
     def limit(self, job: LiveJob, decision: Limit) -> None:
         """At once, until it is set anew or its time is over."""
@@ -77,12 +77,21 @@ class CpuNodes:
 
     def crashed(self, job: LiveJob) -> None:
         self._leave(job)
-        self._scene.agenda.after(self._costs.cpu_restore, partial(self._join, job))
+        self._scene.later(job, self._costs.cpu_restore, partial(self._join, job))
 
     def next_task(self, job: LiveJob) -> None:
         self._leave(job)
         job.saved = job.done
         self._scene.queues(job, resumes=False)
+
+    def fails(self, node: str) -> None:
+        """Who trains there, or is on its way there, is lost; one that is saving to leave gets away."""
+        for job in [j for j in self._scene.live.values() if j.given.cpu is not None and j.node == node]:
+            trains = job in self.on[node]
+            self._scene.is_lost(job)
+            if trains:
+                self._leave(job)
+            self._scene.queues(job, resumes=job.done > 0)
 
     def _back(self, job: LiveJob) -> None:
         self._scene.resumed(job)

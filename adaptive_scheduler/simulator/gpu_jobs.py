@@ -32,6 +32,11 @@ class GpuJobs:
             self._views[node] = tuple(gpu_view(gpu) for gpu in self._gpus[node])
         return self._views[node]
 
+    @property
+    def are_held(self) -> bool:
+        """Whether any process is on any of them."""
+        return any(gpu.holder is not None for gpus in self._gpus.values() for gpu in gpus)
+
     # what a decision begins
 
     def start(self, job: LiveJob, decision: Start) -> None:
@@ -44,7 +49,7 @@ class GpuJobs:
             given = self._release(job.victim, len(job.victim.gpus) - decision.victim_num_gpus, decision.node)
             own += given[: decision.num_gpus - len(own)]
         self._promise(job, own)
-        self._scene.agenda.after(self._costs.launch, partial(self._launched, job))
+        self._scene.later(job, self._costs.launch, partial(self._launched, job))
 
     def reshape(self, job: LiveJob, decision: Reshape) -> None:
         """Sequence C, and B's second half: in place, at once."""
@@ -71,32 +76,58 @@ class GpuJobs:
 
     def next_task(self, job: LiveJob) -> None:
         """The task before has ended, and its pod with it."""
-        job.leased = True
+        job.leased, job.saved = True, job.done
         self._leave(job)
 
     def finish(self, job: LiveJob) -> None:
         """Its GPUs are to be had at once, though its process is on them until it has saved and ended."""
-        for gpu in job.gpus:
-            gpu.owner = None
-            self._views.pop(gpu.node, None)
+        self._give_up(job)
         self._scene.ends(job)
-        self._scene.agenda.after(self._costs.end, partial(self._let_go, job))
+        self._scene.later(job, self._costs.end, partial(self._let_go, job))
 
     # how it goes on
 
     def _launched(self, job: LiveJob) -> None:
         job.state = "initialized"
+        self._stop_victim(job)
+        job.waits_for_gpus = True
+        self._begin_if_free(job)
+
+    def _stop_victim(self, job: LiveJob) -> None:
         victim, job.victim = job.victim, None
         # One that has crashed meanwhile stops as soon as it trains again.
         if victim is not None and victim.finished_s is None and victim.state == "running":
             self._stop(victim)
-        job.waits_for_gpus = True
-        self._begin_if_free(job)
 
     def crashed(self, job: LiveJob) -> None:
         """Its GPUs stay its own, and its process is started again on them."""
         job.stopped_gpus = len(job.gpus)
-        self._scene.agenda.after(self._costs.grown, partial(self._train, job))
+        self._scene.later(job, self._costs.grown, partial(self._train, job))
+
+    def fails(self, node: str) -> None:
+        """Whoever has a GPU there is lost, also those that are to come or to go: all they had elsewhere is let go of.
+
+        A victim that was to shrink for one of them, and is not lost itself, shrinks all the same.
+        """
+        self._set_up(node, False)
+        hit = [j for j in self._scene.outcome.jobs if any(g.node == node for g in (*j.gpus, *j.holds))]
+        lost = [job for job in hit if job.finished_s is None]
+        # First nobody is promised anything, then what they held is let go of, so that none of them begins on it.
+        for job in lost:
+            self._scene.is_lost(job)
+            self._give_up(job)
+            job.waits_for_gpus = False
+            if job.gives_to is not None:
+                job.gives_to.victim = None
+            job.gives_to = None
+        for job in hit:
+            self._let_go(job)
+        for job in lost:
+            self._stop_victim(job)
+            self._scene.queues(job, resumes=job.done > 0)
+
+    def returns(self, node: str) -> None:
+        self._set_up(node, True)
 
     def _leave(self, job: LiveJob) -> None:
         job.gpus, job.node = [], None
@@ -106,15 +137,16 @@ class GpuJobs:
         job.gives_to, job.stopped_gpus = None, len(job.holds)
         self._scene.stops(job)
         leaves = job.moves or not job.gpus
-        self._scene.agenda.after(self._costs.stop + (self._costs.leave if leaves else 0.0), partial(self._stopped, job))
+        self._scene.later(job, self._costs.stop + (self._costs.leave if leaves else 0.0), partial(self._stopped, job))
 
     def _stopped(self, job: LiveJob) -> None:
         job.waits_for_gpus = bool(job.gpus) and not job.moves
+        job.saved = job.done
         self._let_go(job)
         if job.moves:
             job.state = "restarting"
             self._scene.ask()
-            self._scene.agenda.after(self._costs.launch, partial(self._launched, job))
+            self._scene.later(job, self._costs.launch, partial(self._launched, job))
         elif not job.gpus:
             self._scene.resumed(job)
             self._scene.queues(job, resumes=job.done > 0)
@@ -130,7 +162,7 @@ class GpuJobs:
         seconds = self._costs.begin
         if job.stopped_at is not None and not job.moves:
             seconds = self._costs.shrunk if len(job.gpus) < job.stopped_gpus else self._costs.grown
-        self._scene.agenda.after(seconds, partial(self._train, job))
+        self._scene.later(job, seconds, partial(self._train, job))
 
     def _train(self, job: LiveJob) -> None:
         gpu_type, hosts = self._gpu_types[job.node or ""], len({g.node for g in job.holds})
@@ -187,6 +219,18 @@ class GpuJobs:
             gpu.owner = None
             self._views.pop(gpu.node, None)
         return taken
+
+    def _give_up(self, job: LiveJob) -> None:
+        """All of them are nobody's from now on, though its process may be on them still."""
+        for gpu in job.gpus:
+            gpu.owner = None
+            self._views.pop(gpu.node, None)
+        job.gpus = []
+
+    def _set_up(self, node: str, is_up: bool) -> None:
+        for gpu in self._gpus[node]:
+            gpu.is_up = is_up
+        self._views.pop(node, None)
 
     def _let_go(self, job: LiveJob) -> None:
         owners: dict[str, None] = {job.given.id: None}

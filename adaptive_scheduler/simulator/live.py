@@ -28,6 +28,7 @@ class LiveGpu:
     owner: str | None = None
     holder: str | None = None
     since: float = 0.0
+    is_up: bool = True  # its node is
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +43,9 @@ class LiveJob:
     done: float = 0.0  # iterations, at `since`
     since: float = 0.0
     iteration_s: float = 0.0  # 0 while it does not train
-    ahead: Event | None = None  # the end of its task, or a crash before it
+    ahead: Event | None = None  # the end of its task, a crash before it, or the next step of its operation
     saved: float = 0.0  # iterations in its last checkpoint
+    trained_since_s: float = 0.0  # it has trained since that checkpoint, or since it read it
     began_s: float | None = None  # its first start was decided
     trained_from_s: float | None = None
     finished_s: float | None = None
@@ -87,7 +89,8 @@ class LiveJob:
     preempts: int = 0
     yields_to: tuple[str, ...] = ()
     crashes: int = 0
-    lost: float = 0.0  # iterations that had to be done again
+    outages: int = 0  # how often its node failed under it
+    lost_s: float = 0.0  # seconds of training that had to be done again
 
     def done_by(self, now: float) -> float:
         return self.done + (now - self.since) / self.iteration_s if self.iteration_s else self.done

@@ -104,7 +104,6 @@ class _Usage:
             generation=job.generation,
             usage={"cpu": (used - before) / (now - since)} if now > since else {},
             limits=job.limits,
-            limited=job.cpu_limit is not None,
         )
 
 

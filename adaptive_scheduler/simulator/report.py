@@ -23,7 +23,7 @@ MEASURES = (
     "adds", "removes", "moves", "limits", "pending_at_last_arrival", "mean_gpus_in_use", "mean_cores_in_use",
     "jobs_faster", "jobs_slower", "best", "worst", "mean_gain",
     "art_s", "failed", "rescheduled", "sla_met_share",
-    "crashes", "lost_share",
+    "crashes", "lost_work_s",
 )  # fmt: skip
 BOUNDS = ("lp_makespan_s", "fluid_makespan_s", "jct_bound_s")
 TO_BOUNDS = {
@@ -51,7 +51,7 @@ def bounds_of(workload: Workload) -> dict[str, float]:
     """
     from adaptive_scheduler.simulator import bounds
 
-    jobs = [bounds.BoundJob(job.arrival_s, _shapes(workload, job)) for job in workload.jobs]
+    jobs = [bounds.BoundJob(job.arrival_s, shapes(workload, job)) for job in workload.jobs]
     nodes = [bounds.BoundNode(n.gpu_type, len(n.gpus)) for n in workload.nodes if n.gpus]
     nodes += [bounds.BoundNode("", n.cores) for n in workload.nodes if n.cores]
     few = len(jobs) <= BOUNDED_BY_LP
@@ -64,21 +64,21 @@ def bounds_of(workload: Workload) -> dict[str, float]:
     return {"lp_makespan_s": bounds.lp_makespan(jobs, nodes), **found} if few else found
 
 
-def _shapes(workload: Workload, job: Submission) -> dict[tuple[str, float], float]:
-    """Seconds that all of a job takes, by what it may run on."""
+def shapes(workload: Workload, job: Submission) -> dict[tuple[str, float], float]:
+    """Seconds that all of a job takes, by what it may run on: GPU type ("" for cores) and how many."""
     if job.cpu is not None:
         largest = max(node.cores for node in workload.nodes)
         cores = min(largest, max(job.demand(task) for task in range(len(job.task_ends))))
         return {("", cores): job.cpu.core_s / cores}
     profiles = workload.contenders[0].profiles
-    shapes: dict[tuple[str, float], float] = {}
+    found: dict[tuple[str, float], float] = {}
     for gpu_type in sorted({node.gpu_type for node in workload.nodes if node.gpus}):
         most = _most_gpus(workload.nodes, gpu_type, job.max_workers)
         for count in job.optional:
             speed = profiles.speed(job.type, gpu_type, count) if count <= most else None
             if speed is not None:
-                shapes[gpu_type, count] = job.iterations * speed.seconds
-    return shapes
+                found[gpu_type, count] = job.iterations * speed.seconds
+    return found
 
 
 def _most_gpus(nodes: Sequence[Node], gpu_type: str, workers: int) -> int:
@@ -106,7 +106,7 @@ def row(policy: str, workload: Workload, outcome: Outcome, bounds: Mapping[str, 
         numbers[BY_KIND] = _by_kind(outcome.jobs)
     if any(job.sla_s is not None for job in jobs):
         numbers |= _deadlines(outcome.jobs)
-    if any(job.fails_at for job in jobs):
+    if workload.outages or any(job.fails_at for job in jobs):
         numbers |= _failures(outcome.jobs)
     if against is not None:
         numbers |= _gains(outcome.jobs, against.jobs)
@@ -134,9 +134,9 @@ def _deadlines(jobs: Sequence[LiveJob]) -> Row:
 
 
 def _failures(jobs: Sequence[LiveJob]) -> Row:
-    """How often processes crashed, and the work that had to be done again over all work."""
-    work = math.fsum(job.given.iterations for job in jobs)
-    return {"crashes": sum(job.crashes for job in jobs), "lost_share": math.fsum(job.lost for job in jobs) / work}
+    """How often a job's processes were lost, alone or with their node, and the training that had to be done again."""
+    crashes = sum(job.crashes + job.outages for job in jobs)
+    return {"crashes": crashes, "lost_work_s": math.fsum(job.lost_s for job in jobs)}
 
 
 def _gains(jobs: Iterable[LiveJob], before: Iterable[LiveJob]) -> Row:

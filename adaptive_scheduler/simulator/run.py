@@ -34,16 +34,18 @@ def runs(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None 
     does not know, or for data that is not there.
     """
     for seed in range(seeds if is_drawn(name) else 1):
-        workload = build(name, seed, data)
-        chosen = _choose(workload, policies)
-        yield from _runs_of(workload, chosen)
+        yield from compare(build(name, seed, data), policies)
 
 
-def _runs_of(workload: Workload, chosen: Sequence[Contender]) -> Iterator[Run]:
-    """Jobs trained on CPU are also compared one by one with what the workload's first policy made of them."""
+def compare(workload: Workload, policies: Sequence[str] = ()) -> Iterator[Run]:
+    """These policies on this workload. Raises as `runs`.
+
+    Jobs trained on CPU are also compared one by one with what the workload's first policy made of them.
+    """
+    chosen = _choose(workload, policies)
     bounds = report.bounds_of(workload)
-    first, on_cpu = workload.contenders[0], any(job.cpu is not None for job in workload.jobs)
-    against = World(workload, first).run() if on_cpu else None
+    first = workload.contenders[0]
+    against = World(workload, first).run() if _uses_cpu(workload) else None
     for contender in chosen:
         outcome = against if contender is first and against is not None else World(workload, contender).run()
         before = None if contender is first else against
@@ -56,10 +58,15 @@ def simulate(name: str, seeds: int, policies: Sequence[str] = (), data: Path | N
     return report.summary(done[0].workload, [run.row for run in done])
 
 
+def _uses_cpu(workload: Workload) -> bool:
+    return any(job.cpu is not None for job in workload.jobs)
+
+
 def _choose(workload: Workload, policies: Sequence[str]) -> list[Contender]:
     known = {c.name: c for c in workload.contenders}
-    known |= {name: rival for name in policies if name not in known and (rival := rivals.contender(name, workload))}
+    others = [] if _uses_cpu(workload) else [name for name in rivals.RIVALS if name not in known]  # they share out GPUs
+    known |= {name: rivals.contender(name, workload) for name in policies if name in others}
     if unknown := [name for name in policies if name not in known]:
-        names = ", ".join([*known, *rivals.RIVALS])
+        names = ", ".join(dict.fromkeys([*known, *others]))
         raise NoWorkload(f"{workload.name} knows no policy {unknown[0]!r}; take one of {names}.")
     return [known[name] for name in dict.fromkeys(policies)] if policies else list(known.values())

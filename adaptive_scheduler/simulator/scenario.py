@@ -6,7 +6,7 @@ Built by `workloads.py`, read by `world.py` and `report.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
@@ -15,6 +15,7 @@ from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.observations import Observations
 from adaptive_scheduler.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import DEFAULTS, Settings
+from adaptive_scheduler.simulator.aims import Aim
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
 
 
@@ -70,7 +71,7 @@ class Submission:
     sla_s: float | None = None  # deadline, from submission
     max_workers: int = 1
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
-    least_left: float = 1.0  # a job believed to be over counts with so many iterations more (1.5)
+    aim: Aim | None = None  # it trains until a target accuracy, and what is believed follows from its curve
 
     @property
     def task_ends(self) -> tuple[float, ...]:
@@ -86,9 +87,11 @@ class Submission:
 
     def left(self, done: float) -> float:
         """How many iterations the scheduler believes are left."""
+        if self.aim is not None:
+            return self.aim.left(done)
         if self.believed_iterations is None:
             return max(0.0, self.iterations - done)
-        return max(self.least_left, self.believed_iterations - done)
+        return max(1.0, self.believed_iterations - done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Costs:
     grown: float  # on more GPUs
     end: float  # a finished job, from its last iteration to letting its GPUs go
     leave: float = 0.0  # a job that leaves its node, after `stop`, until its GPUs are free (sequence D)
-    checkpoint_every_s: float = 600.0  # of training; what a process that crashes cannot lose. Takes no time
+    checkpoint_every_s: float = 600.0  # of training; what a process that is lost cannot lose. Takes no time
     cpu_launch: float = 0.0  # a job trained on CPU, before it uses any core
     cpu_save: float = 2.0  # it leaves its node: checkpoint and end
     cpu_restore: float = 3.0  # from there on, besides `cpu_launch`: read the checkpoint. Together below 5 s (5.5)
@@ -142,6 +145,15 @@ class Contender:
     expected: Expected | None = None  # what the coordinator would note when a task starts
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node fails, with every process on it, and is back later."""
+
+    node: str
+    at_s: float
+    back_s: float
+
+
 @dataclass(frozen=True)
 class Workload:
     """One draw of a workload: the same name and seed give the same jobs."""
@@ -153,6 +165,7 @@ class Workload:
     contenders: tuple[Contender, ...]
     observations: Observations = field(default_factory=Observations)  # of tasks that ended before
     contention: float = 0.0  # share of everybody's speed that each further job on a CPU node takes away (5.6)
+    outages: Iterable[Outage] = ()  # by time; begun anew by each policy's run
     emulated: tuple[str, ...] = ("all GPUs, nodes and jobs: nothing ran on real ones",)
     fitted: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ Called by `world.py`, `gpu_jobs.py`, `cpu_nodes.py` and `monitors.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -44,8 +45,17 @@ class Scene:
     def now(self) -> float:
         return self.agenda.now
 
+    @property
+    def is_over(self) -> bool:
+        """Every job has come, and every one has ended."""
+        return not self.live and len(self.outcome.jobs) == len(self.workload.jobs)
+
     def ask(self) -> None:
         self.asks = True
+
+    def later(self, job: LiveJob, seconds: float, step: Callable[[], None]) -> None:
+        """The next step of its operation, unless its node fails before."""
+        job.ahead = self.agenda.after(seconds, step)
 
     def trains(self, job: LiveJob, iteration_s: float, part: Part) -> None:
         """At this speed from now on, until its process crashes or its task ends: then `part` is told."""
@@ -81,24 +91,36 @@ class Scene:
         if job.task_from_s is None:
             job.task_from_s = self.now
             self._look_when_overdue(job)
-        if job.may_crash:
+        job.trained_since_s = self.now
+        if self._may_fail(job):
             self._save_later(job)
 
     def stops(self, job: LiveJob) -> None:
         """Checkpoint and exit; what was done since the last iteration boundary is kept (1.4, assumption 2)."""
         self.settle(job)
-        job.saved = job.done
         job.generation += 1
         job.state, job.stopped_at = "adjusting", self.now
 
     def _crashes(self, job: LiveJob) -> None:
-        """What it did since its last checkpoint is lost."""
-        job.state, job.leased = "restarting", True
+        self._falls_back(job)
+        job.state, job.leased, job.stopped_at = "restarting", True, self.now
         job.crashes += 1
-        job.generation += 1
-        job.lost += job.done - job.saved
-        job.done, job.stopped_at = job.saved, self.now
         self.ask()
+
+    def is_lost(self, job: LiveJob) -> None:
+        """With its node, whatever it was about; who calls this puts it back in the queue."""
+        self.settle(job)
+        self._falls_back(job)
+        self.resumed(job)
+        job.moves = False
+        job.outages += 1
+
+    def _falls_back(self, job: LiveJob) -> None:
+        """To its last checkpoint."""
+        if job.done > job.saved:
+            job.lost_s += (self.now if job.stopped_at is None else job.stopped_at) - job.trained_since_s
+        job.done = job.saved
+        job.generation += 1
 
     def resumed(self, job: LiveJob) -> float | None:
         """Seconds for which it stood still, where it was stopped before."""
@@ -106,6 +128,7 @@ class Scene:
             return None
         seconds, job.stopped_at = self.now - job.stopped_at, None
         job.stopped_s += seconds
+        job.saved = job.done
         return seconds
 
     def starts(self, job: LiveJob, node: str) -> None:
@@ -132,9 +155,12 @@ class Scene:
         self.agenda.after(self.costs.checkpoint_every_s, partial(self._save, job, job.generation))
 
     def _save(self, job: LiveJob, generation: int) -> None:
-        if job.generation == generation and job.finished_s is None and job.state == "running" and job.may_crash:
-            job.saved = job.done_by(self.now)
+        if job.generation == generation and job.finished_s is None and job.state == "running" and self._may_fail(job):
+            job.saved, job.trained_since_s = job.done_by(self.now), self.now
             self._save_later(job)
+
+    def _may_fail(self, job: LiveJob) -> bool:
+        return job.may_crash or bool(self.workload.outages)
 
     def _look_when_overdue(self, job: LiveJob) -> None:
         """At the first tick at which its task has taken longer than expected, with the tolerance (seed 003)."""

@@ -14,16 +14,12 @@ from adaptive_scheduler.snapshot import Gpu, GpuState, Job, Worker
 def gpu_view(gpu: LiveGpu) -> Gpu:
     """Every GPU that nobody is promised counts as idle."""
     state: GpuState = "idle" if gpu.owner is None else "in use" if gpu.owner == gpu.holder else "reserved"
-    return Gpu(gpu.id, state, gpu.owner, gpu.holder)
+    return Gpu(gpu.id, state if gpu.is_up else "faulty", gpu.owner, gpu.holder)
 
 
 def job_view(job: LiveJob, now: float) -> Job:
     """What is known of it at this moment."""
-    return _on_cpu(job, now) if job.given.cpu is not None else _on_gpus(job, now)
-
-
-def _on_gpus(job: LiveJob, now: float) -> Job:
-    given, done = job.given, job.done_by(now)
+    given, done, aim = job.given, job.done_by(now), job.given.aim
     return Job(
         id=given.id,
         type=given.type,
@@ -41,30 +37,10 @@ def _on_gpus(job: LiveJob, now: float) -> Job:
         pinned=given.node if job.began_s is None else None,
         max_workers=given.max_workers,
         workers=_workers(job) if given.max_workers > 1 else (),
-        sla_s=given.sla_s,
-        tasks=given.tasks[job.task :],
-        estimate_s=given.estimate_s,
-        expected_s=job.expected_s,
-        task_s=job.ran_by(now),
-        preempts=job.preempts,
-        yields_to=job.yields_to,
-    )
-
-
-def _on_cpu(job: LiveJob, now: float) -> Job:
-    given, done = job.given, job.done_by(now)
-    return Job(
-        id=given.id,
-        type=given.type,
-        state=job.state,
-        optional=given.optional,
-        submit_s=given.arrival_s,
-        node=job.node,
-        iterations_left=given.left(done),
-        iterations_done=done,
-        running_s=0.0 if job.trained_from_s is None else now - job.trained_from_s,
-        leased=job.leased,
-        pinned=given.node if job.began_s is None else None,
+        target=aim.target if aim else None,
+        value=aim.value(done) if aim else None,
+        epoch_iterations=round(aim.epoch) if aim else None,
+        length_unsure=aim is not None and aim.unsure(done),
         demand=job.demand,
         rate=job.rate,
         share=job.rated_on,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from adaptive_scheduler.decision import Decision, Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, check
@@ -17,6 +18,7 @@ from adaptive_scheduler.simulator.cpu_nodes import CpuNodes
 from adaptive_scheduler.simulator.gpu_jobs import GpuJobs
 from adaptive_scheduler.simulator.live import LiveJob, Outcome, Stuck
 from adaptive_scheduler.simulator.monitors import Monitors
+from adaptive_scheduler.simulator.outages import Outages
 from adaptive_scheduler.simulator.scenario import Contender, Restless, Submission, Workload
 from adaptive_scheduler.simulator.scene import Scene
 from adaptive_scheduler.simulator.view import job_view
@@ -32,12 +34,14 @@ class World:
         self._cpu = CpuNodes(self._scene)
         self._monitors = Monitors(self._scene, self._cpu)
         self._cpu.changed = self._monitors.changed
-        self._nodes = {node.name: node for node in workload.nodes}
+        self._given = {node.name: node for node in workload.nodes}
+        self._nodes = dict(self._given)
         self._to_come = len(workload.jobs)
         self._restless = contender.plan if isinstance(contender.plan, Restless) else None
         self._next_look_s = -math.inf
         for given in workload.jobs:
             self._scene.agenda.at(given.arrival_s, partial(self._arrive, given))
+        self._outages = Outages(self._scene, self._gpus, self._cpu)
 
     def run(self) -> Outcome:
         """Until the last job has ended. Raises `Stuck` if one never can, `Broken` for an impossible decision."""
@@ -70,10 +74,10 @@ class World:
     def _node(self, name: str) -> Node:
         """Made anew only where something has changed: on large clusters hardly any has."""
         node, gpus, cpu_use = self._nodes[name], self._gpus.view(name), self._monitors.cpu_use.get(name, 0.0)
-        if node.gpus is not gpus or node.cpu_use != cpu_use:
-            node = Node(
-                name, node.gpu_type, gpus, node.schedulable, node.cores, node.memory, cpu_use, node.memory_use
-            )  # fmt: skip
+        is_up = self._outages.is_up(name)
+        if node.gpus is not gpus or node.cpu_use != cpu_use or node.heard != is_up:
+            given = self._given[name]
+            node = replace(given, gpus=gpus, cpu_use=cpu_use, schedulable=given.schedulable and is_up, heard=is_up)
             self._nodes[name] = node
         return node
 

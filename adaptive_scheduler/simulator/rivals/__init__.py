@@ -20,13 +20,11 @@ RIVALS: Mapping[str, Callable[[Workload], Planner]] = {
 """By name: from the workload that it is run on (its jobs and nodes) to who decides."""
 
 
-def contender(name: str, workload: Workload) -> Contender | None:
-    """The rival of that name on this workload; None if there is none.
+def contender(name: str, workload: Workload) -> Contender:
+    """The rival of that name, one of `RIVALS`, on this workload, whose jobs train on GPUs.
 
     It changes jobs at the same costs as the workload's last contender, so that only the policies differ.
     """
-    if name not in RIVALS:
-        return None
     ours = workload.contenders[-1]
     says = f"rebuilt from its authors' description; changes cost what they cost {ours.name}"
     return Contender(name, RIVALS[name](workload), ours.costs, ours.profiles, says=says)

@@ -63,12 +63,11 @@ def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool
 
 
 def _asking(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attained: float) -> Asking | None:
-    """Speeds are those of its node, or of the first open one: who counts GPUs takes them all for equal."""
+    """Speeds are those of the first open node: who counts GPUs takes them all for equal, wherever a job now runs."""
     nodes = [n for n in snapshot.nodes if n.schedulable and n.gpus]
     counts = tuple(n for n in job.optional if n <= max((len(node.gpus) for node in nodes), default=0))
     if not counts:
         return None
-    here = snapshot.node.get(job.node or "", nodes[0])
     return Asking(
         id=job.id,
         submit_s=job.submit_s,
@@ -76,7 +75,7 @@ def _asking(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attaine
         asked=max((n for n in counts if n <= asked), default=counts[0]),
         has=job.num_gpus,
         attained=attained,
-        seconds=partial(t_train, snapshot.profiles, job, here.gpu_type),
+        seconds=partial(t_train, snapshot.profiles, job, nodes[0].gpu_type),
         due_s=None if job.sla_s is None else job.submit_s + job.sla_s,
         age_s=now - job.submit_s,
     )

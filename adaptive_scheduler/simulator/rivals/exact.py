@@ -110,6 +110,8 @@ class Exact:
     """Carries the best schedule out, in its order; one object for one run."""
 
     def __init__(self, workload: Workload) -> None:
+        if workload.outages:
+            raise NoWorkload("the exact search plans every start ahead; take another policy where nodes fail.")
         self._starts = schedule(wholes(workload), [_place(workload, i) for i in range(len(workload.nodes))])
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:

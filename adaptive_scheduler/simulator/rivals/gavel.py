@@ -68,6 +68,7 @@ class Turns:
         self._objective = objective
         self._round_s = round_s
         self._jobs: frozenset[str] = frozenset()
+        self._pool: Pool = {}
         self._shares: Shares = {}
         self._had: dict[tuple[str, str], float] = {}
 
@@ -77,10 +78,11 @@ class Turns:
             self._had[job, kind] += seconds
 
     def pick(self, jobs: Sequence[Sharer], pool: Pool) -> dict[str, str]:
-        """GPU type by job. The shares are computed anew when a job has come or gone."""
+        """GPU type by job. The shares are computed anew when a job or a GPU has come or gone."""
         known = frozenset(job.id for job in jobs)
-        if known != self._jobs:
-            self._jobs, self._shares = known, self._objective(jobs, pool) if jobs else {}
+        if (known, pool) != (self._jobs, self._pool):
+            self._jobs, self._pool = known, pool
+            self._shares = self._objective(jobs, pool) if jobs and pool else {}
             self._had = {(job.id, kind): self._round_s / 2 for job in jobs for kind in pool}
         picked: dict[str, str] = {}
         for kind in sorted(pool, key=lambda kind: (-_speed(jobs, kind), kind)):

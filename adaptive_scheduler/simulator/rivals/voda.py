@@ -106,24 +106,25 @@ class Voda:
         self._name, self._rule, self._limit_s = name, rule, limit_s
         self._asked = {job.id: job.fixed_gpus for job in workload.jobs}
         self._queues = Queues()
-        self._known: frozenset[str] = frozenset()
+        self._jobs: frozenset[str] = frozenset()
+        self._gpus = 0
         self._wanted: Allotment = {}
         self._due = False
         self._blocked_until = -math.inf
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
-        known = frozenset(job.id for job in snapshot.jobs)
+        known = frozenset(job.id for job in snapshot.jobs), total(snapshot)
         changed = self._rule is elastic_tiresias and self._queues.look(snapshot, now)
-        self._due = self._due or changed or known != self._known
-        self._known = known
+        self._due = self._due or changed or known != (self._jobs, self._gpus)
+        self._jobs, self._gpus = known
         if self._due and now >= self._blocked_until:
             self._due, self._blocked_until = False, now + self._limit_s
-            self._wanted = self._rule(askings(snapshot, now, self._asked), total(snapshot), self._queues)
+            self._wanted = self._rule(askings(snapshot, now, self._asked), self._gpus, self._queues)
         return towards(snapshot, self._wanted, self._name)
 
     def next_look_s(self, now: float) -> float | None:
         """When the limit is over, or a job next changes its queue."""
-        if not self._known:
+        if not self._jobs:
             return None
         looks = [self._blocked_until] if self._due else []
         if self._rule is elastic_tiresias:

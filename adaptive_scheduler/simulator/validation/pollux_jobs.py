@@ -139,6 +139,10 @@ class Application:
             self._best[key] = max(((self.goodput(placement, s, epoch), s) for s in usable), key=lambda way: way[0])
         return self._best[key]
 
+    def updates(self, batch: int) -> float:
+        """Of the whole training."""
+        return self._at(batch, self.max_epochs - 1, "iteration")
+
     def updates_left(self, batch: int, epoch: int) -> float:
         """Until the last epoch, as Optimus+Oracle knows it; 1 in that epoch."""
         last = self.max_epochs - 1

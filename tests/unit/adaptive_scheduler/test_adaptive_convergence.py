@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from adaptive_scheduler.convergence import _non_negative, fit, iterations_to, points_of
+from adaptive_scheduler.convergence import _non_negative, clamped_left, falls_to, fit, iterations_to, points_of
 from adaptive_scheduler.profiles import MEASURED, Accuracy
 
 
@@ -47,6 +47,34 @@ def test_the_answer_counts_from_the_start_not_from_the_last_point():
 def test_a_target_that_was_measured_needs_nothing_more():
     assert iterations_to([(10, 0.4), (20, 0.92)], 0.9) == 0
     assert iterations_to([(10, 0.9)], 0.9) == 0
+
+
+def test_a_loss_is_followed_to_any_value_above_0():
+    losses = [(k, 5 * error(k, b2=0.0)) for k in range(0, 200, 10)]
+    assert falls_to(losses, 5 * error(900, b2=0.0)) == pytest.approx(900, rel=1e-3)
+
+
+def test_a_curve_that_has_been_at_the_value_says_when_and_perfect_points_are_left_out():
+    errors = [(k, error(k, b2=0.0)) for k in range(0, 2000, 100)]
+    assert falls_to([*errors, (3000, 0.0)], error(900, b2=0.0)) == pytest.approx(900, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("needed", "done", "most", "left"),
+    [
+        (500, 120, 1000, 380),
+        (500, 120, None, 380),
+        (5000, 120, 1000, 880),
+        (100, 120, 1000, 100),
+        (200, 120, 1000, 100),
+        (100, 950, 980, 30),
+        (100, 1200, 1000, 0),
+        (None, 120, 1000, 880),
+        (None, 120, None, None),
+    ],
+)
+def test_what_is_left_is_at_least_an_epoch_and_at_most_to_the_maximum(needed, done, most, left):
+    assert clamped_left(needed, done, 100, most) == left
 
 
 def test_two_different_iterations_are_too_few_for_a_curve():

@@ -18,6 +18,7 @@ from adaptive_scheduler.settings import Deadlines, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
 
 ALONE = Settings(systems=("deadline",))
+ELASTIC = Settings(systems=("elastic", "deadline"))
 
 
 def settings(**fields):
@@ -406,7 +407,7 @@ def heavy_gpu(**more):
 
 
 def test_x9_an_overdue_gpu_job_gives_gpus_instead_of_being_stopped():
-    (answer,) = answers(cluster(heavy_gpu(), waiting("l", optional=(1, 2), sla_s=900), used=4), chosen=ALONE)
+    (answer,) = answers(cluster(heavy_gpu(), waiting("l", optional=(1, 2), sla_s=900), used=4), chosen=ELASTIC)
     assert isinstance(answer, Start)
     assert (answer.job, answer.victim, answer.num_gpus + answer.victim_num_gpus) == ("l", "h", 4)
     assert "goes from 4 to 2" in answer.explanation.sentence
@@ -416,14 +417,14 @@ def test_x9_an_overdue_gpu_job_gives_gpus_instead_of_being_stopped():
 
 def test_x9_the_count_that_holds_the_deadline_of_the_newcomer_is_preferred():
     long = waiting("l", left=850, optional=(1, 2), sla_s=700)  # 1024 s on one GPU, 674 s on two
-    (answer,) = answers(cluster(heavy_gpu(left=1), long, used=4), now=0.0, chosen=ALONE)
+    (answer,) = answers(cluster(heavy_gpu(left=1), long, used=4), now=0.0, chosen=ELASTIC)
     assert answer.num_gpus == 2
 
 
 def test_x9_a_job_that_would_lose_its_own_deadline_does_not_shrink():
     heavy = heavy_gpu(left=100, sla_s=310.0)  # at 200 108 s more, in time; 162 s on two GPUs
-    assert answers(cluster(heavy, waiting("l", optional=(1, 2), sla_s=900), used=4), chosen=ALONE) == ()
-    assert answers(cluster(replace(heavy, sla_s=100.0), waiting("l", optional=(1, 2)), used=4), chosen=ALONE), (
+    assert answers(cluster(heavy, waiting("l", optional=(1, 2), sla_s=900), used=4), chosen=ELASTIC) == ()
+    assert answers(cluster(replace(heavy, sla_s=100.0), waiting("l", optional=(1, 2)), used=4), chosen=ELASTIC), (
         "lost anyway"
     )
 
@@ -436,14 +437,15 @@ def test_x9_as_in_the_paper_it_is_always_stopped():
 
 def test_x9_a_job_that_cannot_shrink_is_stopped():
     (answer,) = answers(
-        cluster(heavy_gpu(optional=(4,)), waiting("l", left=100, optional=(2,), sla_s=800), used=4), chosen=ALONE
+        cluster(heavy_gpu(optional=(4,)), waiting("l", left=100, optional=(2,), sla_s=800), used=4),
+        chosen=ELASTIC,
     )
     assert isinstance(answer, Requeue) and answer.yields_to == ("l",)
 
 
 def test_x9_the_most_urgent_lighter_job_is_the_one_that_starts():
     jobs = [waiting("late", optional=(1,), sla_s=9000), waiting("soon", optional=(1,), sla_s=1500)]
-    assert answers(cluster(heavy_gpu(), *jobs, used=4), chosen=ALONE)[0].job == "soon"
+    assert answers(cluster(heavy_gpu(), *jobs, used=4), chosen=ELASTIC)[0].job == "soon"
 
 
 def test_stopping_a_job_on_gpus_helps_nobody_who_trains_on_cpu():

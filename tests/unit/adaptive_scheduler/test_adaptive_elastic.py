@@ -6,8 +6,8 @@ The names begin with the ambiguity id where a test is about one.
 import pytest
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start
+from adaptive_scheduler.numbering import removable
 from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
-from adaptive_scheduler.policies.elastic_ways import removable
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.ways import LISTED

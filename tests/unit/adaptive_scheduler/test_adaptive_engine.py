@@ -305,10 +305,10 @@ def test_what_a_victim_still_holds_is_not_idle_to_anybody_else():
 
 def test_an_answer_that_cannot_be_carried_out_never_leaves_the_engine(monkeypatch):
     class Wrong:
-        def schedule_incoming(self, snapshot, job, now, settings, times=None):
+        def schedule_incoming(self, snapshot, job, now, settings, table=None):
             return Start(job.id, "a", 3, Explanation("wrong", "."))
 
-        def schedule_running(self, snapshot, now, settings):
+        def schedule_running(self, snapshot, now, settings, table=None):
             return None
 
     monkeypatch.setitem(engine.POLICIES, True, Wrong())

@@ -108,22 +108,22 @@ def test_x8_the_first_value_after_a_restart_is_waited_for():
     assert (first.growth, first.last.value) == (record.growth, 50.0)
 
 
-def test_x5_a_limit_makes_nobody_look_converged():
-    """Half the iterations and half the growth per interval: by iteration it grows as before."""
+def test_x5_a_new_limit_makes_nobody_look_converged():
+    """Half the iterations and half the growth in that interval: by iteration it grows as before."""
     record = UNSEEN
     for i, value in enumerate((10.0, 9.0, 8.2)):
         record = categorise(record, reading(30 * i, value), SpeCon(growth="raw", alpha=0.5))
-    slowed = reading(90, 7.85, iterations=75, limits=1, limited=True)
+    slowed = reading(90, 7.85, iterations=75, limits=1)
     record = categorise(record, slowed, SpeCon(growth="raw", alpha=0.5))
     assert (record.category, record.growth) == ("PC", pytest.approx(0.7))
-    still = reading(120, 7.55, iterations=90, limits=1, limited=True)
-    record = categorise(record, still, SpeCon(growth="raw", alpha=0.5))
-    assert (record.category, record.growth) == ("PC", pytest.approx(0.6))
+    again = reading(120, 7.5, iterations=110, limits=2)
+    record = categorise(record, again, SpeCon(growth="raw", alpha=0.5))
+    assert record.growth == pytest.approx(0.35 * 30 / 35), "by what it did before any of both changes"
 
 
-def test_x5_a_job_that_never_was_without_a_limit_is_measured_as_it_is():
-    first = categorise(UNSEEN, reading(0, 10.0, limited=True), RAW)
-    assert categorise(first, reading(30, 9.0, limited=True), RAW).growth == 1.0
+def test_x5_under_a_limit_that_stays_a_job_is_measured_as_it_is():
+    first = categorise(UNSEEN, reading(0, 10.0, limits=1), RAW)
+    assert categorise(first, reading(30, 9.0, iterations=3, limits=1), RAW).growth == 1.0
 
 
 def test_values_of_any_size_give_a_finite_growth():

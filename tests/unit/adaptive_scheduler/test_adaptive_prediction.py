@@ -59,6 +59,7 @@ def test_a_prediction_is_certain_only_with_known_length_and_known_speed():
     assert is_certain(PROFILES, running("j", 1), "V100", 2)
     assert not is_certain(PROFILES, running("j", 1), "V100", 3)  # extrapolated
     assert not is_certain(PROFILES, running("j", 1, left=None), "V100", 2)
+    assert not is_certain(PROFILES, running("j", 1, length_unsure=True), "V100", 2)  # only its maximum
     assert not is_certain(UNKNOWN, running("j", 1), "V100", 2)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.simulator import rivals
 from adaptive_scheduler.simulator.rivals.allotment import Asking
+from adaptive_scheduler.simulator.rivals.carrying import askings
 from adaptive_scheduler.simulator.rivals.edf import edf
 from adaptive_scheduler.simulator.rivals.optimus import optimus
 from adaptive_scheduler.simulator.rivals.pollux import Pollux
@@ -13,6 +15,7 @@ from adaptive_scheduler.simulator.rivals.srtf import srtf
 from adaptive_scheduler.simulator.rivals.tiresias import Tiresias
 from adaptive_scheduler.simulator.workloads.elastic import workload_s
 from adaptive_scheduler.simulator.world import World
+from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 
 LINEAR = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}
 FADING = {1: 1.0, 2: 1.5, 4: 1.8, 8: 1.9}
@@ -132,6 +135,15 @@ def test_every_rival_brings_all_jobs_of_a_workload_to_their_end(name):
     outcome = World(workload, rivals.contender(name, workload)).run()
     assert len(outcome.jobs) == 12
     assert all(job.finished_s is not None for job in outcome.jobs)
+
+
+def test_srtf_does_not_take_a_job_for_longer_because_it_runs_on_slower_gpus():
+    profiles = Profiles.from_rows([*speed_rows(), *speed_rows(gpu_type="K80", speed_up={1: 0.2, 2: 0.34, 4: 0.48})])
+    slow = running("slow", 4, left=1000, node="b")
+    other = waiting("other", left=1001, submit_s=1.0)
+    picture = cluster(slow, other, nodes=(node("a", used=4), node("b", used=4, gpu_type="K80")), profiles=profiles)
+    seen = {job.id: job.seconds(4) for job in askings(picture, 5.0, {"slow": 4, "other": 4})}
+    assert seen["slow"] < seen["other"]
 
 
 @pytest.mark.parametrize("name", ["tiresias", "srtf"])

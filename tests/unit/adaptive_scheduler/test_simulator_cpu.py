@@ -204,7 +204,7 @@ def test_a_crash_costs_what_was_done_since_the_last_checkpoint_and_happens_once(
     (a,) = outcome.jobs
     # At 700 s; the checkpoint is of 600 s; 3 s to start again from it.
     assert a.finished_s == pytest.approx(700 + 3 + 400)
-    assert (a.crashes, a.lost) == (1, pytest.approx(100.0))
+    assert (a.crashes, a.lost_s) == (1, pytest.approx(100.0))
 
 
 # ---- monitors

@@ -8,7 +8,7 @@ from adaptive_scheduler.decision import Explanation, Start
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.run import _runs_of
+from adaptive_scheduler.simulator.run import compare
 from adaptive_scheduler.simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
 from adaptive_scheduler.snapshot import Node
 from reshape.simulate import as_csv, as_table
@@ -32,7 +32,7 @@ def one_by_one(snapshot, now):
 def summary(*jobs):
     contenders = [Contender(n, p, FREE, Profiles(), Settings(systems=())) for n, p in PLANS.items()]
     workload = Workload("test", 0, jobs, (Node("w", "", cores=1.0),), tuple(contenders))
-    rows = [run.row for run in _runs_of(workload, contenders)]
+    rows = [run.row for run in compare(workload)]
     return report.summary(workload, rows)
 
 
@@ -71,7 +71,7 @@ def test_a_deadline_counts_as_failed_beyond_its_tolerance_and_as_met_without_it(
 
 def test_work_that_is_lost_in_a_crash_is_told():
     row = rows_of(job("a", 1000.0, fails_at=(0.7,)))["together"]
-    assert (row["crashes"], row["lost_share"]) == (1, pytest.approx(0.1))
+    assert (row["crashes"], row["lost_work_s"]) == (1, pytest.approx(100.0))
 
 
 def test_only_columns_that_make_sense_are_printed():

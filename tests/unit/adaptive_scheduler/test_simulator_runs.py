@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,11 +162,27 @@ def test_on_measured_speeds_the_sidecar_wins_as_a_trend(name):
 
 
 @pytest.mark.skipif(DATA is None, reason="RESHAPE_DATA names no folder with the measured speeds, which are not ours")
-def test_w4_has_the_jobs_of_w3_with_lengths_that_are_only_guessed():
+def test_w4_has_the_jobs_of_w3_until_their_curve_is_where_they_ended_there():
     w3, w4 = (build(name, 5, Path(DATA)) for name in ("elastic-w3", "elastic-w4"))
-    same = ("arrival_s", "type", "iterations", "fixed_gpus")
+    same = ("arrival_s", "type", "fixed_gpus")
     assert [[getattr(j, f) for f in same] for j in w3.jobs] == [[getattr(j, f) for f in same] for j in w4.jobs]
-    assert all(0.7 <= j.believed_iterations / j.iterations <= 1.3 for j in w4.jobs)
+    for before, job in zip(w3.jobs, w4.jobs, strict=True):
+        assert 0.95 * before.iterations <= job.iterations <= before.iterations
+        assert job.aim.target == job.aim.curve[-1][1]
+
+
+@pytest.mark.skipif(DATA is None, reason="RESHAPE_DATA names no folder with the measured curves, which are not ours")
+def test_in_w4_predictions_are_far_off_at_first_and_come_nearer():
+    for job in build("elastic-w4", 5, Path(DATA)).jobs:
+        free = replace(job, aim=replace(job.aim, epoch=1.0))  # not held to an epoch
+        errors = [abs(done + free.left(done) - job.iterations) / job.iterations for done in _shares(job.iterations)]
+        assert errors[0] < 1.0
+        assert errors[-1] < 0.1
+        assert errors[-1] < errors[0]
+
+
+def _shares(length):
+    return [share * length for share in (0.0, 0.5, 0.9)]
 
 
 # ---- reports

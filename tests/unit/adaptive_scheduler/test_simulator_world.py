@@ -225,7 +225,7 @@ def test_a_crash_costs_what_was_done_since_the_last_checkpoint_and_keeps_the_gpu
     outcome = world(job("a", iterations=1700.0, fails_at=(0.7,)), plan=scripted((0.0, Start("a", "a", 2, WHY)))).run()
     (a,) = outcome.jobs
     assert a.finished_s == pytest.approx(108 + 700 + 25 + 400)
-    assert (a.crashes, a.lost, outcome.adds, outcome.removes) == (1, pytest.approx(170.0), 0, 0)
+    assert (a.crashes, a.lost_s, outcome.adds, outcome.removes) == (1, pytest.approx(100.0), 0, 0)
     assert [(h.begin_s, h.end_s) for h in outcome.held] == [(83.0, pytest.approx(a.finished_s + 12))] * 2
 
 
@@ -238,9 +238,9 @@ def test_a_victim_that_crashes_while_its_newcomer_is_launched_shrinks_once_it_tr
     assert b.trained_from_s == pytest.approx(303 + 12 + 25)
 
 
-def test_the_scheduler_sees_the_length_it_believes_in_and_never_less_than_its_least():
-    given_ = job("a", iterations=1000.0, believed_iterations=500.0, least_left=50.0)
-    assert [given_.left(done) for done in (0.0, 400.0, 480.0, 900.0)] == [500.0, 100.0, 50.0, 50.0]
+def test_the_scheduler_sees_the_length_it_believes_in_and_a_job_that_runs_on_is_not_over():
+    given_ = job("a", iterations=1000.0, believed_iterations=500.0)
+    assert [given_.left(done) for done in (0.0, 400.0, 499.5, 900.0)] == [500.0, 100.0, 1.0, 1.0]
     assert job("a").left(1200.0) == 0.0
 
 
