@@ -1,4 +1,4 @@
-"""Simulate: every policy that is asked for, on every seed. The one door for callers.
+"""Simulate: every policy that is asked for on one workload. The one door for callers.
 
 Called by `reshape simulate` and `reshape paper`, and by tests.
 """
@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from adaptive_scheduler.simulator import report, rivals
 from adaptive_scheduler.simulator.live import Outcome
 from adaptive_scheduler.simulator.scenario import Contender, NoWorkload, Workload
-from adaptive_scheduler.simulator.workloads import build, is_drawn
 from adaptive_scheduler.simulator.world import World
 
 
@@ -27,20 +24,11 @@ class Run:
     row: report.Row
 
 
-def runs(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None = None) -> Iterator[Run]:
-    """One after the other, seeds 0 to `seeds` - 1; a workload in which nothing is drawn runs once.
-
-    No `policies` means all that the workload knows. Raises `NoWorkload` with a sentence for a name it
-    does not know, or for data that is not there.
-    """
-    for seed in range(seeds if is_drawn(name) else 1):
-        yield from compare(build(name, seed, data), policies)
-
-
 def compare(workload: Workload, policies: Sequence[str] = ()) -> Iterator[Run]:
-    """These policies on this workload. Raises as `runs`.
+    """These policies on this workload, one after the other; without any, all that it knows.
 
-    Jobs trained on CPU are also compared one by one with what the workload's first policy made of them.
+    Jobs trained on CPU are also compared one by one with what the workload's first policy made of them. Raises
+    `NoWorkload` with a sentence for a policy that it does not know.
     """
     chosen = _choose(workload, policies)
     bounds = report.bounds_of(workload)
@@ -50,12 +38,6 @@ def compare(workload: Workload, policies: Sequence[str] = ()) -> Iterator[Run]:
         outcome = against if contender is first and against is not None else World(workload, contender).run()
         before = None if contender is first else against
         yield Run(workload, contender.name, outcome, report.row(contender.name, workload, outcome, bounds, before))
-
-
-def simulate(name: str, seeds: int, policies: Sequence[str] = (), data: Path | None = None) -> dict[str, Any]:
-    """All runs as one object (`report.summary`). Raises as `runs`."""
-    done = list(runs(name, seeds, policies, data))
-    return report.summary(done[0].workload, [run.row for run in done])
 
 
 def _uses_cpu(workload: Workload) -> bool:

@@ -14,9 +14,9 @@ from adaptive_scheduler.simulator.rivals import voda
 from adaptive_scheduler.simulator.rivals.allotment import Asking
 from adaptive_scheduler.simulator.rivals.carrying import askings, towards
 from adaptive_scheduler.simulator.rivals.queues import PROMOTE, THRESHOLD_S, Queues
-from adaptive_scheduler.simulator.run import runs
 from adaptive_scheduler.simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
 from adaptive_scheduler.simulator.world import World
+from tests.unit.adaptive_scheduler.simulated import runs
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 
 LINEAR = {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}

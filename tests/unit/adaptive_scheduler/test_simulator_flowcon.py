@@ -7,9 +7,9 @@ import pytest
 from adaptive_scheduler.decision import Limit
 from adaptive_scheduler.simulator.curves import MODELS, falling, head_and_tail
 from adaptive_scheduler.simulator.published import compare
-from adaptive_scheduler.simulator.run import runs, simulate
 from adaptive_scheduler.simulator.workloads import build, flowcon
 from adaptive_scheduler.simulator.world import World
+from tests.unit.adaptive_scheduler.simulated import runs, simulate
 
 
 def outcome(name, policy, seed=0):

@@ -12,11 +12,11 @@ import pytest
 
 from adaptive_scheduler.simulator import report
 from adaptive_scheduler.simulator.published import FIGURES, Figure, compare
-from adaptive_scheduler.simulator.run import runs, simulate
 from adaptive_scheduler.simulator.scenario import NoWorkload
 from adaptive_scheduler.simulator.workloads import NAMES, build, is_drawn
 from adaptive_scheduler.simulator.workloads.elastic import SPEEDS
 from adaptive_scheduler.simulator.world import World
+from tests.unit.adaptive_scheduler.simulated import runs, simulate
 
 ROOT = Path(__file__).parents[3]
 DATA = os.environ.get("RESHAPE_DATA")

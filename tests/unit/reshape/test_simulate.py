@@ -58,6 +58,9 @@ def test_o_before_the_verb_counts_too(reshape: Any) -> None:
         (["simulate", "--workload", "case-study", "--policy", "best"], "take one of default"),
         (["simulate", "--workload", "elastic-w1"], "set RESHAPE_DATA"),
         (["paper", "nix"], "take one of case-study"),
+        (["simulate", "--workload", ""], "no workload ''"),
+        (["simulate", "--workload", "specon-fixed", "--policy", "tiresias"], "take one of ds, specon"),
+        (["simulate", "--workload", "case-study", "--plot", "/dev/null/charts"], "name another folder"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_one_sentence(reshape: Any, arguments: list[str], says: str) -> None:
@@ -65,6 +68,37 @@ def test_what_cannot_be_simulated_is_refused_with_one_sentence(reshape: Any, arg
     assert (done.code, done.out) == (1, "")
     assert says in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Name a --workload"),
+        (["--workload", "case-study", "--jobs", "3"], "Name a --workload"),
+        (["--workload", "case-study", "--seeds", "0"], "not in the range"),
+        (["--workload", "case-study", "--node-mtbf", "900"], "Give both --node-mtbf and --node-repair"),
+        (["--workload", "case-study", "--node-mtbf", "nan", "--node-repair", "9"], "not a finite number"),
+        (["--workload", "case-study", "--node-mtbf", "0", "--node-repair", "9"], "not in the range"),
+        (["--workload", "case-study", "--job-crashes", "2"], "not in the range"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_simulated(reshape: Any, arguments: list[str], says: str) -> None:
+    done = reshape("simulate", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
+def test_failures_are_drawn_from_each_seed_also_where_nothing_else_is(reshape: Any) -> None:
+    failing = ("--node-mtbf", "1000", "--node-repair", "100", "--job-crashes", "0.5")
+    done = reshape(
+        "simulate", "--workload", "case-study", "--policy", "sidecar", "--seeds", "3", *failing, "-o", "json"
+    )
+    one, other, third, mean = done.doc["rows"]
+    assert [row["seed"] for row in done.doc["rows"]] == [0, 1, 2, None]
+    assert len({one["makespan_s"], other["makespan_s"], third["makespan_s"]}) > 1
+    assert mean["crashes"] > 0
+    assert mean["lost_work_s"] > 0
+    assert "back 100 s later" in done.doc["invented"][-1]
 
 
 def test_paper_prints_paper_ours_and_the_difference(reshape: Any) -> None:
