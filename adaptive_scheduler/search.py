@@ -95,6 +95,7 @@ class Table:
         self.snapshot, self.now, self.settings = snapshot, now, settings
         self._before = before
         self._givers: dict[float, Givers] = {}
+        self.refused: dict[object, list[str]] = {}  # jobs that cannot start as things are, by what that rests on
 
     def then(self, snapshot: ClusterSnapshot) -> Table:
         """The table of what has become of this snapshot, or of how others see it."""

@@ -9,7 +9,13 @@ from __future__ import annotations
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start, placed_on
 from adaptive_scheduler.policies.elastic_growth import running_ways
 from adaptive_scheduler.policies.elastic_ways import held_together, incoming_ways, waiting_way
-from adaptive_scheduler.policies.elastic_words import growth_sentence, hold_sentence, start_sentence, wait_sentence
+from adaptive_scheduler.policies.elastic_words import (
+    growth_sentence,
+    hold_sentence,
+    like_sentence,
+    start_sentence,
+    wait_sentence,
+)
 from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
@@ -17,6 +23,11 @@ from adaptive_scheduler.ways import GOOD, LATE, REFUSED, Way, explain, impossibl
 
 INCOMING = "elastic.incoming"
 RUNNING = "elastic.running"
+
+
+ALIKE = 10
+"""So many jobs that ask for the same are each searched for until the table changes; in a long queue the others wait
+like the last of them. Whether a job can start does not depend on how long it is."""
 
 
 def schedule_incoming(
@@ -30,8 +41,13 @@ def schedule_incoming(
     table = table.then(snapshot) if table else Table(snapshot, now, settings)
     if why := impossible(snapshot, job, held_together(snapshot, job, settings)):
         return Hold(job.id, explain(INCOMING, why, [], None, table.times, snapshot.profiles))
+    alike = table.refused.setdefault(_what_a_refusal_rests_on(job), [])
+    if len(alike) >= ALIKE:
+        return Hold(job.id, explain(INCOMING, like_sentence(job, alike[-1]), [], None, table.times, snapshot.profiles))
     ways, more = incoming_ways(table, job)
     best = ways[0] if ways else None
+    if best is None or best.rank == REFUSED:
+        alike.append(job.id)
 
     # Whoever would break a deadline waits, unless it has one itself (5.4).
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):
@@ -71,6 +87,10 @@ def schedule_running(
     if not best.workers and best.node.name not in {w.node for w in placed_on(best.job)}:
         return Move(best.job.id, best.node.name, best.num_gpus, explanation)
     return Reshape(best.job.id, best.node.name, best.num_gpus, explanation, best.workers)
+
+
+def _what_a_refusal_rests_on(job: Job) -> object:
+    return job.type, job.optional, job.gpu_type, job.pinned, job.max_workers
 
 
 def _times(way: Way) -> tuple[float, float]:

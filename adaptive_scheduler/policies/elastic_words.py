@@ -65,6 +65,10 @@ def hold_sentence(table: Table, job: Job, best: Way | None) -> str:
     return " ".join([_missing(table, job), *(f"{w[0].upper()}{w[1:]}." for w in words)])
 
 
+def like_sentence(job: Job, other: str) -> str:
+    return f"{job.id} waits like {other}, which asks for the same: no node has it, and no running job can give it."
+
+
 def _missing(table: Table, job: Job) -> str:
     """What is missing on the node that comes nearest, and who there could give it but may not."""
     place = max(places(table, job), key=lambda p: (p.idle, p.node.name))

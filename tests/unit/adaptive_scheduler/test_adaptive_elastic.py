@@ -6,8 +6,9 @@ The names begin with the ambiguity id where a test is about one.
 import pytest
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start
+from adaptive_scheduler.engine import decide
 from adaptive_scheduler.numbering import removable
-from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
+from adaptive_scheduler.policies.elastic import ALIKE, schedule_incoming, schedule_running
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.ways import LISTED
@@ -376,3 +377,13 @@ def test_growing_is_a_reshape_on_the_jobs_own_node():
     assert isinstance(decision, Reshape)
     assert (decision.node, decision.num_gpus) == ("a", 4)
     assert PROFILES.problems == ()
+
+
+def test_in_a_long_queue_the_rest_waits_like_those_before_it_and_is_asked_again_once_something_changes():
+    full = running("r", 4, 1000, optional=(4,))
+    queue = [waiting(f"q{i:02d}", optional=(2,)) for i in range(ALIKE + 2)]
+    held = decide(cluster(full, *queue, idle=0), 0.0)
+    assert {type(d) for d in held} == {Hold} and len(held) == len(queue)
+    assert held[-1].explanation.sentence.startswith(f"q{ALIKE + 1} waits like q{ALIKE - 1:02d}, ")
+    started = [d.job for d in decide(cluster(full, *queue, idle=4), 0.0) if isinstance(d, Start)]
+    assert started == ["q00", "q01"]
