@@ -25,7 +25,6 @@ View = dict[str, Any]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 GAP_S = 2.0  # twice the second that is promised: other tests may use the other core
-BUSY_S = 10.0  # a Keras job stands still for about 4 s where it has a core to itself
 STAGES = {"decide", "signal", "checkpoint", "exit", "spawn", "first step"}
 needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow here")
 
@@ -151,13 +150,14 @@ def test_nothing_is_left_running(numpy: Demo) -> None:
 @pytest.mark.keras
 @needs_tensorflow
 def test_keras_trainings_share_gpus_too_and_the_first_step_takes_most_of_the_gap(keras: Demo) -> None:
-    """Where a busy machine starts TensorFlow so slowly that growing again does not pay, it must not be done."""
+    """Where a busy machine starts TensorFlow so slowly that growing back does not pay, it is declined, and said."""
     result = json.loads(keras.stdout)
     assert result["trainer"] == "keras" and result["gpu_owner_violations"] == 0 and result["steps_monotonic"]
     reshapes = result["reshapes"]
-    too_busy = reshapes[0]["gap_s"] > BUSY_S
-    assert [r["direction"] for r in reshapes] == ["down", "up"] or too_busy
-    assert (keras.code, result["complaints"]) == (0, []) or (too_busy and len(reshapes) == 1)
+    directions = [r["direction"] for r in reshapes]
+    declined = ["job one was reshaped ['down'], not once down and once up"] if directions == ["down"] else []
+    assert declined or directions == ["down", "up"]
+    assert (keras.code, result["complaints"]) == (len(declined), declined)
     for reshape in reshapes:
         gap = {stage: s for stage, s in reshape["stages_s"].items() if stage not in ("decide", "newcomer ready")}
         assert max(gap, key=gap.__getitem__) == "first step", gap

@@ -2,10 +2,14 @@
 
 import dataclasses
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
-from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon
+
+POLICIES = Path(__file__).parents[3] / "docs" / "policies.md"
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,18 @@ def test_every_field_says_in_prose_what_it_means():
     for field in dataclasses.fields(Settings):
         after = source.split(f"\n    {field.name}: ")[1]
         assert after.split("\n")[1].strip().startswith('"""')
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"), [(Settings, ""), (SpeCon, "specon."), (FlowCon, "flowcon."), (Deadlines, "deadlines.")]
+)
+def test_every_setting_is_explained_in_the_docs_with_its_default(kind, prefix):
+    rows = dict(re.findall(r"^\| `([a-z_.]+)` \| (.*?) \|", POLICIES.read_text(encoding="utf-8"), re.MULTILINE))
+    for field in dataclasses.fields(kind):
+        if field.name in ("specon", "flowcon", "deadlines"):
+            continue
+        assert f"`{show(field.default)}`" in rows[prefix + field.name], field.name
+
+
+def show(value):
+    return ", ".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,6 +11,7 @@ import statistics
 from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import cache, partial
+from itertools import pairwise
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_job_that_was_changed_is_left_alone_for_ten_times_what_that_cost(outco
     for held in outcome().stops:
         stood_still[held.job].add((held.begin_s, held.end_s))
     for job, decided in changes(outcome()).items():
-        for (first, shrank), (second, shrinks) in zip(decided, decided[1:], strict=False):
+        for (first, shrank), (second, shrinks) in pairwise(decided):
             begin, end = min(stop for stop in stood_still[job] if stop[1] > first)
             assert second >= end + DEFAULTS.cooldown_factor * (end - begin) - 1e-6
             both += shrank != shrinks
