@@ -42,6 +42,8 @@ class _Checked:
                 raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
             if name in _TIMERS and value == 0:
                 raise ValueError(f"{name} must be above 0 s, or there would be no end of it")
+            if name == "percentile" and value > 1:
+                raise ValueError(f"{name} must be a share from 0 to 1, such as 0.9, not {value!r}")
             if hint is int and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
 

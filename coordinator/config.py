@@ -88,4 +88,4 @@ def _parse(name: str, text: str, kind: type) -> object:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{name} must be a number, not {text!r}") from None
+        raise ValueError(f"{name} must be a {'whole ' * (kind is int)}number, not {text!r}") from None

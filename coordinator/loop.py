@@ -223,11 +223,13 @@ class Loop:
 
     def _stay(self, job: JobRecord, decision: Stay) -> None:
         """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
-        wall = self.clock.wall() + AFTER_S
+        wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
+        before = self.books.store.get("decisions", f"{job.id}-stays") or {}
         self._store(job, decision, 0.0)
         spent = {"migrated_ts": wall} if decision.spends_move else {}
         record = self.books.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
-        self._told(record, {"type": "stays", "sentence": decision.explanation.sentence})
+        if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
+            self._told(record, {"type": "stays", "sentence": sentence})
 
     def _limit(self, job: JobRecord, decision: Limit) -> None:
         """No operation: its sidecar hears of it in the answer to its next heartbeat. The same again is only renewed."""

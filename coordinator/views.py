@@ -48,7 +48,8 @@ def job_view(
     if job.state not in s.ENDED:
         to_do = left(job, done, total, needs)
         view |= _length(job, to_do, needs)
-        view |= _live(beat, to_do) if beat is not None else {}
+        # One that is back in the queue trains no more: its last report tells of processes that are gone.
+        view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
     return view
 
 

@@ -26,6 +26,7 @@ from launcher import playbook
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name
 from sidecar import protocol
+from sidecar.limits import ControlGroup
 
 SIDECAR = Path(protocol.__file__).parent
 AT_ONCE = 2  # playbooks; each keeps one core busy for about a second
@@ -195,8 +196,11 @@ class LocalPlatform:
         # Without launch.json a shim that an orphaned playbook starts late ends at once.
         for name in ("launch.json", "launch.key", "operator.token"):
             (folders.launch / name).unlink(missing_ok=True)
-        if _unlocked(folders.launch / "shim.lock"):
-            return
+        if not _unlocked(folders.launch / "shim.lock"):
+            self._end(doc, folders, cancelled)
+        ControlGroup(folders.launch.name).lift()  # a shim that was killed takes its sidecar along, which would have
+
+    def _end(self, doc: Doc, folders: Folders, cancelled: Callable[[], bool]) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
         for pause in (*REMOVE_AGAIN_S, None):
             try:

@@ -126,9 +126,8 @@ def _runner(
     playbook: Path, private: Path, environment: Mapping[str, str], cancelled: Callable[[], bool]
 ) -> tuple[Any, list[Mapping[str, Any]]]:
     try:
-        from ansible_runner.config.runner import RunnerConfig
-        from ansible_runner.exceptions import AnsibleRunnerException
-        from ansible_runner.runner import Runner
+        # From the package, not its modules: only this waits for another thread that is still importing it.
+        from ansible_runner import AnsibleRunnerException, Runner, RunnerConfig
     except ImportError as error:
         raise Fatal(NOT_INSTALLED) from error
     failed: list[Mapping[str, Any]] = []

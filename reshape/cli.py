@@ -240,6 +240,16 @@ def gpus(settings: Settings) -> None:
 
 
 @cli.command()
+@printing
+@click.pass_obj
+def nodes(settings: Settings) -> None:
+    """List nodes: their GPUs, and the cores for jobs trained on CPU."""
+    from reshape import render
+
+    print_out(settings, settings.client().nodes(), lambda rows: render.nodes(rows, width()))
+
+
+@cli.command()
 @click.argument("job_id", metavar="ID")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.pass_obj

@@ -32,7 +32,7 @@ def inventory(gpus: str | None, nodes: Sequence[str] = ()) -> list[FoundNode]:
 
 def _node(text: str) -> FoundNode:
     match = NODE.fullmatch(text)
-    if match is None or (match[2] is not None and float(match[2]) == 0):
+    if match is None or (match[2] is not None and float(match[2]) == 0) or (match[3] or "").startswith("cpu:"):
         raise Rejected(
             f"--node must be a name and what the node has, such as a=8xV100 or c=cpu:2 (cores), not {text!r}."
         )

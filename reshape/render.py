@@ -49,6 +49,11 @@ def gpus(rows: Iterable[View], width: int | None = None) -> str:
     return table(head, (_gpu_cells(g) for g in rows), width)
 
 
+def nodes(rows: Iterable[View], width: int | None = None) -> str:
+    head = ("NODE", "TYPE", "GPUS", "IDLE", "CORES")
+    return table(head, (_node_cells(n) for n in rows), width)
+
+
 def profiles(rows: Sequence[View], width: int | None = None) -> str:
     """Every field that any row has, `_id` and bookkeeping left out; fractions with six digits."""
     if not rows:
@@ -67,6 +72,10 @@ def job(view: View) -> str:
         "gpus": _gpu_count(view) + _listed(view.get("gpu_ids"), ": ", ", "),
         "allowed": _listed(view.get("optional_num_gpus"), "", " or ") or None,
         "node": view.get("node"),
+        "pinned to": view.get("pinned"),
+        "sla": _time(view.get("sla")),
+        "estimate": _time(view.get("estimate")),
+        "target": _target(view),
         "type": view.get("job_type"),
         "progress": progress(view),
         "epochs": view.get("epochs_done"),
@@ -191,6 +200,12 @@ def _gpu_cells(view: View) -> Cells:
     )
 
 
+def _node_cells(view: View) -> Cells:
+    kind = _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else "")
+    cores = _measured(view.get("cores") or None, "{:g}") or NONE
+    return (_text(view.get("node")), kind, _text(view.get("gpus")), _text(view.get("idle")), cores)
+
+
 def _candidate_cells(view: View) -> Cells:
     taken = view.get("victim")
     source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
@@ -203,7 +218,7 @@ def _candidate_cells(view: View) -> Cells:
 
 def _what(view: View) -> str:
     job_id, count = _text(view.get("job_id")), view.get("num_gpus")
-    gpus = f"{count} GPU" if count == 1 else f"{count} GPUs"
+    gpus = f"{count} GPU{'s' * (count != 1)}" if count else f"the cores of {_text(view.get('node'))}"
     match view.get("kind"):
         case "start":
             victim = view.get("victim")
@@ -212,7 +227,7 @@ def _what(view: View) -> str:
         case "reshape":
             return f"reshape job {job_id} to {gpus}"
         case "move":
-            return f"move job {job_id} to {gpus if count else 'the cores'} of {_text(view.get('node'))}"
+            return f"move job {job_id} to {gpus}" + (f" of {_text(view.get('node'))}" if count else "")
         case "limit":
             cores = _measured(view.get("cores"), "{:.3g} cores")
             return f"limit job {job_id} to {cores}" if cores else f"lift the CPU limit of job {job_id}"
@@ -225,6 +240,21 @@ def _what(view: View) -> str:
         case "wish" | "signal" as kind:
             return f"an operator's {kind} for job {job_id}"
     return f"{_text(view.get('kind'))} job {job_id}"
+
+
+def _time(given: Any) -> str | None:
+    """As the user wrote it; a plain number is seconds."""
+    return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
+
+
+def _target(view: View) -> str | None:
+    """What ends the job; nothing where a user wrote something else."""
+    target = view.get("target")
+    if isinstance(target, dict):
+        falls = target.get("above") is False
+        return f"{target.get('name') or 'value'} {'at most' if falls else 'at least'} {target.get('value')}"
+    top5 = view.get("target_top5")
+    return None if top5 is None else f"Top-5 accuracy at least {top5}"
 
 
 def _limit(usage: View) -> str | None:

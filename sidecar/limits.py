@@ -3,7 +3,8 @@
 Promises: only the trainer of this launch and its children are held; a limit can be set, changed and lifted at any
 time without the trainer noticing more than its speed; what an earlier sidecar of this launch left is lifted first.
 By a control group of the kernel where one can be made here, else by a stated substitute: the trainer's process
-group is stopped and continued ten times a second. Called by `service.py` in its sampling thread.
+group is stopped and continued ten times a second. Called by `service.py` in its sampling thread; the launcher
+lifts what a killed launch has left.
 """
 
 from __future__ import annotations

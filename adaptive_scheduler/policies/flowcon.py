@@ -151,7 +151,7 @@ def _in_time(
     node: Node, parts: Sequence[_Part], needs: Mapping[str, float], now: float, settings: Deadlines
 ) -> list[_Part]:
     """A job that its limit would make late has its fair share, or no limit where it is late anyhow (X6)."""
-    caps = [min(part.job.demand, part.share * node.cores) for part in parts]
+    caps = [min(part.job.demand, max(part.share * node.cores, LEAST_CORES)) for part in parts]
     eased: list[_Part] = []
     for part, cores in zip(parts, water_fill(node.cores, caps), strict=True):
         job, fair = part.job, 1 / len(parts)

@@ -114,13 +114,14 @@ def _identity(doc: Mapping[str, Any]) -> Iterator[str]:
 def _counts(doc: Mapping[str, Any]) -> Iterator[str]:
     counts = doc.get("optional_num_gpus")
     if counts is None:
-        if not whole(doc.get("num_gpus"), 0):
+        given = doc.get("num_gpus")
+        if given is None:
             yield (
                 "optional_num_gpus is missing: list the GPU counts that the job can run on, such as [1, 2, 4], "
                 "or [0] for a job trained on CPU"
             )
-        elif doc["num_gpus"] > MAX_GPUS:
-            yield f"num_gpus: {doc['num_gpus']} is more than {MAX_GPUS}"
+        elif not whole(given, 0) or given > MAX_GPUS:
+            yield f"num_gpus must be a whole number from 0 to {MAX_GPUS}, not {show(given)}"
         return
     if not isinstance(counts, list) or not counts:
         yield f"optional_num_gpus must be a list of GPU counts such as [1, 2, 4], not {show(counts)}"
@@ -157,6 +158,8 @@ def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
             yield f"{field} must be a text, not {show(value)}"
         elif value is not None:
             yield from _text(field, value)
+    if doc.get("node") == "":
+        yield "node is empty: name the only node that it may run on, or leave it out"
     if isinstance(pattern := doc.get("progress_pattern"), str) and len(pattern) <= MAX_TEXT:
         yield from _pattern(pattern)
     env = doc.get("env")

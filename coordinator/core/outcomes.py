@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinator.core import asks
 from coordinator.core import states as s
+from coordinator.core.picture import measured
 from coordinator.core.records import UNLIMITED
 from coordinator.core.steps import Step, WriteJob
 from coordinator.core.world import World
@@ -131,7 +133,19 @@ def completed(w: World) -> Step:
     total = w.job.iterations
     done = max(w.job.iterations_done, w.seen.progress.iterations if w.seen else 0)
     short = total is not None and 0 < done < total
-    return end(w, s.COMPLETED, f"ended by itself after {done} of {total} iterations" if short else "completed")
+    words = f"ended by itself after {done} of {total} iterations" if short else "completed"
+    return end(w, s.COMPLETED, words + _missed(w))
+
+
+def _missed(w: World) -> str:
+    """What became of its target, if it has one: a name that the training never prints is easily written."""
+    target, (value, name) = asks.target(w.job.doc), measured(w.job, w.seen)
+    if target is None or target.reached(value, name):
+        return ""
+    if value is not None and target.means(name):
+        return f"; its target was not reached: {name} is {value:g}, not {target.value:g}"
+    wanted = target.name or ("a Top-5 accuracy" if target.top5 else "one that can reach it")
+    return f"; its target was never measured: the training printed {name or 'no measure'}, not {wanted}"
 
 
 def failed(w: World, why: str) -> Step:

@@ -20,6 +20,7 @@ from coordinator.errors import Fatal, Rejected, Transient
 from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
+from sidecar.limits import ControlGroup
 from sidecar.protocol import launch_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,6 +142,20 @@ def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: G
     later.remove(doc)
     wait_for(lambda: later.gone(doc))
     assert list(folder.glob("ansible-*")) == []
+
+
+def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground: Ground) -> None:
+    platform, doc = ground.platform(), doc_of()
+    shim = launched(platform, doc)
+    group = ControlGroup(platform.folders(doc).launch.name)
+    try:
+        group.hold(shim, 100.0, None)
+    except OSError as why:
+        pytest.skip(f"no control group can be made here: {why}")
+    os.kill(shim, signal.SIGKILL)
+    wait_for(lambda: not (group.folder / "cgroup.procs").read_text().split())
+    platform.remove(doc)
+    wait_for(lambda: not group.folder.exists())
 
 
 def test_a_launch_asked_for_again_also_by_another_coordinator_is_the_same_launch(ground: Ground) -> None:

@@ -115,16 +115,21 @@ def test_x5_a_limit_says_nothing_of_how_fast_a_job_will_be_elsewhere():
 
 
 def test_x6_who_loses_idle_cores_to_a_late_job_is_not_made_late_by_that():
-    """Deciding again changes nothing: the second one is not first limited and freed at the next look."""
+    """What the one that is freed had left idle goes back at once, and whoever that makes late is freed too."""
 
-    def held(job_id, sla_s):
-        record = Efficiency("CL", True, {"cpu": 1.0}, {"cpu": 100.0}, {"cpu": 0.01})
-        return on_cpu(job_id, efficiency=record, sla_s=sla_s, iterations_left=100.0, rate=1.0, share=0.5, demand=1.0)
+    def efficiency(in_list, share):
+        return Efficiency(in_list, True, {"cpu": share}, {"cpu": 1.0}, {"cpu": share})
 
-    for sla_s in range(40, 400, 20):
-        jobs = held("a", 60.0), held("b", float(sla_s)), on_cpu("new", iterations_left=10.0, rate=1.0, share=0.2)
-        world = cluster(*jobs, nodes=(cpu_node(),))
-        together = Settings(systems=("flowcon", "deadline"))
+    together = Settings(systems=("flowcon", "deadline"))
+    slow = {"rate": 1.0, "share": 1.0, "iterations_left": 100.0}
+    late = on_cpu("late", efficiency=efficiency("WL", 0.1), cpu_limit=0.1, sla_s=150.0, **slow)
+    other = on_cpu("other", efficiency=efficiency("NL", 0.1), **slow)
+    other_late = on_cpu("other", efficiency=efficiency("NL", 0.1), sla_s=190.0, **slow)
+    for job, cores in ((other, 0.5), (other_late, None)):
+        world = cluster(late, job, nodes=(cpu_node(),))
+        decided = {d.job: d.cores for d in decide(world, 0.0, together)}
+        assert decided.pop("late") is None
+        assert decided.pop("other", None) == cores
         assert decide(after(world, *decide(world, 0.0, together)), 0.0, together) == ()
 
 

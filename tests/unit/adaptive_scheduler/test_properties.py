@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 OPERATIONS = (Start, Reshape, Move, Requeue, Finish)
 
 seeds = st.integers(0, 10**6)
-some = settings(max_examples=150, deadline=None)
+some = settings(max_examples=150, deadline=None, derandomize=True)  # the same clusters in every run
 
 
 def operations(decisions):
@@ -157,19 +157,27 @@ def test_what_jobs_on_cpu_have_asked_for_is_never_given_twice(seed):
 @some
 @given(seeds)
 def test_what_is_accepted_stays_as_it_is(seed):
-    """Deciding again brings nothing, but another overdue job (one a tick, D7) and starts where a job has just left."""
+    """Deciding again brings only what comes one at a time: the next overdue job (D7), the next move to a node with too
+    few jobs (2.5), a start in the room that a job on CPU has left, and what follows from these; and it soon ends."""
     snapshot, chosen = drawn(seed)
     chosen = replace(chosen, specon=replace(chosen.specon, donor_guard=True))  # S13: as printed, a job goes in circles
-    decisions = decide(snapshot, NOW, chosen)
-    left = {snapshot.job[d.job].node for d in decisions if isinstance(d, Move | Requeue | Finish)}
-    helped = {i for d in decisions if isinstance(d, Requeue) for i in d.yields_to}
-    for decision in decide(after(snapshot, *decisions), NOW, chosen):
-        if by(decision) == "deadline.overdue":
-            assert not helped & {decision.job, *getattr(decision, "yields_to", ())}, "a second one for the same job"
-        elif isinstance(decision, Start) and decision.node in left:
-            assert snapshot.job[decision.job].uses_cpu
-        else:
-            assert isinstance(decision, Hold), decision
+    helped, left, evened = set(), set(), False  # jobs for whom room is made; nodes that somebody left
+    for turn in range(2 + len(snapshot.jobs)):
+        decisions = decide(snapshot, NOW, chosen)
+        answers = [d for d in decisions if not isinstance(d, Hold)]
+        if not answers:
+            return
+        first = answers[0]
+        in_room = isinstance(first, Start) and first.node in left and snapshot.job[first.job].uses_cpu
+        one_at_a_time = by(first) == "deadline.overdue" or (evened and by(first) == "specon.rebalance")
+        assert turn == 0 or in_room or one_at_a_time, first
+        stopped = [d for d in answers if isinstance(d, Requeue)]
+        assert not helped & {i for d in stopped for i in d.yields_to}, "two give way to the same job"
+        helped |= {i for d in stopped for i in d.yields_to}
+        left |= {snapshot.job[d.job].node for d in answers if isinstance(d, Move | Requeue | Finish)}
+        evened = "specon.rebalance" in map(by, answers)
+        snapshot = after(snapshot, *decisions)
+    raise AssertionError("there is no end of it")
 
 
 @some

@@ -54,6 +54,10 @@ def test_a_bad_setting_of_a_system_is_named_by_its_variable() -> None:
         from_environment(Settings, {"RESHAPE_SPECON_ACCEPT_MOVE": "x"})
     with pytest.raises(ValueError, match=r"^RESHAPE_SYSTEMS must be some of .*, not 'magic'"):
         from_environment(Settings, {"RESHAPE_SYSTEMS": "magic"})
+    with pytest.raises(ValueError, match=r"^RESHAPE_DEADLINES_PERCENTILE must be a share from 0 to 1, .*, not 90\.0"):
+        from_environment(Settings, {"RESHAPE_DEADLINES_PERCENTILE": "90"})
+    with pytest.raises(ValueError, match=r"^RESHAPE_DEADLINES_MAX_PREEMPTS must be a whole number, not '1\.5'"):
+        from_environment(Settings, {"RESHAPE_DEADLINES_MAX_PREEMPTS": "1.5"})
 
 
 @pytest.mark.parametrize(

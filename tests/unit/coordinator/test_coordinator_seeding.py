@@ -38,6 +38,13 @@ def test_every_shipped_row_can_be_used_and_says_where_it_comes_from() -> None:
     assert len(keys) == len(set(keys))
 
 
+def test_a_type_without_overheads_of_its_own_is_expected_to_start_as_fast_as_on_one_machine(store: MemoryStore) -> None:
+    seed_profiles(store)
+    unknown = Profiles.from_rows([], store.list("overheads")).overheads("never seen")
+    assert (unknown.k8s_init, unknown.reshape, unknown.finish) == (3.0, pytest.approx(0.7), pytest.approx(2.2))
+    assert "one machine" in unknown.origin
+
+
 def test_the_rows_of_tables_iv_and_v_are_among_them(store: MemoryStore) -> None:
     seed_profiles(store)
     profiles = Profiles.from_rows(*(store.list(table) for table in TABLES))

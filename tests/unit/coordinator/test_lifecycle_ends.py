@@ -48,6 +48,21 @@ def test_exit_0_before_its_length_is_completed_and_says_so() -> None:
     assert changes["message"] == "ended by itself after 10 of 100 iterations"
 
 
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({}, "completed; its target was never measured: the training printed no measure, not val_acc"),
+        ({"value": 0.5, "value_name": "loss"}, "completed; its target was never measured: the training printed loss,"),
+        ({"value": 0.5, "value_name": "val_acc"}, "completed; its target was not reached: val_acc is 0.5, not 0.9"),
+        ({"value": 0.95, "value_name": "val_acc"}, "completed"),
+    ],
+)
+def test_exit_0_of_a_job_with_a_target_says_what_became_of_that(known: dict[str, object], told: str) -> None:
+    aims = running(target={"value": 0.9, "name": "val_acc"}, **known)
+    message = written(world(aims, exited(0), mine("a", "b")), "completed")["message"]
+    assert message == told if told == "completed" else message.startswith(told)
+
+
 def test_exit_0_after_a_stop_is_completed_only_if_its_length_is_reached() -> None:
     beat = exited(0, stop_asked=True)
     assert written(world(running(iterations=100), beat, mine("a", "b")), "restart")

@@ -58,6 +58,18 @@ def test_staying_is_stored_with_its_rejected_hosts_and_spends_the_move_only_if_n
     assert world.job("one").doc["migrated_ts"] is not None
 
 
+def test_the_same_reason_to_stay_is_told_once_though_its_numbers_change() -> None:
+    world = cluster("elastic")
+    running(world)
+    for later in ("4.2", "17"):
+        world.order(Stay("one", 1.0, False, Explanation("specon.move", f"one stays: all ends {later} s later.")))
+    world.order(Stay("one", 1.0, False, Explanation("specon.move", "one stays: nothing is better.")))
+    told = [event["sentence"] for event in world.c.journal.after(0, 1_000) if event["type"] == "stays"]
+    assert told == ["one stays: all ends 4.2 s later.", "one stays: nothing is better."]
+    kept = world.users.get("decisions", "one-stays")
+    assert kept is not None and kept["sentence"] == "one stays: nothing is better."
+
+
 def test_a_move_is_told_with_both_nodes_and_cools_the_job_down() -> None:
     world = cluster("elastic")
     running(world)

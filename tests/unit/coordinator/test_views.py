@@ -28,6 +28,14 @@ def test_a_job_with_a_target_shows_the_epochs_that_its_curve_says_are_left() -> 
     assert [unsure[f] for f in facts[:4]] == [160, 8.0, 80.0, True]
 
 
+def test_a_job_back_in_the_queue_shows_no_process_and_no_end() -> None:
+    beat = seen(steps=40)
+    beat.progress.seconds_per_iteration = 0.5
+    view = job_view(job(s.SUBMITTED, iterations=100), beat, {}, emulated=False)
+    assert (view["iters_done"], view["eta_s"], view["seconds_per_iteration"]) == (40, None, None)
+    assert "trainer_pid" not in view
+
+
 def test_an_ended_job_has_nothing_left() -> None:
     view = job_view(job(s.COMPLETED, iterations=100, iters_done=40), None, {}, emulated=False, needs=90)
     assert (view["iterations_left"], view["epochs_left"]) == (None, None)

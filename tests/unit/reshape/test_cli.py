@@ -170,6 +170,10 @@ def test_gpus_are_listed_with_use_and_memory(reshape: Run) -> None:
     assert "3.0 GiB of 16.0 GiB" in lines[4]
 
 
+def test_nodes_are_listed_with_what_they_have(reshape: Run) -> None:
+    assert reshape("nodes").out.splitlines()[1].split() == ["local", "V100", "4", "-", "-"]
+
+
 DECISION = {
     "decision_id": "b-v1", "job_id": "b", "at": 1000.0, "kind": "start", "algorithm": "elastic.incoming",
     "sentence": "Taking 2 GPUs from job a ends all jobs soonest.", "unchanged_makespan_s": 80.0, "num_gpus": 2,

@@ -32,6 +32,11 @@ def test_a_node_that_cannot_be_read_is_one_sentence_that_shows_how(text: str) ->
     assert str(refusal.value).startswith("--node ") and "such as" in str(refusal.value)
 
 
+def test_cores_that_cannot_be_read_are_not_taken_for_gpus() -> None:
+    with pytest.raises(Rejected, match=r"c=cpu:2 \(cores\), not 'a=cpu:1e9'"):
+        inventory(None, ["a=cpu:1e9"])
+
+
 def test_two_nodes_of_one_name_and_both_forms_at_once_are_refused() -> None:
     with pytest.raises(Rejected, match="--node a is given twice"):
         inventory(None, ["a=1xV100", "a=cpu:1"])

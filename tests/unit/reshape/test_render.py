@@ -93,6 +93,25 @@ def test_a_long_name_of_a_value_is_kept_apart_from_it() -> None:
     assert "val_accuracy: 0.92" in render.job({"value_name": "val_accuracy", "value": 0.92})
 
 
+def test_what_a_job_asked_for_is_shown_as_it_was_written() -> None:
+    asked = {"pinned": "c", "sla": "90s", "estimate": 40, "target": {"value": 0.1, "above": False, "name": "loss"}}
+    lines = render.job({"job_id": "one", **asked}).splitlines()
+    assert {"pinned to:   c", "sla:         90s", "estimate:    40 s", "target:      loss at most 0.1"} <= set(lines)
+    assert "target:      Top-5 accuracy at least 0.9" in render.job({"target_top5": 0.9}).splitlines()
+
+
+def test_a_job_trained_on_cpu_is_started_and_moved_to_cores_not_to_no_gpus() -> None:
+    on_cpu = {"job_id": "one", "num_gpus": 0, "node": "c"}
+    assert "start job one on the cores of c" in render.decision({**on_cpu, "kind": "start"})
+    assert "move job one to the cores of c" in render.decision({**on_cpu, "kind": "move"})
+    assert "move job one to 2 GPUs of c" in render.decision({**on_cpu, "kind": "move", "num_gpus": 2})
+
+
+def test_a_node_without_gpus_is_listed_with_its_cores() -> None:
+    rows = [{"node": "c", "gpu_type": None, "gpus": 0, "idle": 0, "cores": 2.0, "emulated": False}]
+    assert render.nodes(rows).splitlines()[1].split() == ["c", "-", "0", "0", "2"]
+
+
 def test_a_message_that_only_repeats_the_state_is_left_out() -> None:
     done = {"job_id": "a", "state": "completed", "message": "completed"}
     assert render.job(done).count("completed") == render.jobs([done]).count("completed") == 1
