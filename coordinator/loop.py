@@ -30,7 +30,7 @@ from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.core.intents import Around, intent
 from coordinator.core.picture import Known, Moment, Seen, picture
-from coordinator.core.records import UNLIMITED, JobRecord
+from coordinator.core.records import UNLIMITED, JobRecord, number
 from coordinator.errors import Conflict, Rejected
 from coordinator.learning import Learner
 from coordinator.monitors import Monitors
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 NUMBERS = re.compile(r"[0-9][0-9.]*")
 AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
+LIMIT_NEWS = 0.2  # a limit that differs by less than this share from the one last told is set without an event
 HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
 
 
@@ -239,9 +240,13 @@ class Loop:
             self.books.write_job(job, until, "limit")
             return
         decision_id = self._store(job, decision, 0.0)
-        record = self.books.write_job(job, {**until, "limits": job.limits + 1}, "limit")
-        kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
-        self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
+        known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
+        news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
+        told = {} if cores is None or not news else {"limit_told": cores}
+        record = self.books.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
+        if news:
+            kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
+            self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
 
     def _hold(self, job: JobRecord, decision: Hold) -> None:
         sentence, now = decision.explanation.sentence, self.clock.now()

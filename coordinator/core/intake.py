@@ -28,7 +28,7 @@ OURS = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
     "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
     "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
-    "moves", "warnings", "cpu_limit", "limit_ts", "limits",
+    "moves", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")

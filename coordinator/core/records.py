@@ -16,7 +16,7 @@ Doc = dict[str, Any]
 
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
-UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None}
+UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None, "limit_told": None}
 """Written into whatever stops or moves: a CPU limit holds for one training on one node."""
 
 

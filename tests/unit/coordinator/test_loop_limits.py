@@ -94,6 +94,14 @@ def test_changes_of_a_limit_are_counted_and_told_and_only_the_newest_is_kept_as_
     assert [d["cores"] for d in limits] == [None]
 
 
+def test_noise_moves_a_limit_without_an_event_until_it_has_come_far_from_what_was_told() -> None:
+    world = running()
+    for cores in (0.5, 0.52, 0.49, 0.55, 0.61, 0.6):
+        world.order(limit(cores))
+        assert answer(world)[0] == cores
+    assert told(world, "limited") == [("limited", 0.5), ("limited", 0.61)]
+
+
 def test_a_limit_that_is_not_renewed_ends_and_the_next_one_is_a_new_one() -> None:
     world = running()
     world.order(limit(0.5))
