@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from adaptive_scheduler.observations import RESOURCES, Expected, Resource, still_left
 from adaptive_scheduler.prediction import t_keep, t_new
+from adaptive_scheduler.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Task
 from adaptive_scheduler.ways import nodes_for
@@ -108,7 +109,7 @@ def _expected(job: Job, snapshot: ClusterSnapshot, dominant: Resource, settings:
     if found and len(known) == len(found):
         return Expected(math.fsum(one.seconds for one in known), any(one.low_confidence for one in known))
     if job.estimate_s is not None:
-        return still_left((job.estimate_s,), 1.0, job.task_s)
+        return still_left((min(job.estimate_s, LARGEST),), 1.0, job.task_s)
     return _from_speed(job, snapshot)
 
 
@@ -137,11 +138,10 @@ def _from_speed(job: Job, snapshot: ClusterSnapshot) -> Expected | None:
     if job.iterations_left is None:
         return None
     if job.uses_cpu:
-        return Expected(job.iterations_left / job.rate) if job.rate else None
+        return Expected(min(max(job.iterations_left, 0.0) / job.rate, LARGEST)) if job.rate else None
     profiles, node = snapshot.profiles, snapshot.node.get(job.node or "")
     if node is not None and job.num_gpus:
-        shape = (node.gpu_type, job.num_gpus)
-        speed = profiles.speed(job.type, *shape)
+        speed = profiles.speed(job.type, node.gpu_type, job.num_gpus, len(job.workers) or 1)
         return Expected(t_keep(profiles, job, node.gpu_type), speed.low_confidence) if speed else None
     ways = [
         Expected(t_new(profiles, job, kind, count), speed.low_confidence)

@@ -1,8 +1,8 @@
 """Whose deadline a scheme would break (`algorithms.md` 5.4 and X7).
 
 Promises that a job counts as late only beyond its target and the tolerance (`Deadlines.beta`), and that a
-scheme is blamed only for a deadline that held before. Called by seed 004's Algorithm 1. Pure; all times are
-seconds from now, as `RemainingTimes` has them.
+scheme is blamed only for a deadline that held before. Called by the policies of seeds 003 and 004. Pure; all
+times are seconds from now, as `RemainingTimes` has them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,3 @@ class Lateness:
         return {
             job: after[job] - limit for job, limit in limits.items() if self._before.get(job, 0.0) <= limit < after[job]
         }
-
-    def total_s(self, after: Mapping[str, float]) -> float:
-        """The lateness of all jobs together once these take so long."""
-        changes = (
-            max(0.0, after[job] - self.limits[job]) - self.late.get(job, 0.0) for job in after if job in self.limits
-        )
-        return self.total + math.fsum(changes)

@@ -129,7 +129,8 @@ def explain(
 def _candidate(profiles: Profiles, way: Way, rejected: str) -> Candidate:
     hosts = len(way.workers) or 1
     sure = is_certain(profiles, way.job, way.node.gpu_type, way.num_gpus, hosts) and (
-        way.victim is None or is_certain(profiles, way.victim, way.node.gpu_type, way.keeps)
+        way.victim is None
+        or is_certain(profiles, way.victim, way.node.gpu_type, way.keeps, len(way.victim.workers) or 1)
     )
     return Candidate(
         node=way.node.name,

@@ -72,14 +72,19 @@ class Books:
         new += [j for j in open_ if not j.uid]  # somebody else wrote that `closed`
         ours = {j.id: j for j in open_ if j.uid}
         gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
+        deleted = {job_id for job_id, job in self.jobs().items() if job_id not in ours and not self._ended(job)}
         with self._lock:
-            for job_id, job in self._jobs.items():
-                if job_id not in ours and not job.doc.get("closed"):
-                    self._deleted.add(job_id)
-                    ours[job_id] = JobRecord({**job.doc, "cancel": True})
+            for job_id in deleted & self._jobs.keys():
+                self._deleted.add(job_id)
+                ours[job_id] = JobRecord({**self._jobs[job_id].doc, "cancel": True})
             self._jobs = {k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed}
             self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
         return new
+
+    def _ended(self, job: JobRecord) -> bool:
+        """Whether another coordinator, which acted meanwhile, has closed it; a new document in its place is no end."""
+        doc = self.store.get("jobs", job.key) or {}
+        return doc.get("uid") == job.uid and bool(doc.get("closed"))
 
     # writing
 

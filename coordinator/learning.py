@@ -121,10 +121,10 @@ class Learner:
         for (table, row_id), row in changed.items():
             self._store.put(table, row)
             with self._lock:
-                if self._rows[table, row_id] == row:
+                if self._rows.get((table, row_id)) == row:
                     self._changed.discard((table, row_id))
-                if table == "observations":
-                    self._rows.pop((table, row_id))
+                    if table == "observations":
+                        del self._rows[table, row_id]
 
 
 def _observation(row: Doc) -> Observation:

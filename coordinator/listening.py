@@ -66,7 +66,8 @@ class Listening:
             raise Rejected("The wish is for another job than its headers say.")
         if wish.seq <= self._wish_seq.get((job_id, launch), -1):
             raise Rejected("This wish was made before; make it again.", 409)
-        self._wish_seq[job_id, launch] = wish.seq
+        jobs = self._c.books.jobs()
+        self._wish_seq = {of: seq for of, seq in self._wish_seq.items() if of[0] in jobs} | {(job_id, launch): wish.seq}
         answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
 

@@ -89,6 +89,7 @@ class Loop:
             self._reclaim()
         self._watch()
         seen = self.books.jobs()
+        self._forget(seen)
         began = self.clock.now()
         snapshot = self._picture(seen, began)  # 3 freeze
         seen |= self._warned(seen, snapshot)
@@ -99,6 +100,18 @@ class Loop:
                 self._apply(decision, Basis(seen, snapshot, took))
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
+
+    def begin(self) -> None:
+        """Another coordinator may have acted: what was kept of each job in memory is old."""
+        self.monitors.begin()
+        self._forget({})
+        self._strays = {}
+
+    def _forget(self, jobs: Mapping[str, JobRecord]) -> None:
+        """What is kept of any but these."""
+        for kept in (self.reshaped_at, self._held):
+            for job_id in kept.keys() - jobs.keys():
+                kept.pop(job_id, None)
 
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.books.jobs())

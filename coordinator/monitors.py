@@ -37,6 +37,7 @@ from coordinator.curves import Curve
 from sidecar.protocol import Heartbeat
 
 LARGEST = 1e300
+MOST_HEARD = 1_000  # reports of one window: a job that stands still may send them for ever
 WINDOW = 32  # iterations that a reported speed is the mean of at most, as in `sidecar/progress.py`
 Beats = Callable[[JobRecord], Heartbeat | None]
 
@@ -60,7 +61,9 @@ class _Timing:
     """How fast it trains, and the cores in use during the very iterations that this is the mean of."""
 
     speed: Speed = UNTIMED
-    lately: deque[tuple[int, float]] = field(default_factory=deque)  # iterations done then, and cores
+    lately: deque[tuple[int, float]] = field(
+        default_factory=lambda: deque(maxlen=MOST_HEARD)
+    )  # iterations done then, and cores
 
     def heard(self, beat: Heartbeat) -> None:
         seconds, done, cores = beat.progress.seconds_per_iteration, beat.progress.iterations, beat.usage.cpu_cores
@@ -88,6 +91,11 @@ class _Watched:
     needs: int | None = None  # iterations in all until its target
     timing: _Timing = field(default_factory=_Timing)
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """Only a category, list or first measurement is worth a write."""
+        return self.growth.category, self.efficiency.list, self.efficiency.measured
+
 
 class Monitors:
     """`heard` may come from any thread, all else from the loop's."""
@@ -98,6 +106,11 @@ class Monitors:
         self._watched: dict[str, _Watched] = {}
         self._due = 0.0  # SpeCon's next look at all jobs
         self._pace: dict[str, Pace] = {}
+        self._anew = False
+
+    def begin(self) -> None:
+        """Another coordinator may have acted: at the next look what it found is believed. Curves are still ours."""
+        self._anew = True
 
     def heard(self, job: JobRecord, beat: Heartbeat) -> None:
         """What the job's training used since its last heartbeat, and what it measured."""
@@ -110,8 +123,14 @@ class Monitors:
         if sample and beat.shim.trainer == "running":
             with self._lock:
                 if watched := self._watched.get(job.id):
-                    watched.for_growth.samples.append(sample)
-                    watched.for_efficiency.samples.append(sample)
+                    self._keep(watched, job, sample)
+
+    def _keep(self, watched: _Watched, job: JobRecord, sample: Mapping[str, float]) -> None:
+        """Only what will be read: else each job would keep its last thousands."""
+        if "specon" in self._settings.systems:
+            watched.for_growth.samples.append(sample)
+        if "flowcon" in self._settings.systems and job.uses_cpu:
+            watched.for_efficiency.samples.append(sample)
 
     def of(self, job: JobRecord) -> tuple[Growth, Efficiency, int | None]:
         """Its two records, and how many iterations it is predicted to need for its target, if it has one."""
@@ -133,7 +152,7 @@ class Monitors:
     ) -> dict[str, Doc]:
         """Read whatever is due. Returns, by job, what is worth keeping in its document."""
         self._follow(jobs, at)
-        before = {job_id: self._kept(job_id, at) for job_id in jobs}
+        before = {job_id: self._watched[job_id].facts for job_id in jobs}
         training = {j.id: (j, beat) for j in jobs.values() if (beat := beats(j)) is not None and _trains(j, beat)}
         with self._lock:
             if "specon" in self._settings.systems and at.now >= self._due:
@@ -142,8 +161,8 @@ class Monitors:
             if "flowcon" in self._settings.systems:
                 self._measure(training, at.now)
             self._predict(jobs, profiles or Profiles())
-        after = {job_id: self._kept(job_id, at) for job_id in jobs}
-        return {job_id: doc for job_id, doc in after.items() if _changed(before[job_id], doc)}
+        changed = [job_id for job_id in jobs if self._watched[job_id].facts != before[job_id]]
+        return {job_id: self._kept(job_id, at) for job_id in changed}
 
     def _follow(self, jobs: Mapping[str, JobRecord], at: Moment) -> None:
         """Forget jobs that have ended; take over what a former coordinator kept of the others."""
@@ -152,6 +171,11 @@ class Monitors:
                 del self._watched[job_id]
             for job_id in jobs.keys() - self._watched.keys():
                 self._watched[job_id] = _Watched(*restored(jobs[job_id].doc, at))
+            for job_id, watched in self._watched.items() if self._anew else ():
+                growth, efficiency = restored(jobs[job_id].doc, at)
+                if watched.facts != _Watched(growth, efficiency).facts:
+                    watched.growth, watched.efficiency = growth, efficiency
+            self._anew = False
 
     def _categorise(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
         for job_id, (job, beat) in sorted(training.items()):
@@ -211,16 +235,6 @@ def _reading(job: JobRecord, beat: Heartbeat, usage: Mapping[str, float], now: f
         usage=usage,
         limits=job.limits,
     )
-
-
-def _changed(before: Doc, after: Doc) -> bool:
-    """Only a category, list or first measurement is worth a write."""
-    return _facts(before) != _facts(after)
-
-
-def _facts(kept: Doc) -> tuple[object, ...]:
-    efficiency = kept["efficiency"]
-    return kept["category"], efficiency["list"], efficiency["measured"]
 
 
 def restored(doc: Doc, at: Moment) -> tuple[Growth, Efficiency]:

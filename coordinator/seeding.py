@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,11 +55,9 @@ def shipped(table: str) -> list[Doc]:
 
 def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
     """Make these known as all the nodes that there are; what is gone is retired as in `register_gpus`."""
-    found = {node.name: node for node in nodes}
-    for row in store.list("gpus"):
-        found.setdefault(str(row.get("node")), FoundNode(str(row.get("node"))))
-    for node in found.values():
-        register_gpus(store, node.name, node.gpus)
+    for node in nodes:
+        _add(store, node.name, node.gpus)
+    _retire_others(store, {gpu.gpu_id for node in nodes for gpu in node.gpus}, store.list("gpus"))
     for doc in store.list("nodes"):
         if doc["_id"] not in {node.name for node in nodes}:
             store.delete("nodes", doc["_id"])
@@ -68,6 +67,11 @@ def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
 
 def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
     """Make a node's GPUs known. Those known already keep their state; those that are gone are retired."""
+    _add(store, node, gpus)
+    _retire_others(store, {gpu.gpu_id for gpu in gpus}, store.list("gpus", {"node": node}))
+
+
+def _add(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
     for index, gpu in enumerate(gpus):
         doc = {
             "_id": gpu.gpu_id, "gpu_id": gpu.gpu_id, "node": node, "index": index, "gpu_type": gpu.gpu_type,
@@ -76,8 +80,11 @@ def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
         }  # fmt: skip
         _insert(store, "gpus", doc)
         _bring_back(store, gpu.gpu_id)
-    present = {gpu.gpu_id for gpu in gpus}
-    for doc in store.list("gpus", {"node": node}):
+        _follow(store, gpu.gpu_id, node, index)
+
+
+def _retire_others(store: Store, present: Set[str], rows: Iterable[Doc]) -> None:
+    for doc in rows:
         if doc["_id"] not in present:
             _retire(store, doc)
 
@@ -97,6 +104,14 @@ def _bring_back(store: Store, gpu_id: str) -> None:
         job, held_by = doc.get("job_id"), doc.get("held_by")
         state = s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
         store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": state, "retired": False})
+
+
+def _follow(store: Store, gpu_id: str, node: str, index: int) -> None:
+    """A machine may have got another name. What a job has stays where the job is said to be, until it lets go."""
+    doc = store.get("gpus", gpu_id) or {}
+    if (doc.get("node"), doc.get("index")) != (node, index):
+        with suppress(Conflict):
+            store.update("gpus", gpu_id, {"job_id": None, "held_by": None}, {"node": node, "index": index})
 
 
 def _insert(store: Store, table: str, doc: Doc) -> None:

@@ -90,9 +90,13 @@ class Coordinator:
 
     # threads
 
-    def start(self) -> None:
-        """Begin to act. `Rejected` if another coordinator acts on this store."""
+    def start(self, first: Callable[[], None] = lambda: None) -> None:
+        """Begin to act. `Rejected` if another coordinator acts on this store.
+
+        `first` is done once nobody else acts: it may write what only the acting one may.
+        """
         self._take_the_term()
+        first()
         bodies = [self._loop, self._flusher, self._watcher, *[self._consumer] * RECONCILERS]
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
@@ -142,6 +146,7 @@ class Coordinator:
                 return
             if not led:  # another one may have acted meanwhile
                 self.reports.begin()
+                self.loop.begin()
                 self.stale.set()
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:

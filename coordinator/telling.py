@@ -75,6 +75,8 @@ class Telling:
 
     def _mark(self, job: JobRecord, kind: str, event: Mapping[str, Any]) -> None:
         """Remember when things happened, for the stages."""
+        if kind == "refused":  # what was never let in is never closed
+            return
         now = self.clock.now()
         if kind in ("decided", "adjusting"):
             newcomer = self._marks.get(str(event.get("for")))  # a victim is booked by its newcomer's decision

@@ -154,8 +154,11 @@ def size(value: float) -> str:
 
 
 def moment(value: float) -> str:
-    """Seconds since 1970 as local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    """Seconds since 1970 as local time; as the number that it is where no calendar has that day."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    except (OverflowError, ValueError, OSError):
+        return str(value)
 
 
 def _line(cells: Cells, widths: Sequence[int]) -> str:

@@ -75,7 +75,7 @@ def run(
     with _alone(state), _listen(host, port or _port_before(state)) as listener:
         address = Address(_url(host, listener), _secret(state / "api.token"))
         coordinator, platform = _build(state, store, address, found, config, settings)
-        coordinator.start()
+        coordinator.start(lambda: register_nodes(coordinator.store, found))
         try:
             asyncio.run(_serve(state, coordinator, address, listener, found))
         finally:
@@ -101,7 +101,6 @@ def _build(
 ) -> tuple[Coordinator, LocalPlatform]:
     store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
     seed_profiles(store)
-    register_nodes(store, nodes)
     gpus = [gpu for node in nodes for gpu in node.gpus]
     clock, master_key = SystemClock(), _secret(state / "master.key").encode()
     locks = os.environ.get("RESHAPE_GPU_LOCKS")

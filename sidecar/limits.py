@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from sidecar.usage import family
+from sidecar.usage import LIMIT_GROUP, family
 
 log = logging.getLogger("sidecar")
 
@@ -67,12 +67,14 @@ class CpuLimiter:
                 log.info("no CPU limit by %s here: %s", mechanism.name, fault)
                 mechanism.lift()
             else:
+                self._lift_all(mechanism)
                 return mechanism.name
         return ""
 
-    def _lift_all(self) -> None:
+    def _lift_all(self, but: Mechanism | None = None) -> None:
         for mechanism in self._mechanisms:
-            mechanism.lift()
+            if mechanism is not but:
+                mechanism.lift()
 
 
 def for_launch(name: str) -> CpuLimiter:
@@ -85,7 +87,7 @@ class ControlGroup:
 
     def __init__(self, name: str, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc, self._parent, self._version = proc, *_cpu_group(proc, cgroups)
-        self.folder = self._parent / f"reshape-{name}"
+        self.folder = self._parent / f"{LIMIT_GROUP}{name}"
 
     @property
     def name(self) -> str:

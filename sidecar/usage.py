@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sidecar.protocol import Usage
 
+LIMIT_GROUP = "reshape-"  # how the names of the groups begin in which `limits.py` holds trainers
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -53,9 +54,12 @@ class UsageMeter:
         return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE, False)
 
     def _own_group(self, pid: int) -> _Counters | None:
-        """From the trainer's control group, if that is not also ours."""
+        """From the trainer's control group, if that is not also ours.
+
+        The group of its limit is left aside: it is not charged for what the trainer had before.
+        """
         theirs, ours = self._groups(str(pid)), self._groups("self")
-        if "" in theirs and theirs[""] != ours.get(""):
+        if "" in theirs and theirs[""] != ours.get("") and not Path(theirs[""]).name.startswith(LIMIT_GROUP):
             return self._version_2(self._cgroups / theirs[""].lstrip("/"))
         own = {"cpuacct", "memory"} <= theirs.keys() and all(theirs[c] != ours.get(c) for c in ("cpuacct", "memory"))
         return self._version_1(theirs) if own else None

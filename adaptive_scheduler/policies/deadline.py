@@ -14,10 +14,22 @@ from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, 
 from adaptive_scheduler.diagnosis import Diagnosis, alert, diagnose, heaviness
 from adaptive_scheduler.lateness import Lateness
 from adaptive_scheduler.prediction import RemainingTimes, t_new, t_run
-from adaptive_scheduler.room import has_room, room_on
+from adaptive_scheduler.room import obstacle, room_on
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from adaptive_scheduler.ways import GOOD, LISTED, REFUSED, Way, explain, gpus, least, no_speed, nodes_for, seconds
+from adaptive_scheduler.ways import (
+    GOOD,
+    LISTED,
+    REFUSED,
+    Way,
+    explain,
+    gpus,
+    least,
+    no_speed,
+    nodes_for,
+    seconds,
+    spread,
+)
 
 OVERDUE = "deadline.overdue"
 QUEUE = "deadline.queue"
@@ -111,7 +123,8 @@ def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) 
 
     One answer a tick (D7); if the heaviest cannot help anybody, the next heaviest.
     """
-    overdue = [job for job in snapshot.jobs if _is_overdue(job, now, settings)]
+    heard = {node.name for node in snapshot.nodes if node.heard}  # nobody could take the place on any other
+    overdue = [job for job in snapshot.jobs if job.node in heard and _is_overdue(job, now, settings)]
     if not overdue:
         return ()
     helped = {other for job in snapshot.jobs if job.leased for other in job.yields_to}  # somebody is on his way out
@@ -146,11 +159,22 @@ def _is_overdue(job: Job, now: float, settings: Settings) -> bool:
 
 
 def _starts_anyway(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> bool:
-    """Whether some node has what it needs without anybody's giving way."""
-    nodes = [node for node in _allowed(snapshot, job) if node.schedulable]
+    """Whether some node, or several together, has what it needs without anybody's giving way."""
     if job.uses_cpu:
-        return any(has_room(snapshot, node.name, job) for node in nodes)
-    return any(least(snapshot, job, settings) <= node.idle for node in nodes)
+        return any(not obstacle(snapshot, node.name, job) for node in snapshot.nodes)
+    nodes = [node for node in nodes_for(snapshot, job) if node.schedulable]
+    count = least(snapshot, job, settings)
+    return any(count <= node.idle for node in nodes) or _starts_spread(nodes, job, count, settings)
+
+
+def _starts_spread(nodes: Sequence[Node], job: Job, count: int, settings: Settings) -> bool:
+    """On idle GPUs of several nodes; of different GPU types only where numbers alone count (G7)."""
+    if "elastic" not in settings.systems:
+        return False
+    if settings.placement == "count_only":
+        return bool(spread(count, nodes, len(nodes)))
+    kinds = sorted({node.gpu_type for node in nodes})
+    return any(spread(count, [n for n in nodes if n.gpu_type == kind], job.max_workers) for kind in kinds)
 
 
 def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
@@ -214,7 +238,7 @@ def _stop(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Requeue | None:
     """Checkpoint and back to the queue, if lighter jobs fit in its place and it can wait that long (D5)."""
-    if heavy.preempts >= settings.deadlines.max_preempts or heavy.node not in snapshot.node:
+    if heavy.preempts >= settings.deadlines.max_preempts:
         return None
     found = diagnose(heavy, snapshot, settings)
     candidates = list(_replacements(snapshot, heavy, found, lighter, now, settings))

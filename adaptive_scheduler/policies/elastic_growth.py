@@ -65,9 +65,9 @@ class Growths:
         snapshot, everywhere = self.table.snapshot, self.settings.placement == "count_only"
         job, node = snapshot.jobs[row], snapshot.nodes[self._here[row]]
         most = len(snapshot.nodes) if everywhere else job.max_workers
-        if most == 1 or not node.heard:
-            return
         own = {w.node: w.num_gpus for w in placed_on(job)}
+        if most == 1 or not all((host := snapshot.node.get(name)) and host.heard for name in own):
+            return
         near = [n for n in nodes_for(snapshot, job) if n.heard and (everywhere or n.gpu_type == node.gpu_type)]
         for count in job.optional:
             beyond = count > job.num_gpus and (job.workers or count - job.num_gpus > node.idle)

@@ -87,7 +87,8 @@ def test_while_one_acts_another_one_ends_with_a_sentence_and_the_first_one_goes_
 ) -> None:
     up.client.submit(digits("one", 100_000, [1]))
     was = up.until("one", "running")
-    second = Up(tmp_path / "second", "2xV100", url, RESHAPE_TERM_S=str(TERM_S))
+    before = [store.list(table) for table in ("gpus", "nodes")]
+    second = Up(tmp_path / "second", "1xP100", url, RESHAPE_TERM_S=str(TERM_S))
     try:
         with pytest.raises(AssertionError):
             second.start()
@@ -95,6 +96,7 @@ def test_while_one_acts_another_one_ends_with_a_sentence_and_the_first_one_goes_
         assert second.process.wait(WITHIN_S) != 0
         assert f"Another coordinator (process {pid(up)}) acts on this store; stop it first." in second.log
         assert "Traceback" not in second.log
+        assert [store.list(table) for table in ("gpus", "nodes")] == before, "what the first one has is still there"
     finally:
         second.clear()
     trains_on(up, "one")

@@ -14,8 +14,9 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.observations import Observation, Observations, percentile
 from adaptive_scheduler.outlook import after
 from adaptive_scheduler.policies import deadline
+from adaptive_scheduler.profiles import LARGEST, Profiles
 from adaptive_scheduler.settings import Deadlines, Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task, Worker
 
 ALONE = Settings(systems=("deadline",))
 ELASTIC = Settings(systems=("elastic", "deadline"))
@@ -104,6 +105,27 @@ def test_a_running_cpu_job_without_observations_goes_on_at_its_rate():
 
 
 # D1 to D4, D11
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        on_cpu("j", sla_s=10.0, estimate_s=1.7e308),
+        on_cpu("j", sla_s=10.0, iterations_left=1e308, rate=0.5),
+        waiting("j", left=1e308, sla_s=10.0),
+    ],
+)
+def test_a_job_that_would_take_for_ever_is_alerted_and_breaks_nothing(job):
+    found = diagnosed(job, world(job, nodes=[node(used=4)]))
+    assert found.te_s <= 2 * LARGEST and "cannot hold its deadline" in alert(job, found)
+
+
+def test_a_job_measured_on_several_nodes_only_is_expected_to_go_on_as_it_is_there():
+    row = {"job_type": "t", "gpu_type": "V100", "num_gpus": 4, "seconds_per_iteration": 0.5, "hosts": 2}
+    job = running("j", 4, 100, workers=(Worker("a", 2), Worker("b", 2)))
+    nodes, profiles = (node("a", used=2), node("b", used=2)), Profiles.from_rows([row])
+    found = diagnosed(job, cluster(job, nodes=nodes, profiles=profiles))
+    assert (found.te_s, found.low_confidence) == (50.0 + profiles.overheads("t").finish, False)
 
 
 def test_d1_the_dominant_resource_is_that_of_the_largest_share_of_three_and_ties_go_to_gpus():
@@ -313,6 +335,24 @@ def test_d7_nobody_is_stopped_if_nothing_replaces_it():
     assert answers(world(overdue(), light(cores=7))) == (), "heavier than it"
     assert answers(world(overdue(), light(cores=4))) == (), "starts anyway"
     assert answers(world(overdue(), on_cpu("l", cores=5))) == (), "nobody knows how long it takes"
+
+
+def test_d7_nobody_is_stopped_on_a_node_that_is_not_heard_of_where_nobody_could_start():
+    assert answers(world(overdue(), light(), nodes=[cpu_node(heard=False)])) == ()
+
+
+def test_room_on_a_node_that_is_not_heard_of_does_not_keep_anybody_in_the_place_of_another():
+    (answer,) = answers(world(overdue(), light(), nodes=[cpu_node(), cpu_node("silent", heard=False)]))
+    assert answer.yields_to == ("l",)
+
+
+def test_d7_nobody_gives_way_to_a_job_that_can_start_on_idle_gpus_of_several_nodes():
+    nodes = [node("a", used=8), node("b", idle=2), node("c", idle=2)]
+    newcomer = waiting("l", left=100, optional=(4,), sla_s=700)
+    assert answers(world(heavy_gpu(optional=(8,), num_gpus=8), newcomer, nodes=nodes), chosen=ELASTIC)
+    both = world(heavy_gpu(optional=(8,), num_gpus=8), replace(newcomer, max_workers=2), nodes=nodes)
+    assert answers(both, chosen=ELASTIC) == ()
+    assert answers(both), "without seed 004 no job is spread"
 
 
 def test_d7_a_job_is_stopped_twice_at_most():

@@ -191,11 +191,10 @@ def test_a_newcomer_that_can_keep_its_deadline_keeps_it_though_the_sum_is_larger
     }
 
 
-def test_lateness_is_that_of_all_jobs_after_the_change():
+def test_a_deadline_counts_as_broken_only_where_it_held_before():
     world = cluster(running("a", 1, 100, sla_s=100), running("b", 1, 200), waiting(sla_s=50))
     late = Lateness.of(world, RemainingTimes({"a": 166.0, "b": 266.0}), 0.0, PLAIN)
-    assert late.total_s({}) == pytest.approx(61)
-    assert late.total_s({"a": 110.0, "b": 999.0, "new": 60.0}) == pytest.approx(5 + 7.5)
+    assert late.total == pytest.approx(61)
     assert late.broken_by({"a": 300.0, "b": 999.0, "new": 60.0}) == pytest.approx({"new": 7.5})
 
 
@@ -359,6 +358,24 @@ def test_a_spread_victim_gives_on_one_host_and_keeps_some_on_each():
     assert after(world, start).job["v"].workers == (Worker("a", 1), Worker("b", 2))
     with pytest.raises(Broken, match="has 1 GPUs on a and cannot give 1 of them"):
         check(world, [Start("new", "a", 1, Explanation("", ""), "v", 3)])
+
+
+def test_what_a_spread_victim_is_left_with_is_as_sure_as_its_speed_on_several_hosts():
+    victim = running("v", 4, 1000, (2, 4), max_workers=2, workers=(Worker("a", 1), Worker("b", 3)))
+    world = cluster(victim, waiting(optional=(2,)), nodes=(node("a", used=1), node("b", used=3)))
+    assert incoming(world).explanation.candidates[0].low_confidence, "nobody measured it on two hosts"
+    row = {"job_type": "t", "gpu_type": "V100", "num_gpus": 2, "seconds_per_iteration": 0.6, "hosts": 2}
+    measured = Profiles.from_rows([*speed_rows(), {**row, "origin": "measured"}], [{"job_type": "t", **OVERHEADS}])
+    assert not incoming(replace(world, profiles=measured)).explanation.candidates[0].low_confidence
+
+
+@pytest.mark.parametrize("others", [(), (node("b", used=2, heard=False),)])
+def test_a_spread_job_does_not_grow_while_one_of_its_nodes_is_not_heard_of_or_gone(others):
+    spread = running("j", 4, 90_000, (4, 6), max_workers=2, workers=(Worker("a", 2), Worker("b", 2)))
+    nodes = node("a", used=2, idle=2), *others
+    assert [d for d in decide(cluster(spread, nodes=nodes), 0.0) if isinstance(d, Reshape | Move)] == []
+    heard = *nodes[:1], node("b", used=2)
+    assert grow(cluster(spread, nodes=heard)).workers == (Worker("a", 4), Worker("b", 2))
 
 
 def test_an_operator_brings_a_spread_job_together_on_its_first_node():

@@ -144,3 +144,18 @@ def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: Memory
     store.update("jobs", "new", {}, {"state": "changed"})
     with pytest.raises(Conflict):
         books.admit(new, {"uid": "x", "closed": False})
+
+
+def test_a_job_that_another_coordinator_closed_was_not_deleted_by_its_user(store: MemoryStore, books: Books) -> None:
+    rival = Books(store)
+    rival.refresh()
+    rival.write_job(one(rival), {"state": "completed", "closed": True}, "close")
+    books.refresh()
+    assert books.jobs() == {}
+
+
+def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(store: MemoryStore, books: Books) -> None:
+    store.delete("jobs", "one")
+    store.insert("jobs", {"_id": "one", "state": "submitted"})
+    books.refresh()
+    assert one(books).cancel

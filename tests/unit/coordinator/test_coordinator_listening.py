@@ -105,3 +105,18 @@ def test_a_cpu_limit_is_told_with_what_is_left_of_it_and_not_when_it_is_over(tra
         body, _ = training.desk.heartbeat(*beat(training))
         reply = msgspec.json.decode(body, type=HeartbeatReply)
         assert (reply.limit, pytest.approx(reply.limit_s)) == told
+
+
+def test_of_wishes_for_jobs_that_have_ended_nothing_is_kept(training: World) -> None:
+    def wish(job_id: str) -> None:
+        job = training.job(job_id)
+        raw = msgspec.json.encode(Wish(job_id=job_id, launch=job.launch, seq=1, gpus=1))
+        key = launch_key(MASTER, job.uid, job.launch)
+        training.desk.wished(job_id, job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
+
+    wish("one")
+    training.desk.cancel("one")
+    training.submit("two", [1], Behaviour(iterations=4_000))
+    training.run(lambda w: w.states() == {"one": s.CANCELLED, "two": s.RUNNING} and "one" not in w.c.books.jobs())
+    wish("two")
+    assert [job_id for job_id, _ in training.desk._listening._wish_seq] == ["two"]

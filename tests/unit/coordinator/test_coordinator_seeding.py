@@ -132,3 +132,15 @@ def test_the_gpus_of_other_machines_are_left_alone(store: MemoryStore) -> None:
     register_gpus(store, "n2", [FoundGpu("GPU-7", "H100", 80 << 30, False)])
     assert {g: d["node"] for g, d in gpus(store).items()} == {"g0": "n1", "GPU-7": "n2"}
     assert gpus(store)["GPU-7"]["memory_total"] == 80 << 30
+
+
+def test_a_machine_with_a_new_name_keeps_its_gpus(store: MemoryStore) -> None:
+    """A container's host name changes with each start, and its GPUs do not."""
+    register_nodes(store, [FoundNode("old", tuple(emulated(2)))])
+    store.update("gpus", "g1", {}, {"state": "in use", "job_id": "x", "held_by": "x"})
+    register_nodes(store, [FoundNode("new", tuple(emulated(2)))])
+    known = {g: (d["node"], d["state"]) for g, d in gpus(store).items()}
+    assert known == {"g0": ("new", "idle"), "g1": ("old", "in use")}, "what a job has goes on under the old name"
+    store.update("gpus", "g1", {}, {"state": "idle", "job_id": None, "held_by": None})
+    register_nodes(store, [FoundNode("new", tuple(emulated(2)))])
+    assert {d["node"] for d in gpus(store).values()} == {"new"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from adaptive_scheduler.profiles import Profiles
+from coordinator.core.records import JobRecord
 from coordinator.errors import Transient
 from coordinator.learning import LEAST_CHANGE, Learner
+from coordinator.ports import Doc
 from tests.fakes.store import MemoryStore
 
 KNOWN = {"k8s_init": 80.0, "k8s_term": 50.0, "proc_init": 20.0, "proc_term": 8.0, "ckpt": 4.0}
@@ -105,3 +107,19 @@ def test_what_could_not_be_written_is_written_later(store: MemoryStore) -> None:
         learner.flush()
     learner.flush()
     assert row(store, "speed_profiles")["num_gpus"] == 2
+
+
+def test_two_threads_that_write_at_once_do_not_trip_over_a_finished_job(store: MemoryStore) -> None:
+    """`stop` writes too, though the thread that usually does may still wait for the store."""
+
+    class Slow(MemoryStore):
+        def put(self, table: str, doc: Doc) -> None:
+            super().put(table, doc)
+            slow.put = super().put  # type: ignore[method-assign]
+            learner.flush()
+
+    slow = Slow()
+    learner = Learner(slow)
+    learner.observed(JobRecord({"_id": "a", "uid": "u", "resources": {"cores": 1}, "ran_s": 5.0}))
+    learner.flush()
+    assert [row["_id"] for row in slow.list("observations")] == ["u"]

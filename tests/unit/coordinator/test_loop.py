@@ -192,3 +192,39 @@ def test_what_a_sidecar_refuses_for_good_is_shown_on_the_job(monkeypatch: pytest
     monkeypatch.setattr(world.c.reconciler, "reconcile", refuse)
     world.c._reconcile(job_id)
     assert world.desk.job(job_id)["message"] == "the sidecar refused: no such GPU"
+
+
+def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
+    world = World(gpus=1)
+    world.submit("one", [1], Behaviour(iterations=40))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    world.submit("two", [1], Behaviour(iterations=5))
+    world.run(lambda w: "two" in w.c.loop._held, 60)
+    world.c.loop.reshaped_at["two"] = 0.0
+    world.desk.cancel("two")
+    world.run(lambda w: "two" not in w.c.books.jobs(), 60)
+    world.tick()
+    assert ("two" in world.c.loop._held, "two" in world.c.loop.reshaped_at) == (False, False)
+
+
+def test_who_leads_again_believes_what_another_one_wrote_meanwhile() -> None:
+    world = World()
+    world.submit("one", [1], Behaviour(iterations=4_000))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    assert world.c.loop.monitors.of(world.job("one"))[0].category == "PC"
+    world.users.update("jobs", "one", {}, {"category": "WC"})
+    world.users.update("terms", "coordinator", {}, {"released": True})
+    world.clock.time += world.config.term_s + 1
+    assert not world.c.elector.leads
+    world.c._turn()
+    assert world.c.trouble == ""
+    assert world.c.loop.monitors.of(world.job("one"))[0].category == "WC"
+
+
+def test_a_document_that_is_never_let_in_leaves_nothing_in_memory() -> None:
+    world = World()
+    for n in range(3):
+        world.users.insert("jobs", {"_id": f"bad-{n}"})
+    world.tick()
+    assert document(world, "bad-0")["problems"]
+    assert world.c.telling._marks == {}

@@ -10,7 +10,7 @@ from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
 from coordinator.core import states as s
 from coordinator.core.picture import Moment, Speed
 from coordinator.core.records import JobRecord
-from coordinator.monitors import Monitors
+from coordinator.monitors import MOST_HEARD, Monitors, _Timing
 from sidecar.protocol import Heartbeat
 from tests.unit.coordinator.situations import job, seen
 
@@ -166,3 +166,22 @@ def test_without_a_target_no_end_is_predicted() -> None:
     cluster = Cluster()
     falling(cluster, 8)
     assert cluster.monitors.of(cluster.job)[2] is None
+
+
+def test_a_job_that_stands_still_for_days_takes_no_more_memory() -> None:
+    timing = _Timing()
+    for _ in range(2 * MOST_HEARD):
+        beat = seen()
+        beat.progress.iterations, beat.progress.seconds_per_iteration, beat.usage.cpu_cores = 7, 0.5, 2.0
+        timing.heard(beat)
+    assert len(timing.lately) == MOST_HEARD
+    assert timing.speed == Speed(2.0, 2.0, 2.0)
+
+
+def test_use_is_kept_only_for_who_will_read_it() -> None:
+    """Of a job on GPUs nobody measures the efficiency of its cores (X4)."""
+    cluster = Cluster()
+    cluster.job = job(s.RUNNING, node="n", optional_num_gpus=[1])
+    cluster.measures(1.0, after_s=0.0)
+    watched = cluster.monitors._watched["one"]
+    assert (len(watched.for_growth.samples), len(watched.for_efficiency.samples)) == (1, 0)

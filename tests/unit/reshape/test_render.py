@@ -134,3 +134,9 @@ def test_numbers_of_profiles_are_rounded_for_people() -> None:
 
 def test_an_empty_profile_table_says_so() -> None:
     assert render.profiles([]) == "No rows."
+
+
+@pytest.mark.parametrize("strange", [1e20, float("inf"), float("nan"), -1e20])
+def test_a_time_that_no_calendar_has_is_shown_as_it_is(strange: float) -> None:
+    """A document that was not let in holds what its user wrote."""
+    assert f"submitted:   {strange}" in render.job({"job_id": "a", "submit_ts": strange})

@@ -139,3 +139,22 @@ def test_our_own_group_is_found_in_both_versions(tmp_path: Path, lines: str, fol
     (tmp_path / "self" / "cgroup").write_text(lines)
     group = ControlGroup("x", proc=tmp_path, cgroups=tmp_path / "fs")
     assert (group.folder, group.name) == (tmp_path / "fs" / folder / "reshape-x", f"control group v{version}")
+
+
+class RefusingOnce(Refusing):
+    name = "refusing once"
+    asked = False
+
+    def hold(self, pid: int, cores: float, used: float | None) -> None:
+        if not self.asked:
+            self.asked = True
+            raise PermissionError("not yet")
+
+
+def test_nobody_is_held_in_two_ways_at_once(busy: int) -> None:
+    substitute = StopAndGo()
+    limiter = CpuLimiter([RefusingOnce(), substitute])
+    assert limiter.hold(busy, 0.2) == "stop and go"
+    assert limiter.hold(busy, 0.2) == "refusing once"
+    assert substitute._thread is None
+    limiter.hold(busy, None)

@@ -93,7 +93,7 @@ def test_version_1_control_groups_are_understood(proc: Path, tmp_path: Path) -> 
 
 
 def test_cores_are_never_the_difference_of_two_ways_of_counting(proc: Path, tmp_path: Path) -> None:
-    """A limit puts the trainer into a group of its own, whose counters begin at 0."""
+    """Somebody may put the trainer into a group of its own, whose counters begin at 0."""
     group = tmp_path / "groups" / "t"
     group.mkdir(parents=True)
     (group / "memory.current").write_text("1000")
@@ -130,3 +130,17 @@ def test_a_real_trainers_busy_child_is_seen(busy: subprocess.Popen[bytes]) -> No
         cores = usage.cpu_cores or 0.0
         time.sleep(0.1)
     assert 0.05 < cores < 1.5 and usage.memory is not None and usage.memory > 1 << 20
+
+
+def test_what_the_trainer_had_before_it_was_limited_still_counts(proc: Path, tmp_path: Path) -> None:
+    """The group that holds it to a limit is only charged for what it takes from then on."""
+    group = tmp_path / "groups" / "reshape-one-1"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000")
+    (group / "cpu.stat").write_text("usage_usec 0\n")
+    meter = UsageMeter(proc, tmp_path / "groups")
+    put_process(proc, 10, 1, ticks=50 * TICK, pages=5)
+    meter.sample(10, 1.0)
+    put_process(proc, 10, 1, ticks=51 * TICK, pages=5, cgroup="0::/reshape-one-1\n")
+    usage = meter.sample(10, 2.0)
+    assert (usage.memory, usage.cpu_cores) == (13 * PAGE, pytest.approx(1.0))
