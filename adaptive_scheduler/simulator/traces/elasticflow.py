@@ -25,7 +25,13 @@ def read(place: Place) -> Trace:
     home = folder / "elasticflow" if (folder / "elasticflow").is_dir() else folder
     table = Table.read(path, COLUMNS)
     models = sorted({cells.text("model_name") for _, cells in table})
-    rows = [row for kind in CLUSTERS for model in models for row in speeds(home, kind, model)]
+    rows = [
+        row
+        for kind in CLUSTERS
+        for model in models
+        if _speed_file(home, kind, model).is_file()
+        for row in speeds(home, kind, model)
+    ]
     jobs = [job(cells) for _, cells in table]
     needed = {one.model for one in jobs}
     fits = (kind for kind in CLUSTERS if needed <= {row["job_type"] for row in rows if row["gpu_type"] == kind})
@@ -48,13 +54,14 @@ def job(cells: Cells) -> TraceJob:
 
 def speeds(home: Path, gpu_type: str, model: str) -> Iterator[dict[str, Any]]:
     """Their tables hold iterations per second, by global batch and GPUs; a type of ours is model and batch."""
-    path = home / f"throughputs_{gpu_type}" / f"{model}.csv"
-    if not path.is_file():
-        return
-    for _, cells in Table.read(path, ("global_batch_size", *map(str, SIZES))):
+    for _, cells in Table.read(_speed_file(home, gpu_type, model), ("global_batch_size", *map(str, SIZES))):
         for count in SIZES:
             if (per_s := cells.number(str(count), 0.0)) > 0:
                 yield {
                     "job_type": f"{model}-{cells.text('global_batch_size')}", "gpu_type": gpu_type,
                     "num_gpus": count, "seconds_per_iteration": 1.0 / per_s, "origin": "imported",
                 }  # fmt: skip
+
+
+def _speed_file(home: Path, gpu_type: str, model: str) -> Path:
+    return home / f"throughputs_{gpu_type}" / f"{model}.csv"

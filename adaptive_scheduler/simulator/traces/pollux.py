@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from adaptive_scheduler.simulator.pollux_jobs import PER_NODE, Application
+from adaptive_scheduler.simulator.pollux_jobs import read as applications
 from adaptive_scheduler.simulator.traces.files import Place, Table
 from adaptive_scheduler.simulator.traces.trace import Trace, TraceJob, on_nodes
-from adaptive_scheduler.simulator.validation.pollux_jobs import PER_NODE, Application
-from adaptive_scheduler.simulator.validation.pollux_jobs import read as applications
 
 USUAL = "workloads/workload-1.csv"
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")

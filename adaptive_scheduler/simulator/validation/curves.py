@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adaptive_scheduler.convergence import FEWEST, Point, iterations_to
-from adaptive_scheduler.simulator.validation.files import table
+from adaptive_scheduler.simulator.files import table
 from adaptive_scheduler.simulator.validation.rows import Row
 
 TARGET = 0.95

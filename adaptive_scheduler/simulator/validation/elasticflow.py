@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from adaptive_scheduler.simulator.files import table
 from adaptive_scheduler.simulator.rivals.edf import edf
 from adaptive_scheduler.simulator.rivals.tiresias import Tiresias
 from adaptive_scheduler.simulator.validation import slots
-from adaptive_scheduler.simulator.validation.files import table
 from adaptive_scheduler.simulator.validation.rows import Row
 from adaptive_scheduler.simulator.validation.slots import SlotJob
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from adaptive_scheduler.simulator.rivals import gavel
 from adaptive_scheduler.simulator.rivals.gavel import Objective, Sharer, Turns
 from adaptive_scheduler.simulator.validation.rows import Row
+from adaptive_scheduler.simulator.workloads.elastic import workload_s
 
 ROUND_S = 120.0
 SEED = 0
@@ -72,9 +73,6 @@ def makespan_s(jobs: Sequence[RoundJob], gpus: int, objective: Objective) -> flo
 
 
 def _jobs() -> list[RoundJob]:
-    # Not above: the workloads read their tables by `validation.files`, which would import this module first.
-    from adaptive_scheduler.simulator.workloads.elastic import workload_s
-
     workload = workload_s(SEED)
     speed = workload.contenders[0].profiles.speed
     return [

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from adaptive_scheduler.simulator import pollux_jobs
+from adaptive_scheduler.simulator.files import table
+from adaptive_scheduler.simulator.pollux_jobs import PER_NODE, Application
 from adaptive_scheduler.simulator.rivals.allotment import Allot
 from adaptive_scheduler.simulator.rivals.optimus import optimus
 from adaptive_scheduler.simulator.rivals.pollux import Pollux
 from adaptive_scheduler.simulator.rivals.tiresias import Tiresias
-from adaptive_scheduler.simulator.validation import pollux_jobs
-from adaptive_scheduler.simulator.validation.files import table
-from adaptive_scheduler.simulator.validation.pollux_jobs import PER_NODE, Application
 from adaptive_scheduler.simulator.validation.rounds import NODES, RoundJob, Rounds
 from adaptive_scheduler.simulator.validation.rows import Row
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from adaptive_scheduler.simulator.pollux_jobs import PER_NODE, Application, Placement, Shape, packed
 from adaptive_scheduler.simulator.rivals.allotment import Allot, Asking
-from adaptive_scheduler.simulator.validation.pollux_jobs import PER_NODE, Application, Placement, Shape, packed
 
 ROUND_S = 60.0
 RESTART_S = 30.0

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.simulator.files import table
 from adaptive_scheduler.simulator.rivals import RIVALS
 from adaptive_scheduler.simulator.rivals.carrying import towards
 from adaptive_scheduler.simulator.scenario import Contender, Costs, Planner, Submission, Workload
-from adaptive_scheduler.simulator.validation.files import table
 from adaptive_scheduler.simulator.validation.rows import Row
 from adaptive_scheduler.simulator.world import World
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Node
@@ -141,7 +141,7 @@ def logged(data: Path, own_work: bool = False) -> list[Logged]:
     return [replace(run, jobs=_as_logged(run, jobs)) for run in runs] if own_work else runs
 
 
-def _as_logged(run: Logged, jobs: list[dict[str, str]]) -> tuple[Submission, ...]:
+def _as_logged(run: Logged, jobs: Sequence[dict[str, str]]) -> tuple[Submission, ...]:
     took = {
         _id(row["job"]): float(row["work_1gpu_s_derived"])
         for row in jobs
@@ -151,7 +151,7 @@ def _as_logged(run: Logged, jobs: list[dict[str, str]]) -> tuple[Submission, ...
 
 
 def _logged(
-    summary: Mapping[str, str], jobs: list[dict[str, str]], steps: list[dict[str, str]], profiles: Profiles
+    summary: Mapping[str, str], jobs: Sequence[dict[str, str]], steps: Sequence[dict[str, str]], profiles: Profiles
 ) -> Logged:
     work = _median_work(jobs)
     case, policy = summary["workload"], summary["algorithm"]
@@ -177,7 +177,7 @@ def _kept(allocations: Iterator[dict[str, int]]) -> Iterator[dict[str, int]]:
         yield has
 
 
-def _profiles(rows: list[dict[str, str]]) -> Profiles:
+def _profiles(rows: Sequence[dict[str, str]]) -> Profiles:
     """One iteration is one second on one GPU."""
     return Profiles.from_rows(
         {
@@ -188,7 +188,7 @@ def _profiles(rows: list[dict[str, str]]) -> Profiles:
     )  # fmt: skip
 
 
-def _median_work(jobs: list[dict[str, str]]) -> dict[str, float]:
+def _median_work(jobs: Sequence[dict[str, str]]) -> dict[str, float]:
     """Seconds on one GPU by model, over all eight runs."""
     models = sorted({row["model"] for row in jobs})
     return {

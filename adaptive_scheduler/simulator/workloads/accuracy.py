@@ -13,7 +13,7 @@ from pathlib import Path
 
 from adaptive_scheduler.convergence import Point
 from adaptive_scheduler.simulator.aims import Aim
-from adaptive_scheduler.simulator.workloads.files import table
+from adaptive_scheduler.simulator.files import table
 
 CURVES = "curves_mxnet_resnet/batches.csv.gz"
 IMAGENET = 1_281_167  # training samples

@@ -6,12 +6,10 @@ meets its deadline when it ends at or before it, without any tolerance. Called b
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from adaptive_scheduler.diagnosis import present_task_s
 from adaptive_scheduler.engine import decide
@@ -19,7 +17,9 @@ from adaptive_scheduler.profiles import DEFAULT_TYPE, Overheads, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.simulator import baselines, rivals
 from adaptive_scheduler.simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
-from adaptive_scheduler.snapshot import Gpu, Node
+from adaptive_scheduler.simulator.traces import elasticflow
+from adaptive_scheduler.simulator.traces.files import Table
+from adaptive_scheduler.simulator.traces.trace import TraceJob, on_nodes
 
 SETTINGS = Settings(systems=("elastic", "deadline"))
 ORIGIN = Overheads(k8s_init=0.0, k8s_term=0.0, proc_init=27.0, proc_term=6.0, ckpt=2.0, origin="given")
@@ -47,14 +47,14 @@ def replay(seed: int, data: Path | None, name: str) -> Workload:
     if data is None:
         raise NoWorkload("deadline traces need ElasticFlow's; set RESHAPE_DATA to the folder that holds elasticflow/.")
     trace, folder = TRACES[name], data / "elasticflow"
-    rows = _read(folder / "traces" / trace.file)
-    sizes = tuple(n for n in (1, 2, 4, 8) if n <= trace.gpus)
-    models = sorted({row["model_name"] for row in rows})
-    profiles = Profiles.from_rows([row for model in models for row in _speeds(folder, trace, model, sizes)])
-    profiles = Profiles(profiles.speeds, overhead_rows={DEFAULT_TYPE: ORIGIN})
-    jobs = tuple(_job(row, sizes) for row in rows)
+    table = Table.read(folder / "traces" / trace.file, elasticflow.COLUMNS)
+    sizes = tuple(n for n in elasticflow.SIZES if n <= trace.gpus)
+    models = sorted({cells.text("model_name") for _, cells in table})
+    rows = [row for model in models for row in elasticflow.speeds(folder, trace.gpu_type, model)]
+    profiles = Profiles(Profiles.from_rows(rows).speeds, overhead_rows={DEFAULT_TYPE: ORIGIN})
+    jobs = tuple(_submission(elasticflow.job(cells), sizes) for _, cells in table)
     costs = Costs.in_place(ORIGIN)
-    nodes = tuple(_node(f"node-{i:02d}", trace) for i in range(trace.nodes))
+    nodes = on_nodes("node", trace.gpu_type, trace.nodes, trace.gpus)
     ours = Contender(
         "deadline", partial(decide, settings=SETTINGS), costs, profiles, SETTINGS,
         expected=lambda snapshot, job: present_task_s(snapshot, job, SETTINGS), says="decide(), elastic",
@@ -75,38 +75,11 @@ def replay(seed: int, data: Path | None, name: str) -> Workload:
     return workload if edf is None else replace(workload, contenders=(*workload.contenders[:2], edf, ours))
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise NoWorkload(f"{path} cannot be read; set RESHAPE_DATA to the folder that holds elasticflow/.") from error
-
-
-def _speeds(folder: Path, trace: Trace, model: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Their tables hold iterations per second, by global batch and GPUs; a type of ours is model and batch."""
-    return [
-        {
-            "job_type": f"{model}-{row['global_batch_size']}", "gpu_type": trace.gpu_type, "num_gpus": n,
-            "seconds_per_iteration": 1.0 / float(row[str(n)]), "origin": "imported",
-        }
-        for row in _read(folder / f"throughputs_{trace.gpu_type}" / f"{model}.csv")
-        for n in sizes
-        if float(row[str(n)] or 0) > 0
-    ]  # fmt: skip
-
-
-def _job(row: Mapping[str, str], sizes: tuple[int, ...]) -> Submission:
-    submit_s = float(row["submit_time"])
+def _submission(job: TraceJob, sizes: tuple[int, ...]) -> Submission:
     return Submission(
-        id=f"job-{int(row['job_id']):03d}", type=f"{row['model_name']}-{row['batch_size']}", arrival_s=submit_s,
-        optional=sizes, iterations=float(row["iteration"]), fixed_gpus=min(int(row["num_gpu"]), sizes[-1]),
-        sla_s=None if row.get("best_effort") == "1" else float(row["ddl"]) - submit_s,
+        id=job.id, type=job.model, arrival_s=job.arrival_s, optional=sizes, iterations=job.iterations,
+        fixed_gpus=min(job.gpus, sizes[-1]), sla_s=job.sla_s,
     )  # fmt: skip
-
-
-def _node(name: str, trace: Trace) -> Node:
-    return Node(name, trace.gpu_type, tuple(Gpu(f"{name}-{i}") for i in range(trace.gpus)))
 
 
 NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {name: partial(replay, name=name) for name in TRACES}

@@ -19,9 +19,9 @@ from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Overhea
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.simulator import baselines
 from adaptive_scheduler.simulator.aims import told
+from adaptive_scheduler.simulator.files import table
 from adaptive_scheduler.simulator.scenario import Contender, Costs, Submission, Workload
 from adaptive_scheduler.simulator.workloads import accuracy
-from adaptive_scheduler.simulator.workloads.files import table
 from adaptive_scheduler.snapshot import Gpu, Node
 
 SIZES = (1, 2, 4, 8)

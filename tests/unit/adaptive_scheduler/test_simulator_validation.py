@@ -144,7 +144,7 @@ def test_epochs_count_from_one_and_packed_tables_are_read(tmp_path):
     (tmp_path / "curves_a").mkdir()
     (tmp_path / "curves_a" / "epochs.csv.gz").write_bytes(gzip.compress(text.encode()))
     folder = curves.Folder("curves_a/epochs.csv.gz", ("log",), "epoch", "val_top5", {"dataset": "imagenet"})
-    from adaptive_scheduler.simulator.validation.files import table
+    from adaptive_scheduler.simulator.files import table
 
     (run,) = curves._runs(folder, table(tmp_path, folder.file))
     assert run[0] == (1.0, 0.1)

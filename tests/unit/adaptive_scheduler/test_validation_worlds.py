@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from adaptive_scheduler.simulator import pollux_jobs
 from adaptive_scheduler.simulator.rivals import gavel
 from adaptive_scheduler.simulator.rivals.edf import edf
 from adaptive_scheduler.simulator.rivals.srtf import srtf
 from adaptive_scheduler.simulator.rivals.tiresias import Tiresias
-from adaptive_scheduler.simulator.validation import elasticflow, pollux, pollux_jobs, slots
+from adaptive_scheduler.simulator.validation import elasticflow, pollux, slots
 from adaptive_scheduler.simulator.validation import gavel as gavel_rows
 from adaptive_scheduler.simulator.validation.gavel import RoundJob as GavelJob
 from adaptive_scheduler.simulator.validation.rounds import RoundJob, Rounds, placement_of, take

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import LinearNDInterpolator
 
-from adaptive_scheduler.simulator.validation.files import table
+from adaptive_scheduler.simulator.files import table
 
 Floats = NDArray[np.float64]
 Placement = tuple[int, ...]
@@ -192,7 +192,7 @@ def _application(data: Path, row: Mapping[str, str]) -> Application:
 
 
 def _points(
-    by_placement: Mapping[Placement, list[tuple[float, float, float]]], spread: list[dict[str, str]]
+    by_placement: Mapping[Placement, list[tuple[float, float, float]]], spread: Sequence[dict[str, str]]
 ) -> tuple[Floats, Floats]:
     """Placements of the same nodes, GPUs and batch count as one point, their mean."""
     same: dict[tuple[float, float, float], list[tuple[float, float]]] = defaultdict(list)
@@ -211,7 +211,7 @@ def _columns(rows: list[tuple[float, float, float]]) -> tuple[Floats, Floats, Fl
     return sizes, step, sync
 
 
-def _epochs(lines: list[dict[str, str]]) -> Epochs:
+def _epochs(lines: Sequence[dict[str, str]]) -> Epochs:
     return Epochs(*(np.array([float(line[n]) for line in lines]) for n in Epochs.__dataclass_fields__))
 
 
