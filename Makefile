@@ -7,10 +7,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
 
-.PHONY: help install demo test check bench lock clean
+.PHONY: help install demo test check bench cluster cluster-down test-cluster lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 install: ## set up .venv/ with the versions of requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found: install it, or name it: make install PYTHON=/path/to/python3" >&2; exit 1; }
@@ -33,6 +33,15 @@ check: install ## lint, format, types, layers, house rules
 
 bench: install ## measure, and print the numbers that README quotes
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 8 min)
+	@$(BIN)/python -m tests.cluster.bed up && $(BIN)/python -m tests.cluster.bed images
+
+cluster-down: install ## end it, and remove all that it made
+	@$(BIN)/python -m tests.cluster.bed down
+
+test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
+	@$(BIN)/pytest tests/cluster --cluster $(ARGS)
 
 lock: ## write requirements.lock anew from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "uv was not found: install it (pip install uv) and run make lock again" >&2; exit 1; }

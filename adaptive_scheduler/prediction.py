@@ -62,22 +62,34 @@ def t_run(
     o = profiles.overheads(job.type)
     training = t_train(profiles, job, gpu_type, num_gpus, hosts)
     if trains_on_s == 0.0:
-        return o.reshape + training + o.finish
+        return changes_s(profiles, job) + training + o.finish
     as_is = t_train(profiles, job, gpu_type, job.num_gpus, len(job.workers) or 1)
     if as_is <= trains_on_s:
         return as_is + o.finish
-    return trains_on_s + o.reshape + training * (1.0 - trains_on_s / as_is) + o.finish
+    return trains_on_s + changes_s(profiles, job) + training * (1.0 - trains_on_s / as_is) + o.finish
+
+
+def changes_s(profiles: Profiles, job: Job) -> float:
+    """What a reshape on the same node takes by the profile: in its launch, or by another launch."""
+    o = profiles.overheads(job.type)
+    return o.reshape + (o.k8s_term + o.k8s_init if job.relaunches else 0.0)
+
+
+def lets_go_s(profiles: Profiles, job: Job) -> float:
+    """How long the GPUs that it gives up are still in use: checkpoint, exit, and its launch where that has them."""
+    o = profiles.overheads(job.type)
+    return o.ckpt + o.proc_term + (o.k8s_term if job.relaunches else 0.0)
 
 
 def cross_host_s(profiles: Profiles, job: Job) -> float:
     """What a move to another node costs on top of a reshape: the old launch ends, a new one comes up (1.5)."""
     o = profiles.overheads(job.type)
-    return o.k8s_term + o.k8s_init
+    return 0.0 if job.relaunches else o.k8s_term + o.k8s_init
 
 
 def reshape_cost_s(profiles: Profiles, job: Job) -> float:
     """Seconds a reshape of this job costs: its own measured ones, else those of its type (1.9)."""
-    return profiles.overheads(job.type).reshape if job.reshape_cost_s is None else job.reshape_cost_s
+    return changes_s(profiles, job) if job.reshape_cost_s is None else job.reshape_cost_s
 
 
 def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> bool:

@@ -59,7 +59,7 @@ class Node:
     @property
     def open(self) -> bool:
         """Whether jobs may start or grow here at all."""
-        return self.schedulable and self.kept_for is None
+        return self.schedulable and self.heard and self.kept_for is None
 
     @property
     def healthy(self) -> int:
@@ -109,6 +109,8 @@ class Job:
     cooling_until: float = 0.0  # no reshape before this time
     wanted: int | None = None  # an operator's explicit wish for a GPU count
     reshape_cost_s: float | None = None  # its own measured reshape cost, where one was measured
+    stays: bool = False  # its checkpoints do not outlive its launch: no other launch of it without need
+    relaunches: bool = False  # its launch cannot take other GPUs: each reshape is another launch
     gpu_type: str | None = None  # only nodes of this type, where the user said so
     pinned: str | None = None  # only this node, where Volcano (X12) or the user said so
     max_workers: int = 1  # on how many hosts it may be spread

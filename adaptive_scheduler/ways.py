@@ -89,6 +89,8 @@ def why_not(job: Job, now: float) -> str:
         return f"is {job.state}"
     if job.wanted is not None:
         return "keeps the count an operator wished"
+    if job.stays and job.relaunches:
+        return "would lose what it has trained: it has no checkpoint_claim"
     if job.cooling_until > now:
         return f"was reshaped a short while ago and is left alone for {seconds(job.cooling_until - now)} more"
     return ""
@@ -191,6 +193,8 @@ def impossible(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
         )
     if not any(n.schedulable for n in allowed):
         return f"{job.id} waits: every {kind}node is closed to new jobs; open one."
+    if not any(n.heard for n in allowed):
+        return f"{job.id} waits: no {kind}node has been heard of lately; see whether their agents run."
     return ""
 
 

@@ -39,6 +39,8 @@ class Config:
     reshape_by: str = "sidecar"
     """`sidecar`: in the living launch. `relaunch`: stop, remove and launch again (seed 004's
     termination baseline; what the recreate device mode does)."""
+    checkpoints_last: bool = True
+    """Whether checkpoints outlive the launch that made them. Not those in a pod, where no claim keeps them."""
     early_initialization: bool = True
     """Whether a newcomer is brought up while its victim still trains (seed 004, III-A)."""
 

@@ -13,6 +13,7 @@ from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from coordinator.extending import Extending
 from coordinator.listening import Listening
 from coordinator.ports import Doc
 from coordinator.service import Coordinator
@@ -23,7 +24,8 @@ View = dict[str, Any]
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
 INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
 CANCEL_TRIES = 20
-NO_GPUS: View = {"gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False}  # a node before its GPUs
+# A node before its GPUs.
+NO_GPUS: View = {"gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True}
 
 
 class Desk:
@@ -32,6 +34,7 @@ class Desk:
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
         self._listening = Listening(coordinator, self.wish)
+        self._extending = Extending(coordinator.books.job, lambda: coordinator.loop.queues)
 
     # jobs
 
@@ -151,8 +154,10 @@ class Desk:
         return views.gpu_view(gpu, readings.get(gpu.id) if in_use else None, stored.get(gpu.id, {}) if in_use else {})
 
     def nodes(self) -> list[View]:
+        known = self._c.nodes.as_heard(self._c.loop.known.nodes)
         nodes = {
-            name: {**NO_GPUS, "node": name, "cores": doc.get("cores")} for name, doc in self._c.loop.known.nodes.items()
+            name: {**NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False}
+            for name, doc in known.items()
         }
         for gpu in self.gpus():
             node = nodes.setdefault(gpu["node"], {**NO_GPUS, "node": gpu["node"]})
@@ -205,11 +210,22 @@ class Desk:
     def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         return self._listening.wished(job_id, launch, raw, signature)
 
+    def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._listening.node(name, path, raw, signature)
+
     # the coordinator itself
 
     def health(self) -> View:
         ok, trouble = self._c.healthy, self._c.trouble
         return {"ok": ok, "sentence": "All is well." if ok else trouble or "This coordinator does not act now."}
+
+    def acts(self) -> bool:
+        return self._c.elector.leads
+
+    def extend(self, verb: str, raw: bytes) -> bytes:
+        if not self._c.elector.leads:  # Volcano then goes on without us
+            raise Transient("This coordinator does not act now.")
+        return self._extending.answer(verb, raw)
 
     def metrics(self) -> bytes:
         return self._c.metrics.text(self._c.books.jobs().values(), self._c.books.gpus().values())

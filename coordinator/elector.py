@@ -1,4 +1,4 @@
-"""One acting coordinator per store, by compare-and-set on one document.
+"""One acting coordinator (or launcher) per store, by compare-and-set on one document.
 
 Election is for economy: safety comes from versions and generations. Only locally observed time
 counts: a successor takes the term after seeing it unchanged for T(1 + drift). On the machine of a
@@ -7,6 +7,7 @@ holder whose process is gone there is nothing to wait for.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +40,14 @@ class Holder:
 
 
 class Elector:
-    """Call `try_to_lead` again and again; it costs nothing while the term is younger than T/3."""
+    """Call `try_to_lead` again and again, from any thread; it costs nothing while the term is younger than T/3."""
 
-    def __init__(self, store: Store, clock: Clock, term_s: float, me: Holder) -> None:
-        self._store, self._clock, self._term_s, self._me = store, clock, term_s, me
+    def __init__(self, store: Store, clock: Clock, term_s: float, me: Holder, term: str = TERM) -> None:
+        """`term`: the document that is striven for, one for each kind of process of which one may act."""
+        self._store, self._clock, self._term_s, self._me, self._term = store, clock, term_s, me, term
         self._seen: tuple[object, float] = (None, 0.0)
         self._renewed_at = float("-inf")
+        self._lock = threading.Lock()  # one try at a time
 
     @property
     def leads(self) -> bool:
@@ -53,16 +56,20 @@ class Elector:
 
     def try_to_lead(self) -> bool:
         """Take or renew the term, unless it is fresh. `Transient` errors of the store pass through."""
+        with self._lock:
+            return self._try_to_lead()
+
+    def _try_to_lead(self) -> bool:
         asked_at = self._clock.now()
         if asked_at - self._renewed_at < self._term_s / 3:
             return True
-        doc = self._store.get("terms", TERM)
+        doc = self._store.get("terms", self._term)
         try:
             if doc is None:
-                self._store.insert("terms", {"_id": TERM, "version": 1, **self._me.as_doc()})
+                self._store.insert("terms", {"_id": self._term, "version": 1, **self._me.as_doc()})
             elif self._mine(doc) or self._vacant(doc):
                 expect = {"version": doc.get("version")}
-                self._store.update("terms", TERM, expect, {**self._me.as_doc(), "released": False})
+                self._store.update("terms", self._term, expect, {**self._me.as_doc(), "released": False})
             else:
                 return False
         except Conflict:
@@ -72,14 +79,14 @@ class Elector:
 
     def resign(self) -> None:
         """Let a successor begin at once."""
-        doc = self._store.get("terms", TERM)
+        doc = self._store.get("terms", self._term)
         if doc is not None and self._mine(doc):
-            self._store.update("terms", TERM, {"version": doc.get("version")}, {"released": True})
+            self._store.update("terms", self._term, {"version": doc.get("version")}, {"released": True})
         self._renewed_at = float("-inf")
 
     def holder(self) -> str:
         """Who leads, for a sentence."""
-        doc = self._store.get("terms", TERM) or {}
+        doc = self._store.get("terms", self._term) or {}
         return f"process {doc.get('pid')}"
 
     def _mine(self, doc: Doc) -> bool:

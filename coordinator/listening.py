@@ -1,18 +1,24 @@
-"""What sidecars say: heartbeats, and wishes that an operator told them. Both are signed, both ways."""
+"""What sidecars and node agents say: heartbeats, wishes of operators, inventories. All are signed, both ways."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
+from coordinator.core import asks
 from coordinator.core import states as s
 from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.service import Coordinator
-from sidecar.protocol import Heartbeat, HeartbeatReply, Wish, launch_key, sign, signed
+from sidecar.protocol import Heartbeat, HeartbeatReply, NodeReply, NodeReport, Wish, launch_key, sign, signed
 
+NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,399}")
+KIND = re.compile(r"[ -~]{1,128}")
+MOST_GPUS = 1024  # of one node
 LEARN_AFTER = 10  # iterations before a job's speed is believed
 
 T = TypeVar("T")
@@ -39,7 +45,13 @@ class Listening:
         config, (limit, limit_s) = self._c.config, job.limit_left(self._c.clock.wall())
         reply = msgspec.json.encode(
             HeartbeatReply(
-                seq=beat.seq, lease_s=config.lease_s, grace_s=config.grace_s, known=known, limit=limit, limit_s=limit_s
+                seq=beat.seq,
+                lease_s=config.lease_s,
+                grace_s=config.grace_s,
+                known=known,
+                completed=job.state == s.COMPLETED,
+                limit=limit,
+                limit_s=limit_s,
             )
         )
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
@@ -70,6 +82,39 @@ class Listening:
         self._wish_seq = {of: seq for of, seq in self._wish_seq.items() if of[0] in jobs} | {(job_id, launch): wish.seq}
         answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
+
+    def node(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """Take a node agent's report. `path` is the address as it was signed, which names the node."""
+        key = self._c.agent_key
+        if not key or not signed(key, "POST", path, raw, signature):
+            raise Unauthorized("Not a report of a known node agent.")
+        if not NODE.fullmatch(name):
+            raise Rejected("A node's name has up to 253 letters, digits, dots and dashes.")
+        report = _decode(raw, NodeReport)
+        if not self._c.elector.leads:
+            raise Transient("This coordinator does not act now.")
+        if problem := self._unfit(name, report):
+            raise Rejected(problem)
+        if self._c.nodes.take(name, report):
+            self._c.telling.wake.set()
+        reply = msgspec.json.encode(NodeReply(report.seq, self._c.config.heartbeat_s))
+        return reply, sign(key, "REPLY", path, reply)
+
+    def _unfit(self, name: str, report: NodeReport) -> str:
+        """Why this inventory cannot be true, as a sentence; empty if it can."""
+        ids = [gpu.gpu_id for gpu in report.gpus]
+        if len(ids) > MOST_GPUS or len(set(ids)) != len(ids) or not all(GPU.fullmatch(gpu_id) for gpu_id in ids):
+            return f"Report at most {MOST_GPUS} GPUs, each once and by a name of letters, digits, dots and dashes."
+        if not all(KIND.fullmatch(gpu.gpu_type) for gpu in report.gpus):
+            return "Report a type of at most 128 printable characters for each GPU."
+        if not 0 <= report.cores <= asks.MAX_CORES or not 0 <= report.memory <= asks.MAX_MEMORY:
+            return "Report cores and memory (bytes) as numbers that a machine can have."
+        known = self._c.books.gpus()
+        for gpu_id in ids:
+            owner = known[gpu_id].node if gpu_id in known else name
+            if owner != name and not self._c.nodes.silent(owner):
+                return f"GPU {gpu_id} is on node {owner}, which is heard: two nodes cannot have the same GPU."
+        return ""
 
     def _authenticate(self, job_id: str, launch: int, path: str, raw: bytes, signature: str) -> tuple[JobRecord, bytes]:
         job = self._c.books.find(job_id)  # a closed one, too: its sidecar is told to end

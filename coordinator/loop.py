@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -30,7 +30,9 @@ from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.core.intents import Around, intent
 from coordinator.core.picture import Known, Moment, Seen, picture
-from coordinator.core.records import UNLIMITED, JobRecord, number
+from coordinator.core.pods import QUEUE
+from coordinator.core.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
+from coordinator.core.world import how_of
 from coordinator.errors import Conflict, Rejected
 from coordinator.learning import Learner
 from coordinator.monitors import Monitors
@@ -73,8 +75,11 @@ class Loop:
         self.books, self.reports, self.learner, self.clock = books, reports, learner, clock
         self.config, self.settings, self._told = config, settings, told
         self.known = Known()
+        self.queues: dict[str, Doc] = {}  # Volcano's, as the launcher keeps them in step
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
         self.monitors = Monitors(settings)
+        self.as_heard: Callable[[Mapping[str, Doc]], Mapping[str, Doc]] = lambda nodes: nodes
+        """Marks the documents of nodes that are silent; set where nodes have agents."""
         self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
@@ -84,8 +89,10 @@ class Loop:
         Without `read` it decides on the books alone: enough after changes of our own.
         """
         if read:
-            self._admit(self.books.refresh())  # 1 read  2 let in, or mark what is wrong
+            new = self.books.refresh()  # 1 read
             self._read_tables()
+            self._admit(new)  # 2 let in, or mark what is wrong
+            self._follow_queues()
             self._reclaim()
         self._watch()
         seen = self.books.jobs()
@@ -119,9 +126,11 @@ class Loop:
             found = intake.problems(job.doc)
             if not found and (job.id in taken or self._known(job)):
                 found = [intake.taken(job.raw_id)]
+            if not found and self._loses(job):
+                found = [intake.LOSES]
             if found and found == job.doc.get("problems"):
                 continue
-            changes = {"problems": found} if found else intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall())
+            changes = {"problems": found} if found else self._accepted(job)
             try:
                 record = self.books.admit(job, changes)
             except (Conflict, Rejected) as refused:
@@ -129,6 +138,28 @@ class Loop:
                 continue
             taken |= set() if found else {job.id}
             self._told(record, {"type": "refused" if found else "submitted", "problems": found})
+
+    def _loses(self, job: JobRecord) -> bool:
+        """Whether each reshape would be another launch that finds no checkpoint."""
+        lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
+        return not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
+
+    def _accepted(self, job: JobRecord) -> Doc:
+        return intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
+
+    def _devices(self, job: JobRecord) -> str:
+        """The device mode of its queue: how its launches see GPUs."""
+        queue = self.queues.get(str(job.doc.get("queue") or QUEUE), {})
+        return RECREATE if queue.get("devices") == RECREATE else SHARED
+
+    def _follow_queues(self) -> None:
+        """A job that waits and has no launch follows its queue into another device mode; any other keeps its own."""
+        for job in self.books.jobs().values():
+            at_rest = job.launch == 0 or job.doc.get("down") == job.launch
+            mode = self._devices(job)
+            if job.state == s.SUBMITTED and job.operation is None and at_rest and job.recreated != (mode == RECREATE):
+                with suppress(Conflict):
+                    self.books.write_job(job, {"devices": mode}, "devices")
 
     def _known(self, job: JobRecord) -> bool:
         """Whether a job of that name was let in before and has ended."""
@@ -138,7 +169,8 @@ class Loop:
     def _read_tables(self) -> None:
         rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
         nodes = {str(doc["_id"]): doc for doc in self.books.store.list("nodes")}
-        self.known = Known(Profiles.from_rows(*rows), self.learner.observations(), nodes)
+        self.queues = {str(doc["_id"]): doc for doc in self.books.store.list("queues")}
+        self.known = Known(Profiles.from_rows(*rows), self.learner.observations(), nodes, self.config.checkpoints_last)
 
     @property
     def profiles(self) -> Profiles:
@@ -180,13 +212,16 @@ class Loop:
             )
             for job in jobs.values()
         }
-        return picture(jobs, self.books.gpus(), seen, self.known, Moment(now, self.clock.wall()))
+        known = replace(self.known, nodes=self.as_heard(self.known.nodes))
+        return picture(jobs, self.books.gpus(), seen, known, Moment(now, self.clock.wall()))
 
     def _cooling_until(self, job: JobRecord) -> float:
         at = self.reshaped_at.get(job.id)
         if at is None:
             return 0.0
-        cost = job.doc.get("reshape_cost_s") or self.profiles.overheads(job.job_type).reshape
+        known = self.profiles.overheads(job.job_type)
+        whole = known.reshape + (known.k8s_term + known.k8s_init if job.recreated else 0.0)
+        cost = job.doc.get("reshape_cost_s") or whole
         return at + self.settings.cooldown_factor * float(cost)
 
     def _warned(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
@@ -218,8 +253,7 @@ class Loop:
     def _operate(self, job: JobRecord, decision: Operation, basis: Basis) -> None:
         """The reason first, then the intent."""
         self._held.pop(job.id, None)
-        how = "in place" if self.config.reshape_by == "sidecar" else "relaunch"
-        around = Around(basis.seen, self.books.jobs(), self.books.gpus(), self.clock.wall(), how)
+        around = Around(basis.seen, self.books.jobs(), self.books.gpus(), self.clock.wall(), how_of(job, self.config))
         changes = intent(decision, around)
         if isinstance(decision, Start):
             changes["expected_s"] = self._expected_s(basis.snapshot.job[job.id], basis.snapshot)

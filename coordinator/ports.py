@@ -83,6 +83,10 @@ class Sidecars(Protocol):
 
     def checkpoint(self, url: str, key: bytes, job: str, launch: int, call: CheckpointCall) -> ShimStatus: ...
 
+    def read_output(self, url: str, key: bytes, job: str, launch: int, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes of the trainer's output from byte `offset`, and the offset after them."""
+        ...
+
 
 class Platform(Protocol):
     """Starts and removes launches; `local` (processes here) or `kubernetes`. All idempotent."""

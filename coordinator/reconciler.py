@@ -52,10 +52,12 @@ class Reconciler:
         tell: Callable[[JobRecord, Mapping[str, Any]], None],
         failpoint: Callable[[str], None] = lambda name: None,
         launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
+        away: Callable[[str | None], bool] = lambda node: False,
     ) -> None:
         self.books, self.reports, self.sidecars, self.platform = books, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._tell, self._failpoint, self._launch_doc = tell, failpoint, launch_doc
+        self._away = away
         self._standing: dict[str, _Standing] = {}
 
     def reconcile(self, job_id: str) -> Wait:
@@ -89,7 +91,8 @@ class Reconciler:
             config=self.config,
             wall=self.clock.wall(),
             seen=seen,
-            lost=self._lost(job, job.launch in standing.removed),
+            lost=self._lost(job, standing),
+            away=self._away(job.node),
             launch_asked=job.launch in standing.launched,
             launch_failure=self.platform.failure(job.doc) if job.launch in standing.launched else None,
             remove_asked=job.launch in standing.removed,
@@ -98,13 +101,15 @@ class Reconciler:
 
     def _stand(self, job: JobRecord, command: str) -> _Standing:
         standing = self._standing.setdefault(job.id, _Standing())
-        point = (job.state, job.launch, job.generation, command, job.launch in standing.launched)
+        asked = job.launch in standing.launched, job.launch in standing.removed
+        point = (job.state, job.launch, job.generation, command, asked)
         if point != standing.point:
             standing.point, standing.since = point, self.clock.now()
         return standing
 
-    def _lost(self, job: JobRecord, removed: bool) -> bool:
+    def _lost(self, job: JobRecord, standing: _Standing) -> bool:
         """Whether the present launch had come up (or was to go) and certainly nothing of it runs."""
+        removed = job.launch in standing.removed
         if job.launch == 0:
             return False
         op = job.operation
@@ -114,8 +119,10 @@ class Reconciler:
             return False
         if self.platform.gone(job.doc):
             return True
+        # Of one that never came up nobody tells, if its node is lost: since it was to go nobody told it to train.
         was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
-        return was_up and self.reports.silent_s(job) > self.config.wait_out_s
+        over = was_up or (removed and self.clock.now() - standing.since > self.config.wait_out_s)
+        return over and self.reports.silent_s(job) > self.config.wait_out_s
 
     def _perform(self, world: World, step: Step) -> None:
         job = world.job

@@ -89,4 +89,5 @@ def _news(old: Heartbeat, new: Heartbeat) -> bool:
 
 def _facts(beat: Heartbeat) -> tuple[object, ...]:
     shim = beat.shim
-    return beat.launch, beat.sidecar_pid, beat.url, shim.trainer, shim.trainer_pid, shim.generation, shim.command_id
+    told = shim.trainer, shim.trainer_pid, shim.generation, shim.command_id, shim.ending
+    return beat.launch, beat.sidecar_pid, beat.url, *told

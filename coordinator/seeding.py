@@ -24,6 +24,7 @@ class FoundGpu:
     gpu_type: str
     memory_total: int | None  # bytes
     emulated: bool
+    problem: str = ""  # why it cannot be used now; empty where it can
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,28 @@ def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
         store.put("nodes", {"_id": node.name, "cores": node.cores, "memory": node.memory, "heard": True})
 
 
+def register_node(store: Store, node: FoundNode) -> None:
+    """What the agent of one node reported; the others stay as they are.
+
+    A GPU with a problem is faulty until it is reported without one.
+    """
+    register_gpus(store, node.name, node.gpus)
+    for gpu in node.gpus:
+        _judge(store, gpu)
+    doc = {"_id": node.name, "cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
+    store.put("nodes", doc)
+
+
+def _judge(store: Store, gpu: FoundGpu) -> None:
+    doc = store.get("gpus", gpu.gpu_id) or {}
+    if gpu.problem and doc.get("state") != s.FAULTY:
+        changes = {"state": s.FAULTY, "unhealthy": True, "problem": gpu.problem}
+        store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
+    elif not gpu.problem and doc.get("unhealthy"):
+        changes = {"state": _sound(doc), "unhealthy": False, "problem": ""}
+        store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
+
+
 def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
     """Make a node's GPUs known. Those known already keep their state; those that are gone are retired."""
     _add(store, node, gpus)
@@ -101,9 +124,13 @@ def _bring_back(store: Store, gpu_id: str) -> None:
     """One that had been retired while in use is there again."""
     doc = store.get("gpus", gpu_id)
     if doc is not None and doc.get("retired"):
-        job, held_by = doc.get("job_id"), doc.get("held_by")
-        state = s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
-        store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": state, "retired": False})
+        store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": _sound(doc), "retired": False})
+
+
+def _sound(doc: Doc) -> str:
+    """The state of a GPU that was faulty and is not any more."""
+    job, held_by = doc.get("job_id"), doc.get("held_by")
+    return s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
 
 
 def _follow(store: Store, gpu_id: str, node: str, index: int) -> None:

@@ -22,16 +22,20 @@ from coordinator.journal import Journal
 from coordinator.learning import Learner
 from coordinator.loop import Loop
 from coordinator.metrics import Metrics
+from coordinator.nodes import Nodes
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.reconciler import Reconciler
 from coordinator.reports import Reports
+from coordinator.seeding import FoundGpu, FoundNode, register_node
 from coordinator.telling import Telling
 from coordinator.workqueue import WorkQueue
+from sidecar.protocol import NodeReport
 
 log = logging.getLogger(__name__)
 
 RECONCILERS = 4
 FLUSH_S = 0.5
+STUCK_TERMS = 8  # how many terms one turn of the loop may take until another coordinator shall try
 LEAVE_S = 1.0  # the longest that leaving may wait for a look at the store
 
 
@@ -50,28 +54,33 @@ class Coordinator:
         elector: Elector,
         version: str,
         failpoint: Callable[[str], None] = lambda name: None,
+        agent_key: bytes = b"",
     ) -> None:
+        """`agent_key`: of the node agents; without one there are none."""
         self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
-        self.master_key, self.elector = master_key, elector
+        self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
         self.queue = WorkQueue()
         self.books = Books(store)
         self.reports = Reports(clock, config.heartbeat_s)
+        self.nodes = Nodes(clock, config.heartbeat_s)
         self.journal = Journal(store, clock)
         self.learner = Learner(store)
         self.batches = HeartbeatBatches(store, self.reports, self.books, clock)
         self.telling = Telling(self.journal, self.reports, self.learner, self.metrics, clock, self.queue)
         self.loop = Loop(self.books, self.reports, self.learner, clock, config, settings, self.telling.told)
-        self.telling.loop = self.loop
+        self.telling.loop, self.loop.as_heard = self.loop, self.nodes.as_heard
         self.reconciler = Reconciler(
             self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,
-            self._launch_doc,
+            self._launch_doc, self._away,
         )  # fmt: skip
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self.stale = threading.Event()  # somebody else wrote to the store
         self.stale.set()
         self._read_at = 0.0
+        self._turned_at = clock.now()  # when the present turn of the loop began
+        self.succeeded = threading.Event()  # another coordinator acts now
         self.trouble = "Starting."  # empty once the last turn of the loop went well
 
     def _launch_doc(self, job: JobRecord) -> Doc:
@@ -82,6 +91,11 @@ class Coordinator:
         profiles = self.loop.profiles
         speeds = {n: profiles.speed(job.job_type, gpu.gpu_type, n) for n in job.optional}
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
+
+    def _away(self, node: str | None) -> bool:
+        """Whether a node has an agent that is not heard of."""
+        doc = self.loop.known.nodes.get(str(node), {})
+        return bool(doc.get("agent")) and self.nodes.silent(str(node))
 
     def look(self) -> None:
         """The store was written to: read it now, not at the next poll."""
@@ -97,7 +111,7 @@ class Coordinator:
         """
         self._take_the_term()
         first()
-        bodies = [self._loop, self._flusher, self._watcher, *[self._consumer] * RECONCILERS]
+        bodies = [self._loop, self._keeper, self._flusher, self._watcher, *[self._consumer] * RECONCILERS]
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
             thread.start()
@@ -115,7 +129,14 @@ class Coordinator:
                 log.warning("Another coordinator (%s) acted on this store; waiting up to %.0f s.", holder, patience_s)
                 told = True
             self._stopping.wait(0.2)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Another coordinator may have acted meanwhile: what was heard before is old."""
         self.reports.begin()
+        self.nodes.begin()
+        self.loop.begin()
+        self.stale.set()
 
     def stop(self) -> None:
         """Finish what is being done and let a successor begin. Stops no training."""
@@ -136,18 +157,26 @@ class Coordinator:
             self._turn()
             self.telling.wake.wait(min(self.config.poll_s, self.config.term_s / 3))
 
+    def _keeper(self) -> None:
+        """Renew the term while a turn of the loop takes long, but not for one that never ends."""
+        while not self._stopping.wait(self.config.term_s / 5):
+            turns = self.clock.now() - self._turned_at < STUCK_TERMS * self.config.term_s
+            if turns and self.elector.leads:
+                with suppress(ReshapeError):
+                    self.elector.try_to_lead()
+
     def _turn(self) -> None:
         """One turn of the decision loop; trouble is shown by `/healthz` and tried again."""
-        began = self.clock.now()
+        began = self._turned_at = self.clock.now()
         try:
             led = self.elector.leads
             if not self.elector.try_to_lead():
+                self.succeeded.set()
                 self.trouble = f"Another coordinator ({self.elector.holder()}) acts on this store."
                 return
-            if not led:  # another one may have acted meanwhile
-                self.reports.begin()
-                self.loop.begin()
-                self.stale.set()
+            if not led:
+                self._begin()
+            self._register_nodes()
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:
                 self.stale.clear()
@@ -164,6 +193,17 @@ class Coordinator:
         self.metrics.turned(self.clock.now() - began)
         for job_id in self.books.jobs():
             self.queue.add(job_id)
+
+    def _register_nodes(self) -> None:
+        """Write the inventories that node agents reported and that are not in the store yet."""
+        for name, report in self.nodes.changed().items():
+            try:
+                register_node(self.store, _found(name, report))
+            except Conflict:  # somebody changed a GPU meanwhile
+                self.telling.wake.set()
+                continue
+            self.nodes.written(name, report)
+            self.stale.set()
 
     def _consumer(self) -> None:
         while (job_id := self.queue.next()) is not None:
@@ -213,7 +253,8 @@ class Coordinator:
     def _flush(self) -> None:
         self.journal.flush()
         self.learner.flush()
-        self.batches.flush()
+        if self.elector.leads:  # else the rows are another one's
+            self.batches.flush()
 
     def _watcher(self) -> None:
         while not self._stopping.is_set():
@@ -226,3 +267,11 @@ class Coordinator:
     @property
     def healthy(self) -> bool:
         return not self.trouble and self.elector.leads
+
+
+def _found(name: str, report: NodeReport) -> FoundNode:
+    gpus = [
+        FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, "" if g.healthy else g.problem or "it does not work")
+        for g in report.gpus
+    ]
+    return FoundNode(name, tuple(gpus), report.cores, float(report.memory))

@@ -18,7 +18,7 @@ SHOWN = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5",
+    "target_top5", "devices", "queue", "namespace",
 )  # fmt: skip
 
 
@@ -88,7 +88,8 @@ def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, An
     doc = gpu.doc
     view: View = {"gpu_id": doc.get("gpu_id", gpu.id), **{f: doc.get(f) for f in ("node", "gpu_type", "state")}}
     view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")}
-    view |= {"emulated": bool(doc.get("emulated")), "utilisation": None, "memory_used": None}
+    view |= {"problem": doc.get("problem") or None, "emulated": bool(doc.get("emulated"))}
+    view |= {"utilisation": None, "memory_used": None}
     if reading is not None:
         return view | {
             "utilisation": reading.utilisation,

@@ -12,40 +12,22 @@ import logging
 import os
 import re
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from coordinator.core.records import JobRecord
-from coordinator.errors import Fatal, Rejected, ReshapeError, Transient
+from coordinator.errors import Fatal, Rejected, Transient
 from coordinator.ports import Doc
 from launcher import playbook
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name
+from launcher.works import Cancelled, Verb, Works
 from sidecar import protocol
 from sidecar.limits import ControlGroup
 
 SIDECAR = Path(protocol.__file__).parent
-AT_ONCE = 2  # playbooks; each keeps one core busy for about a second
 REMOVE_AGAIN_S = (1.0, 5.0)  # the reconciler asks once, and then waits for `gone`
 
-Verb = Literal["launch", "remove"]
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Work:
-    """What is wanted of one launch, and how far that has come."""
-
-    doc: Doc
-    wanted: Verb | None = None
-    under_way: bool = False
-    failure: str | None = None  # why what is wanted was not reached
-    heard: bool = False  # whether somebody asked for the failure
 
 
 class LocalPlatform:
@@ -60,36 +42,23 @@ class LocalPlatform:
             raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
-        self._works: dict[str, _Work] = {}
-        self._runs: set[Future[None]] = set()
-        self._lock = threading.Lock()  # guards the two above and each _Work
-        self._closing = threading.Event()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="playbook")
+        self._works = Works(self._carry_out)
 
     def launch(self, doc: Doc) -> None:
         """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""
-        self._want(doc, "launch")
+        self._works.want(_name(doc), "launch", doc)
 
     def remove(self, doc: Doc) -> None:
         """Ends a launch that is under way, too. Tried again when asked again after it failed."""
-        self._want(doc, "remove")
+        self._works.want(_name(doc), "remove", doc)
 
     def failure(self, doc: Doc) -> str | None:
         """Why the launch failed; after that was asked, `launch` tries once more."""
-        with self._lock:
-            work = self._works.get(_name(doc))
-            if work is None or work.wanted != "launch" or work.failure is None:
-                return None
-            work.heard = True
-            return work.failure
+        return self._works.failure(_name(doc))
 
     def gone(self, doc: Doc) -> bool:
         """Whether shim and trainer have let go of the lock, and no playbook may yet start them."""
-        with self._lock:
-            work = self._works.get(_name(doc))
-            if work is not None and work.under_way:
-                return False
-        return _unlocked(self.folders(doc).launch / "shim.lock")
+        return not self._works.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes of the trainer's output from `offset`, over all launches of the job.
@@ -113,60 +82,15 @@ class LocalPlatform:
 
     def stop_all(self, timeout: float) -> None:
         """Let playbooks that run come to their end for `timeout` seconds, then stop them. Launches live on."""
-        with self._lock:
-            runs = list(self._runs)
-        wait(runs, timeout)
-        self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._works.stop_all(timeout)
 
-    def _want(self, doc: Doc, verb: Verb) -> None:
-        with self._lock:
-            work = self._works.setdefault(_name(doc), _Work(doc))
-            new = work.wanted != verb or (work.failure is not None and work.heard)
-            if self._closing.is_set() or not new or (work.wanted == verb and work.under_way):
-                return
-            work.doc, work.wanted, work.failure, work.heard = doc, verb, None, False
-            if not work.under_way:
-                work.under_way = True
-                run = self._pool.submit(self._carry_out, work)
-                self._runs.add(run)
-                run.add_done_callback(self._runs.discard)
+    def _carry_out(self, verb: Verb, doc: Doc, cancelled: Cancelled) -> None:
+        if verb == "launch":
+            self._launch(doc, cancelled)
+        else:
+            self._remove(doc, cancelled)
 
-    def _carry_out(self, work: _Work) -> None:
-        """Until what was done last is what is wanted."""
-        done: Verb | None = None
-        failure: str | None = None
-        while True:
-            with self._lock:
-                if done == work.wanted or self._closing.is_set():
-                    work.under_way, work.failure = False, failure
-                    work.heard = done == "remove"  # nobody asks why a removal failed: it is in the log
-                    if done == "remove" and failure is None:
-                        self._works.pop(_name(work.doc), None)
-                    return
-                done, doc = work.wanted, work.doc
-            failure = self._try(done, doc, work)
-
-    def _try(self, verb: Verb | None, doc: Doc, work: _Work) -> str | None:
-        """One playbook; the sentence if it failed."""
-
-        def cancelled() -> bool:
-            return self._closing.is_set() or work.wanted != verb
-
-        try:
-            if verb == "launch":
-                self._launch(doc, cancelled)
-            else:
-                self._remove(doc, cancelled)
-        except ReshapeError as error:
-            log.warning("%s of job %s failed: %s", verb, JobRecord(doc).id, error)
-            return str(error)
-        except Exception:  # a fault of ours must not leave the launch under way for ever
-            log.exception("%s of %s", verb, _name(doc))
-            return "a fault in reshape itself; the log of `reshape up` has the details"
-        return None
-
-    def _launch(self, doc: Doc, cancelled: Callable[[], bool]) -> None:
+    def _launch(self, doc: Doc, cancelled: Cancelled) -> None:
         code, folders = doc.get("code"), self.folders(doc)
         if code and not (Path(code).is_absolute() and Path(code).is_dir()):
             raise Fatal(f"its `code` must be the full path of a folder on this machine, not {code}")
@@ -191,7 +115,7 @@ class LocalPlatform:
             _write(folders.launch / "operator.token", self._settings.operator_token.encode())
         _write(folders.launch / "launch.json", json.dumps(spec, indent=1).encode())
 
-    def _remove(self, doc: Doc, cancelled: Callable[[], bool]) -> None:
+    def _remove(self, doc: Doc, cancelled: Cancelled) -> None:
         folders = self.folders(doc)
         # Without launch.json a shim that an orphaned playbook starts late ends at once.
         for name in ("launch.json", "launch.key", "operator.token"):
@@ -200,18 +124,18 @@ class LocalPlatform:
             self._end(doc, folders, cancelled)
         ControlGroup(folders.launch.name).lift()  # a shim that was killed takes its sidecar along, which would have
 
-    def _end(self, doc: Doc, folders: Folders, cancelled: Callable[[], bool]) -> None:
+    def _end(self, doc: Doc, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
         for pause in (*REMOVE_AGAIN_S, None):
             try:
-                self._play("remove.yml", folders, patience, cancelled)
+                self._play("remove_local.yml", folders, patience, cancelled)
                 break
             except Transient as error:
-                if pause is None or self._closing.wait(pause):
+                if pause is None or self._works.closing.wait(pause):
                     raise
                 log.warning("remove of job %s failed: %s; trying again", JobRecord(doc).id, error)
 
-    def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Callable[[], bool]) -> None:
+    def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
 

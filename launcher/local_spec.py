@@ -6,13 +6,13 @@ the shim itself starts with an empty environment.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from coordinator.core.records import JobRecord
+from launcher import launch_file
 
 # What a job sees of the environment of `reshape up`. The rest may hold our secrets: a job that needs more says
 # so in its `env`, as it has to on a cluster.
@@ -70,51 +70,35 @@ def launch_spec(
     settings: LocalSettings,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The content of `launch.json`, for the shim and, from `coordinator` on, for the sidecar.
+    """The content of `launch.json`, for shim and sidecar.
 
     `job` has passed intake. `coordinator` is the base URL that heartbeats go to, `sidecar` the command that
     starts the sidecar, `environ` the environment that `INHERITED` is taken from.
     """
     doc = job.doc
     return {
-        "job_id": job.id,
-        "uid": job.uid,
-        "launch": job.launch,
-        "command": argv(doc["command"]),
+        **launch_file.fields(job, coordinator, settings),
+        "command": launch_file.argv(doc["command"]),
         "env": environment(doc, folders, settings, environ),
         "workdir": doc.get("code") or str(folders.job),
         "output": str(folders.output),
         "tee": False,
         "visible_gpus": None,
         "sidecar": list(sidecar),
-        "lease_s": settings.lease_s,
-        "grace_s": settings.grace_s,
-        "kill_s": settings.kill_s,
-        "coordinator": coordinator,
         "host": "127.0.0.1",
         "port": 0,
         "gpus": settings.gpus,
         "gpu_memory": settings.gpu_memory,
-        "progress": {"pattern": doc.get("progress_pattern"), "file": doc.get("progress_file")},
         "checkpoints": str(folders.checkpoints),
-        "heartbeat_s": settings.heartbeat_s,
     }
-
-
-def argv(command: str | Sequence[str]) -> list[str]:
-    """A list is run as it is, a string by `sh -c`."""
-    return ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]
 
 
 def environment(
     doc: Mapping[str, Any], folders: Folders, settings: LocalSettings, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """What the trainer sees; the shim adds what changes with each generation. Ours wins over the user's."""
-    ours = {
-        "RESHAPE_CHECKPOINTS": str(folders.checkpoints),
-        "RESHAPE_DATASET": doc.get("dataset"),
-        "RESHAPE_EMULATED_SPEED": json.dumps(doc["emulated_speed"]) if doc.get("emulated_speed") else None,
-        "RESHAPE_GPU_LOCKS": str(settings.gpu_locks) if settings.gpu_locks else None,
-    }
+    ours = launch_file.variables(doc, str(folders.checkpoints))
+    if settings.gpu_locks:
+        ours["RESHAPE_GPU_LOCKS"] = str(settings.gpu_locks)
     inherited = {name: environ[name] for name in INHERITED if name in environ}
-    return inherited | dict(doc.get("env") or {}) | {name: str(value) for name, value in ours.items() if value}
+    return inherited | dict(doc.get("env") or {}) | ours

@@ -11,10 +11,20 @@ import hashlib
 import json
 import re
 
+PREFIX = "volcano-reshape.io"
+JOB = f"{PREFIX}/job"  # label of pods and Volcano Jobs: `job_name`
+JOB_ID = f"{PREFIX}/job-id"  # annotation of pods: the `job_id` of their record, as it is
+LAUNCH = f"{PREFIX}/launch"  # annotation of a pod: the Secret of its launch
+INJECT = f"{PREFIX}/inject"  # label of queues, and of pods of jobs in other queues, that are to be reshaped
+CONTAINER = f"{PREFIX}/container"  # annotation of a pod: which container trains
+SIDECAR = f"{PREFIX}/sidecar"  # annotation of a pod: `in-image` when its own image carries shim and sidecar
+DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared` or `recreate`
+
 LABEL_LENGTH = 63  # DNS-1123 label, the shortest limit of all that carry the name
 HASH_LENGTH = 8  # of base 32: 40 bits, counted only among jobs whose readable part is the same
 LAUNCH_LENGTH = 10  # decimal digits
-SLUG_LENGTH = LABEL_LENGTH - HASH_LENGTH - LAUNCH_LENGTH - len("--l")
+POD_SUFFIX = "-trainer-0"  # Volcano names a job's pods so, and takes none whose name is no label
+SLUG_LENGTH = LABEL_LENGTH - HASH_LENGTH - LAUNCH_LENGTH - len("--l") - len(POD_SUFFIX)
 
 
 def job_name(job_id: str, uid: str) -> str:

@@ -47,8 +47,9 @@ def run(
     variables: Mapping[str, str],
     timeout_s: float,
     cancelled: Callable[[], bool] = lambda: False,
+    inherit: tuple[str, ...] = (),
 ) -> None:
-    """Run `playbook` on this machine; return when it succeeded.
+    """Run `playbook` on this machine; return when it succeeded. `inherit`: more variables of our environment for it.
 
     Works in `folder`/ansible-<playbook>, which is removed unless the playbook failed. `Transient` when
     a task failed, time ran out or `cancelled()` became true, `Fatal` when it cannot run at all; the error says
@@ -57,7 +58,7 @@ def run(
     if not playbook.is_file():
         raise Fatal(f"there is no playbook {playbook}")
     private = folder / f"ansible-{playbook.stem}"
-    environment = _environment(private)
+    environment = _environment(private, inherit)
     _end_leftovers(private)
     try:
         _prepare(private, variables, timeout_s)
@@ -100,11 +101,11 @@ def search_path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def _environment(private: Path) -> dict[str, str]:
+def _environment(private: Path, inherit: tuple[str, ...]) -> dict[str, str]:
     path = search_path()
     if shutil.which("ansible-playbook", path=path) is None:
         raise Fatal(NOT_INSTALLED)
-    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    inherited = {name: os.environ[name] for name in (*INHERITED, *inherit) if name in os.environ}
     # Ansible refuses to start without a UTF-8 locale.
     return inherited | {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_CONFIG": str(private / "ansible.cfg")}
 
@@ -153,8 +154,17 @@ def _message(result: Mapping[str, Any]) -> str:
     """What the failed task said: the program's own words where there are some, else Ansible's."""
     for field in ("stderr", "stdout", "module_stderr", "msg"):
         if said := str(result.get(field) or "").strip():
-            return _one_line(said.splitlines()[-1])
+            return _one_line(_of_status(said) or said.splitlines()[-1])
     return "no reason was given"
+
+
+def _of_status(said: str) -> str:
+    """The API server's own sentence, where Ansible's has its whole answer in it."""
+    found = re.search(r'"message":("(?:[^"\\]|\\.)*")', said.replace("\\\\", "\\"))
+    try:
+        return str(json.loads(found[1])) if found else ""
+    except ValueError:
+        return ""
 
 
 def _one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reshape.cli_cluster import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli_simulate import paper, simulate
 from reshape.terminal import (
     INTERRUPTED,
@@ -81,14 +82,26 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     show_default=True,
     help="Folder of a coordinator: its address, token and books.  [env: RESHAPE_STATE]",
 )
+@click.option(
+    "--url",
+    metavar="URL",
+    envvar="RESHAPE_URL",
+    help="A coordinator elsewhere, such as http://127.0.0.1:8080, instead of one by --state.  [env: RESHAPE_URL]",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar="RESHAPE_TOKEN",
+    help="What it asks for; better in the variable, since arguments can be read by everybody.  [env: RESHAPE_TOKEN]",
+)
 @click.option("-o", "--output", type=OUTPUT, default="table", show_default=True, help="How to print.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
 @click.pass_context
-def cli(ctx: click.Context, state: Path, output: str) -> None:
+def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, output: str) -> None:
     """Running training jobs that grow and shrink for one another."""
-    ctx.obj = Settings(state.expanduser(), output)
+    ctx.obj = Settings(state.expanduser(), output, url, token)
 
 
 @cli.command()
@@ -315,6 +328,12 @@ def demo(**options: Any) -> int | None:
 
 cli.add_command(simulate)
 cli.add_command(paper)
+cli.add_command(coordinator)
+cli.add_command(launcher)
+cli.add_command(agent)
+cli.add_command(setup)
+cli.add_command(doctor)
+cli.add_command(containerize)
 
 
 @cli.group()

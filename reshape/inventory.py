@@ -60,20 +60,12 @@ def _memory() -> int:
 
 
 def _by_nvml() -> list[FoundGpu]:
-    from sidecar.gpus import list_gpus
+    from sidecar.gpus import list_gpus, short_type
 
     found = [FoundGpu(g.gpu_id, short_type(g.gpu_type), g.memory, False) for g in list_gpus()]
     if not found:
         raise Rejected("No NVIDIA GPU was found on this machine; to emulate some, give --gpus 4xV100.")
     return found
-
-
-def short_type(name: str) -> str:
-    """The GPU type that speed profiles are kept under: `NVIDIA H100 80GB HBM3` is an H100."""
-    if match := re.search(r"\b(?:GTX|RTX)\s+(\d{3,4})\s*(Ti|SUPER)?", name):
-        return match[1] + (match[2] or "")
-    match = re.search(r"\b[A-Z]{1,2}\d{1,4}\b", name)
-    return match[0] if match else name
 
 
 def in_words(nodes: Sequence[FoundNode]) -> str:

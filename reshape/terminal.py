@@ -29,11 +29,18 @@ class Settings:
 
     state: Path
     output: str = "table"
+    url: str | None = None
+    token: str | None = None
 
     def client(self) -> Client:
+        """The coordinator at `url`, or else the one that `reshape up` started."""
         from reshape.client import Client
 
-        return Client.find(self.state)
+        if not self.url:
+            return Client.find(self.state)
+        if not self.token:
+            raise click.UsageError(f"The coordinator at {self.url} wants its token: set RESHAPE_TOKEN.")
+        return Client(self.url, self.token)
 
 
 def failed(error: Exception) -> int:

@@ -72,7 +72,7 @@ def run(
     state = state.expanduser().absolute()
     found = inventory(gpus, nodes)
     config, settings = _settings(policy)
-    with _alone(state), _listen(host, port or _port_before(state)) as listener:
+    with _alone(state), listen(host, port or _port_before(state)) as listener:
         address = Address(_url(host, listener), _secret(state / "api.token"))
         coordinator, platform = _build(state, store, address, found, config, settings)
         coordinator.start(lambda: register_nodes(coordinator.store, found))
@@ -117,12 +117,12 @@ def _build(
     platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
     coordinator = Coordinator(
-        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, _failpoint()
+        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, failpoint()
     )
     return coordinator, platform
 
 
-def _failpoint() -> Callable[[str], None]:
+def failpoint() -> Callable[[str], None]:
     """`RESHAPE_FAILPOINT=after:stop` ends this process there with SIGKILL: for the crash tests."""
     wanted = os.environ.get("RESHAPE_FAILPOINT")
 
@@ -169,7 +169,7 @@ def _alone(state: Path) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
+def listen(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), backlog=128)
     except (OSError, TypeError) as error:  # TypeError: what no host's name can hold

@@ -1,7 +1,8 @@
-"""`python -m sidecar --folder F`: one sidecar, until it is told to end.
+"""`python -m sidecar --folder F [--keys K]`: one sidecar, until it is told to end.
 
-Promise: listens before it does anything else and writes where into F/sidecar.url; what keeps it
-from starting is one sentence on stderr and exit status 1 (then the shim tries again later).
+Promise: listens before it does anything else and writes where into F/sidecar.url, unless it is in a container of its
+own; what keeps it from starting is one sentence on stderr and exit status 1 (then the shim, or the kubelet, tries
+again later). In a pod it listens on that pod's address, which Kubernetes tells in POD_IP.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -23,10 +25,11 @@ from sidecar.service import Sidecar
 def main() -> int:
     parser = argparse.ArgumentParser(prog="sidecar", description="Serves beside one job's shim.")
     parser.add_argument("--folder", type=Path, required=True, help="holds launch.json, launch.key and shim.sock")
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--keys", type=Path, help="holds launch.json, launch.key and operator.token instead")
+    options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(serve(read(folder)))
+        asyncio.run(serve(read(options.folder, options.keys, os.environ.get("POD_IP", ""))))
     except ConfigError as error:
         print(f"sidecar: {error}", file=sys.stderr)  # noqa: T201 (the one place where a person may be watching)
         return 1
@@ -44,7 +47,8 @@ async def serve(settings: Settings) -> None:
     sidecar = Sidecar(settings, f"http://{host}:{sockets[0].getsockname()[1]}")
     server = make_server(sidecar)
     server.add_sockets(sockets)
-    write_url(settings.folder / URL, sidecar.url)
+    if not settings.apart:
+        write_url(settings.folder / URL, sidecar.url)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, sidecar.end)
     logging.getLogger("sidecar").info("listens on %s", sidecar.url)

@@ -1,8 +1,9 @@
-"""What one sidecar is told, read once from its folder.
+"""What one sidecar is told, read once at its start.
 
 Promise: a value that cannot be used stops the start with its name and what to do; the launch key is
-never printed. Written there by the launcher: `launch.json` (shared with the shim, which reads other
-fields of it) and `launch.key`.
+never printed. Written by the launcher: `launch.json` (shared with the shim, which reads other fields of it),
+`launch.key` and, where an operator may ask for something here, `operator.token`. On one machine they lie in the
+launch's folder; in a pod in a folder of their own, which the training code does not see.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str | None = None
     host: str = "127.0.0.1"  # address to listen on, also the one others are told
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # 0: any free one
-    gpus: Literal["nvml", "emulated"] = "nvml"
+    pod: bool = False  # whether the shim is the first process of a container
+    sidecar: list[str] | None = None  # what the shim starts us with; None in a pod: we are in another container
+    gpus: Literal["nvml", "emulated", "none"] = "nvml"
     gpu_memory: Annotated[int, msgspec.Meta(ge=0)] | None = None  # bytes of each emulated GPU
     progress: ProgressSource | None = None
     heartbeat_s: Seconds = 5.0
@@ -56,6 +59,12 @@ class Settings:
     folder: Path  # where the shim's socket and our files lie
     launch: Launch
     key: bytes = field(repr=False)  # the launch key
+    keys: Path  # where launch.json, launch.key and operator.token lie
+
+    @property
+    def apart(self) -> bool:
+        """Whether the trainer is in another container: its processes, limits and control groups are not ours."""
+        return self.launch.pod and not self.launch.sidecar
 
     @property
     def checkpoints(self) -> Path | None:
@@ -71,17 +80,20 @@ class Settings:
         return Path(self.launch.workdir or ".") / named if named else None
 
 
-def read(folder: Path) -> Settings:
-    """`ConfigError` if something is missing or cannot be."""
+def read(folder: Path, keys: Path | None = None, address: str = "") -> Settings:
+    """`ConfigError` if something is missing or cannot be. `address`: to listen on instead of the launch's own."""
+    keys = keys or folder
     try:
-        launch = msgspec.json.decode(_bytes(folder / LAUNCH), type=Launch)
+        launch = msgspec.json.decode(_bytes(keys / LAUNCH), type=Launch)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{LAUNCH} cannot be used: {error}") from None
-    key = _bytes(folder / KEY).strip()
+    key = _bytes(keys / KEY).strip()
     if not key:
         raise ConfigError(f"{KEY} is empty; let the launcher write it again")
+    if address:
+        launch = msgspec.structs.replace(launch, host=address)
     _check(launch)
-    return Settings(folder, launch, key)
+    return Settings(folder, launch, key, keys)
 
 
 def _check(launch: Launch) -> None:

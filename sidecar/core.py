@@ -107,6 +107,8 @@ class LimitCpu:
 class EndShim:
     """The coordinator knows no such launch: stop training and end."""
 
+    completed: bool  # whether the job has reached its end
+
 
 @dataclass(frozen=True)
 class Inspect:
@@ -192,6 +194,11 @@ def settled(state: State) -> bool:
     return heard and state.sent_at is None and state.ended is None
 
 
+def leaving(state: State) -> bool:
+    """Whether the shim, in another container, only waits until the end of its trainer has been told."""
+    return state.shim is not None and state.shim.ending and rest(state.shim) is not None and settled(state)
+
+
 def rest(status: ShimStatus) -> Rest | None:
     """Names the end of one trainer; None while it runs."""
     return (status.shim_pid, status.spawn_at, status.exit_at) if status.trainer in ("none", "exited") else None
@@ -225,7 +232,8 @@ def _adopt(state: State, at: float, status: ShimStatus) -> Result:
 
 
 def _facts(status: ShimStatus) -> ShimStatus:
-    return msgspec.structs.replace(status, lease_deadline=0.0)
+    """What the coordinator waits for; deadlines and counters change all the time."""
+    return msgspec.structs.replace(status, lease_deadline=0.0, cpu_s=None, memory=None)
 
 
 def _read(state: State, event: Read) -> Result:
@@ -256,7 +264,7 @@ def _answered(state: State, event: Answered) -> Result:
     sent_at = state.sent_at
     state = replace(state, sent_at=None, told=state.sending, failures=0)
     if not event.reply.known:
-        return state, (EndShim(),)
+        return state, (EndShim(event.reply.completed),)
     state, more = _beat(replace(state, lease_from=sent_at), event.at)
     limit = LimitCpu(event.reply.limit, sent_at + event.reply.limit_s)
     return state, (Renew(sent_at + event.reply.lease_s), limit, *more)

@@ -9,6 +9,7 @@ and by the node agent (`list_gpus`). pynvml is imported on first use: most machi
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,6 +48,15 @@ class EmulatedProbe:
     def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
         busy = None if usage.cpu_cores is None else min(1.0, usage.cpu_cores)
         return [GpuReading(gpu_id=gpu_id, utilisation=busy, memory_total=self._memory) for gpu_id in gpu_ids]
+
+
+class NoProbe:
+    """Where this container cannot see the trainer's GPUs: the node agent watches them."""
+
+    emulated = False
+
+    def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
+        return []
 
 
 class NvmlProbe:
@@ -107,6 +117,11 @@ class NvmlProbe:
             pass  # it had already gone
 
 
+def probe_for(kind: str, memory: int | None) -> GpuProbe:
+    """`kind`: `nvml`, `emulated` or `none`; `memory`: bytes each emulated GPU pretends to have."""
+    return EmulatedProbe(memory) if kind == "emulated" else NoProbe() if kind == "none" else NvmlProbe()
+
+
 def list_gpus(nvml: Any = None) -> list[FoundGpu]:
     """Every GPU of this machine that NVML can name; none without library or driver."""
     try:
@@ -122,6 +137,14 @@ def list_gpus(nvml: Any = None) -> list[FoundGpu]:
         return []
     finally:
         nvml.nvmlShutdown()
+
+
+def short_type(name: str) -> str:
+    """The GPU type that speed profiles are kept under: `NVIDIA H100 80GB HBM3` is an H100."""
+    if match := re.search(r"\b(?:GTX|RTX)\s+(\d{3,4})\s*(Ti|SUPER)?", name):
+        return match[1] + (match[2] or "")
+    match = re.search(r"\b[A-Z]{1,2}\d{1,4}\b", name)
+    return match[0] if match else name
 
 
 def _found(nvml: Any, index: int) -> FoundGpu | None:

@@ -77,6 +77,19 @@ class CpuLimiter:
                 mechanism.lift()
 
 
+class Unable:
+    """Where the trainer is in another container: its processes are not ours to hold. Says so when told a limit."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def hold(self, pid: int | None, cores: float | None, used: float | None = None) -> str:
+        if cores is not None and not self._said:
+            self._said = True
+            log.warning("told to hold the trainer below %g cores, which is not possible from another container", cores)
+        return ""
+
+
 def for_launch(name: str) -> CpuLimiter:
     """`name`: of the launch; no other on this machine has it."""
     return CpuLimiter([ControlGroup(name), StopAndGo()])

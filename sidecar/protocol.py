@@ -93,6 +93,9 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     stop_at: float | None = None  # SIGTERM sent
     exit_at: float | None = None  # last process of the trainer gone
     spawn_at: float | None = None  # this trainer spawned
+    ending: bool = False  # whether the shim will be gone as soon as its trainer is
+    cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
+    memory: int | None = None  # bytes that container holds
 
 
 class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -120,6 +123,7 @@ class HeartbeatReply(msgspec.Struct, omit_defaults=True):
     lease_s: float
     grace_s: float
     known: bool = True  # False: no such job or launch any more; stop training and end
+    completed: bool = False  # with known False: the job has reached its end, so its pod has succeeded
     limit: float | None = None  # CPU cores that the trainer may use; None: all it can get
     limit_s: float = 0.0  # the limit lifts itself so long after the heartbeat was *sent*, unless renewed
 
@@ -149,6 +153,23 @@ class CheckpointCall(msgspec.Struct, kw_only=True):
     command_id: str
 
 
+class OutputCall(msgspec.Struct, kw_only=True):
+    """`POST /v1/output`: the trainer's output from `offset` on, at most `limit` bytes."""
+
+    offset: int
+    limit: int
+
+
+class Output(msgspec.Struct):
+    """The answer to `OutputCall`: `data` (base64) and the offset to go on from.
+
+    Begins at the beginning when `offset` is beyond the end: the shim has begun a new file meanwhile.
+    """
+
+    data: bytes
+    offset: int
+
+
 class Wish(msgspec.Struct, kw_only=True):
     """An operator's `POST /v1/reshape {gpus}` or `/v1/signal {signal}`, forwarded to the coordinator."""
 
@@ -159,6 +180,35 @@ class Wish(msgspec.Struct, kw_only=True):
     signal: str | None = None
 
 
+class NodeGpu(msgspec.Struct, omit_defaults=True):
+    """One GPU of a node, by NVML or emulated."""
+
+    gpu_id: str
+    gpu_type: str  # short, as speed profiles are kept under
+    memory_total: int | None = None  # bytes
+    emulated: bool = False
+    healthy: bool = True
+    problem: str = ""
+
+
+class NodeReport(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Node agent -> coordinator, `POST /v1/nodes/NAME` at every heartbeat, signed with the agents' key."""
+
+    version: int = VERSION
+    boot: str  # boot id of the machine
+    seq: int  # grows within one boot: a captured report is not believed again
+    gpus: list[NodeGpu] = []
+    cores: float = 0.0
+    memory: int = 0  # bytes
+
+
+class NodeReply(msgspec.Struct):
+    """Coordinator -> node agent."""
+
+    seq: int
+    heartbeat_s: float  # when to report again
+
+
 def command_id(job_id: str, generation: int, verb: str) -> str:
     """Derived, never stored: the same command asked twice has the same id (`reliability.md` 3)."""
     return f"{job_id}:{generation}:{verb}"
@@ -167,6 +217,11 @@ def command_id(job_id: str, generation: int, verb: str) -> str:
 def launch_key(master: bytes, uid: str, launch: int) -> bytes:
     """The key of one launch of one job. Nothing is stored: a wiped database locks nobody out."""
     return hmac.new(master, f"{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
+
+
+def launch_token(master: bytes, uid: str, launch: int) -> bytes:
+    """The operator's token of one launch on a cluster, where it lies in a namespace of users: good for no other."""
+    return hmac.new(master, f"operator token\n{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
 
 
 def sign(key: bytes, method: str, path: str, body: bytes) -> str:

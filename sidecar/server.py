@@ -2,15 +2,19 @@
 
 Promises: `/v1/start`, `/v1/stop` and `/v1/checkpoint` obey nobody but the holder of the launch key,
 and answer every other caller alike; an operator's `/v1/reshape` and `/v1/signal` change nothing
-here, they become a wish to the coordinator; `/v1/status`, `/healthz` and `/metrics` only read. Bad
-input gets a 4xx with {"error": sentence}, a shim out of reach 503 with Retry-After; 500 is a bug.
+here, they become a wish to the coordinator; `/v1/output` shows what the trainer printed to the coordinator
+only; `/v1/status`, `/livez`, `/healthz` and `/metrics` only read. Bad input gets a 4xx with {"error":
+sentence}, a shim out of reach 503 with Retry-After; 500 is a bug.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import logging
+import os
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -26,6 +30,8 @@ from sidecar.protocol import (
     HEADER_LAUNCH,
     HEADER_SIGNATURE,
     CheckpointCall,
+    Output,
+    OutputCall,
     StartCall,
     StopCall,
     sign,
@@ -42,8 +48,9 @@ HEALTH_S = 2.0  # for the shim to answer
 MOST_GPUS = 1024
 MOST_S = 86400.0
 MOST_GENERATION = 2**53
+MOST_OUTPUT = 1024 * 1024  # bytes at once
 SENTENCES = {
-    401: "this call needs a right signature of the coordinator, or the operator's token from this machine",
+    401: "this call needs a right signature of the coordinator, or the operator's token",
     404: "there is nothing at this path",
     405: "this path does not know that method",
     500: "the sidecar made a mistake; its log says which",
@@ -187,13 +194,17 @@ class OperatorsWish(Endpoint):
         self.answer(said)
 
     def is_operator(self) -> bool:
-        """From this machine, with the token that only its owner can read. No token file, no operator."""
+        """With the token that only its owner can read. No token file, no operator.
+
+        On one machine only from there; in a pod, whose address is its own, from wherever the network lets through.
+        """
+        settings = self.sidecar.settings
         try:
-            token = (self.sidecar.settings.folder / TOKEN).read_text().strip()
+            token = (settings.keys / TOKEN).read_text().strip()
         except (OSError, UnicodeError):
             token = ""
         right = _same(self.request.headers.get("Authorization", ""), f"Bearer {token}")
-        return right and bool(token) and _is_loopback(self.request.remote_ip)
+        return right and bool(token) and may_be_operator(settings.launch.host, self.request.remote_ip)
 
 
 class Status(Endpoint):
@@ -214,7 +225,34 @@ class Status(Endpoint):
         self.answer(msgspec.json.encode(self.sidecar.heartbeat(status, state.seq)))
 
 
+class TrainersOutput(Endpoint):
+    """`POST /v1/output`: a piece of the log."""
+
+    async def post(self) -> None:
+        if not self.is_signed():
+            raise self.refuse()
+        self.trusted = True
+        call = self.read(OutputCall)
+        if not 0 <= call.offset < MOST_GENERATION or not 0 < call.limit <= MOST_OUTPUT:
+            raise Refusal(400, f"the body cannot be used: ask for 1 to {MOST_OUTPUT} bytes from offset 0 or more")
+        path = Path(self.sidecar.settings.launch.output)
+        try:
+            piece = await asyncio.to_thread(_output, path, call.offset, call.limit)
+        except OSError as error:
+            raise Refusal(503, f"the output cannot be read: {error.strerror}") from None
+        self.answer(msgspec.json.encode(piece))
+
+
+class Alive(Endpoint):
+    """`GET /livez`: our own event loop turns, whatever the shim does."""
+
+    def get(self) -> None:
+        self.answer(b'{"status":"ok"}')
+
+
 class Health(Endpoint):
+    """`GET /healthz`: the shim answers, too."""
+
     async def get(self) -> None:
         try:
             await self.sidecar.shim.ask({"do": "status"}, HEALTH_S)
@@ -254,11 +292,29 @@ def make_server(sidecar: Sidecar) -> HTTPServer:
         ("/v1/reshape", OperatorsWish, {**own, "kind": ReshapeWish}),
         ("/v1/signal", OperatorsWish, {**own, "kind": SignalWish}),
         ("/v1/status", Status, own),
+        ("/v1/output", TrainersOutput, own),
+        ("/livez", Alive, own),
         ("/healthz", Health, own),
         ("/metrics", Metrics, own),
     ]
     app = Application(routes, default_handler_class=Nothing, default_handler_args=own, log_function=lambda _: None)
     return HTTPServer(app, max_body_size=BODY_LIMIT, max_header_size=16 * 1024, body_timeout=REQUEST_S)
+
+
+def may_be_operator(host: str, remote: str | None) -> bool:
+    """Whether one who calls from `remote` may show a token to a sidecar that listens on `host`."""
+    return not _is_loopback(host) or _is_loopback(remote)
+
+
+def _output(path: Path, offset: int, limit: int) -> Output:
+    """Nothing while there is no file: the trainer has not been started yet."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
+            data = file.read(limit)
+            return Output(data, file.tell())
+    except FileNotFoundError:
+        return Output(b"", 0)
 
 
 def _is_plain(name: str | None) -> bool:

@@ -26,7 +26,7 @@ from sidecar import core, limits
 from sidecar.checkpoints import look
 from sidecar.config import Settings
 from sidecar.coordinatorlink import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
-from sidecar.gpus import EmulatedProbe, GpuProbe, NvmlProbe
+from sidecar.gpus import GpuProbe, probe_for
 from sidecar.progress import LINE_LIMIT, Reader
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, ShimStatus, Usage, Wish
 from sidecar.shimlink import ShimLink, ShimUnreachable
@@ -70,9 +70,9 @@ class Sidecar:
         self._met = False  # whether the shim has said what runs: before, the output cannot be dated
         self._late = True  # until the output was read to its end once
         self._file_seen = b""
-        self._probe: GpuProbe = EmulatedProbe(launch.gpu_memory) if launch.gpus == "emulated" else NvmlProbe()
+        self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
         self._meter = UsageMeter()
-        self._limiter = limits.for_launch(f"{settings.folder.name}")
+        self._limiter = limits.Unable() if settings.apart else limits.for_launch(settings.folder.name)
         self._limit = core.LimitCpu(None, 0.0)
         self._sampler = ThreadPoolExecutor(1, "sample")
         self._running: set[asyncio.Task[None]] = set()
@@ -135,6 +135,8 @@ class Sidecar:
         self.state, instructions = core.step(self.state, event)
         for instruction in instructions:
             self._carry_out(instruction)
+        if self.settings.apart and core.leaving(self.state):
+            self.shim.leave()
         self._awake.set()
 
     def _shim_said(self, status: ShimStatus) -> None:
@@ -162,7 +164,7 @@ class Sidecar:
                     self._measure_now.set()
             case core.EndShim():
                 log.warning("the coordinator knows no such launch any more: training stops and this launch ends")
-                self._start(self._tell_shim({"do": "end"}))
+                self._start(self._tell_shim({"do": "end"} | ({"exit_code": 0} if instruction.completed else {})))
             case core.Inspect():
                 self._start(self._inspect(instruction.rest))
             case core.NewGeneration():
@@ -246,6 +248,9 @@ class Sidecar:
 
     async def _measure(self) -> None:
         while True:
+            if self.settings.apart:  # only the shim can count what its container uses
+                with contextlib.suppress(ShimUnreachable):
+                    await self.shim.ask({"do": "status"})
             if self.state.shim is not None:
                 shim, at = self.state.shim, boottime()
                 try:
@@ -264,9 +269,10 @@ class Sidecar:
     def _take(self, shim: ShimStatus, at: float) -> Sample:
         """In the sampling thread."""
         alive = shim.trainer in ("running", "stopping")
-        usage = self._meter.sample(shim.trainer_pid if alive else None, at)
-        usage.limit = self._limit.cores if at < self._limit.until else None
-        usage.limited_by = self._limiter.hold(shim.trainer_pid if alive else None, usage.limit, usage.cpu_cores)
+        usage = self._meter.sample(shim.trainer_pid if alive else None, at, shim if self.settings.apart else None)
+        wanted = self._limit.cores if at < self._limit.until else None
+        usage.limited_by = self._limiter.hold(shim.trainer_pid if alive else None, wanted, usage.cpu_cores)
+        usage.limit = wanted if usage.limited_by else None
         return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:

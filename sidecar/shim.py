@@ -2,12 +2,11 @@
 
 Promises: the trainer runs only under the newest generation told, on the GPUs given to it, until its lease ends; when
 the shim says `exited`, nothing of it is left. If the shim dies the kernel kills the trainer, and the next shim or
-`--end` on the folder its children. Called by the launch playbook or as a pod's first process; the sidecar commands it
-over a Unix socket, where it writes `sidecar.protocol.ShimStatus`. Imports only the standard library and runs as
-`python3 -I -S shim.py` on Python 3.8: it lives in the user's image. One thread; times are CLOCK_BOOTTIME.
+`--end` on the folder its children. Called by the launch playbook, or as a container's first process (`pod` in
+launch.json): then its exit status is its trainer's, and a restarted container goes on where it was. The sidecar
+commands it over a Unix socket, where it writes `sidecar.protocol.ShimStatus`. Imports only the standard library and
+runs as `python3 -I -S shim.py` on Python 3.8: it lives in the user's image. One thread; times are CLOCK_BOOTTIME.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -28,10 +27,12 @@ BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, byte
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for what outlives a trainer that nobody stopped
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
+FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to tell the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
-FRESH: dict[str, Any] = {
+FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
     "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None,
+    "ending": False, "cpu_s": None, "memory": None,
 }  # fmt: skip
 
 
@@ -54,14 +55,14 @@ def send(pid: int, sign: int) -> None:
         os.kill(pid, sign)
 
 
-def everybody(name: str) -> Iterator[tuple[int, bytes]]:
+def everybody(name: str) -> "Iterator[tuple[int, bytes]]":
     """The pid and the file /proc/<pid>/`name` of every process that we may look at."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
             yield int(pid), file.read()
 
 
-def family(stranger: Child | None) -> dict[int, str]:
+def family(stranger: "Child | None") -> "dict[int, str]":
     """pid -> name of all our descendants, except `stranger`, those below it and in its session."""
     below: dict[int, list[tuple[int, int, str]]] = {}
     for pid, stat in everybody("stat"):
@@ -78,10 +79,31 @@ def family(stranger: Child | None) -> dict[int, str]:
     return found
 
 
+def counted(path: str, word: str = "") -> "int | None":
+    """A number in a file of our container's control group: the first one, or the one behind `word`."""
+    with contextlib.suppress(OSError, ValueError, LookupError), open("/sys/fs/cgroup/" + path) as file:
+        words = file.read().split()
+        return int(words[words.index(word) + 1 if word else 0])
+    return None
+
+
+def container_use() -> "dict[str, Any]":
+    """Seconds of CPU and bytes of memory of our container, by version 2 or 1 of the kernel's interface."""
+    used, memory = counted("cpu.stat", "usage_usec"), counted("memory.current")
+    cache, word, unit = "memory.stat", "inactive_file", 1e6
+    if used is None:
+        used, memory = counted("cpuacct/cpuacct.usage"), counted("memory/memory.usage_in_bytes")
+        cache, word, unit = "memory/memory.stat", "total_inactive_file", 1e9
+    spare = counted(cache, word) or 0  # what the kernel may drop at once
+    return {"cpu_s": used and used / unit, "memory": memory and max(0, memory - spare)}
+
+
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
     """In a session of its own, with a bounded log. Dies with the thread that made it, so make it in the main one."""
 
-    def __init__(self, shim: Shim, command: list[str], env: dict[str, str], workdir: str, path: str, tee: bool) -> None:
+    def __init__(
+        self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool
+    ) -> None:
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
         (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open(path, "ab", buffering=0)
         os.set_blocking(pipe, False)
@@ -131,11 +153,33 @@ class Shim:
         self.sidecar: Child | None = None
         self.asked: set[int] = set()  # of the trainer's descendants
         self.killed: dict[int, str] = {}
-        self.kill_at, self.told_at, self.shown = NEVER, 0.0, dict(self.status)
+        self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
+        self.end_as: "int | None" = None  # an exit status
         self.alive = self.ending = self.over = False  # alive: any process of the trainer
+        self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
+        if launch.pod and os.path.exists("shim.state"):
+            self._go_on()
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    def _go_on(self) -> None:
+        """From where the container was that ended under us. Not its lease: the machine may have started anew."""
+        with open("shim.state", encoding="utf-8") as file:
+            status, done = json.load(file)
+        self.done = [(verb, command) for verb, command in done]
+        self.status.update(status, shim_pid=os.getpid(), lease_deadline=0.0, ending=False)
+        if self.status["trainer"] in ("running", "stopping"):
+            note = "its container ended with it and was started again"
+            self.status.update(trainer="exited", trainer_pid=None, exit_code=-9, exit_note=note, exit_at=boottime())
+
+    def _keep(self) -> None:
+        """Before anybody is told: who starts after us must not obey the same command again."""
+        if self.launch.pod and self.status != self.kept:
+            with contextlib.suppress(OSError), open("shim.new", "w", encoding="utf-8") as file:
+                json.dump([self.status, self.done], file)
+                os.replace("shim.new", "shim.state")
+                self.kept = dict(self.status)
+
+    def _answer(self, line: bytes) -> "dict[str, Any]":
         answer: dict[str, Any] = {"ok": True}
         try:
             self._obey(json.loads(line))
@@ -143,9 +187,10 @@ class Shim:
             answer = {"ok": False, "error": no.args[0], "conflict": no.args[1:] == (409,)}
         except Exception as fault:  # whatever somebody sends, the trainer's parent must live on
             answer = {"ok": False, "error": f"send one JSON object with all its fields on one line ({fault!r:.200})"}
+        self._keep()
         return {**answer, "status": self.status}
 
-    def _obey(self, ask: dict[str, Any]) -> None:
+    def _obey(self, ask: "dict[str, Any]") -> None:
         if ask["do"] in ("start", "stop", "checkpoint"):
             command, generation = (ask["do"], str(ask["command_id"])), int(ask["generation"])
             if command in self.done:
@@ -158,13 +203,16 @@ class Shim:
         elif ask["do"] == "renew":
             self.status["lease_deadline"] = max(self.status["lease_deadline"], min(float(ask["deadline"]), NEVER))
         elif ask["do"] == "end":
+            self.end_as = int(ask["exit_code"]) if "exit_code" in ask else self.end_as
             self._end()
-        elif ask["do"] != "status":
+        elif ask["do"] == "status":
+            self.status.update(container_use() if self.apart else {})
+        else:
             raise Refused("`do` must be start, stop, checkpoint, renew, status or end")
 
-    def _start(self, ask: dict[str, Any]) -> None:
+    def _start(self, ask: "dict[str, Any]") -> None:
         launch, gpu_ids = self.launch, [str(gpu) for gpu in ask["gpu_ids"]]
-        checkpoint, gpus = str(ask.get("checkpoint") or ""), ",".join(gpu_ids)
+        checkpoint, gpus = str(ask.get("checkpoint") or ""), ",".join(self._devices(gpu_ids))
         lease = max(self.status["lease_deadline"], min(float(ask.get("lease_deadline") or 0), NEVER))
         if self.alive or self.ending:
             raise Refused("a trainer is still running here; stop it first", 409)
@@ -191,9 +239,22 @@ class Shim:
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as fault:  # codes are a shell's
             what, why = getattr(fault, "filename", None) or launch.command[0], getattr(fault, "strerror", None) or fault
             self.status.update(exit_note=f"cannot start {what!r} ({why}); correct the job's command", trainer="exited")
+            say(self.status["exit_note"])
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
 
-    def _stop(self, ask: dict[str, Any]) -> None:
+    def _devices(self, gpu_ids: "list[str]") -> "list[str]":
+        """What the trainer is told. Where a device plugin chose (`device_plugin`): as many of those that it chose.
+
+        The books go on naming the granted ones: they say how many are taken of which node, the plugin whose they are.
+        """
+        if not self.launch.device_plugin:
+            return gpu_ids
+        named = [one for one in os.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if one[:4] in ("GPU-", "MIG-")]
+        if named and len(named) < len(gpu_ids):
+            raise Refused(f"the device plugin gave this container {len(named)} GPUs, not {len(gpu_ids)}")
+        return (named or [str(index) for index in range(len(gpu_ids))])[: len(gpu_ids)]
+
+    def _stop(self, ask: "dict[str, Any]") -> None:
         self._quit(boottime() + float(ask.get("grace_s", self.launch.grace_s)))
 
     def _quit(self, kill_at: float, fenced: bool = False) -> None:
@@ -203,7 +264,7 @@ class Shim:
             self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
             send(self.trainer.pid, signal.SIGTERM)
 
-    def _checkpoint(self, _ask: dict[str, Any]) -> None:
+    def _checkpoint(self, _ask: "dict[str, Any]") -> None:
         with contextlib.suppress(OSError), open("announce", "rb") as file:
             if self.status["trainer"] == "running" and b"SIGUSR1" in file.read(BIG_LINE):
                 return send(self.status["trainer_pid"], signal.SIGUSR1)
@@ -254,12 +315,13 @@ class Shim:
             self.restart_s = RESTART_S if now - side.since > RESTART_CALM_S else min(2 * self.restart_s, RESTART_MOST_S)
             self.sidecar, self.sidecar_at = None, now + self.restart_s
         elif self.ending and not self.alive:
-            self.over = side is None
-            if side and self.sidecar_kill_at == NEVER:
-                self.sidecar_kill_at = now + self.launch.kill_s
-                send(side.pid, signal.SIGTERM)
+            if self.sidecar_kill_at == NEVER:
+                self.sidecar_kill_at = now + (self.launch.kill_s if side else FAREWELL_S)
+                if side:
+                    send(side.pid, signal.SIGTERM)
             elif side and now >= self.sidecar_kill_at:
                 send(-side.pid, signal.SIGKILL)
+            self.over = not side and (not self.apart or not self.clients or now >= self.sidecar_kill_at)
         elif self.launch.sidecar and not side and not self.ending and now >= self.sidecar_at:
             self.sidecar_at = now + RESTART_MOST_S
             self.sidecar = Child(self, self.launch.sidecar, {**os.environ}, self.launch.here, "sidecar.log", tee=False)
@@ -281,7 +343,7 @@ class Shim:
         if not data or len(self.clients.get(sock, b"")) > BIG_LINE:
             self._hang_up(sock)
 
-    def _tell(self, sock: socket.socket, message: dict[str, Any]) -> None:
+    def _tell(self, sock: socket.socket, message: "dict[str, Any]") -> None:
         """Never waits: a client that has no room for it has not read for long, and may connect again."""
         line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(OSError):
@@ -296,6 +358,7 @@ class Shim:
 
     def _publish(self) -> None:
         if self.status != self.shown:
+            self._keep()
             self.shown = dict(self.status)
             for sock in list(self.clients):
                 self._tell(sock, {"event": "status", "status": self.shown})
@@ -305,10 +368,17 @@ class Shim:
                 self._tell(sock, {"event": "output", "size": self.trainer.log.tell(), "at": self.trainer.wrote_at})
 
     def _end(self, *_signal: Any) -> None:
-        self.ending = True
+        self.ending = self.status["ending"] = True
 
-    def run(self) -> None:
-        """Until all is gone after `end` or a signal."""
+    def _exit_status(self) -> int:
+        """In a container the trainer's, as a shell says it; one that was only stopped has not come to its end."""
+        code = self.status["exit_code"] if self.end_as is None else self.end_as
+        if code is None or (code == 0 and self.end_as is None and self.status["stop_asked"]):
+            code = STOPPED
+        return (code if code >= 0 else 128 - code) if self.launch.pod else 0
+
+    def run(self) -> int:
+        """Until all is gone after `end` or a signal. The exit status."""
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         bell, ringer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
@@ -324,9 +394,10 @@ class Shim:
                     act()
                 except Exception as fault:
                     say(f"went on after {fault!r}; look whether disk and memory are full, else report it")
+        return self._exit_status()
 
 
-def take_lock(end: bool) -> int | None:
+def take_lock(end: bool) -> "int | None":
     """The lock of this folder. While a living shim has it: None, or with `end` waits until that one has ended."""
     lock, limit = os.open("shim.lock", os.O_RDWR | os.O_CREAT, 0o600), boottime() + 2 * STRAGGLERS_S
     mark = b"RESHAPE_ANNOUNCE=" + os.fsencode(os.path.abspath("announce"))  # children of a trainer inherit it
@@ -349,33 +420,39 @@ def take_lock(end: bool) -> int | None:
     raise Refused("processes of an earlier trainer of this folder do not end; end them and try again")
 
 
-def begin(here: str, detach: bool) -> None:
+def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
+    """The life of a shim; its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
-    with open("launch.json", encoding="utf-8") as file:
+    vars(launch).update(pod=False, device_plugin=False, checkpoints="")
+    with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
+    launch.command = command or launch.command
     if not launch.command or not launch.job_id:
         raise Refused("`command` and `job_id` must not be empty")
     launch.here, launch.workdir = here, os.path.join(here, launch.workdir or "")
     launch.output, lock = os.path.join(here, launch.output), take_lock(end=False)
     if lock is None:
-        return print("already running")  # noqa: T201
+        print("already running")  # noqa: T201
+        return 0
+    os.makedirs((launch.pod and launch.checkpoints) or ".", exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         os.unlink("shim.sock")
-    listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o177)
+    listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o111 if launch.pod else 0o177)
     listener.bind("shim.sock")  # without its folder, for which a socket's 108 bytes may not do
     os.umask(mask)
     listener.listen(16)
     if detach:
         if os.fork():
-            return None
+            return 0
         os.setsid()
         for number, name in enumerate((os.devnull, "shim.log", "shim.log")):
             os.dup2(os.open(name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644), number)
     with open("shim.pid", "w") as file:
         file.write(f"{os.getpid()}\n")
-    Shim(launch, lock, listener).run()
+    status = Shim(launch, lock, listener).run()
     os.unlink("shim.sock")
-    return os.unlink("shim.pid")
+    os.unlink("shim.pid")
+    return status
 
 
 def main() -> None:
@@ -383,13 +460,18 @@ def main() -> None:
     parser.add_argument("--folder", metavar="F", required=True, help="holds launch.json")
     parser.add_argument("--detach", action="store_true", help="return once it listens")
     parser.add_argument("--end", action="store_true", help="stop trainer, sidecar and shim; return when all are gone")
-    options, here = parser.parse_args([one for one in sys.argv[1:] if one != "--"]), os.getcwd()
+    parser.add_argument("--keys", metavar="K", help="holds launch.json in place of F")
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options, command, here = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :], os.getcwd()
     try:
+        if sys.version_info < (3, 8):
+            raise Refused(f"needs Python 3.8 or newer, not {sys.version.split()[0]}; use an image that has it")
         if os.readlink("/proc/self") != str(os.getpid()):  # else we would see and end processes that are not ours
             raise Refused("/proc belongs to another PID namespace; mount its own (`unshare --mount-proc`)")
         if os.path.isdir(options.folder) or not options.end:
             os.chdir(options.folder)
-            take_lock(end=True) if options.end else begin(here, options.detach)
+            keys = options.keys or options.folder
+            sys.exit(begin(here, command, keys, options.detach) if not options.end else take_lock(end=True) and 0)
     except (Refused, OSError, ValueError, TypeError, AttributeError) as fault:
         say(f"{options.folder}: {fault}; see launch.json and the command line")
         sys.exit(1)

@@ -92,6 +92,11 @@ class ShimLink:
             raise ShimUnreachable("the shim closed the connection; it is ending")
         return answer
 
+    def leave(self) -> None:
+        """Hang up: nothing more is wanted of a shim that ends. If it does not, it will be connected again."""
+        if self._writer is not None:
+            self._writer.close()
+
     async def _connect(self) -> asyncio.StreamReader:
         # A socket's path is limited to 108 bytes; a folder's is not.
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -3,7 +3,7 @@
 Promise: a process that has gone, a kernel file that is not there and a counter that went back give
 less, never an error. Called by `service.py` once per heartbeat interval, in a thread. Where the
 trainer has a control group of its own, that is asked (it also knows of children that have ended);
-else /proc is walked from the trainer down.
+else /proc is walked from the trainer down. A trainer in another container is counted by its shim.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar.protocol import Usage
+from sidecar.protocol import ShimStatus, Usage
 
 LIMIT_GROUP = "reshape-"  # how the names of the groups begin in which `limits.py` holds trainers
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -33,9 +33,12 @@ class UsageMeter:
         self._proc, self._cgroups = proc, cgroups
         self._last: tuple[int, float, _Counters] | None = None  # pid, when, what
 
-    def sample(self, pid: int | None, now: float) -> Usage:
-        """`pid`: the trainer, None when none runs. Cores are the mean since the last sample of the same pid."""
-        counters = None if pid is None else self._own_group(pid) or self._tree(pid)
+    def sample(self, pid: int | None, now: float, shim: ShimStatus | None = None) -> Usage:
+        """`pid`: the trainer, None when none runs. Cores are the mean since the last sample of the same pid.
+
+        `shim`: in another container; what `pid` names here is something else, or nothing.
+        """
+        counters = None if pid is None else self._counters(pid) if shim is None else _told(shim)
         if pid is None or counters is None:
             self._last = None
             return Usage()
@@ -43,6 +46,9 @@ class UsageMeter:
         if last is None or last[0] != pid or now <= last[1] or last[2].group != counters.group:
             return Usage(memory=counters.memory)
         return Usage(cpu_cores=max(0.0, counters.cpu_s - last[2].cpu_s) / (now - last[1]), memory=counters.memory)
+
+    def _counters(self, pid: int) -> _Counters | None:
+        return self._own_group(pid) or self._tree(pid)
 
     def _tree(self, pid: int) -> _Counters | None:
         """From /proc. Pages that several processes share count once in each."""
@@ -82,6 +88,10 @@ class UsageMeter:
         if used is None or held is None:
             return None
         return _Counters(used / 1e9, max(0, held - _pairs(memory / "memory.stat").get("total_inactive_file", 0)), True)
+
+
+def _told(shim: ShimStatus) -> _Counters | None:
+    return None if shim.cpu_s is None or shim.memory is None else _Counters(shim.cpu_s, shim.memory, True)
 
 
 def family(proc: Path, pid: int) -> set[int]:

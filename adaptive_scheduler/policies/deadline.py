@@ -238,7 +238,7 @@ def _stop(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Requeue | None:
     """Checkpoint and back to the queue, if lighter jobs fit in its place and it can wait that long (D5)."""
-    if heavy.preempts >= settings.deadlines.max_preempts:
+    if heavy.stays or heavy.preempts >= settings.deadlines.max_preempts:
         return None
     found = diagnose(heavy, snapshot, settings)
     candidates = list(_replacements(snapshot, heavy, found, lighter, now, settings))

@@ -84,8 +84,9 @@ class Newcomer:
     def __init__(self, table: Table, job: Job) -> None:
         self.table, self.job, self.settings = table, job, table.settings
         self.counts = np.array(job.optional, np.intp)
-        # G5: refined, the victim trains on during the launch.
+        # G5: refined, the victim trains on during the launch, if that can begin before it has let go.
         refined = table.snapshot.profiles.overheads(job.type).k8s_init if self.settings.refined else 0.0
+        refined *= not job.relaunches
         self.givers: Givers = table.givers(refined)
         allowed = table.nodes_for(job)
         self.open = allowed[table.open[allowed]]
@@ -173,8 +174,11 @@ class Weighed:
 
     @cached_property
     def job_s(self) -> Floats:
-        """What the newcomer takes; refined, it also waits for its victim's checkpoint and exit (G5)."""
-        if not self.new.settings.refined:
+        """What the newcomer takes; it waits for its victim's checkpoint and exit where that is counted (G5).
+
+        Or where it must: one whose launch holds its GPUs is launched only when they are free.
+        """
+        if not (self.new.settings.refined or self.new.job.relaunches):
             return self.launch_s
         waits_s: Floats = np.append(self.table.jobs.lets_go, 0.0)[self.new.givers.row[self.cells.giver]]
         return self.launch_s + waits_s

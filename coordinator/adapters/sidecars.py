@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,21 +23,36 @@ from sidecar.protocol import (
 
 TIMEOUT_S = 5.0
 ANSWER_MAX = 65_536
+OUTPUT_MAX = 45_000  # bytes of output in one answer, which holds them as base 64
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Output(msgspec.Struct):
+    """The answer to `/v1/output`."""
+
+    data: bytes  # base 64 in JSON
+    offset: int  # after them
 
 
 class HttpSidecars:
     """One short connection per call: a reshape makes two, and a sidecar may be gone at any time."""
 
     def start(self, url: str, key: bytes, job: str, launch: int, call: StartCall) -> ShimStatus:
-        return self._post(url, key, job, launch, "/v1/start", call)
+        return self._post(url, key, job, launch, "/v1/start", call, ShimStatus)
 
     def stop(self, url: str, key: bytes, job: str, launch: int, call: StopCall) -> ShimStatus:
-        return self._post(url, key, job, launch, "/v1/stop", call)
+        return self._post(url, key, job, launch, "/v1/stop", call, ShimStatus)
 
     def checkpoint(self, url: str, key: bytes, job: str, launch: int, call: CheckpointCall) -> ShimStatus:
-        return self._post(url, key, job, launch, "/v1/checkpoint", call)
+        return self._post(url, key, job, launch, "/v1/checkpoint", call, ShimStatus)
 
-    def _post(self, url: str, key: bytes, job: str, launch: int, path: str, call: Any) -> ShimStatus:
+    def read_output(self, url: str, key: bytes, job: str, launch: int, offset: int, limit: int) -> tuple[bytes, int]:
+        call = {"offset": offset, "limit": min(limit, OUTPUT_MAX)}
+        found = self._post(url, key, job, launch, "/v1/output", call, _Output)
+        return found.data, found.offset
+
+    def _post(self, url: str, key: bytes, job: str, launch: int, path: str, call: Any, kind: type[T]) -> T:
         body = msgspec.json.encode(call)
         headers = {
             HEADER_JOB: job, HEADER_LAUNCH: str(launch), HEADER_SIGNATURE: sign(key, "POST", path, body),
@@ -53,7 +68,7 @@ class HttpSidecars:
         if not signed(key, "REPLY", path, answer, signature):
             raise Transient(f"the answer of job {job}'s sidecar to {path} is not signed with its launch key")
         try:
-            return msgspec.json.decode(answer, type=ShimStatus)
+            return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
             raise Transient(f"the answer of job {job}'s sidecar cannot be read: {error}") from None
 

@@ -12,11 +12,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from coordinator.core import asks
+from coordinator.core import asks, pods
 from coordinator.core import states as s
-from coordinator.core.records import Doc, show, whole
+from coordinator.core.records import SHARED, Doc, show, whole
 
 SCHEMA = 1
+LOSES = (
+    "its queue has the device mode `recreate`, where each reshape takes a new pod, and nothing keeps its checkpoints: "
+    "name a PersistentVolumeClaim in checkpoint_claim, or give one GPU count only"
+)
 MAX_GPUS = 65_536
 MAX_TEXT = 32_768
 MAX_PARTS = 4_096
@@ -49,7 +53,7 @@ TEXTS = (
 def problems(doc: Mapping[str, Any]) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
-    return [*own, *asks.problems(doc)][:20]
+    return [*own, *asks.problems(doc), *pods.problems(doc)][:20]
 
 
 def taken(job_id: object) -> str:
@@ -57,13 +61,14 @@ def taken(job_id: object) -> str:
     return f"job_id {job_id!r} belongs to another job; choose another one"
 
 
-def accepted(doc: Mapping[str, Any], uid: str, wall: float) -> Doc:
-    """The fields that intake adds to a good document."""
+def accepted(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARED) -> Doc:
+    """The fields that intake adds to a good document; `devices`: the mode of its queue."""
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
         "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
         "reshapes": 0, "retries": 0, "message": "waits for its turn", **dict.fromkeys(OURS), "pinned": doc.get("node"),
+        "devices": devices,
     }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from coordinator.core.outcomes import (
     ended_by_itself,
     failed,
     finished,
+    from_nothing,
     progress,
     reached,
     restart,
@@ -42,7 +43,7 @@ from coordinator.core.outcomes import (
 from coordinator.core.records import JobRecord
 from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
-from coordinator.core.world import POLL_S, REMOVING_S, World
+from coordinator.core.world import POLL_S, REMOVING_S, World, how_of, starts_early
 from sidecar.protocol import command_id
 
 
@@ -115,7 +116,7 @@ def _book_victim(w: World, victim: JobRecord) -> Step:
     keeps = [str(g) for g in w.op.doc.get("victim_keeps") or ()]
     reshape = {
         "kind": "reshape", "from": list(victim.gpu_ids), "to": keeps, "generation": victim.generation + 1,
-        "for": w.job.raw_id, "decision": w.op.decision, "how": w.op.how, "at": w.wall,
+        "for": w.job.raw_id, "decision": w.op.decision, "how": how_of(victim, w.config), "at": w.wall,
     }  # fmt: skip
     message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
     changes = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
@@ -138,7 +139,7 @@ def _ready(w: World) -> Step | None:
 
 def _initialized(w: World) -> Step | None:
     waits = [g for g in w.op.to if w.gpus[g].held_by not in (None, w.job.id)]
-    if waits and not w.config.early_initialization:
+    if waits and not starts_early(w.job, w.config):
         return Wait(POLL_S, "its GPUs are still in use")
     if step := _launched(w):
         return step
@@ -154,7 +155,7 @@ def _newcomer_ready(w: World) -> Step | None:
         return _take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
     if any(w.gpus[g].job != newcomer.id for g in op.to):
         return Wait(POLL_S, "the newcomer is still claiming its GPUs")
-    if newcomer.state == s.INITIALIZING and w.config.early_initialization:
+    if newcomer.state == s.INITIALIZING and starts_early(newcomer, w.config):
         return Wait(POLL_S, f"job {newcomer.id} is still initializing")
     return None
 
@@ -173,7 +174,9 @@ def _take_back(w: World) -> Step | None:
 def _launched(w: World) -> Step | None:
     """Wait until the sidecar of the present launch reports, asking for the launch if nobody has."""
     if w.seen is not None:
-        return _died(w) if w.lost else None
+        return _died(w) if w.lost else Wait(POLL_S, "its launch is ending") if w.shim.ending else None
+    if w.away:
+        return undo(w, f"node {w.job.node} does not answer")
     if w.launch_failure is not None:
         return _launch_failed(w, w.launch_failure)
     if not w.launch_asked:
@@ -186,6 +189,8 @@ def _launched(w: World) -> Step | None:
 def _died(w: World) -> Step:
     """The launch had reported and is gone before it trained: nobody is left who would obey a start."""
     why = "its processes ended before it trained"
+    if w.shim.ending:  # somebody ended it, such as an eviction: no fault of the job
+        return undo(w, why) if w.op.kind == "start" else restart(w, why)
     return _launch_failed(w, why) if w.op.kind == "start" else again(w, why)
 
 
@@ -230,9 +235,8 @@ def _gives_way(w: World) -> Step:
 
 def _grant(w: World) -> Step:
     op = dict(w.op.doc)
-    changes: dict[str, Any] = {
-        "generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to), **progress(w),
-    }  # fmt: skip
+    changes: dict[str, Any] = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
+    changes |= progress(w)
     if w.seen is not None and w.op.kind != "start":
         op["stopped"] = {
             "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
@@ -242,8 +246,7 @@ def _grant(w: World) -> Step:
         changes["launch"] = w.job.launch + 1
     if w.op.kind == "move":
         changes |= {"node": w.op.node, **w.op.spends}
-    loss = unsaved(w)
-    if loss:
+    if loss := unsaved(w):
         op["loss"] = loss
     return WriteJob("grant", {**changes, "reshape": op}, {"type": "granted", "gpus": len(w.op.to), "sentence": loss})
 
@@ -318,10 +321,8 @@ def _running(w: World) -> Step:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
     changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
-    if not w.job.doc.get("start_ts"):
-        changes["start_ts"] = w.wall
-    if not w.job.doc.get("run_ts"):
-        changes["run_ts"] = w.wall
+    changes |= from_nothing(w)
+    changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
     if w.op.kind == "move":
         changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
     if w.op.kind == "reshape":
@@ -342,6 +343,8 @@ def _keep(w: World) -> Step:
         return restart(w, "its processes are gone; it is launched again from its checkpoint")
     if w.seen is None:
         return Wait(POLL_S, "not heard from yet")
+    if w.shim.ending and not finished(w):  # it obeys nobody any more
+        return Wait(POLL_S, "its launch is ending")
     if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a shim that was started afresh

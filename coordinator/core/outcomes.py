@@ -76,7 +76,7 @@ def restart(w: World, why: str, retries: int | None = None) -> Step:
     """Begin a restart on the same GPUs, under the next generation."""
     generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
     have = [g for g in w.job.gpu_ids if g in w.gpus and w.gpus[g].job == w.job.id and not w.gpus[g].faulty]
-    if len(have) not in w.job.optional:
+    if len(have) not in w.job.optional or (w.lost and w.away):
         return requeue(w, why)
     count = w.job.retries if retries is None else retries
     pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
@@ -160,6 +160,14 @@ def end(w: World, state: str, message: str) -> Step:
     return WriteJob(state, changes, {"type": state, "sentence": message})
 
 
+def from_nothing(w: World) -> dict[str, Any]:
+    """What to write of a job whose checkpoints went with its last pod; nothing where it has them."""
+    if w.seen is None or w.seen.checkpoint is not None or not w.saved_in_vain:
+        return {}
+    why = "its checkpoints were lost with its pod, so it trains from the beginning; give it a checkpoint_claim"
+    return {"checkpoint": None, "iters_done": w.seen.progress.iterations, "message": why}
+
+
 def progress(w: World) -> dict[str, Any]:
     """What is known of the training, to be written together with a change of state."""
     if w.seen is None:
@@ -169,5 +177,6 @@ def progress(w: World) -> dict[str, Any]:
     if p.value is not None:
         known |= {"value": p.value, "value_name": p.value_name}
     if found is not None:
-        known["checkpoint"] = {"name": found.name, "step": found.step, "generation": found.generation}
+        what = {"name": found.name, "step": found.step, "generation": found.generation}
+        known["checkpoint"] = {**what, "launch": w.seen.launch}
     return known

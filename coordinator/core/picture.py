@@ -52,6 +52,7 @@ class Known:
     profiles: Profiles = field(default_factory=Profiles)
     observations: Observations = field(default_factory=Observations)
     nodes: Mapping[str, Doc] = field(default_factory=dict)  # cores and memory by node; not every node has a document
+    checkpoints_last: bool = True  # whether checkpoints outlive the launch that wrote them, where no job says so itself
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def picture(
     return ClusterSnapshot(
         nodes=tuple(nodes),
         jobs=tuple(
-            _job(j, seen.get(j.id, Seen(None)), gpus, at) for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
+            _job(j, seen.get(j.id, Seen(None)), gpus, at, known.checkpoints_last)
+            for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
         ),
         profiles=known.profiles,
         observations=known.observations,
@@ -120,11 +122,12 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
     return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
 
 
-def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment) -> Job:
+def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment, checkpoints_last: bool) -> Job:
     held = job.gpu_ids if job.operation is None else job.operation.to
     done, total = iterations(job, seen.beat)
     value, target, ran_s = measured(job, seen.beat), asks.target(job.doc), job.ran_s(at.wall)
     limit, limit_s = job.limit_left(at.wall)
+    stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
     return Job(
         id=job.id,
         type=job.job_type,
@@ -141,8 +144,10 @@ def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment) 
         cooling_until=seen.cooling_until,
         wanted=job.wanted,
         reshape_cost_s=job.doc.get("reshape_cost_s"),
+        relaunches=job.recreated,
         gpu_type=job.doc.get("gpu_type"),
-        pinned=job.doc.get("pinned"),
+        pinned=job.doc.get("pinned") or (_place(job) if stays else None),
+        stays=stays,
         max_workers=int(number(job.doc.get("max_workers"), 1) or 1),
         workers=_workers(held, gpus),
         target_reached=target is not None and target.reached(*value),

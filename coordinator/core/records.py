@@ -16,6 +16,8 @@ Doc = dict[str, Any]
 
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
+SHARED, RECREATE = "shared", "recreate"  # device modes: launches that see all GPUs of their node, or only their own
+
 UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None, "limit_told": None}
 """Written into whatever stops or moves: a CPU limit holds for one training on one node."""
 
@@ -154,6 +156,11 @@ class JobRecord:
     @cached_property
     def gpu_ids(self) -> tuple[str, ...]:
         return _names(self.doc.get("gpu_ids"))
+
+    @property
+    def recreated(self) -> bool:
+        """Whether its launch holds its GPUs for good, so that a reshape is another launch (device mode `recreate`)."""
+        return self.doc.get("devices") == RECREATE
 
     @cached_property
     def optional(self) -> tuple[int, ...]:

@@ -14,6 +14,16 @@ POLL_S = 1.0  # how soon to look again while something should be reported by its
 REMOVING_S = 0.2  # a removal tells nobody when it is done
 
 
+def how_of(job: JobRecord, config: Config) -> str:
+    """How this job is reshaped: `in place`, or by another launch (`relaunch`)."""
+    return "relaunch" if job.recreated or config.reshape_by == "relaunch" else "in place"
+
+
+def starts_early(job: JobRecord, config: Config) -> bool:
+    """Whether it may be launched while its victim still trains: not if its launch takes its GPUs as it is made."""
+    return config.early_initialization and not job.recreated
+
+
 @dataclass(frozen=True)
 class World:
     """Everything `next_step` may look at."""
@@ -25,6 +35,7 @@ class World:
     wall: float  # seconds since 1970
     seen: Heartbeat | None = None  # the newest report of the job's present launch
     lost: bool = False  # the present launch had come up, and certainly no process of it runs any more
+    away: bool = False  # the node of the job is not heard of: nothing can be launched there
     launch_asked: bool = False
     launch_failure: str | None = None
     remove_asked: bool = False
@@ -45,7 +56,14 @@ class World:
         if self.seen is not None and self.seen.checkpoint is not None:
             return self.seen.checkpoint.name
         written = self.job.doc.get("checkpoint")
-        return name(written.get("name")) if isinstance(written, Mapping) else None
+        return name(written.get("name")) if isinstance(written, Mapping) and not self.saved_in_vain else None
+
+    @property
+    def saved_in_vain(self) -> bool:
+        """Whether what it saved has gone with an earlier launch: in a pod's own folder, and the pod is gone."""
+        written = self.job.doc.get("checkpoint")
+        lasting = self.config.checkpoints_last or bool(self.job.doc.get("checkpoint_claim"))
+        return not lasting and isinstance(written, Mapping) and written.get("launch") != self.job.launch
 
     @property
     def trains(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
-from coordinator.http import events, heartbeats, jobs, profiles
+from coordinator.http import events, extender, heartbeats, jobs, nodes, profiles
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, Nothing
 from coordinator.http.facade import Facade
@@ -34,6 +34,26 @@ class Health(Handler):
     async def get(self) -> None:
         health = await self.call(self.facade.health)
         self.answer(health, 200 if health["ok"] else 503)
+
+
+class Ready(Handler):
+    """Whether calls shall come here: who is not ready gets no heartbeats, so trouble alone is no reason."""
+
+    public = True
+
+    def get(self) -> None:
+        acts = self.facade.acts()
+        sentence = "It acts." if acts else "Another coordinator acts, or none can now."
+        self.answer({"ok": acts, "sentence": sentence}, 200 if acts else 503)
+
+
+class Live(Handler):
+    """Whether this process still turns."""
+
+    public = True
+
+    def get(self) -> None:
+        self.answer({"ok": True, "sentence": "It is alive."})
 
 
 class Metrics(Handler):
@@ -61,14 +81,18 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (rf"/v1/jobs/{ID}/logs", jobs.Logs),
     (r"/v1/gpus", jobs.Gpus),
     (r"/v1/nodes", jobs.Nodes),
+    (rf"/v1/nodes/{ID}", nodes.Node),
     (r"/v1/decisions", jobs.Decisions),
     (rf"/v1/decisions/{ID}", jobs.Decision),
     (r"/v1/events", events.Events),
     (r"/v1/profiles/([^/]+)", profiles.Profiles),
     (r"/v1/heartbeats", heartbeats.Heartbeats),
     (r"/v1/wishes", heartbeats.Wishes),
+    (r"/v1/extender/([A-Za-z]{1,40})", extender.Extender),
     (r"/v1/openapi\.yaml", OpenApi),
     (r"/healthz", Health),
+    (r"/readyz", Ready),
+    (r"/livez", Live),
     (r"/metrics", Metrics),
 ]
 
@@ -83,6 +107,7 @@ def make_app(facade: Facade, token: str) -> Application:
         token=token,
         failures=Failures(),
         streams=set(),
+        large=set(),
         threads=ThreadPoolExecutor(8, "http"),
         quick_threads=ThreadPoolExecutor(2, "http-quick"),
     )

@@ -68,6 +68,10 @@ class Facade(Protocol):
         """A wish that an operator told a sidecar; answered like a heartbeat."""
         ...
 
+    def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """A node agent's inventory, signed over the address `path`; answered like a heartbeat."""
+        ...
+
     def profiles(self, table: str) -> list[View]:
         """`table` is one of `PROFILE_TABLES`."""
         ...
@@ -78,6 +82,14 @@ class Facade(Protocol):
 
     def health(self) -> View:
         """At least `ok` and a `sentence`. Never raises."""
+        ...
+
+    def acts(self) -> bool:
+        """Whether this is the coordinator that acts. Never raises; from memory, like `extend`."""
+        ...
+
+    def extend(self, verb: str, raw: bytes) -> bytes:
+        """The answer to Volcano's scheduler; from memory, so that it may be called on the server's own thread."""
         ...
 
     def metrics(self) -> bytes:

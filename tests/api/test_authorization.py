@@ -19,6 +19,8 @@ OPERATIONS = [(m.upper(), p, d) for p, item in PATHS.items() for m, d in item.it
 CLOSED = [
     (m, p.format(job_id="a", decision_id="d", table="overheads")) for m, p, d in OPERATIONS if "security" not in d
 ]
+OPEN = {p for m, p, d in OPERATIONS if d.get("security") == []}
+SIGNED = {p for m, p, d in OPERATIONS if d.get("security") == [{"signature": []}]}
 WRONG = [
     None,
     "Bearer",
@@ -47,6 +49,27 @@ def test_every_closed_address_wants_the_token_first(call: Caller, live: Live, me
     assert call(method, path, Authorization=None).status == 401
     assert call(method, f"{path}?token={TOKEN}&access_token={TOKEN}", Authorization=None).status == 401
     assert call(method, path, b"\xff" * 100_000, Authorization="Bearer wrong").status == 401
+
+
+def test_who_may_what() -> None:
+    """Everybody: what tells of health, and what Volcano's plugin asks, which can send no token."""
+    probes = {"/healthz", "/readyz", "/livez", "/metrics", "/v1/openapi.yaml"}
+    assert probes | {"/v1/extender/{verb}"} == OPEN
+    assert {"/v1/heartbeats", "/v1/wishes", "/v1/nodes/{node}"} == SIGNED
+    assert len(CLOSED) + len(OPEN) + len(SIGNED) == len(OPERATIONS)
+
+
+@pytest.mark.parametrize("path", sorted(SIGNED))
+def test_the_token_opens_nothing_that_wants_a_signature(call: Caller, path: str) -> None:
+    named = path.format(node="n")
+    call.headers |= {HEADER_JOB: "a", HEADER_LAUNCH: "1", HEADER_SIGNATURE: "0" * 64}
+    assert call("POST", named, b"{}").status == 401
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+def test_no_signature_opens_what_wants_the_token(call: Caller, method: str, path: str) -> None:
+    call.headers = {HEADER_JOB: "a", HEADER_LAUNCH: "1", HEADER_SIGNATURE: sign(KEY, method, path, b"")}
+    assert call(method, path).status == 401
 
 
 def test_missing_and_wrong_tokens_get_the_same_answer(call: Caller) -> None:

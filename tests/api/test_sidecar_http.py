@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, sign, signed
+from sidecar.server import may_be_operator
 from tests.fakes.sidecar_launch import Launch, eventually, rights
 from tests.fakes.tiny_coordinator import KEY, TinyCoordinator, serving
 
@@ -180,7 +182,8 @@ def strangers(path: str, body: bytes) -> dict[str, dict[str, str]]:
 def test_commands_obey_only_the_coordinator_and_all_others_get_the_same_answer(begin: Begin) -> None:
     launch = begin()
     bodies = set()
-    for path, call in (("/v1/start", START), ("/v1/stop", STOP), ("/v1/checkpoint", START)):
+    calls = {"/v1/start": START, "/v1/stop": STOP, "/v1/checkpoint": START, "/v1/output": {"offset": 0, "limit": 1}}
+    for path, call in calls.items():
         raw = json.dumps(call).encode()
         for who, headers in strangers(path, raw).items():
             status, answered, body = launch.send("POST", path, raw, headers)
@@ -213,6 +216,9 @@ def test_commands_obey_only_the_coordinator_and_all_others_get_the_same_answer(b
         ("stop", {**STOP, "grace_s": -1}, "grace_s"),
         ("stop", {**STOP, "command_id": ""}, "command_id"),
         ("checkpoint", {"generation": 1}, "command_id"),
+        ("output", {"offset": -1, "limit": 10}, "offset"),
+        ("output", {"offset": 0, "limit": 1 << 30}, "bytes"),
+        ("output", {"offset": 0}, "limit"),
     ],
 )
 def test_a_signed_call_that_cannot_be_gets_400_with_the_fields_name(
@@ -259,6 +265,41 @@ def test_a_body_over_the_limit_is_refused_and_the_next_request_served(shared: La
 def test_a_checkpoint_that_the_trainer_cannot_make_is_refused_with_a_sentence(shared: Launch) -> None:
     status, _, answer = shared.call("checkpoint", {"generation": 1, "command_id": "job-1:1:checkpoint"})
     assert status == 400 and "cannot save without exiting" in answer["error"]
+
+
+def test_livez_does_not_ask_the_shim(begin: Begin) -> None:
+    launch = begin()
+    os.kill(launch.shim.pid, signal.SIGSTOP)
+    assert launch.send("GET", "/livez")[::2] == (200, b'{"status":"ok"}')
+    os.kill(launch.shim.pid, signal.SIGCONT)
+
+
+def test_the_coordinator_reads_what_the_trainer_printed(coordinator: TinyCoordinator, begin: Begin) -> None:
+    launch = begin()
+    status, headers, answer = launch.call("output", {"offset": 0, "limit": 100})
+    assert (status, answer) == (200, {"data": "", "offset": 0}) and HEADER_SIGNATURE in headers
+    launch.start(1)
+    last(coordinator, lambda b: b.progress.iterations >= 3, "some steps")
+    text = (launch.folder / "output.log").read_bytes()
+    answer = launch.call("output", {"offset": 5, "limit": 10})[2]
+    assert (base64.b64decode(answer["data"]), answer["offset"]) == (text[5:15], 15)
+    answer = launch.call("output", {"offset": 1 << 40, "limit": 10})[2]
+    assert base64.b64decode(answer["data"]) == text[:10], "the file has been begun anew"
+
+
+@pytest.mark.parametrize(
+    ("host", "remote", "may"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "10.0.0.7", False),
+        ("::1", "::1", True),
+        ("10.0.0.9", "10.0.0.7", True),
+        ("10.0.0.9", None, True),
+        ("127.0.0.1", None, False),
+    ],
+)
+def test_on_a_pods_own_address_an_operator_may_call_from_elsewhere(host: str, remote: str | None, may: bool) -> None:
+    assert may_be_operator(host, remote) is may
 
 
 def test_metrics_are_prometheus_text(shared: Launch) -> None:

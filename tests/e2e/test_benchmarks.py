@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("gap", "round_trips", "decide")
+NAMES = ("gap", "round_trips", "decide", "extender")
 WITHIN_S = 100.0
 
 
@@ -67,6 +67,12 @@ def test_a_reshape_writes_three_times_to_the_job_and_once_per_gpu_and_step(repor
     assert purposes["reshape up"] == [1, 3, 1, 1]  # GPUs changing hands, job, GPU, decision
     assert purposes["reshape down, the victim's part without history"] == [1, 3, 1, 0]
     assert purposes["reshape down and the start it is for"] == [1, 7, 3, 1]
+
+
+def test_the_extender_costs_little_beside_a_bare_handler(reports: dict[str, Any]) -> None:
+    """At twice the floor that the benchmark states: both sides ran in turns on the same busy machine."""
+    session = rows(reports["extender"])["one session"]
+    assert session["ratio"] <= 2 * session["floor"]
 
 
 def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reshape.client import Client, Refused, Unreachable
-from sidecar.hooks.locks import violations
+from tests.fakes.gpu_log import GpuLog
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -72,12 +72,13 @@ def of_folder(folder: Path) -> dict[int, str]:
     return found
 
 
-class Up:
+class Up(GpuLog):
     """One state folder, and the `reshape up` that may run on it."""
 
     def __init__(self, state: Path, gpus: str | Sequence[str], store: str | None = None, **times: str) -> None:
         """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2."""
-        self.state, self.locks = state, state.with_name(state.name + "-locks")
+        super().__init__(state.with_name(state.name + "-locks"))
+        self.state, self.locks = state, self.folder
         has = ["--gpus", gpus] if isinstance(gpus, str) else [word for node in gpus for word in ("--node", node)]
         self._arguments = [*has, *(["--store", store] if store else [])]
         self._times = SHORT | times
@@ -139,29 +140,6 @@ class Up:
             return job if job["state"] == state and settled else None
 
         return wait_for(there, seconds, f"job {job_id} is {state}")
-
-    # what the trainers themselves wrote
-
-    def uses(self, job_id: str) -> list[View]:
-        """Every step of a job on every GPU, in order of time."""
-        lines = [
-            json.loads(t) for path in self.locks.glob("*.jsonl") for t in path.read_text().splitlines() if t[-1:] == "}"
-        ]
-        return sorted((u for u in lines if u["job"] == job_id), key=lambda u: (u["boottime_out"], u["gpu"]))
-
-    def shapes(self, job_id: str) -> list[int]:
-        """How many GPUs the job trained on, shape after shape; 0 is never one of them."""
-        gpus: dict[tuple[int, int], set[str]] = {}
-        for use in self.uses(job_id):
-            gpus.setdefault((use["generation"], use["pid"]), set()).add(use["gpu"])
-        return [len(found) for found in gpus.values()]
-
-    def steps(self, job_id: str) -> list[int]:
-        """Step numbers in the order in which they were done, each once per process."""
-        return [step for (_, step) in dict.fromkeys((u["pid"], u["step"]) for u in self.uses(job_id))]
-
-    def violations(self) -> list[View]:
-        return violations(self.locks)
 
     # the end
 

@@ -17,7 +17,9 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from coordinator.core import states as s
+from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.extending import Extending
 from coordinator.http.app import make_app, make_server
 from sidecar import protocol
 
@@ -35,6 +37,8 @@ class FakeCoordinator:
         self.events: list[View] = []
         self.callbacks: list[Callable[[], None]] = []
         self.tables: dict[str, list[View]] = {"speed_profiles": [], "accuracy_profiles": [], "overheads": []}
+        self.records: dict[str, JobRecord] = {}  # what the extender is answered from
+        self.queues: dict[str, View] = {}
         self.store_down = False
         self.broken: Exception | None = None
         self.gpu_rows = [
@@ -153,6 +157,11 @@ class FakeCoordinator:
         except msgspec.MsgspecError as error:
             raise Rejected(str(error)) from None
 
+    def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+        report = self._checked(path, raw, signature, protocol.NodeReport)
+        reply = msgspec.json.encode(protocol.NodeReply(report.seq, 5.0))
+        return reply, protocol.sign(KEY, "REPLY", path, reply)
+
     def profiles(self, table: str) -> list[View]:
         self._store()
         return self.tables[table]
@@ -168,6 +177,12 @@ class FakeCoordinator:
     def health(self) -> View:
         sentence = "The store does not answer." if self.store_down else "The coordinator acts."
         return {"ok": not self.store_down, "sentence": sentence}
+
+    def acts(self) -> bool:
+        return not self.store_down
+
+    def extend(self, verb: str, raw: bytes) -> bytes:
+        return Extending(lambda job_id: self.records.get(job_id), lambda: self.queues).answer(verb, raw)
 
     def metrics(self) -> bytes:
         return b"reshape_jobs %d\n" % len(self.documents)

@@ -32,7 +32,7 @@ class Taken:
 
 @dataclass
 class TinyCoordinator:
-    answer: str = "good"  # good, unsigned, other key, other path, earlier number, unknown launch, 500, junk
+    answer: str = "good"  # or unsigned, other key, other path, earlier number, unknown launch, completed, 500, junk
     delay_s: float = 0.0
     lease_s: float = 300.0
     refuse_wishes: int = 0  # status to refuse them with
@@ -60,8 +60,9 @@ class TinyCoordinator:
         self.at_once -= 1
         how = self.answer
         seq = beat.seq - 1 if how == "earlier number" else beat.seq
-        known = how != "unknown launch"
-        reply = msgspec.json.encode(HeartbeatReply(seq=seq, lease_s=self.lease_s, grace_s=0.5, known=known))
+        known = how not in ("unknown launch", "completed")
+        fields = HeartbeatReply(seq=seq, lease_s=self.lease_s, grace_s=0.5, known=known, completed=how == "completed")
+        reply = msgspec.json.encode(fields)
         if how == "junk":
             reply = b"{"
         path = "/v1/wishes" if how == "other path" else "/v1/heartbeats"

@@ -32,11 +32,13 @@ REST_S = 1_500.0  # for at most five jobs of 40 steps one after the other, with 
 class Lifecycle(RuleBasedStateMachine):
     world: World
     config: Config = SHORT
+    queues: tuple[str, ...] = ("default",)  # which the jobs are in, in turn
 
     @initialize(newcomer_s=st.sampled_from([None, 0.0, 2.0, 4.0, 5.0]))
     def begin(self, newcomer_s: float | None) -> None:
         """Not an empty cluster: a job that can shrink has trained for a while, and perhaps must shrink now."""
         self.world = World(config=self.config, nodes=[FoundNode("n2", OTHERS, cores=2.0)])
+        self.world.users.put("queues", {"_id": "recreate", "devices": "recreate"})
         self.count = 0
         self.submit([1, 2, 4], 200)
         self._pass(8.0)
@@ -63,7 +65,8 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(counts=COUNTS, iterations=st.sampled_from([5, 20, 40]))
     def submit(self, counts: list[int], iterations: int) -> None:
         self.count += 1
-        self.world.submit(f"job-{self.count - 1}", counts, Behaviour(iterations=iterations))
+        queue = self.queues[self.count % len(self.queues)]
+        self.world.submit(f"job-{self.count - 1}", counts, Behaviour(iterations=iterations), queue=queue)
 
     @rule(index=JOBS, after=WHEN)
     def cancel(self, index: int, after: int) -> None:
@@ -256,3 +259,13 @@ class RelaunchingLifecycle(Lifecycle):
 
 TestRelaunching = RelaunchingLifecycle.TestCase
 TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=80)
+
+
+class MixedLifecycle(Lifecycle):
+    """The same where every other job is in a queue of device mode `recreate`."""
+
+    queues = ("default", "recreate")
+
+
+TestMixed = MixedLifecycle.TestCase
+TestMixed.settings = settings(TestLifecycle.settings, max_examples=80)

@@ -132,7 +132,15 @@ def test_gpus_and_nodes_are_counted_and_marked_as_emulated(training: World) -> N
     assert [view["gpu_id"] for view in views] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     assert (views[0]["state"], views[0]["held_by"], views[0]["emulated"]) == (s.IN_USE, "one", True)
     (node,) = training.desk.nodes()
-    assert node == {"node": "n1", "gpu_type": "V100", "gpus": 4, "idle": 0, "cores": 0.0, "emulated": True}
+    assert node == {
+        "node": "n1",
+        "gpu_type": "V100",
+        "gpus": 4,
+        "idle": 0,
+        "cores": 0.0,
+        "emulated": True,
+        "heard": True,
+    }
 
 
 # cancelling

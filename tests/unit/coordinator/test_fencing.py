@@ -133,3 +133,13 @@ def test_a_start_whose_answer_was_lost_is_fenced_before_a_cancelled_jobs_gpus_ar
     world.run(lambda w: w.at_rest(), 60)
     assert world.states() == {"one": s.CANCELLED}
     assert world.machines.executed["one:1:start"] == 1
+
+
+def test_a_launch_that_never_came_up_and_can_never_be_removed_does_not_hold_its_job_for_ever() -> None:
+    world = World()
+    world.submit("one", [4], Behaviour(iterations=10, never_comes_up=True, partitioned=True))
+    world.run(lambda w: w.states()["one"] == s.SUBMITTED and w.job("one").launch == 1, 60)
+    since = world.clock.time
+    world.machines.of("one").never_comes_up = False  # a second one would
+    world.run(lambda w: w.job("one").launch == 2, 200)
+    assert world.clock.time - since > SHORT.wait_out_s

@@ -154,7 +154,7 @@ def test_3_the_victim_is_stopped_once_its_newcomer_is_initialized() -> None:
 def test_4_the_victims_new_shape_is_written_with_its_checkpoint_when_its_trainer_is_gone() -> None:
     changes = written(world(victim(), EXITED, BOOKED, newcomer(s.INITIALIZED)), "grant")
     assert (changes["generation"], changes["gpu_ids"], changes["num_gpus"]) == (2, ["c", "d"], 2)
-    assert changes["checkpoint"] == {"name": "g1-s10", "step": 10, "generation": 1}
+    assert changes["checkpoint"] == {"name": "g1-s10", "step": 10, "generation": 1, "launch": 1}
     assert changes["reshape"]["stopped"]["exit_at"] == 61.0
 
 

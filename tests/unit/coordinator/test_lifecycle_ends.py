@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from coordinator.config import Config
 from coordinator.core import states as s
 from coordinator.core.lifecycle import next_step
 from coordinator.core.records import JobRecord
 from coordinator.core.steps import Launch, Remove, Start, Stop
 from sidecar.protocol import Heartbeat
+from tests.fakes.world import SHORT
 from tests.unit.coordinator.situations import (
     BOOKED,
     EXITED,
@@ -256,3 +261,71 @@ def test_a_trainer_of_an_earlier_start_that_was_not_answered_is_stopped_before_t
 def test_a_faulty_gpu_stays_faulty_when_it_is_freed() -> None:
     broken = gpu("a", "one", "one", state=s.FAULTY)
     assert written(world(ENDED, exited(0), [broken]), "free")["state"] == s.FAULTY
+
+
+# a launch that somebody ends, and a node that is not heard of
+
+
+def evicted(**more: object) -> Heartbeat:
+    return seen("exited", exit_code=143, stop_asked=True, ending=True, **more)
+
+
+def test_a_launch_that_is_ending_is_told_nothing_and_its_job_waits_for_its_end() -> None:
+    waits(world(running(), evicted(), mine("a", "b")), "its launch is ending")
+    restarting = job(s.RESTARTING, "a", "b", op={"kind": "restart", "to": ["a", "b"], "generation": 1})
+    waits(world(restarting, seen("none", generation=0, ending=True), mine("a", "b")), "its launch is ending")
+
+
+def test_a_launch_that_ends_as_its_trainer_completes_is_completed() -> None:
+    written(world(running(), seen("exited", exit_code=0, ending=True), mine("a", "b")), "completed")
+
+
+@pytest.mark.parametrize("state", [s.RUNNING, s.RESTARTING])
+def test_a_launch_that_was_ended_from_outside_costs_no_try(state: str) -> None:
+    op = None if state == s.RUNNING else {"kind": "restart", "to": ["a", "b"], "generation": 1}
+    changes = written(world(job(state, "a", "b", op=op, retries=2), evicted(), mine("a", "b"), lost=True), "restart")
+    assert changes["retries"] == 2
+
+
+def test_a_newcomer_whose_launch_was_ended_from_outside_waits_again_without_a_lost_try() -> None:
+    of, beat = newcomer(retries=2), seen("none", 0, name="two", ending=True)
+    assert written(world(of, beat, BOOKED, victim(), lost=True), "undo")["retries"] == 2
+
+
+def test_a_job_whose_node_is_lost_goes_back_into_the_queue_and_not_to_that_node() -> None:
+    changes = written(world(running(retries=1), seen(), mine("a", "b"), lost=True, away=True), "undo")
+    assert (changes["state"], changes["node"], changes["retries"]) == (s.SUBMITTED, None, 1)
+
+
+@pytest.mark.parametrize("kind", ["restart", "start"])
+def test_nothing_is_launched_on_a_node_that_is_not_heard_of(kind: str) -> None:
+    op = {"kind": kind, "to": ["a", "b"], "generation": 1}
+    changes = written(world(job(s.RESTARTING, "a", "b", op=op), None, mine("a", "b"), away=True), "undo")
+    assert (changes["state"], changes["retries"]) == (s.SUBMITTED, 0)
+
+
+# checkpoints that go with their pod
+
+
+POD = replace(SHORT, checkpoints_last=False)
+SAVED = {"name": "g1-s10", "step": 10, "generation": 1, "launch": 1}
+
+
+def relaunched(**more: object) -> JobRecord:
+    op = {"kind": "restart", "to": ["a", "b"], "generation": 2}
+    return job(s.RESTARTING, "a", "b", op=op, generation=2, launch=2, checkpoint=SAVED, iters_done=10, **more)
+
+
+def test_a_job_whose_checkpoints_went_with_its_pod_starts_from_the_beginning_and_says_so() -> None:
+    w = world(relaunched(), seen("none", 0), mine("a", "b"), config=POD)
+    assert next_step(w) == Start(2, ("a", "b"), None)
+    changes = written(world(relaunched(), seen(generation=2, steps=3), mine("a", "b"), config=POD), "running")
+    assert (changes["checkpoint"], changes["iters_done"]) == (None, 3)
+    assert "checkpoint_claim" in changes["message"]
+
+
+@pytest.mark.parametrize(("config", "more"), [(SHORT, {}), (POD, {"checkpoint_claim": "c"}), (POD, {"launch": 1})])
+def test_a_checkpoint_that_outlives_its_pod_or_is_of_this_one_is_gone_on_from(config: Config, more: Any) -> None:
+    of = JobRecord({**relaunched().doc, **more})
+    assert next_step(world(of, seen("none", 0), mine("a", "b"), config=config)) == Start(2, ("a", "b"), "g1-s10")
+    assert written(world(of, seen(generation=2), mine("a", "b"), config=config), "running")["message"] == "trains"

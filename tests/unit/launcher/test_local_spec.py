@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.records import JobRecord
-from launcher.local_spec import Folders, LocalSettings, argv, launch_spec
+from launcher.launch_file import argv
+from launcher.local_spec import Folders, LocalSettings, launch_spec
 
 FOLDERS = Folders(launch=Path("/state/jobs/a-x-l1"), job=Path("/state/jobs/a-x"))
 ENVIRON = {"PATH": "/bin", "HOME": "/home/me", "MONGODB_URI": "mongodb://me:secret@db", "RESHAPE_TOKEN": "secret"}

@@ -13,7 +13,7 @@ from reshape import up
 def test_a_port_that_is_taken_is_one_plain_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Rejected) as refusal, up._listen("127.0.0.1", port):
+        with pytest.raises(Rejected) as refusal, up.listen("127.0.0.1", port):
             pass
     assert str(refusal.value) == (
         f"Cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --port."
@@ -22,7 +22,7 @@ def test_a_port_that_is_taken_is_one_plain_sentence() -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "::1", "\udcff"])
 def test_a_host_that_is_not_here_is_named(host: str) -> None:
-    with pytest.raises(Rejected) as refusal, up._listen(host, 0):
+    with pytest.raises(Rejected) as refusal, up.listen(host, 0):
         pass
     assert str(refusal.value) == (
         f"--host {host} is no IPv4 address or name of this machine: give one, such as 127.0.0.1."
@@ -42,6 +42,6 @@ def test_listening_for_other_machines_is_warned_of_and_still_reached_from_here(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_listening_on_loopback_is_not_warned_of(host: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with up._listen(host, 0) as listener:
+    with up.listen(host, 0) as listener:
         assert up._url(host, listener) == f"http://{host}:{listener.getsockname()[1]}"
     assert capsys.readouterr().err == ""

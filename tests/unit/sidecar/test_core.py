@@ -116,7 +116,35 @@ def test_jitter_shortens_a_pause_to_no_less_than_half() -> None:
 
 def test_an_unknown_launch_is_ended_and_not_renewed() -> None:
     state, _ = play(fresh(), core.ShimSaid(11.0, RUNNING))
-    assert play(state, answer(state, 12.0, known=False))[1] == [core.EndShim()]
+    assert play(state, answer(state, 12.0, known=False))[1] == [core.EndShim(completed=False)]
+
+
+def test_an_end_that_is_the_jobs_own_is_passed_on() -> None:
+    state, _ = play(fresh(), core.ShimSaid(11.0, RUNNING))
+    reply = HeartbeatReply(seq=state.seq, lease_s=1.0, grace_s=1.0, known=False, completed=True)
+    assert play(state, core.Answered(12.0, reply))[1] == [core.EndShim(completed=True)]
+
+
+def test_a_shim_that_ends_is_left_alone_only_once_its_end_was_told() -> None:
+    ending = msgspec.structs.replace(EXITED, ending=True)
+    state, _ = play(running(), core.ShimSaid(20.0, ending))
+    assert not core.leaving(state), "the checkpoints are still being verified"
+    state, done = play(state, core.Inspected(21.0, (7, 10.0, 20.0), FOUND))
+    assert len(beats(done)) == 1 and not core.leaving(state)
+    state, _ = play(state, answer(state, 22.0, known=False))
+    assert core.leaving(state)
+
+
+def test_a_shim_that_does_not_end_is_never_left_alone() -> None:
+    state, _ = play(running(), core.ShimSaid(20.0, EXITED), core.Inspected(21.0, (7, 10.0, 20.0), None))
+    state, _ = play(state, answer(state, 22.0))
+    assert core.settled(state) and not core.leaving(state)
+
+
+def test_counters_that_grow_are_no_news() -> None:
+    counted = msgspec.structs.replace(RUNNING, cpu_s=12.0, memory=1 << 20)
+    state, done = play(running(), core.ShimSaid(13.0, counted))
+    assert done == [] and state.shim == counted
 
 
 def test_while_the_shim_is_out_of_reach_nothing_old_is_told() -> None:

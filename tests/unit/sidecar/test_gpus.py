@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sidecar.gpus import EmulatedProbe, FoundGpu, NvmlProbe, list_gpus
+from sidecar.gpus import EmulatedProbe, FoundGpu, NvmlProbe, list_gpus, probe_for
 from sidecar.protocol import GpuReading, Usage
 from tests.fakes import fake_pynvml
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
@@ -98,6 +98,12 @@ def real_gpus() -> list[FoundGpu]:
     if not found:
         pytest.skip("this machine has no NVIDIA GPU with a driver")
     return found
+
+
+def test_the_probe_is_the_one_that_the_launch_names() -> None:
+    assert probe_for("emulated", 7).read(["A"], IDLE)[0].memory_total == 7
+    assert probe_for("none", None).read(["A"], IDLE) == [] and not probe_for("none", None).emulated
+    assert isinstance(probe_for("nvml", None), NvmlProbe)
 
 
 @pytest.mark.gpu

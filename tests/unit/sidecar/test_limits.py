@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.limits import ControlGroup, CpuLimiter, StopAndGo
+from sidecar.limits import ControlGroup, CpuLimiter, StopAndGo, Unable
 from sidecar.usage import UsageMeter
 
 BUSY = "import os\nif os.fork():\n  import time; time.sleep(600)\nwhile True: pass"
@@ -158,3 +158,9 @@ def test_nobody_is_held_in_two_ways_at_once(busy: int) -> None:
     assert limiter.hold(busy, 0.2) == "refusing once"
     assert substitute._thread is None
     limiter.hold(busy, None)
+
+
+def test_a_trainer_in_another_container_is_not_held_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Unable()
+    assert [limiter.hold(os.getpid(), cores, 1.0) for cores in (None, 0.5, 0.4)] == ["", "", ""]
+    assert len(caplog.records) == 1 and "another container" in caplog.text

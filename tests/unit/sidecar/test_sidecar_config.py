@@ -65,3 +65,15 @@ def test_a_missing_or_broken_file_stops_the_start_with_its_name(tmp_path: Path) 
     (tmp_path / "launch.key").unlink()
     with pytest.raises(ConfigError, match=r"launch\.key"):
         read(tmp_path)
+
+
+def test_in_a_pod_the_keys_are_elsewhere_and_the_address_is_the_pods(tmp_path: Path) -> None:
+    (keys := tmp_path / "keys").mkdir()
+    settings = read(tmp_path, put(keys, pod=True, host="127.0.0.1"), "10.1.2.3")
+    assert (settings.folder, settings.keys, settings.launch.host) == (tmp_path, keys, "10.1.2.3")
+    assert settings.apart
+
+
+def test_a_sidecar_that_the_shim_starts_is_in_the_trainers_container(tmp_path: Path) -> None:
+    assert not read(put(tmp_path, pod=True, sidecar=["python", "-m", "sidecar"])).apart
+    assert not read(put(tmp_path)).apart

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.protocol import ShimStatus, Usage
 from sidecar.usage import UsageMeter
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -144,3 +145,11 @@ def test_what_the_trainer_had_before_it_was_limited_still_counts(proc: Path, tmp
     put_process(proc, 10, 1, ticks=51 * TICK, pages=5, cgroup="0::/reshape-one-1\n")
     usage = meter.sample(10, 2.0)
     assert (usage.memory, usage.cpu_cores) == (13 * PAGE, pytest.approx(1.0))
+
+
+def test_a_trainer_in_another_container_is_counted_by_its_shim_whatever_its_pid_means_here(proc: Path) -> None:
+    put_process(proc, 10, 1, ticks=50 * TICK, pages=5)
+    meter = UsageMeter(proc)
+    assert meter.sample(10, 1.0, ShimStatus(cpu_s=4.0, memory=700)) == Usage(memory=700)
+    assert meter.sample(10, 3.0, ShimStatus(cpu_s=7.0, memory=800)) == Usage(cpu_cores=1.5, memory=800)
+    assert meter.sample(10, 4.0, ShimStatus()) == Usage(), "its kernel does not say"

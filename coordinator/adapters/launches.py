@@ -1,0 +1,113 @@
+"""The platform of a cluster: what is wanted of each launch, written into table `launches` for the launcher.
+
+Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
+come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
+The launcher (`launcher.service`) carries it out, and writes `failure`, `gone` and `pod` into the same document.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from coordinator.core.records import JobRecord
+from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from coordinator.ports import Doc, Sidecars, Store
+from sidecar.protocol import launch_key
+
+TABLE = "launches"
+REMOVED = "this launch has been removed already"
+TRIES = 5  # at a document that others change meanwhile
+
+
+class Name(Protocol):
+    """`launcher.names.launch_name`: the layer above knows how launches are named."""
+
+    def __call__(self, job_id: str, uid: str, launch: int) -> str: ...
+
+
+class Launches:
+    """Thread-safe as its store is."""
+
+    def __init__(self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: Name) -> None:
+        """`port`: where sidecars in pods answer."""
+        self._store, self._sidecars, self._master_key, self._port = store, sidecars, master_key, port
+        self._name = name
+
+    def launch(self, doc: Doc) -> None:
+        """Nothing if it is wanted and has not failed; a launch that failed is tried again."""
+        asked = {"wanted": "launch", "doc": doc, "failure": None}
+        found = self._found(doc)
+        if found is None:
+            self._insert(doc, asked)
+        elif found.get("wanted") == "launch" and found.get("failure") is not None:
+            self._change(found, asked)
+
+    def failure(self, doc: Doc) -> str | None:
+        """Why the launch failed."""
+        found = self._found(doc)
+        if found is None:
+            return None
+        failure = REMOVED if found.get("wanted") != "launch" else found.get("failure")
+        return None if failure is None else str(failure)
+
+    def remove(self, doc: Doc) -> None:
+        """Also of a launch that nobody asked for: it must not come up when somebody asks late."""
+        for _ in range(TRIES):
+            found = self._found(doc)
+            if found is None:
+                if self._insert(doc, {"wanted": "remove", "doc": doc, "gone": True}):
+                    return
+            elif found.get("wanted") == "remove" or self._change(found, {"wanted": "remove"}):
+                return
+        raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
+
+    def gone(self, doc: Doc) -> bool:
+        """Whether the launcher has proof that no process of it runs.
+
+        A launch that came up had a pod: until the launcher knows which one, it can prove nothing about it.
+        """
+        found = self._found(doc)
+        if found is None:
+            return True  # nobody asked for it, or all of it was tidied away
+        came_up = doc.get("up") is not None and doc.get("up") == doc.get("launch")
+        return bool(found.get("gone")) and not (came_up and found.get("pod") is None and found.get("applied"))
+
+    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+        """From the sidecar of the present launch; nothing while there is none."""
+        job = JobRecord(doc)
+        pod = (self._found(doc) or {}).get("pod") or {}
+        if not pod.get("ip"):
+            return b"", offset
+        url = f"http://{_host(str(pod['ip']))}:{self._port}"
+        key = launch_key(self._master_key, job.uid, job.launch)
+        return self._sidecars.read_output(url, key, job.id, job.launch, offset, limit)
+
+    def _found(self, doc: Doc) -> Doc | None:
+        return self._store.get(TABLE, self._key(doc))
+
+    def _key(self, doc: Doc) -> str:
+        job = JobRecord(doc)
+        return self._name(job.id, job.uid, job.launch)
+
+    def _insert(self, doc: Doc, asked: Doc) -> bool:
+        job = JobRecord(doc)
+        origin = "volcano" if doc.get("origin") == "volcano" else "record"
+        about = {"_id": self._key(doc), "job_id": job.raw_id, "uid": job.uid, "launch": job.launch, "origin": origin}
+        try:
+            self._store.insert(TABLE, {**about, "failure": None, "gone": False, "pod": None, "version": 1, **asked})
+        except Conflict:  # another coordinator was first
+            return False
+        except Rejected as error:
+            raise Fatal(f"its document cannot be handed to the launcher: {error}") from None
+        return True
+
+    def _change(self, found: Doc, changes: dict[str, Any]) -> bool:
+        try:
+            self._store.update(TABLE, found["_id"], {"version": found.get("version")}, changes)
+        except Conflict:
+            return False
+        return True
+
+
+def _host(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip

@@ -1,0 +1,44 @@
+"""What the webhook is told of a pod that is being created: whether it is ours, and what is decided about its job.
+
+Promises: queues are answered from memory; what is decided costs at most two reads of the store. A job that is
+being moved or relaunched is answered with where it goes: Volcano makes the new pod before the old one is written off.
+Made by `running.py`, called by `webhook.py` from its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coordinator.core.records import JobRecord
+from coordinator.ports import Store
+from launcher import volcano_jobs
+from launcher.inject import Devices
+from launcher.names import DEVICES, INJECT
+from launcher.pods import Cluster as Shown
+from launcher.webhook import Decided
+
+
+class Answers:
+    """`shown` is what the watches show now."""
+
+    def __init__(self, store: Store, shown: Callable[[], Shown]) -> None:
+        self._store, self._shown = store, shown
+
+    def queue(self, name: str) -> tuple[bool, Devices]:
+        meta: Mapping[str, Any] = self._shown().queues.get(name, {}).get("metadata") or {}
+        recreate = (meta.get("annotations") or {}).get(DEVICES) == "recreate"
+        return (meta.get("labels") or {}).get(INJECT) == "true", "recreate" if recreate else "shared"
+
+    def decided(self, namespace: str, name: str) -> Decided | None:
+        job = self._shown().job_named(namespace, name)
+        doc = self._store.get("jobs", volcano_jobs.key(str(job["metadata"]["uid"]))) if job else None
+        if doc is None:
+            return None
+        record = JobRecord(doc)
+        op = record.operation
+        node = (op.node if op is not None and op.kind == "move" else None) or record.node
+        gpu_ids = op.to if op is not None else record.gpu_ids
+        gpus = self._store.list("gpus", {"node": node}) if node else []
+        emulated = not any(not gpu.get("emulated") for gpu in gpus)
+        return Decided(record.id, node or doc.get("pinned"), gpu_ids, emulated, doc.get("checkpoint_claim"))

@@ -1,0 +1,259 @@
+"""The Kubernetes API as plain documents; the only module that knows the `kubernetes` client.
+
+Promises: every call ends after `TIMEOUT_S`, a watch after the time it was given; objects come and go as
+dicts, unchanged; no exception of the client leaves this module: `Transient` when the API server does not answer
+or is overloaded, `Rejected` when it calls the request wrong, `Fatal` when it forbids it, `Conflict` when the object
+is there already or has changed. Paths are built here, so nothing is asked of the server's discovery. Called by the
+launcher's service, by `reshape setup` and by `reshape doctor`, from any thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transient
+
+Doc = dict[str, Any]
+
+FIELD_MANAGER = "volcano-reshape"
+TIMEOUT_S = 15.0
+SLACK_S = 5.0  # a watch that the server should have ended so long ago is silent: its connection is dead
+NOT_INSTALLED = "the Kubernetes client is not installed here: pip install 'volcano-reshape[k8s]'"
+IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/strategic-merge-patch+json"
+
+
+class _Kind(NamedTuple):
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None, name: str | None = None) -> str:
+        group = f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
+        within = f"/namespaces/{quote(namespace, '')}" if self.namespaced and namespace else ""
+        return f"{group}{within}/{self.plural}" + (f"/{quote(name, '')}" if name else "")
+
+
+KINDS = {
+    "ConfigMap": _Kind("v1", "configmaps"),
+    "Event": _Kind("v1", "events"),
+    "Namespace": _Kind("v1", "namespaces", False),
+    "Node": _Kind("v1", "nodes", False),
+    "Pod": _Kind("v1", "pods"),
+    "Secret": _Kind("v1", "secrets"),
+    "Service": _Kind("v1", "services"),
+    "DaemonSet": _Kind("apps/v1", "daemonsets"),
+    "Deployment": _Kind("apps/v1", "deployments"),
+    "StatefulSet": _Kind("apps/v1", "statefulsets"),
+    "CustomResourceDefinition": _Kind("apiextensions.k8s.io/v1", "customresourcedefinitions", False),
+    "MutatingWebhookConfiguration": _Kind("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
+    "Job": _Kind("batch.volcano.sh/v1alpha1", "jobs"),  # Volcano's: Kubernetes' own is not used here
+    "Command": _Kind("bus.volcano.sh/v1alpha1", "commands"),
+    "Queue": _Kind("scheduling.volcano.sh/v1beta1", "queues", False),
+}
+
+
+class Seen(NamedTuple):
+    """What a list call saw, and from where a watch goes on."""
+
+    items: list[Doc]
+    version: str
+
+
+class Expired(ReshapeError):
+    """A watch cannot go on from there: list again."""
+
+
+class Cluster:
+    """One API server. The one that this pod runs under, or the one of the kubeconfig (KUBECONFIG, ~/.kube/config)."""
+
+    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+        """`Fatal` when the client is not installed or no cluster is named anywhere."""
+        self._client = _connect(kubeconfig, context)
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None:
+        """None when there is none."""
+        try:
+            return self._ask("get", KINDS[kind].path(namespace, name))
+        except _NotFound:
+            return None
+
+    def list(
+        self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Seen:
+        """All of a kind, of every namespace when none is named."""
+        query = [(name, value) for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
+        found = self._ask("get", KINDS[kind].path(namespace), query_params=query)
+        about = {"apiVersion": KINDS[kind].version, "kind": kind}
+        items = [{**about, **item} for item in found.get("items") or []]
+        return Seen(items, str(found.get("metadata", {}).get("resourceVersion", "")))
+
+    def watch(
+        self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None
+    ) -> Iterator[tuple[str, Doc]]:
+        """Changes after `since` as (ADDED, MODIFIED, DELETED or BOOKMARK, object), for about `seconds`.
+
+        `Expired` when the server no longer knows `since`, `Transient` when the connection fails or falls silent.
+        """
+        query = [("watch", "true"), ("resourceVersion", since), ("timeoutSeconds", str(seconds))]
+        query += [("allowWatchBookmarks", "true"), *([("labelSelector", labels)] if labels else [])]
+        yield from self._stream(KINDS[kind].path(namespace), query, seconds + SLACK_S)
+
+    def create(self, doc: Doc) -> Doc:
+        """`Conflict` when an object of that name is there."""
+        return self._ask("post", self._path(doc, named=False), body=doc)
+
+    def rehearse(self, doc: Doc) -> Doc:
+        """What `create` would make, admission and all; nothing is kept."""
+        return self._ask("post", self._path(doc, named=False), body=doc, query_params=[("dryRun", "All")])
+
+    def through_service(self, namespace: str, service: str, path: str) -> bytes:
+        """GET from a Service, by way of the API server, of which a user's kubeconfig is enough."""
+        whole = f"{KINDS['Service'].path(namespace, service)}/proxy{path}"
+        with _translating(f"get {whole}"):
+            return bytes(self._client.request("get", whole, serialize=False, _request_timeout=TIMEOUT_S).data)
+
+    def apply(self, doc: Doc) -> Doc:
+        """Server-side apply: what `doc` names becomes so, whoever had set it; all else stays as it is."""
+        return self._ask("patch", self._path(doc), body=doc, content_type=APPLY, **_OURS)
+
+    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc:
+        """Strategic merge: entries of lists such as `webhooks` are found by their name."""
+        path = KINDS[kind].path(namespace, name)
+        return self._ask("patch", path, body=changes, content_type=MERGE, field_manager=FIELD_MANAGER)
+
+    def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
+        """Ask for it to be deleted; False when there is none, or only another one of that name than `uid`."""
+        options: Doc = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        try:
+            self._ask("delete", KINDS[kind].path(namespace, name), body=options)
+        except (_NotFound, Conflict):
+            return False
+        return True
+
+    def answers(self) -> bool:
+        """Whether the API server can be reached and is ready to work."""
+        try:
+            self._ask("get", "/version")
+        except ReshapeError:
+            return False
+        return True
+
+    def version(self) -> str:
+        """Such as v1.34.3."""
+        return str(self._ask("get", "/version").get("gitVersion", ""))
+
+    @staticmethod
+    def _path(doc: Doc, named: bool = True) -> str:
+        about = doc["metadata"]
+        return KINDS[doc["kind"]].path(about.get("namespace"), about["name"] if named else None)
+
+    def _ask(self, method: str, path: str, **more: Any) -> Doc:
+        with _translating(f"{method} {path}"):
+            answer = self._client.request(method, path, serialize=False, _request_timeout=TIMEOUT_S, **more)
+            found: Doc = json.loads(answer.data)
+            return found
+
+    def _stream(self, path: str, query: Sequence[tuple[str, str]], silent_s: float) -> Iterator[tuple[str, Doc]]:
+        with _translating(f"watch {path}"):
+            answer = self._client.request(
+                "get", path, serialize=False, query_params=[*query], _request_timeout=(TIMEOUT_S, silent_s)
+            )
+            try:
+                for line in _lines(answer):
+                    yield _event(json.loads(line))
+            finally:
+                answer.close()
+                answer.release_conn()
+
+
+_OURS: Doc = {"field_manager": FIELD_MANAGER, "force_conflicts": True}
+
+
+class _NotFound(Rejected):
+    """There is no such object, or no such kind."""
+
+
+def _connect(kubeconfig: str | None, context: str | None) -> Any:
+    # Imported by name: mypy would ask for types in the parts of the client that have none.
+    try:
+        modules = importlib.import_module("kubernetes"), importlib.import_module("kubernetes.dynamic")
+    except ImportError as error:
+        raise Fatal(NOT_INSTALLED) from error
+    client, config, dynamic = modules[0].client, modules[0].config, modules[1]
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and IN_CLUSTER.exists():
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            config.load_kube_config(kubeconfig, context, client_configuration=settings)
+    except (config.ConfigException, OSError) as error:
+        raise Fatal(f"no cluster is named: set KUBECONFIG, or start this in a pod ({error})") from error
+    # No discoverer: it would ask the server for all that it has.
+    return dynamic.DynamicClient(client.ApiClient(settings), discoverer=lambda *_: None)
+
+
+def _lines(answer: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in answer.stream(amt=None, decode_content=False):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from filter(None, whole)
+
+
+def _event(message: Mapping[str, Any]) -> tuple[str, Doc]:
+    kind, item = str(message.get("type")), message.get("object") or {}
+    if kind == "ERROR":
+        if item.get("code") == 410:
+            raise Expired(str(item.get("message")))
+        raise Transient(f"the API server ended a watch: {item.get('message')}")
+    return kind, dict(item)
+
+
+class _translating:
+    """What the client raises becomes one of our errors, with the server's own sentence."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        if isinstance(error, ApiException) and error.status:
+            raise _judged(int(error.status), _said(error), self._what) from None
+        if isinstance(error, ApiException | HTTPError | OSError | ValueError):
+            raise Transient(f"the API server does not answer ({self._what}): {type(error).__name__}") from None
+
+
+def _judged(status: int, said: str, what: str) -> ReshapeError:
+    if status == 404:
+        return _NotFound(f"there is none ({what}): {said}", 404)
+    if status == 409:
+        return Conflict(said)
+    if status == 410:
+        return Expired(said)
+    if status in (401, 403):
+        return Fatal(f"the API server refuses this account ({what}): {said}")
+    if status in (400, 405, 413, 415, 422):
+        return Rejected(said, status)
+    return Transient(f"the API server cannot work now ({status}, {what}): {said}")
+
+
+def _said(error: Any) -> str:
+    """The `message` of the Status object, else whatever there is."""
+    try:
+        return str(json.loads(error.body)["message"])[:400]
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason or "no reason was given")[:400]

@@ -1,0 +1,75 @@
+"""The launcher's settings on a cluster: RESHAPE_* variables and two mounted folders, read once at the start.
+
+A bad value stops the start with the variable's name. Called by `launcher.running`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.config import from_environment
+from coordinator.errors import Rejected
+from launcher.inject import PodSettings
+
+MASTER_KEY = "master.key"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds."""
+
+    store: str = ""
+    """URL of the store that the coordinators act on."""
+    keys: str = ""
+    """Folder with master.key."""
+    tls: str = ""
+    """Folder with tls.crt and tls.key of the webhook; empty: no webhook is served."""
+    namespaces: tuple[str, ...] = ()
+    """Where launches and users' Volcano Jobs are looked for; empty: everywhere."""
+    webhook_port: int = 8443
+    launch_timeout_s: float = 60.0
+    """How long one playbook may take."""
+    term_s: float = 15.0
+    """How long a launcher acts after it last renewed its term, as for coordinators."""
+    workdir: str = "/tmp/reshape-launcher"
+    """Where playbooks work."""
+
+    def __post_init__(self) -> None:
+        for name in ("launch_timeout_s", "term_s"):
+            if not 0 < getattr(self, name) < 3600:
+                raise ValueError(f"{name} must be a number of seconds above 0, not {getattr(self, name)!r}")
+        if not self.store.startswith("mongodb"):
+            raise ValueError("store must be the mongodb:// URL that the coordinators use")
+
+
+def read(environment: Mapping[str, str]) -> tuple[Settings, PodSettings]:
+    """`Rejected` with the variable that is missing or wrong."""
+    try:
+        settings = from_environment(Settings, environment)
+        for name in ("image", "coordinator", "keys"):
+            if not environment.get(f"RESHAPE_{name.upper()}"):
+                raise ValueError(f"RESHAPE_{name.upper()} is missing")
+        given: dict[str, Any] = {
+            "image": environment["RESHAPE_IMAGE"],
+            "coordinator": environment["RESHAPE_COORDINATOR"],
+            "pull_policy": environment.get("RESHAPE_IMAGE_PULL_POLICY", "IfNotPresent"),
+            "checkpoint_claim": environment.get("RESHAPE_CHECKPOINT_CLAIM") or None,
+            "gpu_memory": None,
+        }
+        return settings, from_environment(PodSettings, environment, **given)
+    except ValueError as error:
+        raise Rejected(f"{error}.") from None
+
+
+def secret(path: Path) -> str:
+    """What a mounted Secret holds. `Rejected` if it is not there."""
+    try:
+        found = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise Rejected(f"{path} cannot be read ({error.strerror}): has `reshape setup` run?") from None
+    if not found:
+        raise Rejected(f"{path} is empty: delete its Secret and run `reshape setup` again.")
+    return found

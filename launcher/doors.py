@@ -1,0 +1,212 @@
+"""Users' Volcano Jobs and Queues, and what follows from them in the store: the second door.
+
+Each turn looks at how things stand, and mends what differs: a Volcano Job without a job document gets one, a
+document whose Volcano Job is gone is cancelled, a job that has ended takes its Volcano Job along. Written twice is
+written once: `_id`s are derived from uids. Called by `service.py`, in its one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.core import states as s
+from coordinator.errors import Conflict, Rejected, ReshapeError
+from coordinator.ports import Clock, Store
+from launcher import volcano_jobs
+from launcher.cluster import Cluster
+from launcher.inject import Injection, PodSettings, inject
+from launcher.names import DEVICES, INJECT
+from launcher.news import News
+from launcher.pods import Cluster as Shown
+
+Doc = dict[str, Any]
+
+WEBHOOKS, BY_QUEUE = "reshape-inject", "queue.volcano-reshape.io"
+QUEUE_LABEL = "volcano.sh/queue-name"
+NO_QUEUE = "none.volcano-reshape"  # no queue can be named so: a selector needs a value
+MODES = ("shared", "recreate")
+
+log = logging.getLogger(__name__)
+
+
+class Doors:
+    """`turn` with what the cluster shows and the job documents that are not closed, by their `_id`."""
+
+    def __init__(
+        self, store: Store, cluster: Cluster, clock: Clock, news: News, settings: PodSettings, patience_s: float
+    ) -> None:
+        self._store, self._cluster, self._clock, self._news = store, cluster, clock, news
+        self._settings, self._patience_s = settings, patience_s
+        self._inserted: set[str] = set()
+        self._refused: dict[str, str] = {}  # resource version of each Volcano Job that was refused
+        self._ended: dict[str, float] = {}  # when a Volcano Job was first seen without a living job
+        self._queues: dict[str, Doc] | None = None  # as written
+
+    def turn(self, shown: Shown, jobs: Mapping[str, Doc]) -> None:
+        labelled = self._keep_queues(shown)
+        for uid, job in sorted(shown.jobs.items()):
+            self._tend(uid, job, labelled, jobs)
+        self._cancel_orphans(shown, jobs)
+        self._pin(shown, jobs)
+        self._ended = {uid: since for uid, since in self._ended.items() if uid in shown.jobs}
+
+    def _tend(self, uid: str, job: Doc, labelled: list[str], jobs: Mapping[str, Doc]) -> None:
+        """A Volcano Job that we stumble over hinders no other."""
+        try:
+            if volcano_jobs.ours(job, labelled):
+                self._keep_job(uid, job, jobs)
+            elif said := volcano_jobs.forgotten(job, labelled):
+                self._news.tell(job, "NotLabelled", said, warning=True)
+        except ReshapeError as error:
+            log.warning("Volcano Job %s: %s", job["metadata"]["name"], error)
+        except Exception:
+            log.exception("Volcano Job %s", uid)
+
+    # queues
+
+    def _keep_queues(self, shown: Shown) -> list[str]:
+        """Table `queues`, and which pods the webhook is asked about. Returns the labelled ones."""
+        wanted = {name: self._queue(name, queue) for name, queue in shown.queues.items()}
+        labelled = sorted(name for name, queue in wanted.items() if queue["inject"])
+        if wanted == self._queues:
+            return labelled
+        written = {str(doc["_id"]): doc for doc in self._store.list("queues")}
+        for name, queue in wanted.items():
+            if queue.items() - written.get(name, {}).items():
+                self._store.put("queues", queue)
+        for name in written.keys() - wanted.keys():
+            self._store.delete("queues", name)
+        self._select(labelled)
+        self._queues = wanted
+        return labelled
+
+    def _queue(self, name: str, queue: Mapping[str, Any]) -> Doc:
+        meta = queue["metadata"]
+        devices = (meta.get("annotations") or {}).get(DEVICES, "shared")
+        if devices not in MODES:
+            said = f"The annotation {DEVICES} must be {' or '.join(MODES)}, not {str(devices)[:40]!r}; taken as shared."
+            self._news.tell(queue, "DevicesUnknown", said, warning=True)
+            devices = "shared"
+        return {"_id": name, "inject": (meta.get("labels") or {}).get(INJECT) == "true", "devices": devices}
+
+    def _select(self, labelled: list[str]) -> None:
+        found = self._cluster.get("MutatingWebhookConfiguration", WEBHOOKS)
+        webhook = next((w for w in (found or {}).get("webhooks") or [] if w.get("name") == BY_QUEUE), None)
+        if webhook is None:
+            log.warning("there is no webhook %s in %s: pods of labelled queues are not injected", BY_QUEUE, WEBHOOKS)
+            return
+        expression = {"key": QUEUE_LABEL, "operator": "In", "values": labelled or [NO_QUEUE]}
+        others = [e for e in _expressions(webhook) if e.get("key") != QUEUE_LABEL]
+        if [*others, expression] != _expressions(webhook):
+            selector = {"matchExpressions": [*others, expression]}
+            self._cluster.patch(
+                "MutatingWebhookConfiguration", WEBHOOKS, {"webhooks": [{"name": BY_QUEUE, "objectSelector": selector}]}
+            )
+
+    # jobs
+
+    def _keep_job(self, uid: str, job: Doc, jobs: Mapping[str, Doc]) -> None:
+        key = volcano_jobs.key(uid)
+        if key in jobs or "deletionTimestamp" in job["metadata"] or volcano_jobs.phase(job) in volcano_jobs.FINISHED:
+            return
+        doc = self._store.get("jobs", key)
+        if doc is not None and doc.get("state") not in s.ENDED:
+            self._inserted.add(key)
+            if found := doc.get("problems"):
+                self._news.tell(job, "JobRefused", "This job is not let in: " + "; ".join(found) + ".", warning=True)
+        elif doc is None and key not in self._inserted:
+            self._insert(key, job)
+        else:  # it has ended, or its user deleted the document, which means the same
+            self._end(uid, job)
+
+    def _insert(self, key: str, job: Doc) -> None:
+        if self._refused.get(key) == str(job["metadata"].get("resourceVersion")):
+            return
+        try:
+            self._check(job)
+            taken = bool(self._store.list("jobs", {"job_id": volcano_jobs.job_id(job)}))
+            self._store.insert("jobs", volcano_jobs.document(job, taken))
+        except Rejected as refused:
+            self._refused[key] = str(job["metadata"].get("resourceVersion"))
+            reason = getattr(refused, "reason", "JobRefused")
+            self._news.tell(job, reason, str(refused), warning=True)
+            return
+        except Conflict:
+            log.info("job %s was inserted already", key)
+        self._inserted.add(key)
+
+    def _check(self, job: Doc) -> None:
+        """What the webhook would refuse is said here, where the user looks: on the Volcano Job."""
+        for task in (job.get("spec") or {}).get("tasks") or []:
+            template = task.get("template") or {}
+            meta, queue = template.get("metadata") or {}, (job.get("spec") or {}).get("queue") or "default"
+            devices = (self._queues or {}).get(queue, {}).get("devices", "shared")
+            trial = Injection(job_id="trial", job="trial", launch="trial", devices=devices, emulated=True)
+            inject(template.get("spec") or {}, meta, trial, self._settings)
+
+    def _end(self, uid: str, job: Doc) -> None:
+        """Its pods get time to end by themselves; then Volcano is told, because a deleted pod would be made again."""
+        now = self._clock.now()
+        if now - self._ended.setdefault(uid, now) < self._patience_s:
+            return
+        about = job["metadata"]
+        owner = {"apiVersion": job["apiVersion"], "kind": "Job", "name": about["name"], "uid": uid}
+        command = {
+            "apiVersion": "bus.volcano.sh/v1alpha1",
+            "kind": "Command",
+            "metadata": {
+                "name": f"{about['name'][:200]}-reshape-end", "namespace": about.get("namespace"),
+                "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": False}],
+            },
+            "action": "TerminateJob",
+            "target": {**owner, "controller": True},
+            "reason": "JobEnded",
+            "message": "The job has ended in volcano-reshape.",
+        }  # fmt: skip
+        try:
+            self._cluster.create(command)
+        except Conflict:
+            return  # Volcano has not taken it yet
+        finally:
+            self._ended[uid] = now  # asked again only after as long
+        self._news.tell(job, "Ended", "The job has ended, so its pods are stopped.")
+
+    def _cancel_orphans(self, shown: Shown, jobs: Mapping[str, Doc]) -> None:
+        """A deleted or terminated Volcano Job is a cancelled job."""
+        for doc in jobs.values():
+            origin = doc.get("volcano") if doc.get("origin") == "volcano" else None
+            if not isinstance(origin, dict) or doc.get("cancel") or doc.get("state") in s.ENDED:
+                continue
+            job = shown.jobs.get(str(origin.get("uid")))
+            if job is None or "deletionTimestamp" in job["metadata"] or volcano_jobs.phase(job) in TERMINATED:
+                self._change(doc, {"cancel": True})
+
+    def _pin(self, shown: Shown, jobs: Mapping[str, Doc]) -> None:
+        """Volcano started the pod without asking, while nobody answered it: the job waits for GPUs there.
+
+        A job that was launched before gets another pod instead, where it is decided to run.
+        """
+        for pod in shown.pods.values():
+            doc = jobs.get(volcano_jobs.key(pod.owner)) if pod.owner and pod.alive and pod.node else None
+            new = doc is not None and doc.get("state") == s.SUBMITTED and doc.get("uid") and not doc.get("launch")
+            if doc is not None and new and doc.get("pinned") is None:
+                self.pin(doc, str(pod.node))
+
+    def pin(self, doc: Doc, node: str) -> None:
+        """The coordinator decides anew, for that node only."""
+        self._change(doc, {"pinned": node})
+
+    def _change(self, doc: Doc, changes: Doc) -> None:
+        try:
+            self._store.update("jobs", doc["_id"], {"version": doc.get("version")}, changes)
+        except Conflict:
+            log.info("job %s has changed; looking again", doc["_id"])
+
+
+TERMINATED = ("Terminating", "Terminated")
+
+
+def _expressions(webhook: Mapping[str, Any]) -> list[Doc]:
+    return list((webhook.get("objectSelector") or {}).get("matchExpressions") or [])

@@ -1,0 +1,343 @@
+"""A user's pod spec with shim and sidecar in it. Pure.
+
+Promises: image, arguments, resources, user, probes and environment of the trainer's container stay as they are; it gets
+a prefix to its command, one mount (two with a claim for checkpoints) and NVIDIA_VISIBLE_DEVICES, and in recreate mode
+the number of `nvidia.com/gpu` that was granted. Doing it twice is doing it once. What cannot be injected is refused
+with a sentence. Called by `webhook` for users' Volcano Jobs, by `job_spec` for jobs of records.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from coordinator.errors import Rejected
+from launcher.names import CONTAINER, JOB, JOB_ID, LAUNCH, SIDECAR
+
+Doc = dict[str, Any]
+Devices = Literal["shared", "recreate"]
+
+FOLDER, KEYS, CHECKPOINTS, PORT = "/reshape", "/reshape-keys", "/reshape/checkpoints", 8477
+INIT_CONTAINER, SIDECAR_CONTAINER = "reshape-init", "reshape-sidecar"
+FOLDER_VOLUME, KEYS_VOLUME, CLAIM_VOLUME = "reshape", "reshape-keys", "reshape-checkpoints"
+PYTHON = "/opt/reshape/bin/python"  # of our image, and of images that carry shim and sidecar
+SIDECAR_COMMAND = [PYTHON, "-I", "-m", "sidecar", "--folder", FOLDER, "--keys", KEYS]
+SHIM = ["python3", "-I", "-S", f"{FOLDER}/shim.py", "--folder", FOLDER, "--"]
+SHIM_IN_IMAGE = [PYTHON, "-I", "-S", "/opt/reshape/ours/sidecar/shim.py", "--folder", FOLDER, "--keys", KEYS, "--"]
+IN_IMAGE = "in-image"  # value of the annotation SIDECAR
+USER = 65532
+SPARE_S = 5.0  # beyond saving and killing: the shim waits so long for its sidecar to tell the end
+USUAL_GRACE_S = 30  # Kubernetes' own
+GPU = "nvidia.com/gpu"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+HOSTNAME = "kubernetes.io/hostname"
+WHOLE = ("cpu", "memory")  # what decides about the class Guaranteed
+
+
+class CannotInject(Rejected):
+    """`reason`: one word in CamelCase for a Kubernetes Event."""
+
+    def __init__(self, sentence: str, reason: str = "InjectionRefused") -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """How pods run on this cluster; the same for all jobs. Times in seconds (`reliability.md` 5)."""
+
+    image: str  # ours
+    coordinator: str  # base URL that heartbeats go to
+    namespace: str = "default"  # of jobs whose record names none
+    queue: str = "default"  # Volcano's, likewise
+    finished_s: int = 600  # how long a Volcano Job of ours can be looked at after its end
+    pull_policy: str = "IfNotPresent"
+    checkpoint_claim: str | None = None  # PersistentVolumeClaim in the pod's namespace; None: they die with the pod
+    gpu_resource: bool = False  # ask for `nvidia.com/gpu` in recreate mode where GPUs are emulated, too
+    gpu_memory: int | None = None  # bytes of one emulated GPU
+    heartbeat_s: float = 5.0
+    lease_s: float = 300.0
+    grace_s: float = 20.0
+    kill_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What is particular to one pod."""
+
+    job_id: str
+    job: str  # `names.job_name`
+    launch: str  # name of the Secret with launch.json, launch.key and operator.token
+    devices: Devices = "shared"
+    emulated: bool = False  # whether the node's GPUs are
+    gpu_ids: tuple[str, ...] = ()  # granted; matters in recreate mode
+    node: str | None = None  # where the coordinator wants it
+    claim: str | None = None  # its own PersistentVolumeClaim for checkpoints, in place of the cluster's
+
+    def plugin(self) -> bool:
+        """Whether a device plugin chooses the GPUs: then it also says which, and nobody else may."""
+        return self.devices == "recreate" and not self.emulated
+
+
+class Injected(NamedTuple):
+    spec: Doc
+    annotations: dict[str, str]
+    labels: dict[str, str]
+
+
+def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection, settings: PodSettings) -> Injected:
+    """The pod's spec and all its annotations and labels. `CannotInject` (a `Rejected`) with what to do."""
+    annotations, labels = dict(metadata.get("annotations") or {}), dict(metadata.get("labels") or {})
+    after: Doc = copy.deepcopy(dict(spec))
+    trainer = _trainer(after, annotations)
+    if _is_injected(after, trainer):
+        return Injected(after, annotations, labels)
+    _check(after, trainer, one)
+    if annotations.get(SIDECAR) == IN_IMAGE:
+        _wrap(trainer, SHIM_IN_IMAGE, [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()])
+        _set_variable(trainer, "POD_IP", _pod_ip())
+    else:
+        _wrap(trainer, SHIM, [_mount(FOLDER_VOLUME, FOLDER)])
+        _extend(after, "initContainers", [_installer(after, settings), _sidecar(after, one, settings)])
+    _extend(after, "volumes", _volumes(one, settings))
+    _claim(after, trainer, one, settings)
+    _give_gpus(trainer, one, settings)
+    _give_time(after, settings)
+    _pin(after, one)
+    return Injected(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
+
+
+def grace_s(settings: PodSettings) -> int:
+    """What a pod needs between SIGTERM and SIGKILL."""
+    return math.ceil(settings.grace_s + settings.kill_s + SPARE_S)
+
+
+# what is refused
+
+
+def _trainer(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> Doc:
+    containers: list[Doc] = spec.get("containers") or []
+    named = annotations.get(CONTAINER)
+    if named is None and len(containers) != 1:
+        raise CannotInject(
+            f"This pod has {len(containers)} containers: write the name of the one that trains into the annotation "
+            f"{CONTAINER}."
+        )
+    found = [one for one in containers if named in (None, one.get("name"))]
+    if not found:
+        raise CannotInject(f"The annotation {CONTAINER} names {named!r}, but no container of this pod is called so.")
+    return found[0]
+
+
+def _is_injected(spec: Mapping[str, Any], trainer: Mapping[str, Any]) -> bool:
+    command = trainer.get("command") or []
+    beside = any(one.get("name") == SIDECAR_CONTAINER for one in spec.get("initContainers") or [])
+    return (beside and command[: len(SHIM)] == SHIM) or command[: len(SHIM_IN_IMAGE)] == SHIM_IN_IMAGE
+
+
+def _check(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) -> None:
+    name = trainer.get("name")
+    if not trainer.get("command"):
+        raise CannotInject(
+            f"Container {name!r} has no `command`: what its image starts by itself cannot be seen from here. Write it "
+            'into the pod, such as command: ["python3", "train.py"].',
+            "CommandRequired",
+        )
+    if spec.get("restartPolicy", "Always") == "Always":
+        raise CannotInject(
+            "This pod's restartPolicy is Always, which is what Kubernetes takes when none is written: training that "
+            "is complete would begin again. Write restartPolicy: Never or OnFailure."
+        )
+    for wish in ("shareProcessNamespace", "hostPID"):
+        if spec.get(wish):
+            raise CannotInject(f"{wish} must not be set: the end of its container would not end all of the training.")
+    _check_gpus(spec, trainer, one)
+    _check_network(spec)
+    _check_names(spec)
+
+
+def _check_gpus(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) -> None:
+    """Kubernetes would take these from our books, and give them to nobody else."""
+    for container in _containers(spec):
+        asks, name = _asks_for_gpus(container), container.get("name")
+        if asks and one.devices == "shared":
+            raise CannotInject(
+                f"Container {name!r} asks for {GPU}, which jobs of this queue share: leave it out, or annotate the "
+                "queue with devices: recreate."
+            )
+        if asks and container is not trainer:
+            raise CannotInject(f"Container {name!r} asks for {GPU}, but only the one that trains may: leave it out.")
+
+
+def _check_network(spec: Mapping[str, Any]) -> None:
+    """Where the cluster's names are unknown the sidecar would never find the coordinator, and say so to nobody."""
+    policy = spec.get("dnsPolicy") or "ClusterFirst"
+    if policy == "Default" or (policy == "ClusterFirst" and spec.get("hostNetwork")):
+        wanted = "ClusterFirstWithHostNet" if spec.get("hostNetwork") else "ClusterFirst"
+        raise CannotInject(f"This pod cannot look up names of the cluster's Services: write dnsPolicy: {wanted}.")
+
+
+def _check_names(spec: Mapping[str, Any]) -> None:
+    containers = _containers(spec)
+    mounts = [mount for one in containers for mount in one.get("volumeMounts") or []]
+    used = {str(one.get("name")) for one in [*containers, *mounts, *(spec.get("volumes") or [])]}
+    if taken := sorted(used & {INIT_CONTAINER, SIDECAR_CONTAINER, FOLDER_VOLUME, KEYS_VOLUME, CLAIM_VOLUME}):
+        raise CannotInject(f"The name {taken[0]!r} is taken by what is added to this pod: choose another one.")
+    paths = [f"{mount.get('mountPath')}/" for mount in mounts]
+    if any(path.startswith((f"{FOLDER}/", f"{KEYS}/")) for path in paths):
+        raise CannotInject(f"The folder {FOLDER} is needed for what is added to this pod: mount at another path.")
+
+
+def _containers(spec: Mapping[str, Any]) -> list[Doc]:
+    return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+
+
+def _asks_for_gpus(container: Mapping[str, Any]) -> bool:
+    resources = container.get("resources") or {}
+    return any(GPU in (resources.get(kind) or {}) for kind in ("limits", "requests"))
+
+
+# what is added
+
+
+def _wrap(trainer: Doc, prefix: list[str], mounts: list[Doc]) -> None:
+    trainer["command"] = [*prefix, *trainer["command"]]
+    _extend(trainer, "volumeMounts", mounts)
+
+
+def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
+    if one.devices == "shared":
+        _set_variable(trainer, VISIBLE, {"value": "all"})
+        return
+    if one.plugin() and one.gpu_ids:  # the plugin says which, unless the pod says otherwise
+        if kept := [variable for variable in trainer.get("env") or [] if variable.get("name") != VISIBLE]:
+            trainer["env"] = kept
+        else:
+            trainer.pop("env", None)
+    else:  # as long as nothing is granted: none at all, whatever its image says
+        _set_variable(trainer, VISIBLE, {"value": ",".join(one.gpu_ids) or "void"})
+    if one.gpu_ids and (settings.gpu_resource or not one.emulated):
+        resources = trainer["resources"] = dict(trainer.get("resources") or {})
+        for kind in ("limits", "requests"):
+            resources[kind] = {**(resources.get(kind) or {}), GPU: str(len(one.gpu_ids))}
+
+
+def _claim(spec: Doc, trainer: Doc, one: Injection, settings: PodSettings) -> None:
+    """Checkpoints of this job, wherever its pods run. The sidecar verifies them."""
+    if (one.claim or settings.checkpoint_claim) is None:
+        return
+    mount = {**_mount(CLAIM_VOLUME, CHECKPOINTS), "subPath": one.job}
+    for container in (trainer, *(spec.get("initContainers") or [])):
+        if container is trainer or container.get("name") == SIDECAR_CONTAINER:
+            _extend(container, "volumeMounts", [dict(mount)])
+
+
+def _give_time(spec: Doc, settings: PodSettings) -> None:
+    theirs = spec.get("terminationGracePeriodSeconds")
+    spec["terminationGracePeriodSeconds"] = max(USUAL_GRACE_S if theirs is None else theirs, grace_s(settings))
+
+
+def _pin(spec: Doc, one: Injection) -> None:
+    """To the decided node, unless the user has named one: then that is where the job is."""
+    if one.node is not None:
+        spec["nodeSelector"] = {HOSTNAME: one.node, **(spec.get("nodeSelector") or {})}
+
+
+def _volumes(one: Injection, settings: PodSettings) -> list[Doc]:
+    volumes: list[Doc] = [
+        {"name": FOLDER_VOLUME, "emptyDir": {}},
+        {"name": KEYS_VOLUME, "secret": {"secretName": one.launch}},
+    ]
+    if claim := one.claim or settings.checkpoint_claim:
+        volumes.append({"name": CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": claim}})
+    return volumes
+
+
+def _installer(spec: Mapping[str, Any], settings: PodSettings) -> Doc:
+    return {
+        "name": INIT_CONTAINER,
+        "image": settings.image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": [PYTHON, "-I", "-m", "sidecar.install", "--from", KEYS, "--to", FOLDER],
+        "resources": _resources(spec),
+        "securityContext": _rights(),
+        "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
+    }
+
+
+def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> Doc:
+    """Lives as long as the pod. In the host's network many may run on one machine: any port, and nobody probes it."""
+    container: Doc = {
+        "name": SIDECAR_CONTAINER,
+        "image": settings.image,
+        "imagePullPolicy": settings.pull_policy,
+        "restartPolicy": "Always",
+        "command": list(SIDECAR_COMMAND),
+        "env": [{"name": "POD_IP", **_pod_ip()}],
+        "resources": _resources(spec),
+        "securityContext": _rights(),
+        "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
+    }
+    if one.devices == "shared" and not one.emulated:  # to read all GPUs of the node, not to compute on them
+        reads = {VISIBLE: "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+        container["env"] += [{"name": name, "value": value} for name, value in reads.items()]
+    if not spec.get("hostNetwork"):
+        container["ports"] = [{"name": "reshape", "containerPort": PORT, "protocol": "TCP"}]
+        probe = {"httpGet": {"path": "/livez", "port": PORT}, "initialDelaySeconds": 5, "periodSeconds": 5}
+        container["livenessProbe"] = {**probe, "timeoutSeconds": 3, "failureThreshold": 4}
+    return container
+
+
+def _resources(spec: Mapping[str, Any]) -> Doc:
+    """A pod of the class Guaranteed stays one: it may have cores of its own for it, and is evicted last."""
+    if all(_is_guaranteed(one) for one in _containers(spec)):
+        whole = {"cpu": "100m", "memory": "256Mi"}
+        return {"requests": whole, "limits": dict(whole)}
+    return {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+
+
+def _is_guaranteed(container: Mapping[str, Any]) -> bool:
+    """Requests that are not written are as the limits."""
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return all(name in limits and str(requests.get(name, limits[name])) == str(limits[name]) for name in WHOLE)
+
+
+def _rights() -> Doc:
+    return {
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "runAsNonRoot": True,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _pod_ip() -> Doc:
+    return {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
+def _mount(volume: str, path: str) -> Doc:
+    return {"name": volume, "mountPath": path}
+
+
+def _keys_mount() -> Doc:
+    return {**_mount(KEYS_VOLUME, KEYS), "readOnly": True}
+
+
+def _extend(owner: Doc, name: str, more: Iterable[Doc]) -> None:
+    owner[name] = [*(owner.get(name) or []), *more]
+
+
+def _set_variable(container: Doc, name: str, content: Doc) -> None:
+    """Ours wins, at the place of theirs: a variable may use those that stand before it."""
+    ours, env = {"name": name, **content}, list(container.get("env") or [])
+    known = [index for index, one in enumerate(env) if one.get("name") == name]
+    for index in known:
+        env[index] = dict(ours)
+    container["env"] = env if known else [*env, ours]

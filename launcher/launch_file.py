@@ -1,0 +1,58 @@
+"""What launch.json says on every platform: job document -> the fields that shim and sidecar read. Pure.
+
+Called by `local_spec` and `job_spec`, which add what is particular to their platform.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from coordinator.core.records import JobRecord
+
+
+class Times(Protocol):
+    """In seconds (`reliability.md` 5)."""
+
+    @property
+    def heartbeat_s(self) -> float: ...
+
+    @property
+    def lease_s(self) -> float: ...
+
+    @property
+    def grace_s(self) -> float: ...
+
+    @property
+    def kill_s(self) -> float: ...
+
+
+def fields(job: JobRecord, coordinator: str, times: Times) -> dict[str, Any]:
+    """`job` has passed intake; `coordinator` is the base URL that heartbeats go to."""
+    return {
+        "job_id": job.id,
+        "uid": job.uid,
+        "launch": job.launch,
+        "lease_s": times.lease_s,
+        "grace_s": times.grace_s,
+        "kill_s": times.kill_s,
+        "heartbeat_s": times.heartbeat_s,
+        "coordinator": coordinator,
+        "progress": {"pattern": job.doc.get("progress_pattern"), "file": job.doc.get("progress_file")},
+    }
+
+
+def variables(doc: Mapping[str, Any], checkpoints: str) -> dict[str, str]:
+    """The variables of ours that the trainer sees; the shim adds what changes with each generation."""
+    ours = {
+        "RESHAPE_CHECKPOINTS": checkpoints,
+        "RESHAPE_DATASET": doc.get("dataset"),
+        "RESHAPE_EMULATED_SPEED": json.dumps(doc["emulated_speed"]) if doc.get("emulated_speed") else None,
+    }
+    return {name: str(value) for name, value in ours.items() if value}
+
+
+def argv(command: Any) -> list[str]:
+    """A list is run as it is, a string by `sh -c`."""
+    return ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]

@@ -1,0 +1,228 @@
+"""What to do next about one launch: a pure function of its document and of what the cluster shows.
+
+Level-triggered: it never asks what happened, only how things stand, so a launcher that was killed anywhere goes
+on by looking. First it says what has become known (`Note`), then what to do about what is wanted. Two kinds:
+
+    record   we make its Volcano Job and Secret ourselves, by a playbook (a job document inserted by a user)
+    volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or take it away
+
+Called by `service.py`, in one thread, with one view per launch and turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.pods import Pod
+from launcher.volcano_jobs import FINISHED, HALTED, phase
+
+Doc = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Write into the launch's document."""
+
+    changes: Doc
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Play launch.yml."""
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Play remove.yml."""
+
+
+@dataclass(frozen=True)
+class Admit:
+    """Write down that this pod is the launch, then give it the Secret that it waits for."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Its Volcano Job makes another one."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Volcano started its pod there without asking: the job runs there or nowhere."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Nothing of it is left, and nobody will ask: delete its Secret and its document."""
+
+
+Step = Note | Launch | Remove | Admit | DeletePod | Pin | Forget
+
+
+@dataclass(frozen=True)
+class View:
+    """One launch, as things stand."""
+
+    record: Doc
+    pods: tuple[Pod, ...]  # of this launch; of a Volcano Job of a user: all of its pods
+    job: Doc | None  # the Volcano Job
+    busy: bool = False  # a playbook of this launch is under way
+    over: bool = False  # the job is closed, or has gone on to another launch
+    ended: bool = False  # the job is completed, failed or cancelled
+    patient: bool = False  # then its pod still has time to end by itself
+    refused: str | None = None  # why Volcano could not make a pod
+
+    @property
+    def wanted(self) -> bool:
+        return self.record.get("wanted") == "launch"
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """The pod that was written down."""
+        return self.record.get("pod") or {}
+
+    @property
+    def gone(self) -> bool:
+        return bool(self.record.get("gone"))
+
+    @property
+    def node(self) -> str | None:
+        """Where the coordinator wants it."""
+        return (self.record.get("doc") or {}).get("node")
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its Volcano Job is gone or going."""
+        return self.job is None or "deletionTimestamp" in self.job["metadata"]
+
+
+def steps(view: View) -> Iterator[Step]:
+    """In this order. Those that act come last, and only one of them."""
+    volcano = view.record.get("origin") == "volcano"
+    mine = [pod for pod in view.pods if not volcano or pod.uid == view.known.get("uid")]
+    found = _found(view, mine)
+    if found:
+        yield Note(found)
+    view = replace(view, record={**view.record, **found})
+    if not view.wanted:
+        yield from _from_volcano_away(view, mine) if volcano else _away(view, mine)
+    elif not view.gone and view.record.get("failure") is None:
+        yield from _from_volcano(view, mine) if volcano else _launch(view)
+
+
+def _found(view: View, mine: list[Pod]) -> Doc:
+    """What has become known of its pod, and what follows from it."""
+    changes: Doc = {}
+    newest = max(mine, key=lambda pod: (pod.alive, str(pod.meta.get("creationTimestamp"))), default=None)
+    if newest is not None and (record := {**newest.record(), "ended": newest.ended}) != view.known:
+        changes["pod"] = record
+    if not view.gone and mine and all(pod.ended for pod in mine) and _accounted(view, mine):
+        changes["gone"] = True
+    if view.wanted and view.record.get("failure") is None and (why := _failure(view, newest)):
+        changes["failure"] = why
+    return changes
+
+
+def _accounted(view: View, mine: list[Pod]) -> bool:
+    """Whether what was seen before is among what is seen now, or had ended."""
+    known = view.known
+    return not known or bool(known.get("ended")) or known.get("uid") in {pod.uid for pod in mine}
+
+
+def _failure(view: View, newest: Pod | None) -> str | None:
+    if newest is not None and (why := newest.trouble):
+        return why
+    if view.record.get("origin") != "volcano" and not view.record.get("applied"):
+        return None
+    if newest is not None and not newest.leaving and not newest.ended:
+        return None
+    if newest is None and view.refused:
+        return f"Volcano cannot make its pod: {view.refused}"
+    if view.leaving:
+        return "its Volcano Job was deleted"
+    now = phase(view.job or {})
+    return f"its Volcano Job is {now}, so no pod comes up" if now in FINISHED | HALTED else None
+
+
+# a launch of our own
+
+
+def _launch(view: View) -> Iterator[Step]:
+    if not view.record.get("applied"):
+        yield Launch()
+
+
+def _away(view: View, mine: list[Pod]) -> Iterator[Step]:
+    if view.gone:  # a finished Volcano Job stays for its time, so that its user can look at it
+        yield from _tidied(view)
+    elif view.patient and any(pod.alive for pod in mine):
+        return
+    elif view.busy or not view.leaving:
+        yield Remove()
+    elif view.job is None and not mine and not view.known:
+        yield Note({"gone": True})  # it never had a pod
+    elif view.job is None and not mine and view.over:
+        yield Forget()  # nobody saw how its pod ended, and nobody waits for that any more
+
+
+def _tidied(view: View) -> Iterator[Step]:
+    finished = phase(view.job or {}) in FINISHED or view.known.get("ended")  # then Volcano ends its job by itself
+    if not view.leaving and not finished:
+        yield Remove()
+    elif view.over and not view.busy:
+        yield Forget()
+
+
+# the pod of a user's Volcano Job
+
+
+def _from_volcano(view: View, mine: list[Pod]) -> Iterator[Step]:
+    """Of its pods that are there to stay the first one becomes the launch, if it fits what was decided."""
+    if view.known:
+        if not view.record.get("applied"):  # its Secret may not have been written
+            yield from (Admit(pod) for pod in mine if pod.alive)
+        return
+    for pod in view.pods:
+        if not pod.alive or pod.launch is None:
+            continue
+        if not _fits(pod, view):
+            yield DeletePod(pod)  # made when something else was meant
+        elif pod.node is not None and view.node in (None, pod.node):
+            yield Admit(pod)
+        elif pod.node is not None and view.record["launch"] > 1:
+            yield DeletePod(pod)  # made by Volcano when nothing was decided
+        elif pod.node is not None:
+            yield Pin(pod.node)
+            why = f"Volcano had put its pod on node {pod.node} already; it can run only there"
+            yield Note({"failure": why})
+        return
+
+
+def _fits(pod: Pod, view: View) -> bool:
+    """Whether it may go where it is meant to be, with the GPUs that it is meant to have."""
+    doc = view.record.get("doc") or {}
+    if pod.pinned is not None and view.node not in (None, pod.pinned):
+        return False
+    return doc.get("devices") != "recreate" or pod.holds([str(gpu) for gpu in doc.get("gpu_ids") or ()])
+
+
+def _from_volcano_away(view: View, mine: list[Pod]) -> Iterator[Step]:
+    if view.gone:
+        if view.over:
+            yield Forget()
+    elif not view.known:
+        yield Note({"gone": True})  # no pod ever had its Secret
+    elif not mine and view.over:
+        yield Forget()  # nobody saw how its pod ended, and nobody waits for that any more
+    elif not view.ended:  # otherwise Volcano is asked to end the whole job (`doors.py`)
+        for pod in mine:
+            if not pod.leaving and not pod.finished:
+                yield DeletePod(pod)

@@ -1,0 +1,342 @@
+"""The launcher on a cluster: one thread that brings every launch in table `launches` to what is wanted of it.
+
+Promises: only one launcher acts (`Elector`), and only while its watches are in step, so an API server that is away
+stops it and loses nothing; a launcher killed anywhere is followed by one that applies the same objects again; a
+launch that fails becomes one sentence in its document. What to do is judged in `launching.py`, without I/O.
+Started by `running.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.core import states as s
+from coordinator.elector import Elector
+from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.ports import Clock, Store
+from launcher import job_spec, playbook, volcano_jobs
+from launcher.cluster import Cluster
+from launcher.doors import Doors
+from launcher.inject import PodSettings
+from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Pin, Remove, Step, View, steps
+from launcher.mirror import Mirror
+from launcher.names import JOB
+from launcher.news import News
+from launcher.pods import Cluster as Shown
+from launcher.pods import Pod
+from launcher.works import Cancelled, Verb, Works
+
+Doc = dict[str, Any]
+
+TABLE = "launches"
+POLL_S = 0.5
+REMOVE_AGAIN_S = 5.0
+REST_S = 5.0
+LOOK_S = 3.0
+FAILED_CREATE = "FailedCreate"  # Volcano's word, on the Volcano Job
+FOR_ANSIBLE = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """`start` begins its threads, `stop` ends them; launches go on."""
+
+    def __init__(
+        self, store: Store, cluster: Cluster, clock: Clock, elector: Elector, settings: PodSettings,
+        master_key: bytes, namespaces: tuple[str, ...], playbooks: Path, folder: Path, timeout_s: float,
+    ) -> None:  # fmt: skip
+        self._store, self._cluster, self._clock, self.elector = store, cluster, clock, elector
+        self._settings, self._master_key, self._timeout_s = settings, master_key, timeout_s
+        self._playbooks, self._folder = playbooks, folder
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        wake, within = self._wake.set, namespaces or (None,)
+        self._pods = [Mirror(cluster, "Pod", namespace, JOB, wake) for namespace in within]
+        self._jobs = [Mirror(cluster, "Job", namespace, None, wake) for namespace in within]
+        self._queues = [Mirror(cluster, "Queue", None, None, wake)]
+        self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
+        self.news = News(cluster, clock, "reshape-launcher")
+        self._doors = Doors(store, cluster, clock, self.news, settings, self.patience_s)
+        self._works = Works(self._carry_out)
+        self._asked: dict[str, float] = {}  # when the removal of each launch was first seen
+        self._played: dict[str, float] = {}  # and when it was played last
+        self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
+        self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
+        self._thread = threading.Thread(target=self._run, name="launches", daemon=True)
+        self.trouble = "Starting."  # empty once the last turn went well
+
+    def start(self) -> None:
+        for mirror in self._mirrors:
+            mirror.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let a successor begin. Playbooks that run are stopped; it plays them again."""
+        self._stopping.set()
+        self._wake.set()
+        for mirror in self._mirrors:
+            mirror.stop()
+        self._thread.join(timeout=10)
+        self._works.stop_all(timeout=5.0)
+        try:
+            self.elector.resign()
+        except ReshapeError as error:
+            log.warning("could not tidy up the store on leaving: %s", error)
+
+    @property
+    def _mirrors(self) -> list[Mirror]:
+        return [*self._pods, *self._jobs, *self._queues]
+
+    def shown(self) -> Shown:
+        """What the watches show now."""
+        pods = {uid: Pod(doc) for mirror in self._pods for uid, doc in mirror.items().items()}
+        pods |= {uid: pod for mirror in self._pods for uid, pod in mirror.vanished().items()}
+        jobs = {uid: doc for mirror in self._jobs for uid, doc in mirror.items().items()}
+        queues = {str(doc["metadata"]["name"]): doc for mirror in self._queues for doc in mirror.items().values()}
+        return Shown(pods, jobs, queues)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                self._turn()
+            except Transient as error:
+                self.trouble = str(error)
+                log.warning("%s", error)
+            except Exception as error:  # one bad turn must not end the launcher
+                self.trouble = f"The launcher's loop failed: {error}"
+                log.exception("the loop failed")
+                self._stopping.wait(POLL_S)
+            self._wake.wait(POLL_S)
+
+    def _turn(self) -> None:
+        if not self.elector.try_to_lead():
+            self.trouble = f"Another launcher ({self.elector.holder()}) acts on this store."
+            return
+        if not all(mirror.in_step for mirror in self._mirrors):
+            self.trouble = "The API server does not answer, or refuses a watch."
+            return
+        shown = self.shown()
+        jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
+        trouble = self._turn_doors(shown, jobs)
+        records = self._store.list(TABLE)
+        claimed = {str((record.get("pod") or {}).get("uid")): record["_id"] for record in records}
+        settled = True
+        for record in records:
+            settled = self._tend(record, shown, jobs, claimed) and settled
+        for mirror in self._pods if settled else ():
+            mirror.looked_at([uid for uid, pod in shown.pods.items() if pod.deleted])
+        self._forget_times({str(record["_id"]) for record in records})
+        self.trouble = trouble
+
+    def _turn_doors(self, shown: Shown, jobs: Mapping[str, Doc]) -> str:
+        """What is wrong there hinders no launch."""
+        try:
+            self._doors.turn(shown, jobs)
+        except ReshapeError as error:
+            log.warning("users' Volcano Jobs: %s", error)
+            return str(error)
+        return ""
+
+    def _forget_times(self, known: set[str]) -> None:
+        for times in (self._asked, self._played, self._looked, self._rests):
+            for name in times.keys() - known:
+                del times[name]
+
+    # one launch
+
+    def _view(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> View:
+        doc, name = record.get("doc") or {}, record["_id"]
+        living = jobs.get(str(doc.get("_id")))
+        here = living if living is not None and living.get("uid") == record.get("uid") else None
+        over = here is None or int(here.get("launch") or 0) > int(record["launch"])
+        origin = doc.get("volcano") if record.get("origin") == "volcano" else None
+        if isinstance(origin, dict):
+            job = shown.jobs.get(str(origin.get("uid")))
+            pods = [pod for pod in shown.pods.values() if pod.owner == origin.get("uid")]
+            pods = [pod for pod in pods if claimed.get(pod.uid, name) == name]
+        else:
+            job = shown.job_named(self._namespace(doc), name)
+            pods = [pod for pod in shown.pods.values() if pod.launch == name]
+            if job is None and record.get("applied") and not record.get("gone"):  # it may only not be shown yet
+                job = self._cluster.get("Job", name, self._namespace(doc))
+        ended = here is None or here.get("state") in s.ENDED
+        busy, patient = self._works.under_way(name), self._patient(record, ended)
+        refused = self._refused(record, job) if job is not None and not pods and origin is None else None
+        return View(record, tuple(pods), job, busy, over, ended, patient, refused)
+
+    def _refused(self, record: Doc, job: Doc) -> str | None:
+        """What Volcano says of the pod that it could not make, if a launch has none for long."""
+        name, now = record["_id"], self._clock.now()
+        if record.get("wanted") != "launch" or record.get("failure") is not None:
+            return None
+        if now - self._looked.setdefault(name, now) < LOOK_S:
+            return None
+        self._looked[name] = now
+        about = f"involvedObject.uid={job['metadata']['uid']},reason={FAILED_CREATE}"
+        found = self._cluster.list("Event", job["metadata"].get("namespace"), fields=about).items
+        newest = max(found, key=lambda event: str(event.get("lastTimestamp")), default=None)
+        return volcano_jobs.words(str(newest.get("message"))) if newest is not None else None
+
+    def _patient(self, record: Doc, ended: bool) -> bool:
+        """Whether the pod of a job that has ended is still given time to end by itself."""
+        if record.get("wanted") != "remove" or not ended:
+            return False
+        now = self._clock.now()
+        return now - self._asked.setdefault(record["_id"], now) < self.patience_s
+
+    def _namespace(self, doc: Doc) -> str:
+        return str(doc.get("namespace") or self._settings.namespace)
+
+    def _tend(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> bool:
+        """False if what is seen now must be looked at once more. A bad document hurts only itself."""
+        if self._clock.now() < self._rests.get(record["_id"], 0.0):
+            return False
+        try:
+            view = self._view(record, shown, jobs, claimed)
+            for step in steps(view):
+                record = self._perform(step, record, view, jobs)
+        except Conflict:
+            self._wake.set()  # its document has changed
+            return False
+        except Transient as error:
+            log.warning("launch %s: %s", record["_id"], error)
+            return False
+        except ReshapeError as error:
+            log.error("launch %s: %s", record["_id"], error)
+            self._rest(record)
+            return self._failed(record, str(error))
+        except Exception:
+            log.exception("launch %s", record.get("_id"))
+            self._rest(record)
+        return True
+
+    def _rest(self, record: Doc) -> None:
+        self._rests[record["_id"]] = self._clock.now() + REST_S
+
+    def _failed(self, record: Doc, why: str) -> bool:
+        now = self._store.get(TABLE, record["_id"])
+        if now is None or now.get("wanted") != "launch" or now.get("failure") is not None:
+            return True
+        try:
+            self._store.update(TABLE, now["_id"], {"version": now.get("version")}, {"failure": why})
+        except ReshapeError:
+            return False
+        return True
+
+    def _perform(self, step: Step, record: Doc, view: View, jobs: Mapping[str, Doc]) -> Doc:
+        """The record, as it is afterwards."""
+        match step:
+            case Note():
+                return self._note(record, step.changes, view)
+            case Launch():
+                return self._launch(record, view)
+            case Remove():
+                self._remove(record)
+            case Admit():
+                return self._admit(step.pod, record, view)
+            case DeletePod():
+                log.info("deleting pod %s/%s for launch %s", step.pod.namespace, step.pod.name, record["_id"])
+                self._cluster.delete("Pod", step.pod.name, step.pod.namespace, step.pod.uid)
+            case Pin():
+                if (job := jobs.get(str(record["doc"]["_id"]))) is not None:
+                    self._doors.pin(job, step.node)
+            case Forget():
+                self._forget(record)
+        return record
+
+    def _note(self, record: Doc, changes: Doc, view: View) -> Doc:
+        after = self._store.update(TABLE, record["_id"], {"version": record.get("version")}, changes)
+        if "failure" in changes and changes["failure"] is not None and not any(pod.finished for pod in view.pods):
+            log.info("launch %s failed: %s", record["_id"], changes["failure"])
+            if view.job is not None:
+                self.news.tell(view.job, "LaunchFailed", changes["failure"], warning=True)
+        return after
+
+    def _launch(self, record: Doc, view: View) -> Doc:
+        """The playbook; if it failed though the API server is there, that is why the launch has failed."""
+        name = record["_id"]
+        failure = self._works.failure(name)
+        if failure is not None and self._cluster.answers():
+            record = self._note(record, {"failure": failure}, view)
+            self._works.forget(name)
+            return record
+        self._works.want(name, "launch", record)
+        return record
+
+    def _remove(self, record: Doc) -> None:
+        """Not at every turn where it fails: a playbook keeps a core busy for a second."""
+        name, now = record["_id"], self._clock.now()
+        if now - self._played.get(name, float("-inf")) >= REMOVE_AGAIN_S:
+            self._played[name] = now
+            self._works.want(name, "remove", record)
+
+    def _admit(self, pod: Pod, record: Doc, view: View) -> Doc:
+        record = self._note(record, {"pod": {**pod.record(), "ended": False}, "secret": pod.launch}, view)
+        secret = job_spec.launch_secret(
+            record["doc"], pod.doc, self._settings, self._master_key, self._emulated(record["doc"])
+        )
+        self._cluster.apply(secret)
+        if view.job is not None:
+            what = f"Launch {record['launch']} of job {record['job_id']} on node {pod.node}."
+            self.news.tell(view.job, "Launched", what)
+        return self._note(record, {"applied": True}, view)
+
+    def _forget(self, record: Doc) -> None:
+        name, doc = record["_id"], record["doc"]
+        self._cluster.delete("Secret", str(record.get("secret") or name), self._namespace(doc))
+        self._store.delete(TABLE, name, {"version": record.get("version")})
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def _emulated(self, doc: Doc) -> bool:
+        """Whether the GPUs of the decided node are; where none is known there are no real ones to look at."""
+        gpus = self._store.list("gpus", {"node": doc.get("node")})
+        return not any(not gpu.get("emulated") for gpu in gpus)
+
+    # playbooks, in threads of their own
+
+    def _carry_out(self, verb: Verb, record: Doc, cancelled: Cancelled) -> None:
+        folder = self._folder / record["_id"]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            if verb == "launch":
+                self._play_launch(record, folder, cancelled)
+            else:
+                values = {"name_of_launch": record["_id"], "namespace": self._namespace(record["doc"])}
+                self._play("remove.yml", folder, values, cancelled)
+        finally:
+            self._wake.set()
+
+    def _play_launch(self, record: Doc, folder: Path, cancelled: Cancelled) -> None:
+        doc = record["doc"]
+        secret, job = job_spec.objects(doc, self._settings, self._master_key, self._emulated(doc))
+        self._cluster.apply(secret)  # before the job, whose pod waits for it
+        rendered = folder / "job.json"
+        rendered.write_text(json.dumps(job), encoding="utf-8")
+        self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
+        self._applied(record)
+        found = self._cluster.get("Job", record["_id"], self._namespace(doc))
+        if found is not None:
+            what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
+            self.news.tell(found, "Launched", what)
+
+    def _applied(self, record: Doc) -> None:
+        for _ in range(5):
+            now = self._store.get(TABLE, record["_id"])
+            if now is None:
+                return
+            try:
+                self._store.update(TABLE, record["_id"], {"version": now.get("version")}, {"applied": True})
+                return
+            except Conflict:
+                continue
+        raise Transient(f"the document of launch {record['_id']} keeps changing")
+
+    def _play(self, name: str, folder: Path, values: Mapping[str, str], cancelled: Cancelled) -> None:
+        playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)

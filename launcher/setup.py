@@ -1,0 +1,129 @@
+"""What an installation needs before anything runs: keys, a certificate, a password. Called by `reshape setup`.
+
+Promises: what is there is kept, so it may run at every `kubectl apply`; a certificate near its end is replaced, with
+both authorities trusted until the launcher has read the new one; no secret is printed. Every step says what it did.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from coordinator.errors import Conflict, Fatal
+from launcher import certificates
+
+Doc = dict[str, Any]
+
+NAMESPACE = "reshape-system"
+KEYS, AGENT, TLS, STORE = "reshape-keys", "reshape-agent", "reshape-webhook-tls", "reshape-store"
+WEBHOOK = "reshape-inject"
+WEBHOOK_NAMES = [f"reshape-webhook.{NAMESPACE}.svc", f"reshape-webhook.{NAMESPACE}.svc.cluster.local"]
+RENEW_DAYS = 90
+KEYFILE_BYTES = 512
+MONGODB_USER = "reshape"
+
+
+class Api(Protocol):
+    """What of `launcher.cluster.Cluster` is used."""
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
+
+    def create(self, doc: Doc) -> Doc: ...
+
+    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc: ...
+
+
+def set_up(api: Api, now: float, mongodb: str | None = None) -> Iterator[str]:
+    """One sentence per thing that is needed. `mongodb`: the address of one that gets its password from us."""
+    keys = dict.fromkeys(("master.key", "api.token", "agent.key"), _random)
+    made, said = _kept(api, KEYS, keys)
+    yield said
+    # The agents' key alone: who breaks into an agent must not learn the other two.
+    yield _kept(api, AGENT, {"agent.key": lambda: made["agent.key"]})[1]
+    if mongodb:
+        yield _kept(api, STORE, _store(mongodb))[1]
+    yield from _certificate(api, now)
+
+
+def _kept(api: Api, name: str, wanted: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
+    """The Secret's content, with what was missing made, and a sentence about it."""
+    found = read(api, name)
+    have = found or {}
+    missing = {key: make() for key, make in wanted.items() if not have.get(key)}
+    if missing:
+        _write(api, name, missing, new=found is None)
+    whole = {**have, **missing}
+    if not missing:
+        return whole, f"Secret {name} is there."
+    return whole, f"Secret {name}: made {', '.join(missing)}."
+
+
+def read(api: Api, name: str) -> dict[str, str] | None:
+    """What a Secret of ours holds; None when there is none."""
+    found = api.get("Secret", name, NAMESPACE)
+    if found is None:
+        return None
+    return {key: base64.b64decode(text).decode() for key, text in (found.get("data") or {}).items()}
+
+
+def _write(api: Api, name: str, content: dict[str, str], new: bool) -> None:
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in content.items()}
+    if not new:
+        api.patch("Secret", name, {"data": data}, NAMESPACE)
+        return
+    labels = {"app.kubernetes.io/part-of": "volcano-reshape", "app.kubernetes.io/managed-by": "reshape-setup"}
+    about = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    try:
+        api.create({"apiVersion": "v1", "kind": "Secret", "metadata": about, "type": "Opaque", "data": data})
+    except Conflict as error:
+        raise Conflict(f"Secret {name} was made by someone else meanwhile: run this again") from error
+
+
+def _random() -> str:
+    return secrets.token_hex(32)
+
+
+def _store(address: str) -> dict[str, Callable[[], str]]:
+    """User, password and address of a MongoDB of our own, and the key that members of its replica set share."""
+    password = _random()
+    place = f"{address}/reshape?authSource=admin&replicaSet=reshape"
+    return {
+        "username": lambda: MONGODB_USER,
+        "password": lambda: password,
+        "keyfile": lambda: base64.b64encode(secrets.token_bytes(KEYFILE_BYTES)).decode(),
+        "uri": lambda: f"mongodb://{MONGODB_USER}:{quote(password, '')}@{place}",
+    }
+
+
+def _certificate(api: Api, now: float) -> Iterator[str]:
+    found = read(api, TLS)
+    have = found or {}
+    left = certificates.days_left(have.get("tls.crt", ""), now)
+    trusted = [have["ca.crt"]] if left is not None and left > 0 and have.get("ca.crt") else []
+    if left is None or left < RENEW_DAYS or not trusted or not have.get("tls.key"):
+        made = certificates.make(WEBHOOK_NAMES, now)
+        trusted.insert(0, made.authority)
+        _trust(api, "".join(trusted))  # first, so that the API server knows the authority before it is used
+        fresh = {"ca.crt": made.authority, "tls.crt": made.certificate, "tls.key": made.key}
+        _write(api, TLS, fresh, new=found is None)
+        yield f"Secret {TLS}: made a certificate for {certificates.VALID_DAYS} days."
+    else:
+        yield f"Secret {TLS}: the certificate is good for another {left:.0f} days."
+    yield _trust(api, "".join(trusted))
+
+
+def _trust(api: Api, authorities: str) -> str:
+    """Write the authorities into our webhook configuration, unless they stand there."""
+    found = api.get("MutatingWebhookConfiguration", WEBHOOK)
+    if found is None:
+        raise Fatal(f"there is no MutatingWebhookConfiguration {WEBHOOK}: apply the manifests first")
+    bundle = base64.b64encode(authorities.encode()).decode()
+    old = [hook["name"] for hook in found["webhooks"] if hook["clientConfig"].get("caBundle") != bundle]
+    if old:
+        changes = [{"name": name, "clientConfig": {"caBundle": bundle}} for name in old]
+        api.patch("MutatingWebhookConfiguration", WEBHOOK, {"webhooks": changes})
+        return f"Webhook {WEBHOOK}: wrote whom to trust."
+    return f"Webhook {WEBHOOK} trusts the certificate."

@@ -1,0 +1,164 @@
+"""A user's Volcano Job as a job document: which ones are ours, and what they ask for. Pure.
+
+Called by `doors.py`. What cannot be read is refused with a sentence, which becomes an event on the Volcano Job.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coordinator.core import intake
+from coordinator.core import states as s
+from coordinator.errors import Rejected
+from launcher.inject import HOSTNAME
+from launcher.names import CONTAINER, INJECT, JOB, PREFIX
+
+Doc = dict[str, Any]
+
+GPUS = f"{PREFIX}/gpus"
+MORE = f"{PREFIX}/job"
+FINISHED = frozenset({"Completed", "Failed", "Terminated", "Completing", "Terminating"})
+HALTED = frozenset({"Aborting", "Aborted"})  # somebody suspended it; it may be resumed
+# What the Volcano Job itself says, and the annotation cannot say otherwise.
+TAKEN = frozenset({"_id", "job_id", "uid", "state", "origin", "volcano", "namespace", "queue", "image", "command"})
+NOT = "This Volcano Job is not reshaped"
+
+
+def phase(job: Mapping[str, Any]) -> str:
+    return str(((job.get("status") or {}).get("state") or {}).get("phase") or "Pending")
+
+
+def words(message: str) -> str:
+    """The API server's own sentence in an event of Volcano, which prints whole structures of Go."""
+    found = re.search(r'Message:("(?:[^"\\]|\\.)*")', message)
+    try:
+        return str(json.loads(found[1])) if found else message
+    except ValueError:
+        return message
+
+
+def ours(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
+    """Whether a user wants it reshaped: by its label, or by its queue. Jobs that we made ourselves are not meant."""
+    if JOB in (job["metadata"].get("labels") or {}):
+        return False
+    spec = job.get("spec") or {}
+    labelled = any(_labels(task).get(INJECT) == "true" for task in spec.get("tasks") or [])
+    return labelled or (spec.get("queue") or "default") in queues
+
+
+def forgotten(job: Mapping[str, Any], queues: Sequence[str]) -> str | None:
+    """What to tell the user of one that says on how many GPUs it can run, but not that it shall be reshaped.
+
+    Volcano keeps it waiting: the coordinator cannot see the label of its pods, and takes the annotation for it.
+    """
+    meta = job["metadata"]
+    asks = {GPUS, MORE} & (meta.get("annotations") or {}).keys()
+    if not asks or ours(job, queues) or JOB in (meta.get("labels") or {}):
+        return None
+    queue = (job.get("spec") or {}).get("queue") or "default"
+    return (
+        f'It has the annotation {sorted(asks)[0]}, but neither the label {INJECT}: "true" on the template of its task '
+        f"nor a queue with that label ({queue} has none): add one of them, or take the annotation away."
+    )
+
+
+def key(uid: str) -> str:
+    """The `_id` of its job document: the same for ever, and another one for another Volcano Job of the same name."""
+    return f"volcano-{uid}"
+
+
+def job_id(job: Mapping[str, Any], taken: bool = False) -> str:
+    """`namespace.name`; with a piece of the uid where an earlier Volcano Job of that name had it."""
+    about = job["metadata"]
+    plain = f"{about.get('namespace')}.{about['name']}"
+    return f"{plain}.{str(about['uid'])[:8]}" if taken else plain
+
+
+def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
+    """The job document. `Rejected` with what is wrong, in sentences for the user."""
+    about, spec = job["metadata"], job.get("spec") or {}
+    notes = about.get("annotations") or {}
+    task = _task(spec)
+    container = _container(task)
+    pod = (task.get("template") or {}).get("spec") or {}
+    doc: Doc = {
+        **_more(notes.get(MORE)),
+        "_id": key(str(about["uid"])),
+        "job_id": job_id(job, taken),
+        "state": s.SUBMITTED,
+        "origin": "volcano",
+        "volcano": {"namespace": str(about.get("namespace")), "name": str(about["name"]), "uid": str(about["uid"])},
+        "namespace": str(about.get("namespace")),
+        "queue": str(spec.get("queue") or "default"),
+        "image": container.get("image"),
+        "command": [*container["command"], *(container.get("args") or [])],
+    }
+    if GPUS in notes or "optional_num_gpus" not in doc:
+        doc["optional_num_gpus"] = _counts(notes.get(GPUS))
+    if node := (pod.get("nodeSelector") or {}).get(HOSTNAME):
+        doc["node"] = node
+    if found := intake.problems(doc):
+        raise Rejected(f"{NOT}: " + "; ".join(found) + ".", problems=tuple(found))
+    return doc
+
+
+def _task(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    tasks = spec.get("tasks") or []
+    if len(tasks) != 1 or tasks[0].get("replicas", 1) != 1:
+        pods = sum(int(task.get("replicas", 1)) for task in tasks)
+        raise Rejected(
+            f"{NOT}: it has {pods} pods, and a job that is reshaped has one. "
+            "Give it one task with `replicas: 1`; it may use all GPUs of its node."
+        )
+    task: Mapping[str, Any] = tasks[0]
+    return task
+
+
+def _container(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    template = task.get("template") or {}
+    containers = (template.get("spec") or {}).get("containers") or []
+    named = ((template.get("metadata") or {}).get("annotations") or {}).get(CONTAINER)
+    fitting = [c for c in containers if named in (None, c.get("name"))]
+    if len(fitting) != 1:
+        raise Rejected(
+            f"{NOT}: its pod has {len(containers)} containers"
+            f"{f', none of them named {named}' if named and not fitting else ''}. "
+            f"Name the one that trains in the annotation {CONTAINER} of the task's template."
+        )
+    container: Mapping[str, Any] = fitting[0]
+    if not container.get("command"):
+        raise Rejected(
+            f"Container {container.get('name')} has no `command`: write there what the image would start "
+            "(its ENTRYPOINT), because reshape puts its own program before it."
+        )
+    return container
+
+
+def _counts(text: object) -> list[int]:
+    if text is None:
+        raise Rejected(f'{NOT}: say in the annotation {GPUS} on how many GPUs it can run, such as "1,2,4".')
+    words = [word.strip() for word in str(text).split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,5}", word) for word in words):
+        raise Rejected(f'{NOT}: the annotation {GPUS} must be GPU counts such as "1,2,4", not {str(text)[:60]!r}.')
+    return sorted({int(word) for word in words})
+
+
+def _more(text: object) -> Doc:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(str(text))
+    except ValueError as error:
+        raise Rejected(f"{NOT}: the annotation {MORE} is no JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise Rejected(f'{NOT}: the annotation {MORE} must be an object such as {{"epochs": 3}}.')
+    if odd := sorted(str(field) for field in found if field in TAKEN):
+        raise Rejected(f"{NOT}: the annotation {MORE} cannot set {', '.join(odd)}; the Volcano Job says that.")
+    return {str(k): v for k, v in found.items()}
+
+
+def _labels(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    return ((task.get("template") or {}).get("metadata") or {}).get("labels") or {}

@@ -1,0 +1,186 @@
+"""The admission webhook: puts shim and sidecar into the pods of users' Volcano Jobs as they are created.
+
+Promises: an answer within `PATIENCE_S` whatever the store does: what is not known in time is left out, then the
+pod waits for its GPUs; pods that are not ours pass unchanged; a refusal is a sentence. Nothing is written here but,
+through `report`, an Event about a refusal. Called by the API server; started by the launcher's service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import secrets
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from tornado.httpserver import HTTPServer
+from tornado.web import Application, RequestHandler
+
+from launcher.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject
+from launcher.json_patch import difference
+from launcher.names import INJECT, job_name
+
+log = logging.getLogger(__name__)
+
+Doc = dict[str, Any]
+
+PATIENCE_S = 0.7  # for the store; the API server waits for the whole
+BODY_LIMIT = 4 * 1024 * 1024  # bytes: etcd takes no object above 1.5 MiB, and an update holds two
+AT_ONCE = 8
+NAME_LENGTH = 253
+JOB_NAME, QUEUE_NAME = "volcano.sh/job-name", "volcano.sh/queue-name"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the coordinator has decided about a Volcano Job."""
+
+    job_id: str
+    node: str | None = None
+    gpu_ids: tuple[str, ...] = ()
+    emulated: bool = False  # whether that node's GPUs are
+    claim: str | None = None  # PersistentVolumeClaim of this job's checkpoints
+
+
+class Decisions(Protocol):
+    """What the webhook asks the launcher."""
+
+    def queue(self, name: str) -> tuple[bool, Devices]:
+        """Whether jobs of this queue are ours, and how they get GPUs. From memory: never waits."""
+        ...
+
+    def decided(self, namespace: str, name: str) -> Decided | None:
+        """None when nothing is. May wait for the store and raise what it likes; asked in a thread."""
+        ...
+
+
+Report = Callable[[str, Mapping[str, Any], str, str], None]
+"""`report(namespace, owner, reason, sentence)`: an Event on the Volcano Job of that ownerReference. Must not wait."""
+
+
+class Refusal(Exception):
+    """Of what is no AdmissionReview."""
+
+
+class Injector:
+    """Judges one AdmissionReview at a time; any number at once."""
+
+    def __init__(self, settings: PodSettings, decisions: Decisions, report: Report) -> None:
+        self._settings, self._decisions, self._report = settings, decisions, report
+        self._threads = ThreadPoolExecutor(AT_ONCE, "decided")
+
+    async def review(self, body: bytes) -> Doc:
+        """The AdmissionReview to answer with. `Refusal` if this was none."""
+        request = _request(body)
+        answer: Doc = {"uid": request["uid"], "allowed": True}
+        pod, namespace = request["object"], str(request.get("namespace") or "")
+        if request.get("operation") == "CREATE" and request["kind"].get("kind") == "Pod":
+            try:
+                answer |= _patch(pod, await self._injected(pod, namespace))
+            except CannotInject as why:
+                answer |= {"allowed": False, "status": {"code": 400, "reason": why.reason, "message": str(why)}}
+                self._tell(request, pod, namespace, why)
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+
+    async def _injected(self, pod: Mapping[str, Any], namespace: str) -> Injected | None:
+        """None: it is not ours."""
+        metadata: Mapping[str, Any] = pod.get("metadata") or {}
+        labels = metadata.get("labels") or {}
+        by_queue, devices = self._decisions.queue(labels.get(QUEUE_NAME, ""))
+        if labels.get(INJECT) != "true" and not by_queue:
+            return None
+        owner, name = _owner(metadata), labels.get(JOB_NAME)
+        if owner is None or not name:
+            raise CannotInject(
+                f"This pod is labelled {INJECT}, but it is not of a Volcano Job: label the pods of a Volcano Job's "
+                "template, or let the job into a queue that is labelled."
+            )
+        decided = await self._decided(namespace, name) or Decided(f"{namespace}.{name}")
+        one = Injection(
+            job_id=decided.job_id, job=job_name(f"{namespace}.{name}", str(owner.get("uid"))),
+            launch=_launch(metadata), devices=devices, emulated=decided.emulated, gpu_ids=decided.gpu_ids,
+            node=decided.node, claim=decided.claim,
+        )  # fmt: skip
+        return inject(pod.get("spec") or {}, metadata, one, self._settings)
+
+    async def _decided(self, namespace: str, name: str) -> Decided | None:
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, namespace, name)
+        try:
+            return await asyncio.wait_for(work, PATIENCE_S)
+        except Exception as error:  # whatever the store does, the pod must not wait for it
+            log.warning("what was decided about %s/%s is not known: %r", namespace, name, error)
+            return None
+
+    def _tell(self, request: Doc, pod: Mapping[str, Any], namespace: str, why: CannotInject) -> None:
+        owner = _owner(pod.get("metadata") or {})
+        if owner is not None and not request.get("dryRun"):
+            self._report(namespace, owner, why.reason, str(why))
+
+
+class Mutate(RequestHandler):
+    """`POST /mutate`."""
+
+    def initialize(self, injector: Injector) -> None:
+        self._injector = injector
+
+    async def post(self) -> None:
+        try:
+            answer = await self._injector.review(self.request.body)
+        except Refusal as why:
+            self.set_status(400)
+            answer = {"error": str(why)}
+        self.set_header("Content-Type", "application/json")
+        self.finish(msgspec.json.encode(answer))
+
+
+class Health(RequestHandler):
+    """`GET /livez`: the process turns."""
+
+    def get(self) -> None:
+        self.finish("ok\n")
+
+
+def make_server(injector: Injector, tls: ssl.SSLContext | None) -> HTTPServer:
+    """Not listening yet. The API server speaks HTTPS only; None is for tests."""
+    routes: list[Any] = [("/mutate", Mutate, {"injector": injector}), ("/livez", Health)]
+    return HTTPServer(Application(routes, log_function=lambda _: None), ssl_options=tls, max_body_size=BODY_LIMIT)
+
+
+def _request(body: bytes) -> Doc:
+    try:
+        review = msgspec.json.decode(body)
+        request: Doc = review["request"]
+        if isinstance(request["uid"], str) and isinstance(request["kind"], dict):
+            request["object"] = request.get("object") or {}
+            return request
+    except (msgspec.DecodeError, RecursionError, UnicodeError, TypeError, LookupError):
+        pass
+    raise Refusal("send an AdmissionReview of admission.k8s.io/v1 as JSON")
+
+
+def _patch(pod: Mapping[str, Any], injected: Injected | None) -> Doc:
+    if injected is None:
+        return {}
+    metadata = {**(pod.get("metadata") or {}), "annotations": injected.annotations, "labels": injected.labels}
+    before = {"metadata": pod.get("metadata") or {}, "spec": pod.get("spec") or {}}
+    operations = difference(before, {"metadata": metadata, "spec": injected.spec})
+    if not operations:
+        return {}
+    return {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
+
+
+def _owner(metadata: Mapping[str, Any]) -> Doc | None:
+    """The Volcano Job that made this pod."""
+    owners = metadata.get("ownerReferences") or []
+    return next((one for one in owners if str(one.get("apiVersion", "")).startswith("batch.volcano.sh/")), None)
+
+
+def _launch(metadata: Mapping[str, Any]) -> str:
+    """A name that no other pod has had: Volcano gives its pods the names of earlier ones again."""
+    name = str(metadata.get("name") or metadata.get("generateName") or "pod").strip("-")
+    return f"{name[: NAME_LENGTH - 9].rstrip('.-')}-{secrets.token_hex(4)}"

@@ -1,0 +1,152 @@
+"""The node agent: tells the coordinator which GPUs this node has and whether they work.
+
+Promise: reports at every heartbeat until it is told to end, and after any trouble (no coordinator, a GPU off
+the bus) simply reports again. A GPU once seen that can no longer be read is reported unhealthy, not left out.
+It needs no right at the Kubernetes API. Called by `reshape agent`, one on each node.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from sidecar.gpus import FoundGpu, NvmlProbe, list_gpus, short_type
+from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeReply, NodeReport, Usage, sign, signed
+
+EMULATED = re.compile(r"([1-9][0-9]{0,3})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
+EMULATED_MEMORY = 16 * 2**30
+FILE = "gpus"  # in the folder of emulated inventories
+TIMEOUT_S = 5.0
+ANSWER_MAX = 65_536
+
+log = logging.getLogger(__name__)
+
+
+class AgentError(Exception):
+    """What is wrong with the agent's settings or its coordinator, as a sentence."""
+
+
+@dataclass
+class Nvml:
+    """The GPUs that NVML finds, and those that it found before and finds no more."""
+
+    find: Callable[[], list[FoundGpu]] = list_gpus
+    probe: NvmlProbe = field(default_factory=NvmlProbe)
+    _known: dict[str, NodeGpu] = field(default_factory=dict)
+
+    def __call__(self) -> list[NodeGpu]:
+        found = {g.gpu_id: NodeGpu(g.gpu_id, short_type(g.gpu_type), g.memory) for g in self.find()}
+        self._known |= found
+        lost = [gpu_id for gpu_id in self._known if gpu_id not in found]
+        problems = {r.gpu_id: r.problem for r in self.probe.read(lost, Usage()) if not r.healthy}
+        return [
+            msgspec.structs.replace(gpu, healthy=False, problem=problems[gpu_id]) if gpu_id in problems else gpu
+            for gpu_id, gpu in self._known.items()
+        ]
+
+
+def emulated(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
+    """The GPUs that the line `node=4xV100` gives to this node; None if no line names it.
+
+    Their names hold the node's, so that no two nodes have the same.
+    """
+    for line in lines:
+        name, _, given = (part.strip() for part in line.partition("#")[0].partition("="))
+        if name != node:
+            continue
+        match = EMULATED.fullmatch(given)
+        if match is None:
+            raise AgentError(f"The emulated GPUs of node {node} must be a number and a type, such as {node}=4xV100.")
+        kind = match[2]
+        return [NodeGpu(f"EMULATED-{node}-{kind}-{i}", kind, EMULATED_MEMORY, True) for i in range(int(match[1]))]
+    return None
+
+
+class Agent:
+    """`run` reports until `end` is set. `folder`: of emulated inventories, read anew for each report."""
+
+    def __init__(self, node: str, coordinator: str, key: bytes, heartbeat_s: float, folder: Path | None = None) -> None:
+        address = urlsplit(coordinator)
+        if address.scheme != "http" or not address.hostname:
+            raise AgentError(
+                f"{coordinator!r} is no address of a coordinator, such as http://reshape-coordinator:8080."
+            )
+        self._host, self._port = address.hostname, address.port
+        self._prefix, self._path = address.path.rstrip("/"), f"/v1/nodes/{quote(node, safe='')}"
+        self._node, self._key, self._heartbeat_s, self._folder = node, key, heartbeat_s, folder
+        self._nvml = Nvml()
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._seq = 0
+
+    def run(self, end: threading.Event) -> None:
+        told = ""
+        while not end.is_set():
+            try:
+                self._heartbeat_s = self.report().heartbeat_s
+                trouble = ""
+            except AgentError as error:
+                trouble = str(error)
+            if trouble != told:
+                log.warning("%s", trouble or "the coordinator answers again")
+                told = trouble
+            end.wait(self._heartbeat_s)
+
+    def report(self) -> NodeReply:
+        """Report once. `AgentError` where that failed."""
+        self._seq = max(self._seq + 1, int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000))
+        report = NodeReport(
+            boot=self._boot,
+            seq=self._seq,
+            gpus=self._inventory(),
+            cores=float(os.cpu_count() or 0),
+            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
+        status, answer, signature = self._post(msgspec.json.encode(report))
+        if status != 200:
+            raise AgentError(f"the coordinator answered {status}: {_sentence(answer)}")
+        if not signed(self._key, "REPLY", self._path, answer, signature):
+            raise AgentError("the coordinator's answer is not signed with the agents' key; is it another coordinator?")
+        return msgspec.json.decode(answer, type=NodeReply)
+
+    def _inventory(self) -> list[NodeGpu]:
+        """Emulated GPUs where a line gives this node some, else the real ones."""
+        given = None
+        if self._folder is not None:
+            try:
+                given = emulated((self._folder / FILE).read_text().splitlines(), self._node)
+            except (OSError, UnicodeDecodeError) as error:
+                raise AgentError(f"the emulated GPUs in {self._folder / FILE} cannot be read: {error}") from None
+        return self._nvml() if given is None else given
+
+    def _post(self, body: bytes) -> tuple[int, bytes, str]:
+        headers = {
+            HEADER_SIGNATURE: sign(self._key, "POST", self._path, body),
+            "Content-Type": "application/json",
+        }
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        try:
+            connection.request("POST", self._prefix + self._path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read(ANSWER_MAX), response.getheader(HEADER_SIGNATURE) or ""
+        except (OSError, http.client.HTTPException) as error:
+            raise AgentError(f"the coordinator does not answer: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _sentence(answer: bytes) -> str:
+    """Out of {"error": {"sentence": …}}."""
+    try:
+        return str(msgspec.json.decode(answer)["error"]["sentence"])[:300]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return "without saying why"

@@ -1,0 +1,217 @@
+"""What Volcano's scheduler asks and what it is told (its plugin `extender`, 1.10).
+
+`volcano/*.json` were recorded from Volcano 1.10's scheduler on a Kubernetes 1.34 cluster, without `managedFields`
+and node images; those of the two evictions are put together of tasks recorded so.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.core import states as s
+from coordinator.core.records import JobRecord
+from coordinator.errors import Rejected, Transient
+from coordinator.extending import DECIDED_SCORE, Extending
+from coordinator.http.extender import LARGE, MOST_LARGE, Extender
+from tests.api.caller import Caller
+from tests.fakes.facade import Live
+
+VERBS = ("jobEnqueueable", "prioritize", "predicate", "preemptable", "reclaimable", "queueOverused")
+RECORDED = {verb: (Path(__file__).parent / "volcano" / f"{verb}.json").read_bytes() for verb in VERBS}
+OWNER = json.loads(RECORDED["jobEnqueueable"])["job"]["PodGroup"]["ownerReferences"][0]["uid"]
+MINE = {"namespace": "team-a", "name": "train-mnist", "uid": OWNER}
+Doc = dict[str, Any]
+
+
+def record(state: str, node: str | None = None, name: str = "team-a.train-mnist", **more: Any) -> JobRecord:
+    doc = {"_id": "volcano-1", "job_id": name, "uid": "u", "state": state, "node": node, "volcano": MINE}
+    return JobRecord({**doc, **more})
+
+
+def ask(verb: str, *jobs: JobRecord, raw: bytes | None = None, queues: Doc | None = None) -> Doc:
+    known = {job.id: job for job in jobs}
+    answer = Extending(known.get, lambda: queues or {}).answer(verb, RECORDED[verb] if raw is None else raw)
+    decoded: Doc = json.loads(answer)
+    return decoded
+
+
+def changed(verb: str, change: Any) -> bytes:
+    doc = json.loads(RECORDED[verb])
+    change(doc)
+    return json.dumps(doc).encode()
+
+
+# may it enter
+
+
+def enqueueable(*jobs: JobRecord, change: Any = lambda group: None, queues: Doc | None = None) -> int:
+    raw = changed("jobEnqueueable", lambda doc: change(doc["job"]["PodGroup"]))
+    status: int = ask("jobEnqueueable", *jobs, raw=raw, queues=queues)["status"]
+    return status
+
+
+@pytest.mark.parametrize("state", s.JOB_STATES)
+def test_a_users_job_enters_once_it_is_decided_where_it_starts(state: str) -> None:
+    assert enqueueable(record(state)) == (0 if state in s.LAUNCHED else -1)
+
+
+def test_one_of_a_name_that_was_used_before_is_told_from_the_earlier_one() -> None:
+    before = record(s.RUNNING, volcano={**MINE, "uid": "an earlier one"})
+    assert enqueueable(before) == -1
+    assert enqueueable(before, record(s.RUNNING, name=f"team-a.train-mnist.{OWNER[:8]}")) == 0
+
+
+def test_one_that_asks_to_be_reshaped_waits_until_we_know_it() -> None:
+    def plain(group: Doc) -> None:
+        del group["annotations"]
+
+    def whole(group: Doc) -> None:
+        group["annotations"] = {"volcano-reshape.io/job": "{}"}
+
+    assert (enqueueable(), enqueueable(change=whole), enqueueable(change=plain)) == (-1, -1, 0)
+    assert enqueueable(change=plain, queues={"default": {"inject": True}}) == -1
+    assert enqueueable(change=plain, queues={"default": {"inject": False}, "other": {"inject": True}}) == 0
+
+
+def test_what_our_launcher_made_enters_and_so_does_what_no_volcano_job_owns() -> None:
+    def made(group: Doc) -> None:
+        group["labels"] = {"volcano-reshape.io/job": "one-abcdefgh"}
+
+    def owned(group: Doc) -> None:
+        group["ownerReferences"][0]["kind"] = "ReplicaSet"
+
+    def nobody(group: Doc) -> None:
+        del group["ownerReferences"]
+
+    for change in (made, owned, nobody):
+        assert enqueueable(change=change, queues={"default": {"inject": True}}) == 0
+
+
+# where it goes
+
+
+def test_the_decided_node_outweighs_all_others_and_only_for_tasks_of_ours() -> None:
+    assert ask("prioritize", record(s.INITIALIZING, "node-b")) == {"nodeScore": {"node-b": DECIDED_SCORE}}
+    assert ask("prioritize") == {"nodeScore": {}}
+    assert ask("prioritize", record(s.SUBMITTED)) == {"nodeScore": {}}
+    assert ask("prioritize", record(s.COMPLETED, "node-b")) == {"nodeScore": {}}
+
+
+def test_a_pod_without_our_annotation_is_known_by_the_volcano_job_that_owns_it() -> None:
+    def bare(doc: Doc) -> None:
+        del doc["task"]["Pod"]["metadata"]["annotations"]
+
+    answer = ask("prioritize", record(s.RUNNING, "node-a"), raw=changed("prioritize", bare))
+    assert answer == {"nodeScore": {"node-a": DECIDED_SCORE}}
+
+
+def test_predicate_permits_the_decided_node_and_refuses_others_with_a_reason() -> None:
+    name = json.loads(RECORDED["predicate"])["node"]["Name"]
+    assert ask("predicate") == {"status": "", "code": 0}
+    assert ask("predicate", record(s.INITIALIZING, name)) == {"status": "", "code": 0}
+    refused = ask("predicate", record(s.INITIALIZING, "elsewhere"))
+    assert refused == {"status": "job team-a.train-mnist is to start on node elsewhere", "code": 3}
+    assert "waits for the coordinator" in ask("predicate", record(s.SUBMITTED))["status"]
+
+
+# who is evicted
+
+
+def names(answer: Doc) -> list[str]:
+    return [task["Name"] for task in answer["victims"]]
+
+
+def test_a_job_of_ours_is_never_preempted() -> None:
+    answer = ask("preemptable", record(s.RUNNING, "node-a"))
+    assert (answer["status"], names(answer)) == (1, ["other-trainer-0"])
+
+
+def test_who_is_left_as_a_victim_goes_back_as_it_came() -> None:
+    evictees = json.loads(RECORDED["preemptable"])["evictees"]
+    assert ask("preemptable", record(s.RUNNING, "node-a"))["victims"] == evictees[1:]
+
+
+def test_a_queue_may_reclaim_from_us_but_not_in_the_middle_of_an_operation() -> None:
+    assert ask("reclaimable", record(s.RUNNING, "node-a"))["status"] == 0
+    busy = record(s.ADJUSTING, "node-a", reshape={"kind": "reshape", "to": []})
+    assert names(ask("reclaimable", busy)) == ["other-trainer-0"]
+
+
+@pytest.mark.parametrize("verb", ["preemptable", "reclaimable"])
+def test_of_others_we_have_no_opinion(verb: str) -> None:
+    assert ask(verb)["status"] == 0
+    assert ask(verb, raw=b'{"evictor": null, "evictees": null}') == {"status": 0, "victims": []}
+
+
+def test_no_queue_is_overused_because_of_us() -> None:
+    assert ask("queueOverused") == {"overused": False}
+
+
+# the address
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_recorded_request_is_answered_without_a_token_in_what_volcano_reads(call: Caller, verb: str) -> None:
+    call.headers = {}
+    answer = call("POST", f"/v1/extender/{verb}", RECORDED[verb])
+    assert answer.status == 200
+    fields = {"jobEnqueueable": {"status"}, "prioritize": {"nodeScore"}, "predicate": {"status", "code"}}
+    wanted = fields.get(verb, {"overused"} if verb == "queueOverused" else {"status", "victims"})
+    assert set(answer.doc) == wanted
+
+
+def test_one_that_does_not_act_says_so_and_volcano_goes_on_without_it(call: Caller, live: Live) -> None:
+    def stands_by(verb: str, raw: bytes) -> bytes:
+        raise Transient("This coordinator stands by.")
+
+    live.facade.extend = stands_by  # type: ignore[method-assign]
+    assert call("POST", "/v1/extender/jobEnqueueable", RECORDED["jobEnqueueable"]).status == 503
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b'{"job": 3}', b'{"job": null}', b"\xff\xfe"])
+def test_what_is_no_request_of_volcano_is_refused_with_a_sentence(raw: bytes) -> None:
+    with pytest.raises(Rejected, match="is not what Volcano's extender plugin sends"):
+        ask("jobEnqueueable", raw=raw)
+
+
+def test_a_verb_that_is_not_ours_is_not_found(call: Caller) -> None:
+    answer = call("POST", "/v1/extender/onSessionOpen", b"{}")
+    assert answer.status == 404
+    assert "jobEnqueueable" in answer.sentence
+
+
+def test_a_request_of_many_megabytes_is_read_and_one_beyond_the_limit_is_not(call: Caller) -> None:
+    def padded(size: int) -> bytes:
+        return b'{"task": {}, "nodes": ["' + b"x" * size + b'"]}'
+
+    assert call("POST", "/v1/extender/prioritize", padded(10 * 1024 * 1024)).doc == {"nodeScore": {}}
+    try:
+        assert call("POST", "/v1/extender/prioritize", padded(Extender.body_limit)).status == 413
+    except (ConnectionError, BrokenPipeError):
+        pass  # cut off while it was still sending
+    assert call("POST", "/v1/extender/queueOverused", b"{}").status == 200
+
+
+def test_few_large_requests_are_taken_at_once_and_those_that_broke_off_are_forgotten(call: Caller, live: Live) -> None:
+    head = f"POST /v1/extender/prioritize HTTP/1.1\r\nHost: x\r\nContent-Length: {LARGE + 1}\r\n\r\n".encode()
+    opened = [socket.create_connection(("127.0.0.1", live.port)) for _ in range(MOST_LARGE)]
+    for one in opened:
+        one.sendall(head)
+    large = b'{"task": {}, "nodes": ["' + b"x" * LARGE + b'"]}'
+    while len(live.app.settings["large"]) < MOST_LARGE:
+        pass
+    assert call("POST", "/v1/extender/queueOverused", b"{}").status == 200
+    try:
+        assert call("POST", "/v1/extender/prioritize", large).status == 503
+    except (ConnectionError, BrokenPipeError):
+        pass
+    for one in opened:
+        one.close()
+    while live.app.settings["large"]:
+        pass
+    assert call("POST", "/v1/extender/prioritize", large).status == 200

@@ -1,0 +1,264 @@
+"""A real Kubernetes cluster with Volcano on this machine: `python -m tests.cluster.bed up|down|status|images`.
+
+Two kubelets on containerd in network namespaces, RBAC enforced, a CA, DNS, Volcano's scheduler, controllers and
+webhooks, and no route out. Used by conftest.py and by `make cluster`. Everything it starts it can end: after a crash,
+too, `down` and the next `up` remove what is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from tests.cluster import bed_build, bed_network, bed_nodes, built_images
+from tests.cluster.bed_build import BINARIES, BUILT, IMAGES, say
+from tests.cluster.bed_control import API, Control
+from tests.cluster.bed_kubectl import Cluster, condition, until
+from tests.cluster.bed_network import CONTROL, NODES
+from tests.cluster.bed_nodes import Node
+from tests.cluster.bed_pki import Authority, Tokens
+from tests.cluster.bed_processes import BedError, Processes
+from tests.cluster.bed_volcano import Volcano
+
+RUN = BUILT / "run"
+OWNER = Path("/run/reshape-test-bed")  # names the folder of the bed that this machine carries: there is one at a time
+DATA = ("nodes", "etcd", "pki", "volcano")
+IMAGE_KINDS = ("base", "reshape", "nx")
+PARTS = (
+    "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "kube-proxy-control",
+    "volcano-scheduler", "volcano-controllers", "volcano-admission",
+    *(f"{part}-{node}" for node in NODES for part in bed_nodes.PARTS),
+)  # fmt: skip
+
+
+class Bed:
+    """The bed in one folder, running or not."""
+
+    def __init__(self, folder: Path = RUN) -> None:
+        self.folder = folder.resolve()
+        self.processes = Processes(self.folder)
+        self.nodes = {name: Node(name, self.folder, BINARIES, self.processes) for name in NODES}
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "pki" / "admin.kubeconfig"
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster(self.kubeconfig, BINARIES)
+
+    @cached_property
+    def authority(self) -> Authority:
+        return Authority(self.folder / "pki")
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self.folder / "pki", API, self.authority.certificate)
+
+    @cached_property
+    def control(self) -> Control:
+        return Control(self.folder, BINARIES, self.authority, self.tokens, self.processes)
+
+    @cached_property
+    def volcano(self) -> Volcano:
+        source = bed_build.volcano_source()
+        return Volcano(self.folder, BINARIES, source, self.authority, self.tokens, self.processes)
+
+    def is_up(self) -> bool:
+        return not self.dead()
+
+    def dead(self) -> list[str]:
+        """Parts that do not run."""
+        return [part for part in PARTS if self.processes.pid(part) is None]
+
+    def up(self) -> None:
+        """Build what is not built, remove what an earlier run left, start everything; all of it or nothing."""
+        with one_at_a_time():
+            _refuse_second(self.folder)
+            if self.is_up():
+                return say(f"is up already: KUBECONFIG={self.kubeconfig}")
+            bed_build.ready()
+            self._remove()
+            try:
+                self._start()
+            except BaseException:
+                with undisturbed():
+                    self._remove()
+                raise
+        return None
+
+    def down(self) -> None:
+        with one_at_a_time():
+            _refuse_second(self.folder)
+            with undisturbed():
+                self._remove()
+
+    def _start(self) -> None:
+        began = time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        OWNER.write_text(str(self.folder))
+        self._prepare()
+        bed_network.set_up()
+        with ThreadPoolExecutor() as beside:
+            runtimes = [beside.submit(self._start_runtime, node) for node in self.nodes.values()]
+            cluster = self.control.start()
+            for runtime in runtimes:
+                runtime.result()
+        for node in self.nodes.values():
+            node.start_kubelet()
+            node.start_proxy()
+        self.control.start_dns(cluster, self.folder / "pki" / "coredns.kubeconfig")
+        self.volcano.start(cluster)
+        self.wait_ready()
+        self._proxy_control()
+        for part in PARTS:
+            self.processes.check(part)
+        say(f"is up after {time.monotonic() - began:.1f} s: export KUBECONFIG={self.kubeconfig}")
+
+    def _prepare(self) -> None:
+        """Every token and certificate, before the API server reads them."""
+        for node in self.nodes.values():
+            node.prepare(self.authority, self.tokens)
+        self.tokens.service_account("coredns", "kube-system", "coredns")
+        self.tokens.kubeconfig("kube-proxy-control", "system:kube-proxy")
+        self.volcano.prepare()
+
+    def _start_runtime(self, node: Node) -> None:
+        node.start_runtime()
+        node.import_image(IMAGES / "pause.tar")
+
+    def _proxy_control(self) -> None:
+        """ClusterIPs for Volcano's programs, and through them for the host. It needs some node's name: any will do."""
+        config = self.folder / "kube-proxy-control.json"
+        kubeconfig = self.folder / "pki" / "kube-proxy-control.kubeconfig"
+        bed_nodes.write_proxy_config(config, next(iter(NODES)), kubeconfig, bed_network.CONTROL_IP)
+        self.start_beside("kube-proxy-control", [str(BINARIES / "kube-proxy"), f"--config={config}"])
+
+    def _remove(self) -> None:
+        bed_nodes.tear_down(self.folder, self.processes)
+        self.processes.stop([name for name in self.processes.records() if name != "etcd"])
+        self.processes.stop(["etcd"])
+        bed_network.tear_down()
+        for name in DATA:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        OWNER.unlink(missing_ok=True)
+        for cached in ("authority", "tokens", "control", "volcano", "cluster"):
+            self.__dict__.pop(cached, None)
+
+    def start_beside(self, name: str, command: list[str], env: dict[str, str] | None = None) -> str:
+        """Run a program of a test's own next to the API server; the answer is its address in the bed."""
+        self.processes.start(name, bed_network.inside(CONTROL, command), env)
+        return bed_network.CONTROL_IP
+
+    def provide_images(self, kinds: Iterable[str] = IMAGE_KINDS) -> None:
+        """Build what has changed of our own images, and give the nodes those that they have not got."""
+        for kind in kinds:
+            archive = built_images.archive(kind)
+            digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+            for node in self.nodes.values():
+                stamp = node.folder / f"imported-{kind}"
+                if not stamp.exists() or stamp.read_text() != digest:
+                    node.import_image(archive)
+                    stamp.write_text(digest)
+
+    def import_image(self, archive: Path, nodes: Iterable[str] = tuple(NODES)) -> None:
+        for node in nodes:
+            self.nodes[node].import_image(archive)
+
+    def kill_kubelet(self, node: str) -> None:
+        self.nodes[node].kill_kubelet()
+
+    def start_kubelet(self, node: str) -> None:
+        """Start it again; when this returns it answers the API server."""
+        self.nodes[node].start_kubelet()
+        health = f"--raw=/api/v1/nodes/{node}/proxy/healthz"
+        until(f"the kubelet of {node}", lambda: self.cluster.kubectl("get", health) == "ok")
+
+    def cut_link(self, node: str) -> None:
+        bed_network.cut(node)
+
+    def mend(self, node: str) -> None:
+        bed_network.mend(node)
+
+    def patch_gpus(self, node: str, count: int) -> None:
+        bed_nodes.patch_gpus(self.cluster, node, count)
+
+    def wait_ready(self, within_s: float = 60.0) -> None:
+        """Both nodes are Ready: after a test that broke one."""
+        for node in NODES:
+            self.cluster.wait("node", node, lambda found: condition(found, "Ready"), within_s=within_s)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Two that bring the bed up or down wait for one another."""
+    with OWNER.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C waits until what was begun is removed."""
+    asked = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, asked)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, asked)
+
+
+def _refuse_second(folder: Path) -> None:
+    try:
+        owner = OWNER.read_text()
+    except FileNotFoundError:
+        return
+    if owner != str(folder):
+        raise BedError(f"this machine carries another test bed, in {owner}: end it first (down --folder {owner})")
+
+
+def status(bed: Bed) -> int:
+    dead = bed.dead()
+    for part in PARTS:
+        print(f"{part:28} {'-' if part in dead else bed.processes.pid(part)}")
+    if not dead:
+        print(f"up: export KUBECONFIG={bed.kubeconfig}")
+    return 1 if dead else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.bed", description=__doc__)
+    parser.add_argument("do", choices=["build", "up", "down", "status", "images", "import"])
+    parser.add_argument("archive", nargs="?", type=Path, help="import: a docker-archive, into both nodes")
+    parser.add_argument("--folder", type=Path, default=RUN)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bed = Bed(asked.folder)
+    try:
+        if asked.do == "status":
+            return status(bed)
+        if asked.do == "import":
+            bed.import_image(asked.archive)
+        else:
+            {"build": bed_build.ready, "up": bed.up, "down": bed.down, "images": bed.provide_images}[asked.do]()
+    except BedError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped; nothing is left running")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Tests on a real cluster, the test bed unless told otherwise: collected only with `--cluster` (`make test-cluster`).
+
+With RESHAPE_TEST_CLUSTER=1 the cluster of KUBECONFIG is used, and what needs the bed itself (killing a kubelet, cutting
+a link) is skipped. A missing part of the bed is a skip that names it, in CI a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.bed import Bed
+from tests.cluster.bed_build import ROOT, Missing
+from tests.cluster.bed_kubectl import Cluster
+from tests.cluster.bed_report import Report
+from tests.cluster.installed import installed, jobs  # noqa: F401 - fixtures
+from tests.cluster.plays import played  # noqa: F401 - fixture
+
+REPORT = pytest.StashKey[Report]()
+TEST_LIMIT_S = 300
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cluster")
+    group.addoption("--cluster", action="store_true", help="run the tests on a real cluster")
+    group.addoption("--keep-bed", action="store_true", help="leave the test bed up afterwards")
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    return None if config.getoption("cluster", False) else True
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.cluster)
+    if item.get_closest_marker("timeout") is None:  # of the test alone: the first one's set-up may build Kubernetes
+        item.add_marker(pytest.mark.timeout(TEST_LIMIT_S, func_only=True))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if found := config.stash.get(REPORT, None):
+        terminalreporter.section("scenarios on the cluster")
+        for line in found.lines():
+            terminalreporter.write_line(line)
+
+
+def given_cluster() -> Path | None:
+    """The kubeconfig of the cluster that the user wants used in the bed's place."""
+    if os.environ.get("RESHAPE_TEST_CLUSTER") != "1":
+        return None
+    if not (kubeconfig := os.environ.get("KUBECONFIG")):
+        raise pytest.UsageError("RESHAPE_TEST_CLUSTER=1 uses the cluster of KUBECONFIG: set KUBECONFIG, too")
+    return Path(kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
+    """The test bed, up. One that was up before is used, and left up."""
+    if given_cluster() is not None:
+        pytest.skip("needs the test bed itself: run without RESHAPE_TEST_CLUSTER")
+    bed = Bed()
+    keep = bed.is_up() or request.config.getoption("--keep-bed")
+    try:
+        bed.up()
+    except Missing as missing:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
+    yield bed
+    if not keep:
+        bed.down()
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The cluster to test on: the user's, else the bed's."""
+    if kubeconfig := given_cluster():
+        return Cluster(kubeconfig)
+    bed: Bed = request.getfixturevalue("bed")
+    return bed.cluster
+
+
+@pytest.fixture(scope="session")
+def images(bed: Bed) -> None:
+    """The images `base`, `reshape` and `nx` (see built_images.py) are on both nodes."""
+    bed.provide_images()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, removed afterwards with all that is in it."""
+    words = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:40].strip("-")
+    name = f"{words}-{uuid.uuid4().hex[:6]}"
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    cluster.wait("serviceaccount", "default", bool, name)
+    yield name
+    cluster.delete("namespace", name, "default", "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Report:
+    """`with report.scenario("name") as figures: figures["gap_s"] = ...`"""
+    found = Report(ROOT / "build" / "cluster-report.json")
+    request.config.stash[REPORT] = found
+    return found

@@ -1,0 +1,235 @@
+"""The bed with our product installed in it as a user would, and what tests ask of it: fixture `installed`.
+
+Quick when all of it is there already: a developer runs a test again and again on one bed. Images are imported, and our
+pods started anew, when what is built has changed. Imported by conftest.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import pymongo
+import pytest
+
+from reshape.client import Client, Refused, Unreachable
+from tests.cluster import built_images, steps_job
+from tests.cluster.bed import Bed
+from tests.cluster.bed_kubectl import Cluster, Object, until
+from tests.cluster.bed_network import NODES
+from tests.cluster.bed_processes import BedError
+from tests.fakes.gpu_log import GpuLog
+
+Doc = dict[str, Any]
+T = TypeVar("T")
+
+SYSTEM = "reshape-system"
+MANIFESTS = Path(__file__).parent / "manifests"
+EXTENDER = f"http://reshape-coordinator.{SYSTEM}.svc:8080/v1/extender"
+ENDED = ("completed", "failed", "cancelled")
+PARTS = ("daemonset", "deployment")
+START_S = 120.0
+
+
+class Installed:
+    """Our product on the bed: its API, its store, and what trainings wrote of their GPUs."""
+
+    def __init__(self, bed: Bed, shared: Path) -> None:
+        self.bed, self.cluster, self.shared = bed, bed.cluster, shared
+        self.gpus = GpuLog(shared / "gpu-locks")
+
+    @property
+    def client(self) -> Client:
+        service = self.cluster.get("service", "reshape-coordinator", SYSTEM) or {}
+        return Client(f"http://{service['spec']['clusterIP']}:8080", self.secret("reshape-keys", "api.token"))
+
+    def secret(self, name: str, key: str, namespace: str = SYSTEM) -> str:
+        found = self.cluster.get("secret", name, namespace) or {}
+        return base64.b64decode(found["data"][key]).decode().strip()
+
+    @contextlib.contextmanager
+    def table(self, name: str) -> Iterator[Any]:
+        """A table of the store, by pymongo, as whoever inserts job documents has it."""
+        service = self.cluster.get("service", "reshape-mongodb", SYSTEM) or {}
+        uri = urlsplit(self.secret("reshape-store", "uri"))
+        login, at, _ = uri.netloc.rpartition("@")
+        address = uri._replace(netloc=f"{login}{at}{service['spec']['clusterIP']}:27017").geturl()
+        with pymongo.MongoClient[Doc](address, directConnection=True) as client:
+            yield client.get_default_database("reshape")[name]
+
+    # jobs
+
+    def insert(self, job_id: str, total: int, counts: list[int], **more: Any) -> str:
+        """Door (a): a document in the table. Its id, which no other run has had."""
+        job_id = f"{job_id}-{uuid.uuid4().hex[:6]}"
+        with self.table("jobs") as jobs:
+            jobs.insert_one(steps_job.record(job_id, total, counts, self.shared, **more))
+        return job_id
+
+    def job(self, job_id: str) -> Doc:
+        return self.client.job(job_id)
+
+    def until(self, job_id: str, state: str, within_s: float = 60.0) -> Doc:
+        """The job, once it is in this state and nothing is left to do for it. Fails at once if it ends otherwise."""
+        client, last = self.client, Doc()
+
+        def there() -> Doc | None:
+            last.update(client.job(job_id))
+            assert last["state"] == state or last["state"] not in ENDED, last
+            settled = last["closed"] if state in ENDED else not last["reshape"]
+            return dict(last) if last["state"] == state and settled else None
+
+        try:
+            return answered(f"job {job_id} is {state}", there, within_s)
+        except BedError as error:
+            raise BedError(f"{error}: {json.dumps(last)}") from None
+
+    def until_on(self, job_id: str, gpus: int, within_s: float = 60.0) -> Doc:
+        """The job, once it trains on so many GPUs and nothing is left to do for it."""
+        client = self.client
+
+        def so() -> Doc | None:
+            job = client.job(job_id)
+            return job if job["num_gpus"] == gpus and job["state"] == "running" and not job["reshape"] else None
+
+        return answered(f"job {job_id} trains on {gpus} GPUs", so, within_s)
+
+    def pods(self, job_id: str) -> list[Object]:
+        """All pods of a job that are there, oldest first."""
+        found = self.cluster.list("pods", None, "volcano-reshape.io/job")
+        mine = [p for p in found if p["metadata"].get("annotations", {}).get("volcano-reshape.io/job-id") == job_id]
+        return sorted(mine, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def pod(self, job_id: str) -> Object:
+        """Its one pod."""
+        (pod,) = self.pods(job_id)
+        return pod
+
+    def end(self, job_id: str) -> None:
+        """Cancel it and wait until nothing of it is left on GPUs."""
+        client = self.client
+        with contextlib.suppress(Refused):
+            if client.job(job_id)["state"] not in ENDED:
+                client.cancel(job_id)
+            answered(f"job {job_id} is over", lambda: client.job(job_id)["closed"], 60)
+
+    def words(self, part: str, lines: int = 60) -> str:
+        """The last lines of the log of all pods of a part, for whoever looks at a test that failed."""
+        options = ("-l", f"app.kubernetes.io/component={part}", f"--tail={lines}", "--prefix", "--ignore-errors")
+        with contextlib.suppress(BedError):
+            return self.cluster.kubectl("logs", "-n", SYSTEM, *options)
+        return ""
+
+
+def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
+    """`until`, while coordinators may come and go."""
+
+    def patient() -> T | None:
+        try:
+            return look()
+        except Unreachable:
+            return None
+        except Refused as refusal:
+            if refusal.status in (404, 503):  # not read yet; nobody acts now
+                return None
+            raise
+
+    return until(what, patient, within_s)  # type: ignore[return-value]
+
+
+def install(bed: Bed) -> Installed:
+    """All of it, or nothing to do."""
+    shared = bed.folder / "nodes" / "shared"
+    for name in ("gpu-locks", "checkpoints"):
+        (shared / name).mkdir(parents=True, exist_ok=True)
+        (shared / name).chmod(0o777)
+    bed.provide_images()
+    _apply(bed)
+    bed.cluster.apply(steps_job.objects(shared))
+    bed.volcano.add_extender(EXTENDER)
+    found = Installed(bed, shared)
+    answered("the coordinator acts", lambda: found.client.health()["ok"], START_S)
+    answered("GPUs of both nodes are known", lambda: {g["node"] for g in found.client.gpus()} == set(NODES), START_S)
+    rows = [
+        {"job_type": steps_job.JOB_TYPE, "gpu_type": "V100", "num_gpus": n, "seconds_per_iteration": seconds}
+        for n, seconds in steps_job.SPEEDS.items()
+    ]
+    found.client.import_profiles("speed_profiles", rows)
+    return found
+
+
+def _apply(bed: Bed) -> None:
+    """As a user would; only what differs from the last time. A new image of the same name needs new pods."""
+    about = bed.folder / "nodes" / "installed.json"
+    before = json.loads(about.read_text()) if about.exists() else {}
+    now = {
+        "manifests": bed.cluster.kubectl("kustomize", str(MANIFESTS)),
+        "image": built_images.archive("reshape").stat().st_mtime_ns,
+    }
+    if before.get("manifests") != now["manifests"]:
+        until("the manifests apply", partial(_applied, bed.cluster), 30)
+    if before.get("image", now["image"]) != now["image"]:
+        bed.cluster.kubectl(
+            "rollout",
+            "restart",
+            "deployment/reshape-coordinator",
+            "deployment/reshape-launcher",
+            "daemonset/reshape-agent",
+            "-n",
+            SYSTEM,
+        )
+    about.write_text(json.dumps(now))
+    until("all our parts are ready", lambda: all(_ready(bed.cluster, part) for part in PARTS), START_S)
+
+
+def _applied(cluster: Cluster) -> bool:
+    cluster.apply(MANIFESTS)
+    return True
+
+
+def _ready(cluster: Cluster, part: str) -> bool:
+    """Of coordinators one is ready: the one that acts."""
+    return all(_is_ready(each) for each in cluster.list(part, SYSTEM))
+
+
+def _is_ready(each: Object) -> bool:
+    status, replicas = each.get("status", {}), each["spec"].get("replicas", 1)
+    if status.get("observedGeneration") != each["metadata"]["generation"]:
+        return False
+    if each["kind"] == "DaemonSet":
+        wanted = status.get("desiredNumberScheduled", 0)
+        return 0 < wanted == status.get("numberReady") == status.get("updatedNumberScheduled")
+    ready = status.get("readyReplicas", 0)
+    return bool(status.get("updatedReplicas", 0) == replicas == status.get("replicas") and ready >= 1)
+
+
+@pytest.fixture(scope="session")
+def installed(bed: Bed) -> Installed:
+    """Ours, installed in the bed and ready."""
+    return install(bed)
+
+
+@pytest.fixture
+def jobs(installed: Installed) -> Iterator[Callable[..., str]]:
+    """`jobs(name, steps, [1, 2, 4], …)` inserts a job document; what it inserted is ended afterwards."""
+    made: list[str] = []
+
+    def insert(name: str, total: int, counts: list[int], **more: Any) -> str:
+        made.append(installed.insert(name, total, counts, **more))
+        return made[-1]
+
+    yield insert
+    print(installed.words("coordinator"), installed.words("launcher"))
+    for job_id in made:
+        installed.end(job_id)
+
+
+if __name__ == "__main__":
+    install(Bed())

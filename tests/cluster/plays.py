@@ -1,0 +1,124 @@
+"""One scene, played with jobs of each device mode: a job on four GPUs, a newcomer that wants two, four again after it.
+
+What happened on the GPUs is read from what the trainings wrote, what became of pods from the API server. A play is
+kept, so that several tests may look at it. Imported by conftest.py; not a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.cluster import steps_job
+from tests.cluster.bed_kubectl import Object
+from tests.cluster.installed import Installed, answered
+from tests.fakes.gpu_log import GpuLog
+
+Doc = dict[str, Any]
+
+NODE = "node-a"
+ENDLESS = 1_000_000
+NEWCOMERS_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Between the last step in one shape and the first one in the next."""
+
+    before: int  # GPUs
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Play:
+    job: str
+    newcomer: str
+    pods: tuple[Object, Object, Object]  # of the job: at the start, with two GPUs, with four again
+    events: list[Doc]  # of both jobs, in order
+    idle_s: float  # GPU-seconds that the GPUs which changed hands stood idle meanwhile
+
+    steps: list[int]  # of the job, in the order in which they were done
+    gaps: list[Gap]  # of the job: down, up
+
+    def first(self, job: str, kind: str) -> int:
+        """The place of the first such event of a job among all."""
+        return next(i for i, each in enumerate(self.events) if each.get("job_id") == job and each["type"] == kind)
+
+
+def gaps(log: GpuLog, job_id: str) -> list[Gap]:
+    """Between the shapes of a job, in order."""
+    shapes: dict[tuple[int, int], list[Doc]] = {}
+    for use in log.uses(job_id):
+        shapes.setdefault((use["generation"], use["pid"]), []).append(use)
+    ordered = sorted(shapes.values(), key=lambda uses: uses[0]["boottime_in"])
+    return [
+        Gap(len({u["gpu"] for u in old}), len({u["gpu"] for u in new}), new[0]["boottime_in"] - old[-1]["boottime_out"])
+        for old, new in pairwise(ordered)
+    ]
+
+
+def identity(pod: Object) -> tuple[str, str, int]:
+    """What a reshape in the living pod does not change: uid, node, restarts of any container."""
+    status = pod["status"]
+    of_all = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return pod["metadata"]["uid"], pod["spec"]["nodeName"], sum(each["restartCount"] for each in of_all)
+
+
+def handed_over_s(log: GpuLog, giver: str, taker: str) -> float:
+    """GPU-seconds between the giver's last use and the taker's first one."""
+    taken, given = log.uses(taker), log.uses(giver)
+    total = 0.0
+    for gpu in {use["gpu"] for use in taken}:
+        first = min(use["boottime_in"] for use in taken if use["gpu"] == gpu)
+        total += first - max(use["boottime_out"] for use in given if use["gpu"] == gpu and use["boottime_out"] <= first)
+    return total
+
+
+def play(installed: Installed, queue: str, newcomers_queue: str) -> Play:
+    """Play the scene on one node; nothing of it runs afterwards."""
+    more = {"node": NODE, "checkpoint_claim": steps_job.CLAIM}
+    job = installed.insert("job", ENDLESS, [2, 4], queue=queue, **more)
+    newcomer = ""
+    try:
+        _steps(installed, job, 4)
+        pods = [installed.pod(job)]
+        newcomer = installed.insert("newcomer", NEWCOMERS_STEPS, [2], queue=newcomers_queue, **more)
+        installed.until_on(newcomer, 2)
+        _steps(installed, job, 2)
+        pods.append(installed.pod(job))
+        idle_s = handed_over_s(installed.gpus, job, newcomer)
+        installed.until(newcomer, "completed")
+        _steps(installed, job, 4)
+        pods.append(installed.pod(job))
+        with installed.table("events") as events:
+            told = list(events.find({"job_id": {"$in": [job, newcomer]}}).sort("_id"))
+    finally:
+        for each in filter(None, (job, newcomer)):
+            installed.end(each)
+    log = installed.gpus
+    return Play(job, newcomer, (pods[0], pods[1], pods[2]), told, idle_s, log.steps(job), gaps(log, job))
+
+
+def _steps(installed: Installed, job_id: str, gpus: int) -> None:
+    """Wait until a job has done steps on so many GPUs, by its own account."""
+    installed.until_on(job_id, gpus)
+    answered(f"job {job_id} steps on {gpus} GPUs", lambda: installed.gpus.shapes(job_id)[-1] == gpus, 30)
+
+
+@pytest.fixture(scope="session")
+def played(installed: Installed) -> Callable[[str, str], Play]:
+    """`played("shared", "recreate")`: a job of one mode, a newcomer of another; played once, looked at by many."""
+    kept: dict[tuple[str, str], Play] = {}
+    queues = {"shared": steps_job.QUEUE, "recreate": steps_job.RECREATE_QUEUE}
+
+    def get(mode: str, newcomers: str) -> Play:
+        if (mode, newcomers) not in kept:
+            kept[mode, newcomers] = play(installed, queues[mode], queues[newcomers])
+        return kept[mode, newcomers]
+
+    return get

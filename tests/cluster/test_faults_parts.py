@@ -1,0 +1,173 @@
+"""Our own parts, the store and the API server go away: jobs train on, and what was begun is finished once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster import steps_job
+from tests.cluster.bed_kubectl import until
+from tests.cluster.bed_report import Report
+from tests.cluster.faults_tools import (
+    LONG,
+    PLAYBOOK,
+    Witness,
+    again,
+    alive,
+    below,
+    frozen,
+    kill,
+    lost_steps,
+    main_pid,
+    now,
+    part,
+    pause,
+    processes,
+    runs,
+    scale,
+    steps_on,
+    times,
+    trains,
+    uid,
+    volcano_jobs,
+)
+from tests.cluster.installed import SYSTEM, Installed, answered
+
+Jobs = Callable[..., str]
+API_AWAY_S = 20.0
+
+
+def kill_its_process(on: Installed) -> None:
+    kill(main_pid(on, part(on, "coordinator"), "coordinator"))
+
+
+def delete_it(on: Installed) -> None:
+    name = part(on, "coordinator")["metadata"]["name"]
+    on.cluster.delete("pod", name, SYSTEM, "--grace-period=0", "--force", "--wait=false")
+
+
+@pytest.mark.parametrize("fault", [kill_its_process, delete_it])
+def test_a_coordinator_killed_in_the_middle_of_a_reshape_is_followed_by_the_standby(
+    installed: Installed, jobs: Jobs, report: Report, fault: Callable[[Installed], None]
+) -> None:
+    on = installed
+    job = jobs("handed-over", LONG, [2, 4], node="node-a")
+    pod = trains(on, job, 4)
+    steps_on(on, job)
+    with report.scenario(f"coordinator killed in the middle of a reshape: {fault.__name__}") as figures:
+        on.client.reshape(job, 2)
+        until("the reshape is under way", lambda: on.job(job)["reshape"], 10)
+        began = now()
+        fault(on)
+        on.until_on(job, 2)
+        figures["finished_after_s"] = now() - began
+        steps_on(on, job)
+        figures |= {
+            "shapes": on.gpus.shapes(job), "pod_uid_unchanged": uid(alive(on, job)) == uid(pod),
+            "steps_again": again(on, job), "lost_steps": lost_steps(on, job),
+        }  # fmt: skip
+        assert figures["shapes"] == [4, 2], figures
+        assert figures["pod_uid_unchanged"], figures
+        assert (figures["steps_again"], figures["lost_steps"]) == (0, 0), figures
+        assert on.gpus.violations() == []
+
+
+def test_a_launcher_killed_while_a_playbook_runs_leads_to_one_object(
+    installed: Installed, jobs: Jobs, report: Report
+) -> None:
+    on = installed
+    launcher = part(on, "launcher")
+    pid = main_pid(on, launcher, "launcher")
+    with report.scenario("launcher killed while a playbook runs") as figures:
+        job = jobs("replayed", LONG, [1])
+        until("a playbook runs", lambda: runs(pid, PLAYBOOK), 30)
+        began = now()
+        kill(pid)
+        seen = Witness(on, job)
+        seen.until("the job trains", lambda: on.job(job)["state"] == "running", 90)
+        figures |= {
+            "trains_after_s": now() - began, "volcano_jobs": len(volcano_jobs(on, job)), "pods": seen.look(),
+            "launch": on.job(job)["launch"], "retries": on.job(job)["retries"],
+        }  # fmt: skip
+        assert (figures["volcano_jobs"], figures["pods"]) == (1, 1), figures
+        assert (figures["launch"], figures["retries"]) == (1, 0), figures
+
+
+def test_a_labelled_job_that_volcano_starts_while_we_are_away_waits_for_gpus_and_then_trains(
+    installed: Installed, report: Report
+) -> None:
+    on, name = installed, "while-away"
+    job = f"{steps_job.NAMESPACE}.{name}"
+    made = steps_job.volcano(name, LONG, [1], on.shared)
+    with report.scenario("coordinator away while Volcano starts a labelled job") as figures:
+        scale(on, "coordinator", 0)
+        try:
+            selector = "app.kubernetes.io/component=coordinator"
+            until("no coordinator is left", lambda: not on.cluster.list("pods", SYSTEM, selector))
+            on.cluster.apply(made)
+            pod = on.cluster.wait("pod", f"{name}-trainer-0", lambda p: p["spec"].get("nodeName"), steps_job.NAMESPACE)
+            pause(3)
+            assert on.gpus.uses(job) == []
+        finally:
+            scale(on, "coordinator", 2)
+        try:
+            began = now()
+            until("it trains", lambda: on.gpus.uses(job), 90)
+            figures["trains_after_s"] = now() - began
+            after = on.cluster.get("pod", f"{name}-trainer-0", steps_job.NAMESPACE) or {}
+            figures["pod_uid_unchanged"] = uid(after) == uid(pod)
+            figures["gpus"] = on.gpus.shapes(job)
+            assert figures["pod_uid_unchanged"], figures
+            assert figures["gpus"] == [1], figures
+        finally:
+            on.cluster.delete("jobs.batch.volcano.sh", name, steps_job.NAMESPACE)
+            answered("its record is closed", lambda: on.job(job)["closed"])
+
+
+def test_a_store_that_is_away_for_less_than_the_lease_stops_no_training(
+    installed: Installed, jobs: Jobs, report: Report
+) -> None:
+    on = installed
+    job = jobs("store", LONG, [2])
+    trains(on, job, 2)
+    launch = on.job(job)["launch"]
+    with report.scenario("store away for less than L - G") as figures:
+        given = times(on)
+        away = (given.lease_s - given.grace_s) / 2
+        with frozen(below(main_pid(on, part(on, "store"), "nx"))):
+            pause(away)
+        steps_on(on, job, 2 * int(given.lease_s / steps_job.SPEEDS[2]))
+        figures |= {"away_s": away, "training_processes": len(processes(on, job))}
+        figures["launches"] = on.job(job)["launch"] - launch
+        assert (figures["training_processes"], figures["launches"]) == (1, 0), figures
+
+
+def test_an_api_server_that_is_away_stops_no_training_and_what_was_asked_meanwhile_is_done_after(
+    installed: Installed, jobs: Jobs, report: Report
+) -> None:
+    on = installed
+    job = jobs("api", LONG, [2], node="node-a")
+    pod = trains(on, job, 2)
+    with report.scenario("API server away") as figures:
+        server = on.bed.processes.pid("kube-apiserver")
+        assert server is not None
+        client, late = on.client, f"asked-meanwhile-{uid(pod)[:6]}"
+        with on.table("jobs") as table, frozen([server]):
+            table.insert_one(steps_job.record(late, LONG, [2], on.shared, node="node-b"))
+            pause(API_AWAY_S)
+            assert client.job(job)["state"] == "running"
+        began = now()
+        try:
+            trains(on, late, 2)
+            figures["launched_after_s"] = now() - began
+            steps_on(on, job)
+            figures |= {
+                "away_s": API_AWAY_S, "training_processes": len(processes(on, job)),
+                "pod_uid_unchanged": uid(alive(on, job)) == uid(pod),
+                "retries": on.job(late)["retries"],
+            }  # fmt: skip
+            assert (figures["training_processes"], figures["pod_uid_unchanged"]) == (1, True), figures
+            assert figures["launched_after_s"] < 30, figures
+        finally:
+            on.end(late)

@@ -1,0 +1,125 @@
+"""The platform of a cluster, on every store: what coordinators ask for and what the launcher answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.adapters.launches import Launches
+from coordinator.errors import Fatal
+from coordinator.ports import Store
+from launcher.names import launch_name
+from sidecar.protocol import launch_key
+
+Doc = dict[str, Any]
+
+MASTER = b"master"
+DOC: Doc = {"_id": "j", "job_id": "j", "uid": "u", "launch": 1, "node": "node-a", "command": ["x"]}
+NAME = launch_name("j", "u", 1)
+
+
+class Sidecars:
+    """Only `read_output`; it remembers who was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def read_output(self, *call: Any) -> tuple[bytes, int]:
+        self.asked.append(call)
+        return b"text", 4
+
+
+@pytest.fixture
+def sidecars() -> Sidecars:
+    return Sidecars()
+
+
+@pytest.fixture
+def launches(store: Store, sidecars: Sidecars) -> Launches:
+    return Launches(store, sidecars, MASTER, 8477, launch_name)  # type: ignore[arg-type]
+
+
+def found(store: Store) -> Doc:
+    doc = store.get("launches", NAME)
+    assert doc is not None
+    return doc
+
+
+def answer(store: Store, **changes: Any) -> None:
+    """What the launcher writes."""
+    store.update("launches", NAME, {}, changes)
+
+
+def test_asking_writes_what_is_wanted_once_however_often_and_by_however_many(launches: Launches, store: Store) -> None:
+    launches.launch(DOC)
+    first = found(store)
+    assert (first["wanted"], first["doc"]["command"], first["origin"]) == ("launch", ["x"], "record")
+    assert (first["job_id"], first["uid"], first["launch"]) == ("j", "u", 1)
+    Launches(store, Sidecars(), MASTER, 8477, launch_name).launch(DOC)  # type: ignore[arg-type]
+    assert found(store) == first
+
+
+def test_a_users_volcano_job_is_told_apart(launches: Launches, store: Store) -> None:
+    launches.launch({**DOC, "origin": "volcano"})
+    assert found(store)["origin"] == "volcano"
+
+
+def test_a_failure_is_told_until_the_launch_is_asked_for_again(launches: Launches, store: Store) -> None:
+    assert launches.failure(DOC) is None
+    launches.launch(DOC)
+    assert launches.failure(DOC) is None
+    answer(store, failure="no such image")
+    assert launches.failure(DOC) == "no such image"
+    launches.launch({**DOC, "image": "other"})
+    assert launches.failure(DOC) is None
+    assert found(store)["doc"]["image"] == "other"
+
+
+def test_what_is_to_be_removed_never_comes_up_again_whoever_asks_late(launches: Launches, store: Store) -> None:
+    launches.launch(DOC)
+    launches.remove(DOC)
+    launches.remove(DOC)
+    launches.launch(DOC)
+    assert found(store)["wanted"] == "remove"
+    assert launches.failure(DOC) == "this launch has been removed already"
+
+
+def test_one_that_nobody_asked_for_is_gone_and_stays_away(launches: Launches, store: Store) -> None:
+    assert launches.gone(DOC)
+    launches.remove(DOC)
+    assert launches.gone(DOC)
+    launches.launch(DOC)
+    assert found(store)["wanted"] == "remove"
+
+
+def test_gone_is_the_launchers_word(launches: Launches, store: Store) -> None:
+    launches.launch(DOC)
+    assert not launches.gone(DOC)
+    answer(store, gone=True)
+    assert launches.gone(DOC)
+
+
+def test_a_launch_that_came_up_is_not_gone_for_want_of_a_known_pod(launches: Launches, store: Store) -> None:
+    launches.launch(DOC)
+    answer(store, gone=True, applied=True)
+    assert not launches.gone({**DOC, "up": 1})
+    answer(store, pod={"uid": "p", "ended": True})
+    assert launches.gone({**DOC, "up": 1})
+
+
+def test_output_comes_from_the_pods_sidecar(launches: Launches, store: Store, sidecars: Sidecars) -> None:
+    assert launches.output(DOC, 7, 100) == (b"", 7)
+    launches.launch(DOC)
+    assert launches.output(DOC, 7, 100) == (b"", 7)
+    answer(store, pod={"uid": "p", "ip": "10.0.0.1"})
+    assert launches.output(DOC, 7, 100) == (b"text", 4)
+    answer(store, pod={"uid": "p", "ip": "fd00::1"})
+    launches.output(DOC, 7, 100)
+    assert [call[0] for call in sidecars.asked] == ["http://10.0.0.1:8477", "http://[fd00::1]:8477"]
+    assert sidecars.asked[0][1:] == (launch_key(MASTER, "u", 1), "j", 1, 7, 100)
+
+
+def test_a_document_that_no_store_takes_is_said(launches: Launches) -> None:
+    with pytest.raises(Fatal, match="cannot be handed to the launcher"):
+        launches.launch({**DOC, "hyper_parameters": {"a.b": 1}})

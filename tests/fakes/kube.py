@@ -1,0 +1,162 @@
+"""A Kubernetes API in memory: `launcher.cluster.Cluster`'s calls on a dict, with watches. Nothing acts by itself."""
+
+from __future__ import annotations
+
+import copy
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from coordinator.errors import Conflict, ReshapeError, Transient
+from launcher.cluster import Expired, Seen
+
+Doc = dict[str, Any]
+Name = tuple[str, str | None, str]  # kind, namespace, name
+
+
+class Kube:
+    """`trouble` is raised by every call while it is set."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Name, Doc] = {}
+        self.calls: list[tuple[str, str, str]] = []  # verb, kind, name
+        self.trouble: ReshapeError | None = None
+        self._version = 1
+        self._lock = threading.RLock()
+        self._watches: list[tuple[str, queue.Queue[Any]]] = []
+
+    # what tests do
+
+    def put(self, kind: str, name: str, namespace: str | None = "default", **content: Any) -> Doc:
+        """Make or replace an object; fields of `content` stand beside `metadata`, whose fields `meta` adds."""
+        with self._lock:
+            old = self.objects.get((kind, namespace, name), {})
+            meta = {"uid": uuid.uuid4().hex, **old.get("metadata", {}), "name": name, **content.pop("meta", {})}
+            if namespace is not None:
+                meta["namespace"] = namespace
+            return self._store({**old, "kind": kind, **content, "metadata": meta}, "MODIFIED" if old else "ADDED")
+
+    def vanish(self, kind: str, name: str, namespace: str | None = "default") -> None:
+        with self._lock:
+            self._tell("DELETED", self.objects.pop((kind, namespace, name)))
+
+    def break_watches(self, error: ReshapeError) -> None:
+        for _, events in self._watches:
+            events.put(error)
+
+    def of(self, kind: str) -> list[Doc]:
+        return [doc for name, doc in self.objects.items() if name[0] == kind]
+
+    def events(self) -> list[tuple[str, str]]:
+        return [(doc["reason"], doc["message"]) for doc in self.of("Event")]
+
+    # what the launcher does
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None:
+        self._call("get", kind, name)
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    def list(
+        self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Seen:
+        """Of `fields` only `involvedObject.uid` and `reason` of events."""
+        self._call("list", kind, "")
+        wanted = dict(part.split("=") for part in fields.split(",")) if fields else {}
+        with self._lock:
+            found = [copy.deepcopy(d) for n, d in self.objects.items() if n[0] == kind and namespace in (None, n[1])]
+            found = [d for d in found if _labelled(d, labels) and all(_field(d, n) == v for n, v in wanted.items())]
+            return Seen(found, str(self._version))
+
+    def watch(
+        self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None
+    ) -> Iterator[tuple[str, Doc]]:
+        self._call("watch", kind, "")
+        events: queue.Queue[Any] = queue.Queue()
+        with self._lock:
+            if since != str(self._version):
+                raise Expired("too old resource version")
+            self._watches.append((kind, events))
+        end = time.monotonic() + seconds
+        try:
+            while (left := end - time.monotonic()) > 0:
+                try:
+                    event = events.get(timeout=min(left, 0.2))
+                except queue.Empty:
+                    continue
+                if isinstance(event, BaseException):
+                    raise event
+                if _labelled(event[1], labels) and namespace in (None, event[1]["metadata"].get("namespace")):
+                    yield event
+        finally:
+            self._watches.remove((kind, events))
+
+    def create(self, doc: Doc) -> Doc:
+        self._call("create", doc["kind"], doc["metadata"]["name"])
+        if _name(doc) in self.objects:
+            raise Conflict("it already exists")
+        return self._make(doc)
+
+    def apply(self, doc: Doc) -> Doc:
+        self._call("apply", doc["kind"], doc["metadata"]["name"])
+        return self._make(doc)
+
+    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc:
+        """A strategic merge of `webhooks`, as far as the launcher needs one."""
+        self._call("patch", kind, name)
+        with self._lock:
+            doc = copy.deepcopy(self.objects[(kind, namespace, name)])
+            for change in changes["webhooks"]:
+                next(w for w in doc["webhooks"] if w["name"] == change["name"]).update(change)
+            return self._store(doc, "MODIFIED")
+
+    def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
+        self._call("delete", kind, name)
+        with self._lock:
+            found = self.objects.get((kind, namespace, name))
+            if found is None or uid not in (None, found["metadata"]["uid"]):
+                return False
+            self.vanish(kind, name, namespace)
+            return True
+
+    def answers(self) -> bool:
+        return self.trouble is None
+
+    def _call(self, verb: str, kind: str, name: str) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.calls.append((verb, kind, name))
+
+    def _make(self, doc: Doc) -> Doc:
+        meta, rest = dict(doc["metadata"]), {k: v for k, v in doc.items() if k not in ("kind", "metadata")}
+        return self.put(doc["kind"], meta.pop("name"), meta.pop("namespace", None), meta=meta, **rest)
+
+    def _store(self, doc: Doc, event: str) -> Doc:
+        self._version += 1
+        doc["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[_name(doc)] = doc
+        self._tell(event, doc)
+        return copy.deepcopy(doc)
+
+    def _tell(self, event: str, doc: Doc) -> None:
+        for kind, events in self._watches:
+            if kind == doc["kind"]:
+                events.put((event, copy.deepcopy(doc)))
+
+
+AWAY = Transient("the API server does not answer")
+
+
+def _name(doc: Doc) -> Name:
+    return doc["kind"], doc["metadata"].get("namespace"), doc["metadata"]["name"]
+
+
+def _field(doc: Doc, name: str) -> Any:
+    head, _, rest = name.partition(".")
+    return _field(doc.get(head) or {}, rest) if rest else doc.get(head)
+
+
+def _labelled(doc: Doc, label: str | None) -> bool:
+    return label is None or label in (doc["metadata"].get("labels") or {})

@@ -1,0 +1,343 @@
+"""What the shim promises as the first process of a trainer's container, beside a sidecar in another one."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from sidecar import shim
+from sidecar.protocol import Heartbeat, Output
+from tests.fakes.pod import CONTAINER, Pod, can_make_containers, pod, signed_call
+from tests.fakes.shim_client import boottime, eventually, trainer
+from tests.fakes.sidecar_launch import ROOT
+from tests.fakes.tiny_coordinator import TinyCoordinator, serving
+
+EXITS = [sys.executable, "-c", "import sys; sys.exit(int(sys.argv[1]))"]
+SHOWS = [sys.executable, "-c", "import json,os; print(json.dumps([dict(os.environ), os.getcwd()]))"]
+STRANGER = 65532  # the sidecar's user
+
+
+def steps(one: Pod, count: int = 3) -> None:
+    eventually(lambda: one.output.exists() and f"step={count}\n" in one.output.read_text(), "steps")
+
+
+def last(coordinator: TinyCoordinator, true: Callable[[Heartbeat], Any], what: str) -> Heartbeat:
+    found: Heartbeat = eventually(lambda: next((beat for beat in coordinator.beats if true(beat)), None), what)
+    return found
+
+
+def test_the_command_of_the_container_runs_in_its_own_folder_with_its_own_environment(tmp_path):
+    with pod(tmp_path, SHOWS, command=["not", "this"]) as one:
+        client = one.run_shim(FROM_THE_IMAGE="1").listening()
+        client.start(1, ["A"])
+        client.wait("exited")
+        env, cwd = json.loads(one.output.read_text())
+        assert cwd == str(tmp_path / "cwd")
+        assert env["FROM_THE_IMAGE"] == "1" and env["CUDA_VISIBLE_DEVICES"] == "A"
+        assert env["RESHAPE_CHECKPOINTS"] == str(one.checkpoints)
+        assert one.stdout.read_bytes() == one.output.read_bytes(), "and its output is the container's"
+
+
+@pytest.mark.parametrize(("code", "status"), [("0", 0), ("3", 3)])
+def test_the_container_ends_with_the_trainers_exit_code(tmp_path, code, status):
+    with pod(tmp_path, [*EXITS, code]) as one:
+        client = one.run_shim().listening()
+        client.start(1)
+        client.wait("exited")
+        client.ask("end")
+        client.close()
+        assert one.ended() == status
+
+
+def test_a_trainer_killed_by_a_signal_is_told_as_a_shell_tells_it(tmp_path):
+    with pod(tmp_path, [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) as one:
+        client = one.run_shim().listening()
+        client.start(1)
+        client.wait("exited")
+        client.ask("end")
+        client.close()
+        assert one.ended() == 137
+
+
+def test_a_launch_in_which_nothing_was_trained_has_not_succeeded(tmp_path):
+    with pod(tmp_path, [*EXITS, "0"]) as one:
+        client = one.run_shim().listening()
+        client.ask("end")
+        client.close()
+        assert one.ended() == 143
+
+
+def test_a_trainer_that_was_stopped_has_not_succeeded_whatever_it_returns(tmp_path):
+    saves = "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); time.sleep(99)"
+    with pod(tmp_path, [sys.executable, "-c", saves]) as one:
+        client = one.run_shim().listening()
+        client.start(1)
+        eventually(lambda: one.output.exists() and "up" in one.output.read_text(), "it runs")
+        client.stop(2)
+        assert client.wait("exited")["exit_code"] == 0
+        client.ask("end")
+        client.close()
+        assert one.ended() == 143
+
+
+def test_a_job_that_reached_its_end_has_succeeded_though_its_trainer_was_stopped(tmp_path):
+    with pod(tmp_path, trainer("counts")) as one:
+        client = one.run_shim().listening()
+        client.start(1)
+        steps(one)
+        assert not client.ask("end", exit_code="nothing")["ok"]
+        client.ask("end", exit_code=0)
+        client.ask("end")
+        client.wait("exited")
+        client.close()
+        assert one.ended() == 0
+
+
+def test_a_first_start_that_fails_is_told_in_the_containers_log(tmp_path):
+    with pod(tmp_path, ["no-such-program"]) as one:
+        client = one.run_shim().listening()
+        assert client.start(1)["status"]["exit_code"] == 127
+        assert "no-such-program" in one.stderr.read_text()
+
+
+def test_the_shim_waits_for_its_sidecar_to_tell_the_end_but_not_for_ever(tmp_path):
+    with pod(tmp_path, [*EXITS, "0"]) as one:
+        client = one.run_shim().listening()
+        client.start(1)
+        client.wait("exited")
+        asked = boottime()
+        client.ask("end")
+        assert client.status()["ending"] is True, "it still answers"
+        assert one.ended() == 0 and boottime() - asked >= shim.FAREWELL_S - 0.1
+
+
+def test_another_user_can_command_it_and_no_other_container_can(tmp_path):
+    with pod(tmp_path, trainer("counts")) as one:
+        one.run_shim().listening()
+        assert stat.S_IMODE((one.folder / "shim.sock").stat().st_mode) == 0o666
+        assert stat.S_IMODE((one.folder / "launch.json").stat().st_mode) == 0o644
+        assert stat.S_IMODE(one.checkpoints.stat().st_mode) == 0o777
+
+
+def test_in_recreate_mode_the_trainer_gets_those_that_the_device_plugin_chose(tmp_path):
+    with pod(tmp_path, SHOWS, visible_gpus=["GPU-a", "GPU-b", "GPU-c"], device_plugin=True) as one:
+        client = one.run_shim(NVIDIA_VISIBLE_DEVICES="GPU-x,GPU-y").listening()
+        refused = client.start(1, ["GPU-a", "GPU-b", "GPU-c"])
+        assert not refused["ok"] and "2 GPUs, not 3" in refused["error"]
+        client.start(1, ["GPU-a"])
+        assert client.wait("exited")["gpu_ids"] == ["GPU-a"], "the books go on naming the granted one"
+        assert json.loads(one.output.read_text())[0]["CUDA_VISIBLE_DEVICES"] == "GPU-x"
+
+
+@pytest.mark.parametrize("named", ["void", "0,1", ""])
+def test_where_the_plugin_names_no_uuids_the_trainer_counts_what_its_container_has(tmp_path, named):
+    with pod(tmp_path, SHOWS, device_plugin=True) as one:
+        client = one.run_shim(NVIDIA_VISIBLE_DEVICES=named).listening()
+        client.start(1, ["GPU-a", "GPU-b"])
+        client.wait("exited")
+        assert json.loads(one.output.read_text())[0]["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_container_started_again_obeys_nothing_twice_and_nothing_old(tmp_path):
+    with pod(tmp_path, trainer("counts")) as one:
+        client = one.run_shim().listening()
+        client.start(5, ["A"], lease_deadline=boottime() + 1e6)
+        steps(one)
+        one.shim.kill()
+        one.shim.wait()
+        client = one.run_shim().listening()
+        status = client.status()
+        assert (status["trainer"], status["generation"], status["exit_code"]) == ("exited", 5, -9)
+        assert "started again" in status["exit_note"] and status["lease_deadline"] == 0.0
+        assert client.start(5, ["A"])["status"]["trainer"] == "exited", "the same command again: done long ago"
+        assert client.start(4, ["A"])["conflict"]
+        assert client.start(6, ["A"])["status"]["trainer"] == "running"
+
+
+def test_as_pid_1_a_pods_deletion_lets_the_trainer_save(tmp_path):
+    if not can_make_containers():
+        pytest.skip("needs the right to make a PID namespace; run as root with util-linux")
+    with pod(tmp_path, trainer("counts")) as one:
+        client = one.run_shim(CONTAINER).listening()
+        assert client.start(1)["status"]["shim_pid"] == 1
+        steps(one)
+        child = Path(f"/proc/{one.shim.pid}/task/{one.shim.pid}/children").read_text().split()[0]
+        os.kill(int(child), signal.SIGTERM)
+        assert client.wait("exited")["exit_code"] == 143
+        client.close()
+        assert one.ended() == 143 and (one.checkpoints / "count").exists() and one.left() == []
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7"])
+def test_a_python_that_is_too_old_is_told_of_in_a_sentence(tmp_path, version):
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    if not found:
+        pytest.skip(f"there is no Python {version} in pyenv")
+    with pod(tmp_path, ["true"]) as one:
+        one.run_shim(python=str(found[0]))
+        assert one.ended() == 1
+        assert "needs Python 3.8 or newer" in one.stderr.read_text() and "Traceback" not in one.stderr.read_text()
+
+
+V1 = {
+    "cpuacct/cpuacct.usage": "2500000000\n",
+    "memory/memory.usage_in_bytes": "5000\n",
+    "memory/memory.stat": "cache 7\ntotal_inactive_file 1000\n",
+}
+V2 = {
+    "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+    "memory.current": "5000\n",
+    "memory.stat": "anon 1\ninactive_file 1000\n",
+}
+
+
+@pytest.mark.parametrize(("files", "found"), [(V1, (2.5, 4000)), (V2, (2.5, 4000)), ({}, (None, None))])
+def test_what_a_container_uses_is_read_from_either_version_of_control_groups(monkeypatch, files, found):
+    def opened(path: str) -> io.StringIO:
+        if (name := path.removeprefix("/sys/fs/cgroup/")) not in files:
+            raise FileNotFoundError(path)
+        return io.StringIO(files[name])
+
+    monkeypatch.setattr(shim, "open", opened, raising=False)
+    use = shim.container_use()
+    assert (use["cpu_s"], use["memory"]) == found
+
+
+# beside a sidecar in another container
+
+
+@pytest.fixture
+def coordinator():
+    with serving(TinyCoordinator()) as tiny:
+        yield tiny
+
+
+def call(beat: Heartbeat, path: str, body: Any) -> tuple[int, bytes]:
+    address, (raw, headers) = urlsplit(beat.url), signed_call(path, body)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=15)
+    try:
+        connection.request("POST", path, raw, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def start(beat: Heartbeat, generation: int = 1) -> None:
+    body = {"generation": generation, "command_id": f"job-1:{generation}:start", "gpu_ids": ["g0"]}
+    assert call(beat, "/v1/start", body)[0] == 200
+
+
+def test_a_sidecar_waits_for_the_trainers_container_and_trains_with_it(tmp_path, coordinator):
+    with pod(tmp_path, trainer("counts"), coordinator.url()) as one:
+        (one.folder / "launch.json").write_text("{}")  # training code may write here what it likes
+        one.run_sidecar()
+        eventually(lambda: "listens on" in one.sidecar_said(), "the sidecar listens")
+        assert coordinator.beats == [], "the image may be pulled for minutes"
+        shutil.copy(one.keys / "launch.json", one.folder)
+        one.run_shim()
+        beat = last(coordinator, lambda b: True, "a heartbeat")
+        assert beat.job_id == "job-1" and beat.url.startswith("http://127.0.0.1:")
+        start(beat)
+        steps(one)
+        status, raw = call(beat, "/v1/output", {"offset": 0, "limit": 7})
+        piece = msgspec.json.decode(raw, type=Output)
+        assert (status, piece.data, piece.offset) == (200, one.output.read_bytes()[:7], 7)
+
+
+def test_what_the_trainer_uses_is_counted_by_its_own_container(tmp_path, coordinator):
+    with pod(tmp_path, trainer("counts"), coordinator.url()) as one:
+        one.run_shim().listening()
+        one.run_sidecar()
+        start(last(coordinator, lambda b: True, "a heartbeat"))
+        beat = last(coordinator, lambda b: b.shim.trainer == "running" and b.usage.cpu_cores is not None, "usage")
+        assert beat.shim.cpu_s is not None and beat.usage.memory == beat.shim.memory
+        assert not (one.folder / "sidecar.url").exists(), "nobody there needs it"
+
+
+def test_a_restarted_sidecar_finds_the_same_trainer(tmp_path, coordinator):
+    with pod(tmp_path, trainer("counts"), coordinator.url()) as one:
+        one.run_shim().listening()
+        one.run_sidecar()
+        start(last(coordinator, lambda b: True, "a heartbeat"))
+        old = last(coordinator, lambda b: b.progress.iterations >= 3, "steps")
+        one.sidecar.kill()
+        one.sidecar.wait()
+        one.run_sidecar()
+        new = last(coordinator, lambda b: b.sidecar_pid == one.sidecar.pid and b.progress.iterations, "a new sidecar")
+        assert (new.shim.trainer_pid, new.shim.spawn_at) == (old.shim.trainer_pid, old.shim.spawn_at)
+        assert new.seq > old.seq and new.progress.iterations >= old.progress.iterations
+
+
+@pytest.mark.parametrize(("answer", "status"), [("completed", 0), ("unknown launch", 143)])
+def test_when_the_coordinator_is_done_with_a_launch_its_containers_end_by_themselves(
+    tmp_path, coordinator, answer, status
+):
+    with pod(tmp_path, trainer("counts"), coordinator.url()) as one:
+        one.run_shim().listening()
+        one.run_sidecar()
+        start(last(coordinator, lambda b: True, "a heartbeat"))
+        steps(one)
+        coordinator.answer = answer
+        assert one.ended() == status
+        assert any(b.shim.trainer == "exited" and b.shim.ending for b in coordinator.beats), "the end was told"
+        one.sidecar.terminate()  # as the kubelet does once the trainer's container has ended
+        assert one.sidecar.wait(10) == 0
+
+
+def test_a_deleted_pod_tells_its_end_and_its_checkpoint_before_it_goes(tmp_path, coordinator):
+    with pod(tmp_path, trainer("counts"), coordinator.url()) as one:
+        one.run_shim().listening()
+        one.run_sidecar()
+        start(last(coordinator, lambda b: True, "a heartbeat"))
+        steps(one)
+        asked = boottime()
+        one.shim.terminate()
+        assert one.ended() == 143
+        assert coordinator.beats[-1].shim.trainer == "exited" and coordinator.beats[-1].shim.exit_code == 143
+        assert boottime() - asked < shim.FAREWELL_S + 5.0
+
+
+def test_a_sidecar_of_another_user_reaches_the_shim(tmp_path, coordinator):
+    if os.geteuid() != 0:
+        pytest.skip("needs the right to change users; run as root")
+    probe = (
+        "import os,socket; folder = os.open('.', os.O_RDONLY); s = socket.socket(socket.AF_UNIX);"
+        "s.connect(f'/proc/self/fd/{folder}/shim.sock'); s.sendall(b'{\"do\":\"status\"}\\n'); print(s.recv(9999))"
+    )
+    with pod(tmp_path, trainer("counts")) as one:
+        one.run_shim().listening()
+        done = subprocess.run(
+            ["python3", "-c", probe], cwd=one.folder, env={"PATH": "/usr/bin:/bin"}, user=STRANGER, group=STRANGER,
+            extra_groups=[], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "trainer" in done.stdout, done.stderr
+
+
+def test_in_a_container_of_one_image_the_shim_starts_its_sidecar_and_nothing_is_installed(tmp_path, coordinator):
+    with pod(tmp_path, trainer("counts"), coordinator.url()) as one:
+        command = [sys.executable, "-m", "sidecar", "--folder", str(one.folder), "--keys", str(one.keys)]
+        spec = json.loads((one.keys / "launch.json").read_text())
+        (one.keys / "launch.json").write_text(json.dumps({**spec, "sidecar": command}))
+        (one.folder / "launch.json").unlink()
+        one.checkpoints.rmdir()
+        one.run_shim(more=("--keys", str(one.keys)), POD_IP="127.0.0.1", PYTHONPATH=str(ROOT))
+        start(last(coordinator, lambda b: True, "a heartbeat"))
+        beat = last(coordinator, lambda b: b.shim.trainer == "running" and b.usage.memory, "usage")
+        assert one.checkpoints.is_dir() and beat.shim.cpu_s is None, "it is counted from /proc"
+        coordinator.answer = "completed"
+        assert one.ended() == 0 and one.left() == []

@@ -1,0 +1,215 @@
+"""Nodes whose agents report: which reports are believed, what is written of them, and what silence means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.core import states as s
+from coordinator.errors import Conflict, Rejected, Transient, Unauthorized
+from coordinator.nodes import AWAY_BEATS, BOOTS, Nodes
+from coordinator.seeding import FoundGpu, FoundNode, register_node
+from sidecar.protocol import NodeGpu, NodeReply, NodeReport, sign
+from tests.fakes.shims import Behaviour
+from tests.fakes.store import MemoryStore
+from tests.fakes.world import GPU_TYPE, SHORT, FakeClock, World
+
+KEY = b"the agents' key"
+AWAY_S = AWAY_BEATS * SHORT.heartbeat_s
+
+
+def gpus(node: str, count: int = 2, **more: Any) -> list[NodeGpu]:
+    return [NodeGpu(f"{node}-{i}", GPU_TYPE, 2**34, True, **more) for i in range(count)]
+
+
+class Agents:
+    def __init__(self) -> None:
+        self.world, self.seq = World(gpus=0), 0
+        self.world.c.agent_key = KEY
+        self.world.tick()
+
+    def report(self, node: str = "n2", found: list[NodeGpu] | None = None, **more: Any) -> NodeReply:
+        self.seq += 1
+        fields = {"boot": "b", "seq": self.seq, "gpus": gpus(node) if found is None else found, "cores": 4.0}
+        return self.say(node, msgspec.json.encode(NodeReport(**{**fields, **more})))
+
+    def say(self, node: str, raw: bytes, key: bytes = KEY) -> NodeReply:
+        path = f"/v1/nodes/{node}"
+        body, signature = self.world.desk.node_reported(node, path, raw, sign(key, "POST", path, raw))
+        assert signature == sign(key, "REPLY", path, body)
+        self.world.c._register_nodes()
+        return msgspec.json.decode(body, type=NodeReply)
+
+    def known(self) -> dict[str, tuple[str, str]]:
+        return {doc["_id"]: (doc["node"], doc["state"]) for doc in self.world.users.list("gpus")}
+
+    def heard(self) -> dict[str, bool]:
+        return {node["node"]: node["heard"] for node in self.world.desk.nodes()}
+
+    def pass_by(self, seconds: float, *reporting: str) -> None:
+        for _ in range(int(seconds)):
+            self.world.tick()
+            for node in reporting:
+                self.report(node)
+
+
+@pytest.fixture
+def agents() -> Agents:
+    return Agents()
+
+
+def test_a_report_makes_a_node_and_its_gpus_known(agents: Agents) -> None:
+    reply = agents.report()
+    assert (reply.seq, reply.heartbeat_s) == (1, SHORT.heartbeat_s)
+    assert agents.known() == {"n2-0": ("n2", s.IDLE), "n2-1": ("n2", s.IDLE)}
+    doc = agents.world.users.get("nodes", "n2")
+    assert doc is not None and (doc["cores"], doc["agent"], doc["heard"]) == (4.0, True, True)
+
+
+def test_the_same_again_costs_no_write_and_a_change_one(agents: Agents) -> None:
+    agents.report()
+    writes = agents.world.store.writes
+    agents.report()
+    assert agents.world.store.writes == writes
+    agents.report(found=gpus("n2", 1))
+    assert agents.known() == {"n2-0": ("n2", s.IDLE)}
+
+
+def test_a_captured_report_is_not_believed_again_not_even_after_the_machine_was_booted(agents: Agents) -> None:
+    agents.report(boot="one")
+    with pytest.raises(Conflict):
+        agents.report(boot="one", seq=1)
+    agents.report(boot="two", seq=1)
+    with pytest.raises(Conflict):
+        agents.report(boot="one", seq=99)
+    for n in range(2 * BOOTS):
+        agents.report(boot=f"later {n}")
+    assert len(agents.world.c.nodes._seqs["n2"]) == BOOTS
+
+
+def test_only_who_has_the_key_is_believed_and_nobody_where_there_is_none(agents: Agents) -> None:
+    raw = msgspec.json.encode(NodeReport(boot="b", seq=1))
+    with pytest.raises(Unauthorized):
+        agents.say("n2", raw, b"another key")
+    agents.world.c.agent_key = b""
+    with pytest.raises(Unauthorized):
+        agents.say("n2", raw, b"")
+
+
+@pytest.mark.parametrize(
+    ("node", "more", "sentence"),
+    [
+        ("n2", {"gpus": [NodeGpu("a", "V100"), NodeGpu("a", "V100")]}, "each once"),
+        ("n2", {"gpus": [NodeGpu("a b", "V100")]}, "by a name of letters"),
+        ("n2", {"gpus": [NodeGpu(str(i), "V100") for i in range(1025)]}, "at most 1024 GPUs"),
+        ("n2", {"gpus": [NodeGpu("a", "")]}, "Report a type"),
+        ("n2", {"cores": -1.0}, "that a machine can have"),
+        ("no node", {}, "A node's name has up to"),
+    ],
+)
+def test_what_cannot_be_true_is_refused_with_a_sentence(agents: Agents, node: str, more: Any, sentence: str) -> None:
+    with pytest.raises(Rejected, match=sentence):
+        agents.report(node, **more)
+    assert agents.known() == {}
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b'{"boot": "b"}', b'{"boot": "b", "seq": "x"}', b'{"boot":"b","seq":1,"gpus":[1]}']
+)
+def test_what_cannot_be_read_is_refused(agents: Agents, raw: bytes) -> None:
+    with pytest.raises(Rejected, match="cannot be read"):
+        agents.say("n2", raw)
+
+
+def test_a_gpu_is_on_one_node_until_that_one_is_silent(agents: Agents) -> None:
+    agents.report("n2")
+    agents.world.tick()
+    with pytest.raises(Rejected, match="GPU n2-0 is on node n2, which is heard"):
+        agents.report("n3", gpus("n2"))
+    agents.pass_by(AWAY_S + 2, "n4")
+    agents.report("n3", gpus("n2"))
+    assert agents.known()["n2-0"] == ("n3", s.IDLE)
+
+
+def test_one_that_does_not_act_takes_no_report(agents: Agents) -> None:
+    agents.world.c.elector.resign()
+    with pytest.raises(Transient):
+        agents.report()
+
+
+def test_a_silent_node_gets_no_start_and_a_node_that_is_back_does(agents: Agents) -> None:
+    agents.report("n2")
+    agents.pass_by(AWAY_S + 1)
+    assert agents.heard() == {"n1": True, "n2": False}
+    agents.world.submit("one", [2], Behaviour(iterations=5))
+    agents.pass_by(3)
+    assert agents.world.states()["one"] == s.SUBMITTED
+    agents.report("n2")
+    agents.pass_by(2, "n2")
+    assert agents.heard()["n2"]
+    assert agents.world.job("one").node == "n2"
+
+
+def test_what_trains_on_a_silent_node_is_left_alone_and_not_grown(agents: Agents) -> None:
+    agents.report("n2", gpus("n2", 2))
+    agents.world.submit("one", [1, 2], Behaviour(iterations=4_000))
+    agents.world.submit("two", [1], Behaviour(iterations=40))
+    agents.pass_by(20, "n2")
+    assert agents.world.states() == {"one": s.RUNNING, "two": s.RUNNING}
+    for _ in range(120):
+        agents.world.tick()
+    assert agents.world.states()["one"] == s.RUNNING
+    assert len(agents.world.job("one").gpu_ids) == 1
+    agents.report("n2", gpus("n2", 2))
+    agents.pass_by(60, "n2")
+    assert len(agents.world.job("one").gpu_ids) == 2
+
+
+def test_after_a_change_of_coordinators_every_node_has_time_to_be_heard() -> None:
+    clock = FakeClock()
+    nodes = Nodes(clock, 1.0)
+    nodes.take("n", NodeReport(boot="b", seq=1))
+    nodes.written("n", NodeReport(boot="b", seq=1))
+    assert nodes.changed() == {}
+    clock.time += 100
+    assert nodes.silent("n")
+    nodes.begin()
+    assert not nodes.silent("n") and not nodes.silent("never heard of")
+    assert list(nodes.changed()) == ["n"], "another one may have written something else"
+    docs = {"n": {"agent": True}, "here": {"agent": False}}
+    clock.time += 100
+    assert {name: doc.get("heard") for name, doc in nodes.as_heard(docs).items()} == {"n": False, "here": None}
+
+
+# health
+
+
+def test_an_unhealthy_gpu_is_faulty_until_it_is_healthy_whoever_has_it() -> None:
+    store = MemoryStore()
+    sick, well = FoundGpu("a", "V100", None, False, "it fell off the bus"), FoundGpu("a", "V100", None, False)
+    register_node(store, FoundNode("n", (sick,)))
+    assert _gpu(store)["state"] == s.FAULTY
+    register_node(store, FoundNode("n", (well,)))
+    assert (_gpu(store)["state"], _gpu(store)["problem"]) == (s.IDLE, "")
+    for job, held, state in (("one", "one", s.IN_USE), ("one", None, s.RESERVED)):
+        store.update("gpus", "a", {}, {"job_id": job, "held_by": held, "state": state})
+        register_node(store, FoundNode("n", (sick,)))
+        assert (_gpu(store)["state"], _gpu(store)["job_id"]) == (s.FAULTY, "one")
+        register_node(store, FoundNode("n", (well,)))
+        assert _gpu(store)["state"] == state
+
+
+def test_one_that_somebody_called_faulty_by_hand_stays_so() -> None:
+    store = MemoryStore()
+    register_node(store, FoundNode("n", (FoundGpu("a", "V100", None, False),)))
+    store.update("gpus", "a", {}, {"state": s.FAULTY})
+    register_node(store, FoundNode("n", (FoundGpu("a", "V100", None, False),)))
+    assert _gpu(store)["state"] == s.FAULTY
+
+
+def _gpu(store: MemoryStore) -> dict[str, Any]:
+    doc = store.get("gpus", "a")
+    assert doc is not None
+    return doc

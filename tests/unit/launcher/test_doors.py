@@ -1,0 +1,226 @@
+"""Users' Volcano Jobs and Queues: what follows from them in the store, on a real store and an API in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.stores.sqlite import SqliteStore
+from launcher.doors import Doors
+from launcher.inject import PodSettings
+from launcher.news import News
+from launcher.pods import Cluster as Shown
+from launcher.pods import Pod
+from tests.fakes.kube import Kube
+from tests.unit.launcher.test_pods import RUNNING, pod
+from tests.unit.launcher.test_volcano_jobs import GPUS, trainer, vcjob
+
+Doc = dict[str, Any]
+
+SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
+KEY = "volcano-1234abcd-0000"
+
+
+class Time:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return 1.7e9 + self.at
+
+
+class Ground:
+    """Doors on a fresh store; `turn` is one turn with what the API shows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.kube, self.time = SqliteStore(str(folder / "store.db")), Kube(), Time()
+        self.kube.put("Queue", "reshape", None, meta={"labels": {"volcano-reshape.io/inject": "true"}})
+        selector = {"matchExpressions": [{"key": "volcano.sh/queue-name", "operator": "In", "values": ["none"]}]}
+        by_queue = {"name": "queue.volcano-reshape.io", "objectSelector": selector}
+        webhooks = [{"name": "label.volcano-reshape.io"}, by_queue]
+        self.kube.put("MutatingWebhookConfiguration", "reshape-inject", None, webhooks=webhooks)
+        self.doors = self.another()
+
+    def another(self) -> Doors:
+        """A launcher that was started anew."""
+        news = News(self.kube, self.time, "test")
+        return Doors(self.store, self.kube, self.time, news, SETTINGS, patience_s=10.0)  # type: ignore[arg-type]
+
+    def turn(self, *jobs: Doc, pods: tuple[Pod, ...] = ()) -> None:
+        queues = {q["metadata"]["name"]: q for q in self.kube.of("Queue")}
+        shown = Shown({p.uid: p for p in pods}, {j["metadata"]["uid"]: j for j in jobs}, queues)
+        self.doors.turn(shown, {str(d["_id"]): d for d in self.store.list("jobs", {"closed": False})})
+
+    def job(self, key: str = KEY) -> Doc | None:
+        return self.store.get("jobs", key)
+
+    def let_in(self, **more: Any) -> None:
+        self.store.update("jobs", KEY, {}, {"uid": "u1", "closed": False, **more})
+
+    def selected(self) -> list[str]:
+        webhook = self.kube.of("MutatingWebhookConfiguration")[0]["webhooks"][1]
+        (expression,) = webhook["objectSelector"]["matchExpressions"]
+        return list(expression["values"])
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    made = Ground(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_a_volcano_job_in_a_labelled_queue_becomes_one_job_document(ground: Ground) -> None:
+    for doors in (ground.doors, ground.another()):
+        ground.doors = doors
+        ground.turn(vcjob())
+        ground.turn(vcjob())
+    assert [doc["job_id"] for doc in ground.store.list("jobs")] == ["team.train"]
+    assert ground.kube.events() == []
+
+
+def test_one_that_nobody_asked_for_is_left_alone(ground: Ground) -> None:
+    ground.turn(vcjob(queue="default", meta={"annotations": {}}), vcjob(meta={"deletionTimestamp": "now"}))
+    ground.turn({**vcjob(), "status": {"state": {"phase": "Completed"}}})
+    assert ground.store.list("jobs") == []
+
+
+def test_the_same_name_again_after_the_first_has_ended_is_another_job(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="completed", closed=True)
+    ground.turn(vcjob(uid="99999999-1"))
+    assert [doc["job_id"] for doc in ground.store.list("jobs")] == ["team.train", "team.train.99999999"]
+
+
+def test_what_cannot_be_reshaped_is_an_event_once_and_nothing_is_inserted(ground: Ground) -> None:
+    wrong = vcjob(meta={"annotations": {GPUS: "many"}, "resourceVersion": "1"})
+    for _ in range(3):
+        ground.turn(wrong)
+    ground.doors = ground.another()
+    ground.turn(wrong)
+    assert ground.store.list("jobs") == []
+    ((reason, said),) = ground.kube.events()
+    assert reason == "JobRefused" and "must be GPU counts" in said
+
+
+def test_what_the_webhook_would_refuse_is_said_on_the_volcano_job(ground: Ground) -> None:
+    job = vcjob()
+    trainer(job).pop("command")
+    ground.turn(job)
+    ((reason, said),) = ground.kube.events()
+    assert reason == "CommandRequired" and "has no `command`" in said
+
+
+def test_a_corrected_one_is_let_in(ground: Ground) -> None:
+    ground.turn(vcjob(meta={"annotations": {GPUS: "many"}, "resourceVersion": "1"}))
+    ground.turn(vcjob(meta={"resourceVersion": "2"}))
+    assert ground.job() is not None
+
+
+def test_what_intake_finds_wrong_is_an_event(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.store.update("jobs", KEY, {}, {"problems": ["epochs are odd"]})
+    ground.turn(vcjob())
+    assert ground.kube.events() == [("JobRefused", "This job is not let in: epochs are odd.")]
+
+
+@pytest.mark.parametrize("phase", [None, "Terminated"])
+def test_a_deleted_or_terminated_volcano_job_is_a_cancelled_job(ground: Ground, phase: str | None) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="running")
+    ground.turn(*([{**vcjob(), "status": {"state": {"phase": phase}}}] if phase else []))
+    assert (ground.job() or {})["cancel"]
+
+
+def test_jobs_of_records_are_not_cancelled_for_want_of_a_volcano_job(ground: Ground) -> None:
+    ground.store.insert("jobs", {"_id": "a", "uid": "u", "state": "running", "closed": False})
+    ground.turn()
+    assert "cancel" not in (ground.job("a") or {})
+
+
+def test_an_ended_job_ends_its_volcano_job_after_its_pod_had_time_to(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="cancelled", closed=True)
+    ground.turn(vcjob())
+    assert ground.kube.of("Command") == []
+    ground.time.at += 11
+    for _ in range(3):
+        ground.turn(vcjob())
+    (command,) = ground.kube.of("Command")
+    assert (command["action"], command["target"]["uid"]) == ("TerminateJob", "1234abcd-0000")
+    assert command["metadata"]["namespace"] == "team"
+
+
+def test_a_document_that_its_user_deleted_is_not_made_again(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.store.delete("jobs", KEY)
+    ground.turn(vcjob())
+    ground.time.at += 11
+    ground.turn(vcjob())
+    assert ground.job() is None
+    assert len(ground.kube.of("Command")) == 1
+
+
+def test_a_pod_that_volcano_started_unasked_pins_a_new_job_there(ground: Ground) -> None:
+    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p"}
+    there = Pod(pod(RUNNING, node="node-b", meta=owner))
+    ground.turn(vcjob())
+    ground.turn(vcjob(), pods=(there,))  # not let in yet
+    assert (ground.job() or {}).get("pinned") is None
+    ground.let_in(pinned=None, launch=0)
+    ground.turn(vcjob(), pods=(there,))
+    assert (ground.job() or {})["pinned"] == "node-b"
+
+
+def test_a_job_that_was_launched_before_is_not_pinned_by_its_next_pod(ground: Ground) -> None:
+    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p"}
+    ground.turn(vcjob())
+    ground.let_in(pinned=None, launch=2)
+    ground.turn(vcjob(), pods=(Pod(pod(RUNNING, node="node-b", meta=owner)),))
+    assert (ground.job() or {})["pinned"] is None
+
+
+def test_queues_are_written_down_and_the_webhook_asks_for_the_labelled_ones(ground: Ground) -> None:
+    ground.kube.put("Queue", "default", None)
+    note = {"annotations": {"volcano-reshape.io/devices": "recreate"}, "labels": {"volcano-reshape.io/inject": "true"}}
+    ground.kube.put("Queue", "alone", None, meta=note)
+    ground.turn()
+    found = {doc["_id"]: (bool(doc["inject"]), doc["devices"]) for doc in ground.store.list("queues")}
+    assert found == {"alone": (True, "recreate"), "default": (False, "shared"), "reshape": (True, "shared")}
+    assert ground.selected() == ["alone", "reshape"]
+    calls = len(ground.kube.calls)
+    ground.turn()
+    assert len(ground.kube.calls) == calls  # nothing changed, nothing asked
+    for name in ("alone", "reshape"):
+        ground.kube.vanish("Queue", name, None)
+    ground.turn()
+    assert [doc["_id"] for doc in ground.store.list("queues")] == ["default"]
+    assert ground.selected() == ["none.volcano-reshape"]
+
+
+def test_a_device_mode_that_does_not_exist_is_said_on_the_queue(ground: Ground) -> None:
+    ground.kube.put("Queue", "odd", None, meta={"annotations": {"volcano-reshape.io/devices": "mine"}})
+    ground.turn()
+    assert (ground.store.get("queues", "odd") or {})["devices"] == "shared"
+    assert ground.kube.events()[0][0] == "DevicesUnknown"
+
+
+def test_a_missing_webhook_configuration_hinders_nothing(ground: Ground) -> None:
+    ground.kube.vanish("MutatingWebhookConfiguration", "reshape-inject", None)
+    ground.turn(vcjob())
+    assert ground.job() is not None
+
+
+def test_a_volcano_job_that_we_stumble_over_hinders_no_other(ground: Ground) -> None:
+    broken = vcjob(uid="0")
+    broken["spec"] = []
+    ground.turn(broken, vcjob())
+    assert ground.job() is not None

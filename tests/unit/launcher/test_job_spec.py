@@ -1,0 +1,196 @@
+"""What a job of a record is on a cluster is decided in one pure function."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.errors import Rejected
+from launcher.inject import PodSettings
+from launcher.job_spec import launch_secret, objects
+from launcher.names import LAUNCH, launch_name
+from sidecar.config import Launch
+from sidecar.protocol import launch_key, launch_token
+
+MASTER = b"m" * 64
+SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
+DOC: dict[str, Any] = {
+    "_id": 1, "job_id": "train", "uid": "u1", "launch": 2, "command": ["python", "t.py"], "image": "theirs:1",
+    "node": "node-a", "gpu_ids": ["A", "B"], "optional_num_gpus": [1, 2],
+}  # fmt: skip
+NAME = launch_name("train", "u1", 2)
+SIDECAR_POD = {"metadata": {"annotations": {LAUNCH: "p-1"}}, "spec": {"initContainers": [{"name": "reshape-sidecar"}]}}
+
+
+def made(
+    settings: PodSettings = SETTINGS, emulated: bool = True, **changes: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    return objects(DOC | changes, settings, MASTER, emulated)
+
+
+def told(secret: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = json.loads(base64.b64decode(secret["data"]["launch.json"]))
+    return spec
+
+
+def pod_of(job: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = job["spec"]["tasks"][0]["template"]["spec"]
+    return spec
+
+
+def test_the_same_launch_is_the_same_objects_for_ever() -> None:
+    assert made() == made()
+    assert [one["metadata"]["name"] for one in made()] == [NAME, NAME]
+    assert [one["metadata"]["name"] for one in made(launch=3)] == [launch_name("train", "u1", 3)] * 2
+
+
+def test_volcano_ends_a_launch_and_never_starts_one_again() -> None:
+    _, job = made()
+    spec = job["spec"]
+    assert (spec["minAvailable"], spec["queue"], spec["schedulerName"]) == (1, "default", "volcano")
+    assert {one["event"]: one["action"] for one in spec["policies"]} == {
+        "PodEvicted": "TerminateJob",
+        "PodFailed": "TerminateJob",
+        "TaskCompleted": "CompleteJob",
+    }
+    assert pod_of(job)["restartPolicy"] == "Never" and spec["tasks"][0]["replicas"] == 1
+
+
+def test_the_pod_runs_the_records_command_in_its_image_on_the_decided_node() -> None:
+    pod = pod_of(made(env={"A": "1"}, code="/code", resources={"cores": 1.5, "memory": 1 << 30})[1])
+    trainer = pod["containers"][0]
+    assert (trainer["image"], trainer["command"][-2:], trainer["workingDir"]) == (
+        "theirs:1",
+        ["python", "t.py"],
+        "/code",
+    )
+    assert {"name": "A", "value": "1"} in trainer["env"]
+    assert trainer["resources"]["requests"] == {"cpu": "1500m", "memory": "1073741824"}
+    assert pod["nodeSelector"] == {"kubernetes.io/hostname": "node-a"}
+
+
+def test_a_text_is_run_by_the_shell() -> None:
+    assert pod_of(made(command="python t.py && date")[1])["containers"][0]["command"][-3:] == [
+        "sh",
+        "-c",
+        "python t.py && date",
+    ]
+
+
+def test_secret_and_pod_belong_together() -> None:
+    secret, job = made()
+    assert pod_of(job)["volumes"][1]["secret"]["secretName"] == secret["metadata"]["name"]
+    template = job["spec"]["tasks"][0]["template"]["metadata"]
+    assert template["annotations"][LAUNCH] == secret["metadata"]["name"]
+    assert base64.b64decode(secret["data"]["launch.key"]) == launch_key(MASTER, "u1", 2)
+    assert base64.b64decode(secret["data"]["operator.token"]) == launch_token(MASTER, "u1", 2)
+    assert launch_token(MASTER, "u1", 2) not in (launch_token(MASTER, "u1", 3), launch_key(MASTER, "u1", 2), MASTER)
+
+
+def test_no_secret_outside_the_secret() -> None:
+    secret, job = made()
+    secrets = launch_token(MASTER, "u1", 2), launch_key(MASTER, "u1", 2), MASTER
+    assert not any(one.decode() in f"{job} {told(secret)}" for one in secrets), (
+        "nor in what the trainer's container sees"
+    )
+
+
+def test_what_shim_and_sidecar_are_told_is_what_they_can_read() -> None:
+    spec = told(made(progress_pattern=r"it (?P<iteration>\d+)", emulated_speed={"1": 0.5}, dataset="/data")[0])
+    read = msgspec.convert(spec, Launch)
+    assert (read.pod, read.sidecar, read.port, read.gpus) == (True, None, 8477, "emulated")
+    assert (read.job_id, read.launch, read.output) == ("train", 2, "/reshape/output.log")
+    assert read.progress is not None and read.progress.pattern == r"it (?P<iteration>\d+)"
+    assert spec["env"] == {
+        "RESHAPE_CHECKPOINTS": "/reshape/checkpoints",
+        "RESHAPE_DATASET": "/data",
+        "RESHAPE_EMULATED_SPEED": '{"1": 0.5}',
+    }
+    assert spec["workdir"] is None and spec["tee"] is True
+
+
+def test_in_shared_mode_a_launch_may_use_any_gpu_of_its_node() -> None:
+    spec = told(made(emulated=False)[0])
+    assert (spec["visible_gpus"], spec["device_plugin"], spec["gpus"]) == (None, False, "nvml")
+
+
+def test_in_recreate_mode_a_launch_has_the_granted_gpus_and_no_others() -> None:
+    secret, job = made(emulated=False, devices="recreate")
+    spec = told(secret)
+    assert (spec["visible_gpus"], spec["device_plugin"], spec["gpus"]) == (["A", "B"], True, "none")
+    assert pod_of(job)["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert told(made(devices="recreate")[0])["device_plugin"] is False, "nobody chooses among emulated ones"
+
+
+def test_namespace_and_queue_are_the_records_or_the_settings() -> None:
+    assert {one["metadata"]["namespace"] for one in made()} == {"default"}
+    secret, job = made(namespace="team", queue="gold")
+    assert (secret["metadata"]["namespace"], job["metadata"]["namespace"], job["spec"]["queue"]) == (
+        "team",
+        "team",
+        "gold",
+    )
+    other = PodSettings(image="i", coordinator="c", namespace="n", queue="q")
+    assert (made(other)[1]["metadata"]["namespace"], made(other)[1]["spec"]["queue"]) == ("n", "q")
+
+
+def test_a_record_may_add_to_its_pod_but_not_change_what_it_says_itself() -> None:
+    theirs = {
+        "tolerations": [{"operator": "Exists"}],
+        "restartPolicy": "Always",
+        "volumes": [{"name": "data", "emptyDir": {}}],
+        "containers": [
+            {"name": "x", "image": "y", "command": ["z"], "args": ["a"], "env": [{"name": "A", "value": "0"}],
+             "volumeMounts": [{"name": "data", "mountPath": "/data"}], "resources": {"limits": {"memory": "1Gi"}}}
+        ],
+    }  # fmt: skip
+    pod = pod_of(made(pod=theirs, env={"A": "1"}, resources={"cores": 1})[1])
+    trainer = pod["containers"][0]
+    assert pod["tolerations"] == [{"operator": "Exists"}] and pod["restartPolicy"] == "Never"
+    assert (trainer["name"], trainer["image"], trainer["command"][-1]) == ("trainer", "theirs:1", "t.py")
+    assert "args" not in trainer and {"name": "data", "mountPath": "/data"} in trainer["volumeMounts"]
+    assert [one for one in trainer["env"] if one["name"] == "A"] == [{"name": "A", "value": "1"}]
+    assert trainer["resources"] == {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1000m"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"image": None}, "image is missing"),
+        ({"pod": {"containers": [{}, {}]}}, "pod.containers"),
+        ({"progress_file": "progress.json"}, "below /reshape"),
+        ({"pod": {"hostPID": True}}, "hostPID"),
+    ],
+)
+def test_what_cannot_be_a_pod_is_refused_with_a_sentence(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(Rejected, match=words):
+        made(**changes)
+
+
+def test_an_image_that_carries_everything_has_one_container_and_starts_its_sidecar() -> None:
+    secret, job = made(single_container=True, progress_file="progress.json")
+    assert "initContainers" not in pod_of(job)
+    assert told(secret)["sidecar"][1:4] == ["-I", "-m", "sidecar"] and told(secret)["pod"] is True
+
+
+def test_the_secret_of_a_users_pod_is_named_by_the_pod_and_goes_with_it() -> None:
+    pod = {**SIDECAR_POD, "metadata": {**SIDECAR_POD["metadata"], "name": "p", "uid": "pod-uid", "namespace": "team"}}
+    secret = launch_secret(DOC, pod, SETTINGS, MASTER, True)
+    about = secret["metadata"]
+    assert (about["name"], about["namespace"]) == ("p-1", "team")
+    assert about["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-uid"}]
+    assert told(secret)["sidecar"] is None
+
+
+def test_in_the_hosts_network_the_sidecar_takes_any_port() -> None:
+    pod = {**SIDECAR_POD, "spec": {**SIDECAR_POD["spec"], "hostNetwork": True}}
+    assert told(launch_secret(DOC, pod, SETTINGS, MASTER, True))["port"] == 0
+
+
+def test_a_pods_name_is_one_that_volcano_takes() -> None:
+    longest = launch_name("x" * 200, "u", 10**10 - 1)
+    assert len(f"{longest}-trainer-0") <= 63

@@ -1,0 +1,182 @@
+"""What the launcher does next about one launch, from how things stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Pin, Remove, Step, View, steps
+from launcher.pods import Pod
+from tests.unit.launcher.test_pods import ENDED, LOST, RUNNING, WAITING, pod
+
+Doc = dict[str, Any]
+
+
+def record(wanted: str = "launch", origin: str = "record", **more: Any) -> Doc:
+    doc = {"_id": "j", "node": "node-a", **more.pop("doc", {})}
+    about = {"_id": "j-l1", "job_id": "j", "uid": "u", "launch": 1, "origin": origin, "wanted": wanted, "doc": doc}
+    return {**about, "failure": None, "gone": False, "pod": None, "version": 1, **more}
+
+
+def job(phase: str = "Running", **meta: Any) -> Doc:
+    return {"metadata": {"name": "j-l1", "uid": "v", **meta}, "status": {"state": {"phase": phase}}}
+
+
+def seen(state: Doc | None = RUNNING, phase: str = "Running", uid: str = "p1", **more: Any) -> Pod:
+    deleted, sure = more.pop("deleted", False), more.pop("sure", True)
+    meta = {"uid": uid, "annotations": {"volcano-reshape.io/launch": f"{uid}-secret"}, **more.pop("meta", {})}
+    return Pod(pod(state, phase, meta=meta, **more), deleted, sure)
+
+
+def noted(pod_: Pod) -> Doc:
+    return {**pod_.record(), "ended": pod_.ended}
+
+
+def acts(view: View) -> list[Step]:
+    return [step for step in steps(view) if not isinstance(step, Note)]
+
+
+def facts(view: View) -> Doc:
+    found: Doc = {}
+    for step in steps(view):
+        found |= step.changes if isinstance(step, Note) else {}
+    return found
+
+
+# of our own
+
+
+def test_a_launch_that_is_wanted_is_played_until_it_is_applied() -> None:
+    assert acts(View(record(), (), None)) == [Launch()]
+    assert acts(View(record(applied=True), (), job())) == []
+    assert acts(View(record(failure="no"), (), None)) == []  # until the coordinator asks again
+
+
+def test_its_pod_is_written_down() -> None:
+    found = facts(View(record(applied=True), (seen(),), job()))
+    assert found == {"pod": {**seen().record(), "ended": False}}
+    assert facts(View(record(applied=True, pod=noted(seen())), (seen(),), job())) == {}
+
+
+def test_a_pod_that_cannot_come_up_is_a_failed_launch() -> None:
+    stuck = seen({"waiting": {"reason": "ErrImageNeverPull", "message": "not there"}}, "Pending")
+    assert facts(View(record(applied=True), (stuck,), job()))["failure"] == (
+        "its container trainer does not start: not there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [(None, "its Volcano Job was deleted"), (job("Terminated"), "its Volcano Job is Terminated, so no pod comes up")],
+)
+def test_a_volcano_job_without_a_pod_to_come_is_a_failed_launch(there: Doc | None, why: str) -> None:
+    assert facts(View(record(applied=True), (), there)) == {"failure": why}
+    assert facts(View(record(applied=True, pod=noted(seen())), (seen(),), there)) == {}  # its pod still runs
+
+
+def test_gone_is_what_the_kubelet_proved() -> None:
+    ended = seen(ENDED, "Succeeded")
+    assert facts(View(record("remove", applied=True, pod=noted(seen())), (ended,), job()))["gone"]
+    for unproven in (seen(LOST), seen(deleted=True), seen(WAITING, deleted=True)):
+        assert "gone" not in facts(View(record("remove", applied=True, pod=noted(seen())), (unproven,), None))
+
+
+def test_a_pod_that_vanished_unseen_proves_nothing_whatever_another_one_says() -> None:
+    known = record("remove", applied=True, pod=noted(seen(uid="p0")))
+    assert "gone" not in facts(View(known, (), None))
+    assert "gone" not in facts(View(known, (seen(ENDED, "Succeeded"),), None))
+
+
+def test_a_launch_that_never_had_a_pod_is_gone_once_its_volcano_job_is() -> None:
+    assert acts(View(record("remove", applied=True), (), job())) == [Remove()]
+    assert facts(View(record("remove", applied=True), (), job(deletionTimestamp="now"))) == {}
+    assert facts(View(record("remove", applied=True), (), None)) == {"gone": True}
+    assert acts(View(record("remove"), (), None, busy=True)) == [Remove()]  # its playbook may yet make one
+
+
+def test_what_is_to_go_is_removed_but_a_finished_volcano_job_stays_for_its_user() -> None:
+    runs = View(record("remove", applied=True, pod=noted(seen())), (seen(),), job())
+    assert acts(runs) == [Remove()]
+    ended = seen(ENDED, "Succeeded")
+    finished = View(record("remove", applied=True, pod=noted(ended), gone=True), (ended,), job(), over=True)
+    assert acts(finished) == [Forget()]
+    assert acts(replace(finished, over=False)) == []  # the coordinator may still ask
+    vanished = replace(finished, pods=())
+    assert acts(vanished) == [Forget()]  # it knows from before that its pod finished
+
+
+def test_the_pod_of_a_job_that_ended_gets_time_to_end_by_itself() -> None:
+    view = View(record("remove", applied=True, pod=noted(seen())), (seen(),), job(), ended=True, patient=True)
+    assert acts(view) == []
+    assert acts(replace(view, patient=False)) == [Remove()]
+
+
+# of a user's Volcano Job
+
+
+def theirs(wanted: str = "launch", **more: Any) -> Doc:
+    return record(wanted, "volcano", **more)
+
+
+def test_a_users_pod_gets_its_secret_once_it_is_where_it_was_decided() -> None:
+    waiting = seen(None, "Pending", node=None)
+    assert acts(View(theirs(), (waiting,), job())) == []
+    there = seen(WAITING, "Pending")
+    assert acts(View(theirs(), (there,), job())) == [Admit(there)]
+    half = theirs(pod=noted(there))
+    assert acts(View(half, (there,), job())) == [Admit(there)]  # a launcher was killed between the two writes
+    assert acts(View({**half, "applied": True}, (there,), job())) == []
+
+
+def test_a_pod_on_its_way_out_is_not_taken() -> None:
+    assert acts(View(theirs(), (seen(meta={"deletionTimestamp": "now"}),), job())) == []
+    assert acts(View(theirs(), (seen(ENDED, "Succeeded"),), job())) == []
+
+
+def test_a_pod_without_our_annotation_is_not_ours() -> None:
+    assert acts(View(theirs(), (seen(meta={"annotations": {}}),), job())) == []
+
+
+def test_a_pod_made_for_another_node_is_made_again() -> None:
+    wrong = seen(None, "Pending", node=None, nodeSelector={"kubernetes.io/hostname": "node-b"})
+    assert acts(View(theirs(), (wrong,), job())) == [DeletePod(wrong)]
+
+
+def test_a_pod_that_volcano_started_unasked_decides_where_a_new_job_runs() -> None:
+    elsewhere = seen(WAITING, "Pending", node="node-b")
+    view = View(theirs(), (elsewhere,), job())
+    assert acts(view) == [Pin("node-b")]
+    assert facts(view)["failure"].startswith("Volcano had put its pod on node node-b")
+    later = View(theirs(launch=2), (elsewhere,), job())
+    assert acts(later) == [DeletePod(elsewhere)]  # it was made between two launches: no reason to stay there
+
+
+def test_in_recreate_mode_a_pod_made_for_other_gpus_is_made_again() -> None:
+    doc = {"devices": "recreate", "gpu_ids": ["a", "b"]}
+    old, new = seen(None, "Pending"), seen(None, "Pending")
+    old.doc["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "a"}]
+    new.doc["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "a,b"}]
+    assert acts(View(theirs(doc=doc), (old,), job())) == [DeletePod(old)]
+    assert acts(View(theirs(doc=doc), (new,), job())) == [Admit(new)]
+
+
+def test_one_launch_has_one_pod() -> None:
+    """Volcano made another one, say: it waits until the launch that it belongs to is asked for."""
+    first, second = seen(), seen(WAITING, "Pending", uid="p2")
+    assert acts(View(theirs(pod=noted(first), applied=True), (first, second), job())) == []
+    ended = seen(ENDED, "Failed")
+    view = View(theirs(pod=noted(first), applied=True), (ended, second), job())
+    assert facts(view)["gone"] and acts(view) == []
+
+
+def test_a_launch_that_no_pod_had_is_gone_at_once() -> None:
+    assert facts(View(theirs("remove"), (seen(),), job())) == {"gone": True}
+
+
+def test_a_users_pod_is_deleted_for_another_launch_but_left_to_volcano_when_the_job_ended() -> None:
+    running = seen()
+    view = View(theirs("remove", pod=noted(running), applied=True), (running,), job())
+    assert acts(view) == [DeletePod(running)]
+    assert acts(replace(view, ended=True)) == []

@@ -1,0 +1,84 @@
+"""What the watches show: fresh or said to be out of step, with the last word of pods that vanished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from launcher.cluster import Expired
+from launcher.mirror import Mirror
+from tests.fakes.kube import AWAY, Kube
+
+
+def until(so: Callable[[], object], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def kube() -> Kube:
+    found = Kube()
+    found.put("Pod", "a", status={"phase": "Running"})
+    return found
+
+
+@pytest.fixture
+def mirror(kube: Kube) -> Iterator[Mirror]:
+    made = Mirror(kube, "Pod", "default", None, lambda: None)  # type: ignore[arg-type]
+    made.start()
+    until(lambda: made.in_step and kube._watches)
+    yield made
+    made.stop()
+    kube.put("Pod", "last", status={})  # ends its watch
+
+
+def phases(mirror: Mirror) -> dict[str, str]:
+    return {doc["metadata"]["name"]: doc["status"].get("phase") for doc in mirror.items().values()}
+
+
+def test_it_follows_what_changes(kube: Kube, mirror: Mirror) -> None:
+    assert phases(mirror) == {"a": "Running"}
+    kube.put("Pod", "b", status={"phase": "Pending"})
+    kube.put("Pod", "a", status={"phase": "Failed"})
+    until(lambda: phases(mirror) == {"a": "Failed", "b": "Pending"})
+
+
+def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(kube: Kube, mirror: Mirror) -> None:
+    kube.put("Pod", "a", status={"phase": "Succeeded"})
+    kube.vanish("Pod", "a")
+    until(lambda: mirror.vanished())
+    (pod,) = mirror.vanished().values()
+    assert (pod.phase, pod.deleted, pod.sure) == ("Succeeded", True, True)
+    mirror.looked_at(mirror.vanished())
+    assert mirror.vanished() == {} and phases(mirror) == {}
+
+
+@pytest.mark.parametrize("trouble", [Expired("too old"), AWAY, RuntimeError("a fault")])
+def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_little(
+    kube: Kube, mirror: Mirror, trouble: Exception
+) -> None:
+    kube.trouble = AWAY
+    kube.break_watches(trouble)  # type: ignore[arg-type]
+    until(lambda: not mirror.in_step)
+    kube.objects.pop(("Pod", "default", "a"))
+    kube.trouble = None
+    kube.put("Pod", "b", status={"phase": "Running"})
+    until(lambda: mirror.in_step and phases(mirror) == {"b": "Running"})
+    (pod,) = mirror.vanished().values()
+    assert pod.deleted and not pod.sure
+
+
+def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
+    kube.put("Job", "j")
+    jobs = Mirror(kube, "Job", None, None, lambda: None)  # type: ignore[arg-type]
+    jobs.start()
+    until(lambda: jobs.items() and kube._watches)
+    kube.vanish("Job", "j")
+    until(lambda: not jobs.items())
+    assert jobs.vanished() == {}
+    jobs.stop()
+    kube.put("Job", "last")

@@ -1,0 +1,107 @@
+"""What a Pod object proves: when a trainer has certainly ended, and why one does not come up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.pods import Pod
+
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+ENDED = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+LOST = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
+WAITING = {"waiting": {"reason": "PodInitializing"}}
+
+
+def pod(
+    state: dict[str, Any] | None = None, phase: str = "Running", node: str | None = "node-a", **more: Any
+) -> dict[str, Any]:
+    statuses = [{"name": "trainer", "state": state}] if state is not None else []
+    status = {"phase": phase, "containerStatuses": statuses, **more.pop("status", {})}
+    meta = {"name": "p", "namespace": "default", "uid": "u", **more.pop("meta", {})}
+    spec = {"containers": [{"name": "trainer"}], "restartPolicy": "Never", **more}
+    return {"metadata": meta, "spec": spec | ({"nodeName": node} if node else {}), "status": status}
+
+
+@pytest.mark.parametrize(
+    ("seen", "ended"),
+    [
+        (Pod(pod(RUNNING)), False),
+        (Pod(pod(ENDED)), True),
+        (Pod(pod(ENDED, restartPolicy="OnFailure")), False),  # the kubelet starts it again
+        (Pod(pod(ENDED, restartPolicy="OnFailure", meta={"deletionTimestamp": "now"})), True),
+        (Pod(pod(ENDED, "Failed", restartPolicy="OnFailure")), True),
+        (Pod(pod(LOST)), False),  # no trace of it was found: no proof
+        (Pod(pod(LOST, "Failed")), True),  # the kubelet looked, and ended the pod
+        (Pod(pod(WAITING, "Failed")), True),  # it never began
+        (Pod(pod(RUNNING, "Failed")), False),  # somebody else said so
+        (Pod(pod(None, "Failed", status={"conditions": [{"reason": "DeletionByPodGC"}]})), False),
+        (Pod(pod(None, "Failed", status={"reason": "OutOfcpu"})), True),  # its kubelet refused it
+        (Pod(pod(RUNNING), deleted=True), False),  # deleted by force
+        (Pod(pod(None, "Pending", node=None), deleted=True), True),  # it never had a node
+        (Pod(pod(None, "Pending", node=None), deleted=True, sure=False), False),  # as far as was seen
+    ],
+)
+def test_only_the_kubelet_proves_that_a_trainer_has_ended(seen: Pod, ended: bool) -> None:
+    assert seen.ended is ended
+
+
+def test_the_container_that_trains_may_be_named() -> None:
+    doc = pod(RUNNING, meta={"annotations": {"volcano-reshape.io/container": "main"}})
+    doc["spec"]["containers"] += [{"name": "main"}]
+    doc["status"]["containerStatuses"] += [{"name": "main", "state": ENDED}]
+    assert Pod(doc).ended
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (RUNNING, None),
+        ({"waiting": {"reason": "ContainerCreating"}}, None),
+        ({"waiting": {"reason": "ErrImagePull"}}, None),  # the next try may succeed
+        (
+            {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}},
+            "its container trainer does not start: Back-off pulling image x",
+        ),
+        (
+            {"terminated": {"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": not found'}},
+            'its container trainer could not be started: exec: "python3": not found '
+            "(the image needs python3, 3.8 or newer, on its PATH)",
+        ),
+        ({"terminated": {"exitCode": 3}}, "its container trainer ended with exit code 3"),
+        (ENDED, "its container trainer has ended"),
+    ],
+)
+def test_why_it_does_not_come_up_is_a_sentence(state: dict[str, Any], said: str | None) -> None:
+    assert Pod(pod(state)).trouble == said
+
+
+def test_how_a_sidecar_ends_is_no_trouble_but_how_an_init_container_does_is() -> None:
+    doc = pod(RUNNING, initContainers=[{"name": "beside", "restartPolicy": "Always"}, {"name": "before"}])
+    killed = {"terminated": {"exitCode": 137}}
+    doc["status"]["initContainerStatuses"] = [{"name": "beside", "state": killed}]
+    assert Pod(doc).trouble is None
+    doc["status"]["initContainerStatuses"] += [{"name": "before", "state": killed}]
+    assert Pod(doc).trouble == "its container before ended with exit code 137"
+
+
+def test_a_node_that_refuses_a_pod_is_named() -> None:
+    doc = pod(None, "Failed", status={"reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"})
+    assert Pod(doc).trouble == "node node-a refused its pod: Node didn't have enough resource: cpu"
+
+
+def test_a_strange_object_proves_nothing() -> None:
+    assert not Pod({}).ended
+    assert Pod({"metadata": {"name": "x"}, "status": {"phase": None}}).trouble is None
+
+
+def test_which_gpus_a_pod_was_made_for() -> None:
+    named = pod(RUNNING)
+    named["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "b,a"}]
+    assert Pod(named).holds(["a", "b"])
+    assert not Pod(named).holds(["a"])
+    counted = pod(RUNNING)
+    counted["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
+    assert Pod(counted).holds(["c", "d"])
+    assert not Pod(counted).holds(["c"])

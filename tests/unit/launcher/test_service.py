@@ -1,0 +1,234 @@
+"""The launcher's loop, on a real store and an API in memory; playbooks do to it what Ansible would."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.elector import Elector, Holder
+from coordinator.errors import Transient
+from coordinator.stores.sqlite import SqliteStore
+from launcher import playbook
+from launcher.inject import PodSettings
+from launcher.names import launch_name
+from launcher.service import Service
+from tests.fakes.kube import AWAY, Kube
+from tests.unit.launcher.test_doors import Time
+from tests.unit.launcher.test_pods import ENDED, RUNNING, pod
+
+Doc = dict[str, Any]
+
+SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
+JOB: Doc = {
+    "_id": "j", "job_id": "j", "uid": "u", "launch": 1, "node": "node-a", "command": ["x"], "image": "img",
+    "gpu_ids": [], "state": "initializing", "closed": False,
+}  # fmt: skip
+NAME = launch_name("j", "u", 1)
+
+
+def until(so: Callable[[], Any], within_s: float = 10.0) -> Any:
+    deadline = time.monotonic() + within_s
+    while not (found := so()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+    return found
+
+
+class Ground:
+    """A launcher over fakes. `playbooks` are the names of those that ran."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.kube, self.time = folder, Kube(), Time()
+        self.store = SqliteStore(str(folder / "store.db"))
+        self.playbooks: list[str] = []
+        self.refusal: str | None = None
+        self.made: list[Service] = []
+
+    def start(self, holder: str = "one") -> Service:
+        elector = Elector(self.store, self.time, 15.0, Holder(holder, 1, "1"), "launcher")
+        service = Service(
+            self.store, self.kube, self.time, elector, SETTINGS, b"master", (), Path("plays"), self.folder, 5.0,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.made.append(service)
+        service.start()
+        return service
+
+    def play(self, book: Path, folder: Path, values: Mapping[str, str], *_: Any) -> None:
+        self.playbooks.append(book.name)
+        if self.refusal is not None or self.kube.trouble is not None:
+            raise Transient(self.refusal or "cannot connect")
+        if book.name == "launch.yml":
+            self.kube.apply(json.loads(Path(values["job"]).read_text()))
+        else:
+            self.kube.delete("Job", values["name_of_launch"], values["namespace"])
+
+    def ask(self, wanted: str = "launch", origin: str = "record", **doc: Any) -> None:
+        job = {**JOB, **doc}
+        about = {"_id": NAME, "job_id": "j", "uid": "u", "launch": 1, "origin": origin, "wanted": wanted, "doc": job}
+        self.store.put("jobs", job)
+        self.store.put("launches", {**about, "failure": None, "gone": False, "pod": None, "version": 1})
+
+    def want_removal(self, **job: Any) -> None:
+        self.store.put("jobs", {**JOB, **job})
+        self.store.update("launches", NAME, {}, {"wanted": "remove"})
+
+    def record(self) -> Doc:
+        return self.store.get("launches", NAME) or {}
+
+    def show_pod(self, state: Doc | None, phase: str = "Running", **meta: Any) -> None:
+        about = {"annotations": {"volcano-reshape.io/launch": NAME}, "labels": {"volcano-reshape.io/job": "j"}}
+        doc = pod(state, phase, meta={**about, **meta})
+        self.kube.put("Pod", "p", spec=doc["spec"], status=doc["status"], meta={**about, **meta})
+
+
+@pytest.fixture
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    made = Ground(tmp_path)
+    monkeypatch.setattr(playbook, "run", made.play)
+    yield made
+    for service in made.made:
+        service.stop()
+    for kind in ("Pod", "Job", "Queue"):
+        made.kube.put(kind, "last")  # ends the watches
+    made.store.close()
+
+
+def test_a_wanted_launch_becomes_one_volcano_job_and_its_secret(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    assert [job["metadata"]["name"] for job in ground.kube.of("Job")] == [NAME]
+    assert set(ground.kube.of("Secret")[0]["data"]) == {"launch.json", "launch.key", "operator.token"}
+    ground.show_pod(RUNNING)
+    until(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
+    assert ground.playbooks == ["launch.yml"]
+    assert [reason for reason, _ in ground.kube.events()] == ["Launched"]
+
+
+def test_a_refusal_is_the_launchs_failure_and_asking_again_tries_again(ground: Ground) -> None:
+    ground.refusal = "exceeded quota"
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record()["failure"] == "exceeded quota")
+    ground.refusal = None
+    ground.store.update("launches", NAME, {}, {"failure": None})
+    until(lambda: ground.record().get("applied"))
+
+
+def test_why_volcano_cannot_make_the_pod_is_the_launchs_failure(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    uid = ground.kube.of("Job")[0]["metadata"]["uid"]
+    ground.kube.put("Event", "e", reason="FailedCreate", involvedObject={"uid": uid}, message="exceeded quota")
+    ground.kube.put("Event", "f", reason="FailedCreate", involvedObject={"uid": "other"}, message="something else")
+    until(lambda: ground.time.__setattr__("at", ground.time.at + 1) or ground.record()["failure"])
+    assert ground.record()["failure"] == "Volcano cannot make its pod: exceeded quota"
+
+
+def test_while_the_api_server_is_away_nothing_fails_and_then_it_goes_on(ground: Ground) -> None:
+    service = ground.start()
+    until(lambda: service.trouble == "")
+    ground.kube.trouble = AWAY
+    ground.ask()
+    ground.kube.break_watches(AWAY)
+    until(lambda: service.trouble.startswith("The API server"))
+    assert ground.record()["failure"] is None
+    ground.kube.trouble = None
+    until(lambda: ground.record().get("applied"))
+
+
+def test_a_launcher_that_follows_a_killed_one_applies_the_same_objects_again(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    ground.made.pop().stop()
+    ground.store.update("launches", NAME, {}, {"applied": False})  # as if it was killed before it wrote that
+    ground.start("two")
+    until(lambda: ground.record().get("applied"))
+    assert ground.playbooks == ["launch.yml", "launch.yml"]
+    assert len(ground.kube.of("Job")) == len(ground.kube.of("Secret")) == 1
+
+
+def test_only_one_launcher_acts(ground: Ground) -> None:
+    first = ground.start()
+    until(lambda: first.trouble == "")
+    second = ground.start("two")
+    until(lambda: second.trouble.startswith("Another launcher"))
+    ground.ask()
+    until(lambda: ground.record().get("applied"))
+    assert ground.playbooks == ["launch.yml"]
+
+
+def test_a_removed_launch_is_gone_once_its_pod_is_proven_to_be_and_then_forgotten(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    ground.show_pod(RUNNING)
+    until(lambda: ground.record()["pod"])
+    ground.want_removal(launch=2)
+    until(lambda: "remove.yml" in ground.playbooks)
+    assert not ground.record()["gone"]
+    ground.show_pod(ENDED, "Failed")
+    ground.kube.vanish("Pod", "p")
+    until(lambda: ground.record() == {})
+    assert ground.kube.of("Secret") == []
+
+
+def test_a_pod_that_vanished_without_proof_is_not_gone(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    ground.show_pod(RUNNING)
+    until(lambda: ground.record()["pod"])
+    ground.want_removal()
+    until(lambda: ground.kube.of("Job") == [])
+    ground.kube.vanish("Pod", "p")
+    until(lambda: ground.record()["pod"]["phase"] == "Deleted")
+    assert not ground.record()["gone"]
+
+
+def test_a_finished_pods_volcano_job_is_left_to_its_user(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    ground.show_pod(ENDED, "Succeeded")
+    until(lambda: ground.record()["gone"])
+    ground.want_removal(state="completed", closed=True)
+    until(lambda: ground.record() == {})
+    assert len(ground.kube.of("Job")) == 1 and ground.kube.of("Secret") == []
+    assert ground.playbooks == ["launch.yml"]
+
+
+def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:
+    origin = {"namespace": "default", "name": "train", "uid": "v"}
+    ground.kube.put("Job", "train", apiVersion="batch.volcano.sh/v1alpha1", meta={"uid": "v"})
+    ground.ask(origin="volcano", volcano=origin)
+    owner = [{"kind": "Job", "uid": "v"}]
+    ground.show_pod(None, "Pending", annotations={"volcano-reshape.io/launch": "p-12345678"}, ownerReferences=owner)
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    (secret,) = ground.kube.of("Secret")
+    assert secret["metadata"]["name"] == "p-12345678"
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == ground.record()["pod"]["uid"]
+    assert ground.playbooks == []
+    ground.store.put("jobs", {**JOB, "volcano": origin, "launch": 2})
+    ground.store.update("launches", NAME, {}, {"wanted": "remove"})
+    until(lambda: ground.kube.of("Pod") == [])  # Volcano makes another one
+    assert len(ground.kube.of("Job")) == 1
+
+
+def test_a_document_that_cannot_be_launched_fails_alone(ground: Ground) -> None:
+    ground.ask(pod={"containers": [{}, {}]})
+    other = {**ground.record(), "_id": "k-l1", "job_id": "k", "doc": {**JOB, "_id": "k", "job_id": "k"}}
+    ground.store.put("jobs", other["doc"])
+    ground.store.put("launches", other)
+    ground.store.put("launches", {"_id": "broken", "version": 1})
+    ground.start()
+    until(lambda: (ground.store.get("launches", "k-l1") or {}).get("applied"))
+    assert until(lambda: ground.record()["failure"]).startswith("pod.containers must hold one container")

@@ -1,0 +1,133 @@
+"""A user's Volcano Job as a job document."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from coordinator.core import intake
+from coordinator.errors import Rejected
+from launcher import volcano_jobs
+
+Doc = dict[str, Any]
+
+GPUS, MORE, INJECT = "volcano-reshape.io/gpus", "volcano-reshape.io/job", "volcano-reshape.io/inject"
+
+
+def vcjob(name: str = "train", uid: str = "1234abcd-0000", **more: Any) -> Doc:
+    container = {"name": "main", "image": "img:1", "command": ["python3", "train.py"], "args": ["--fast"]}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    meta = {"name": name, "namespace": "team", "uid": uid, "annotations": {GPUS: "1, 2,4"}, **more.pop("meta", {})}
+    spec = {"queue": "reshape", "tasks": [{"name": "t", "replicas": 1, "template": template}], **more}
+    return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def trainer(job: Doc) -> Doc:
+    container: Doc = job["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+    return container
+
+
+def test_it_says_what_runs_and_the_annotation_on_how_many_gpus() -> None:
+    doc = volcano_jobs.document(vcjob())
+    assert doc == {
+        "_id": "volcano-1234abcd-0000",
+        "job_id": "team.train",
+        "state": "submitted",
+        "origin": "volcano",
+        "volcano": {"namespace": "team", "name": "train", "uid": "1234abcd-0000"},
+        "namespace": "team",
+        "queue": "reshape",
+        "image": "img:1",
+        "command": ["python3", "train.py", "--fast"],
+        "optional_num_gpus": [1, 2, 4],
+    }
+    assert intake.problems(doc) == []
+
+
+def test_more_fields_come_from_an_annotation() -> None:
+    notes = {MORE: '{"epochs": 3, "optional_num_gpus": [2, 4], "model": "resnet"}'}
+    doc = volcano_jobs.document(vcjob(meta={"annotations": notes}))
+    assert (doc["epochs"], doc["optional_num_gpus"], doc["model"]) == (3, [2, 4], "resnet")
+
+
+def test_another_volcano_job_of_the_same_name_is_another_job() -> None:
+    first, second = volcano_jobs.document(vcjob()), volcano_jobs.document(vcjob(uid="99999999-1"), taken=True)
+    assert first["_id"] != second["_id"]
+    assert second["job_id"] == "team.train.99999999"
+
+
+def test_a_user_who_named_a_node_meant_it() -> None:
+    job = vcjob()
+    job["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-b"}
+    assert volcano_jobs.document(job)["node"] == "node-b"
+
+
+def with_container(job: Doc, **more: Any) -> Doc:
+    trainer(job).update(more)
+    return job
+
+
+def two_containers(named: str | None) -> Doc:
+    job = vcjob()
+    template = job["spec"]["tasks"][0]["template"]
+    template["spec"]["containers"] += [{"name": "logs", "command": ["tail"]}]
+    template["metadata"] = {"annotations": {"volcano-reshape.io/container": named} if named else {}}
+    return job
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (vcjob(meta={"annotations": {}}), r"say in the annotation volcano-reshape.io/gpus .* \"1,2,4\"\.$"),
+        (vcjob(meta={"annotations": {GPUS: "two"}}), "must be GPU counts such as"),
+        (vcjob(meta={"annotations": {GPUS: "0,1"}}), "0 stands alone"),
+        (vcjob(meta={"annotations": {MORE: "{"}}), "is no JSON"),
+        (vcjob(meta={"annotations": {MORE: "[]"}}), "must be an object"),
+        (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"command": "rm"}'}}), "cannot set command"),
+        (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"epochs": -1}'}}), "epochs must be a whole number"),
+        (vcjob(tasks=[]), "it has 0 pods"),
+        (vcjob(tasks=[{"replicas": 3, "template": {}}]), "it has 3 pods, and a job that is reshaped has one"),
+        (with_container(vcjob(), command=None), "has no `command`"),
+        (with_container(vcjob(), args=["{{ evil }}"]), "template mark"),
+        (two_containers(None), "has 2 containers. Name the one that trains"),
+        (two_containers("other"), "none of them named other"),
+    ],
+)
+def test_what_cannot_be_reshaped_is_refused_with_a_sentence(job: Doc, said: str) -> None:
+    with pytest.raises(Rejected, match=said):
+        volcano_jobs.document(job)
+
+
+def test_of_several_containers_the_named_one_trains() -> None:
+    assert volcano_jobs.document(two_containers("logs"))["command"] == ["tail"]
+
+
+def test_ours_are_those_in_labelled_queues_and_those_with_the_label() -> None:
+    assert volcano_jobs.ours(vcjob(), ["reshape"])
+    assert not volcano_jobs.ours(vcjob(), ["other"])
+    labelled = copy.deepcopy(vcjob())
+    labelled["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {INJECT: "true"}}
+    assert volcano_jobs.ours(labelled, [])
+    assert not volcano_jobs.ours(vcjob(meta={"labels": {"volcano-reshape.io/job": "x"}}), ["reshape"])  # our own
+
+
+def test_what_is_odd_in_it_is_never_a_fault_of_ours() -> None:
+    bare = {"metadata": {"name": "x", "uid": "u", "namespace": "team"}}
+    assert not volcano_jobs.ours(bare, ["reshape"])
+    assert volcano_jobs.phase(bare) == "Pending"
+    with pytest.raises(Rejected):
+        volcano_jobs.document(bare)
+
+
+def test_of_volcanos_events_the_sentence_is_shown() -> None:
+    printed = 'Error: [failed to create pod p, err: &errors.StatusError{Message:"pods \\"p\\" is forbidden"}]'
+    assert volcano_jobs.words(printed) == 'pods "p" is forbidden'
+    assert volcano_jobs.words("plain") == "plain"
+
+
+def test_one_that_says_how_it_can_be_reshaped_but_not_that_it_shall_be_is_told() -> None:
+    assert volcano_jobs.forgotten(vcjob(), ["other"])
+    assert not volcano_jobs.forgotten(vcjob(), ["reshape"])
+    assert not volcano_jobs.forgotten(vcjob(meta={"annotations": {}}), ["other"])

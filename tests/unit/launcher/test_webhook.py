@@ -1,0 +1,182 @@
+"""The admission webhook over HTTP, with an API server's own requests."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tornado.httpclient import AsyncHTTPClient
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+
+from launcher.inject import Devices, PodSettings
+from launcher.names import JOB, JOB_ID, LAUNCH, job_name
+from launcher.webhook import Decided, Injector, make_server
+from tests.unit.launcher.test_inject import applied
+
+SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
+OWNER = {
+    "apiVersion": "batch.volcano.sh/v1alpha1",
+    "kind": "Job",
+    "name": "train",
+    "uid": "job-uid",
+    "controller": True,
+}
+
+
+def pod(**changes: Any) -> dict[str, Any]:
+    metadata = {
+        "name": "train-main-0",
+        "labels": {
+            "volcano-reshape.io/inject": "true",
+            "volcano.sh/job-name": "train",
+            "volcano.sh/queue-name": "gold",
+        },
+        "annotations": {"scheduling.k8s.io/group-name": "train-1"},
+        "ownerReferences": [OWNER],
+    }
+    spec = {"restartPolicy": "OnFailure", "containers": [{"name": "main", "image": "i", "command": ["python", "t.py"]}]}
+    return {"metadata": metadata | changes.pop("metadata", {}), "spec": spec | changes}
+
+
+class Desk:
+    """What the launcher knows."""
+
+    def __init__(self, decided: Decided | Exception | None = None, queues: Mapping[str, Devices] | None = None) -> None:
+        self.answer, self.queues = decided, queues or {}
+        self.reports: list[tuple[str, str, str]] = []
+        self.hold: threading.Event | None = None
+
+    def queue(self, name: str) -> tuple[bool, Devices]:
+        return name in self.queues, self.queues.get(name, "shared")
+
+    def decided(self, namespace: str, name: str) -> Decided | None:
+        assert (namespace, name) == ("team", "train")
+        if self.hold is not None:
+            self.hold.wait(10)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def report(self, namespace: str, owner: Mapping[str, Any], reason: str, sentence: str) -> None:
+        self.reports.append((namespace, str(owner["name"]), reason))
+
+
+def review(desk: Desk, body: dict[str, Any] | bytes, **request: Any) -> tuple[int, dict[str, Any]]:
+    """Status and answer."""
+    if isinstance(body, dict):
+        whole = {"uid": "r-1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE", "namespace": "team"}
+        body = json.dumps({"request": whole | {"object": body} | request}).encode()
+
+    async def ask() -> tuple[int, bytes]:
+        server: HTTPServer = make_server(Injector(SETTINGS, desk, desk.report), None)
+        socket, port = bind_unused_port()
+        server.add_socket(socket)
+        url = f"http://127.0.0.1:{port}/mutate"
+        try:
+            answer = await AsyncHTTPClient().fetch(url, method="POST", body=body, raise_error=False)
+            return answer.code, answer.body
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+    status, text = asyncio.run(ask())
+    return status, json.loads(text)
+
+
+def injected(desk: Desk, given: dict[str, Any]) -> dict[str, Any]:
+    """The pod that the API server makes of the answer."""
+    status, answer = review(desk, given)
+    response = answer["response"]
+    assert (status, answer["apiVersion"], response["uid"]) == (200, "admission.k8s.io/v1", "r-1")
+    assert response["allowed"] and response["patchType"] == "JSONPatch"
+    made: dict[str, Any] = applied(json.loads(base64.b64decode(response["patch"])), given)
+    return made
+
+
+def test_a_labelled_pod_of_a_volcano_job_gets_shim_and_sidecar_on_the_decided_node() -> None:
+    made = injected(Desk(Decided("team.train", "node-a")), pod())
+    assert made["spec"]["containers"][0]["command"][0] == "python3"
+    assert made["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "node-a"}
+    about = made["metadata"]
+    assert about["annotations"][JOB_ID] == "team.train" and about["annotations"]["scheduling.k8s.io/group-name"]
+    assert about["labels"][JOB] == job_name("team.train", "job-uid")
+    secret = about["annotations"][LAUNCH]
+    assert secret.startswith("train-main-0-") and len(secret) == len("train-main-0-") + 8
+    assert {"name": "reshape-keys", "secret": {"secretName": secret}} in made["spec"]["volumes"]
+
+
+def test_a_pod_of_the_same_name_waits_for_another_secret() -> None:
+    desk = Desk()
+    names = {injected(desk, pod())["metadata"]["annotations"][LAUNCH] for _ in range(2)}
+    assert len(names) == 2
+
+
+def test_a_pod_of_a_labelled_queue_is_ours_and_its_queue_says_how_it_gets_gpus() -> None:
+    given = pod(metadata={"labels": {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "gold"}})
+    desk = Desk(Decided("team.train", "node-a", ("A", "B")), {"gold": "recreate"})
+    made = injected(desk, given)
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+@pytest.mark.parametrize("how", ["unknown", "error", "too late"])
+def test_what_the_store_does_not_say_in_time_is_left_out(how: str) -> None:
+    desk = Desk(RuntimeError("down") if how == "error" else None)
+    desk.hold = threading.Event() if how == "too late" else None
+    made = injected(desk, pod())
+    if desk.hold is not None:
+        desk.hold.set()
+    assert "nodeSelector" not in made["spec"] and made["metadata"]["annotations"][JOB_ID] == "team.train"
+
+
+@pytest.mark.parametrize(
+    ("given", "request_"),
+    [
+        (pod(metadata={"labels": {}}), {}),
+        (pod(metadata={"labels": None}), {}),
+        (pod(), {"kind": {"kind": "Job"}}),
+        (pod(), {"operation": "UPDATE"}),
+        ({}, {}),
+    ],
+)
+def test_what_is_not_ours_passes_unchanged(given: dict[str, Any], request_: dict[str, Any]) -> None:
+    status, answer = review(Desk(), given, **request_)
+    assert (status, answer["response"]) == (200, {"uid": "r-1", "allowed": True})
+
+
+def test_a_pod_that_has_it_all_passes_unchanged() -> None:
+    once = injected(Desk(), pod())
+    assert review(Desk(), once)[1]["response"] == {"uid": "r-1", "allowed": True}
+
+
+def test_a_refused_pod_is_told_of_at_its_volcano_job() -> None:
+    desk = Desk()
+    status, answer = review(desk, pod(containers=[{"name": "main", "image": "i"}]))
+    response = answer["response"]
+    assert (status, response["allowed"], response["status"]["code"]) == (200, False, 400)
+    assert "no `command`" in response["status"]["message"]
+    assert desk.reports == [("team", "train", "CommandRequired")]
+
+
+def test_a_dry_run_leaves_no_trace() -> None:
+    desk = Desk()
+    assert not review(desk, pod(containers=[{"name": "main"}]), dryRun=True)[1]["response"]["allowed"]
+    assert desk.reports == []
+
+
+def test_a_labelled_pod_of_nobody_is_refused() -> None:
+    answer = review(Desk(), pod(metadata={"ownerReferences": []}))[1]
+    assert "not of a Volcano Job" in answer["response"]["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"request": 7}', b'{"request": {"uid": 7}}', b"[" * 90_000, b"\xff"]
+)
+def test_junk_is_refused_with_a_sentence(body: bytes) -> None:
+    status, answer = review(Desk(), body)
+    assert status == 400 and "AdmissionReview" in answer["error"]

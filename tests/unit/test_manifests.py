@@ -1,0 +1,144 @@
+"""The manifests render with nothing but kubectl, and what they start is locked down."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from coordinator.core import intake
+from launcher import volcano_jobs
+from reshape import __version__
+from tests.test_tidy import ROOT
+
+SHIPPED = ("manifests", "manifests/overlays/mongodb-external")
+BED = "tests/cluster/manifests"
+TOKENS = {"reshape-launcher", "reshape-setup"}  # who talks to the API server
+
+Doc = dict[str, Any]
+
+
+@cache
+def rendered(folder: str) -> str:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run(["kubectl", "kustomize", str(ROOT / folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(folder: str) -> list[Doc]:
+    return list(yaml.safe_load_all(rendered(folder)))
+
+
+def pods(folder: str) -> Iterator[tuple[str, Doc]]:
+    """Name and spec of every pod that is started."""
+    for each in objects(folder):
+        if "template" in each.get("spec", {}):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def containers(spec: Doc) -> list[Doc]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+@pytest.mark.parametrize("folder", [*SHIPPED, BED])
+def test_each_renders_and_names_no_object_twice(folder: str) -> None:
+    names = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects(folder)]
+    assert len(names) == len(set(names))
+    assert {kind for kind, *_ in names} >= {"Deployment", "DaemonSet", "Queue", "NetworkPolicy"}
+
+
+@pytest.mark.parametrize("folder", [*SHIPPED, BED])
+def test_no_pod_may_do_more_than_it_must(folder: str) -> None:
+    for name, spec in pods(folder):
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
+        assert not [volume for volume in spec["volumes"] if "hostPath" in volume], name
+        for container in containers(spec):
+            rights = container["securityContext"]
+            assert rights["readOnlyRootFilesystem"] is True, name
+            assert rights["allowPrivilegeEscalation"] is False, name
+            assert rights["capabilities"] == {"drop": ["ALL"]}, name
+
+
+@pytest.mark.parametrize("folder", SHIPPED)
+def test_only_launcher_and_setup_get_a_token(folder: str) -> None:
+    with_token = {name for name, spec in pods(folder) if spec.get("automountServiceAccountToken", True)}
+    assert with_token == TOKENS
+
+
+@pytest.mark.parametrize("folder", SHIPPED)
+def test_every_container_says_what_it_needs_and_servers_are_probed(folder: str) -> None:
+    for name, spec in pods(folder):
+        for container in containers(spec):
+            assert container["resources"]["requests"], name
+            assert "memory" in container["resources"]["limits"], name
+            if "ports" in container:
+                assert {"livenessProbe", "readinessProbe"} <= set(container), name
+
+
+@pytest.mark.parametrize("folder", SHIPPED)
+def test_no_secret_is_shipped(folder: str) -> None:
+    assert not [each for each in objects(folder) if each["kind"] == "Secret"]
+    assert not re.search(r"mongodb://\S*:\S*@", rendered(folder))
+
+
+@pytest.mark.parametrize("folder", [*SHIPPED, BED])
+def test_the_launcher_gives_pods_the_image_that_it_is_itself(folder: str) -> None:
+    (spec,) = [spec for name, spec in pods(folder) if name == "reshape-launcher"]
+    (launcher,) = spec["containers"]
+    named = {variable["name"]: variable.get("value") for variable in launcher["env"]}
+    assert named["RESHAPE_IMAGE"] == launcher["image"]
+
+
+def test_the_version_is_ours() -> None:
+    labels = {each["metadata"]["labels"]["app.kubernetes.io/version"] for each in objects("manifests/base")}
+    assert labels == {__version__}
+    assert f"newTag: {__version__}" in (ROOT / "manifests" / "base" / "kustomization.yaml").read_text()
+
+
+def test_a_mongodb_of_our_own_gets_its_password_from_setup() -> None:
+    (setup,) = [spec for name, spec in pods("manifests") if name == "reshape-setup"]
+    (mongodb,) = [spec for name, spec in pods("manifests") if name == "reshape-mongodb"]
+    assert setup["containers"][0]["args"][1].startswith(
+        "--mongodb=reshape-mongodb-0.reshape-mongodb.reshape-system.svc"
+    )
+    secrets = [volume["secret"]["secretName"] for volume in mongodb["volumes"] if "secret" in volume]
+    assert secrets == ["reshape-store"]
+
+
+@pytest.mark.parametrize("folder", [*SHIPPED, BED])
+def test_the_webhook_meets_only_pods_that_opted_in(folder: str) -> None:
+    (found,) = [each for each in objects(folder) if each["kind"] == "MutatingWebhookConfiguration"]
+    for hook in found["webhooks"]:
+        assert (hook["failurePolicy"], hook["sideEffects"]) == ("Fail", "None")
+        assert hook["objectSelector"], hook["name"]
+        (others,) = hook["namespaceSelector"]["matchExpressions"]
+        assert (others["operator"], "reshape-system" in others["values"]) == ("NotIn", True)
+
+
+def test_the_page_explains_every_setting_that_a_manifest_sets() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    given = [each["data"] for each in objects(BED) if each["metadata"]["name"].startswith("reshape-settings")]
+    assert [name for data in given for name in data if f"`{name}`" not in page] == []
+
+
+def test_the_record_of_the_examples_passes_intake() -> None:
+    doc = json.loads((ROOT / "examples" / "kubernetes" / "job-record.json").read_text(encoding="utf-8"))
+    assert list(intake.problems(doc)) == []
+
+
+def test_the_volcano_job_of_the_examples_becomes_a_record() -> None:
+    _, job = yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "count.yaml").read_text(encoding="utf-8"))
+    job["metadata"] |= {"uid": "u", "namespace": "default"}
+    doc = volcano_jobs.document(job)
+    assert (doc["job_id"], doc["optional_num_gpus"], doc["queue"]) == ("default.count", [1, 2, 4], "reshape")
