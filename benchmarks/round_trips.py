@@ -203,6 +203,9 @@ class Elsewhere:
     def failure(self, doc: Doc) -> str | None:
         return None
 
+    def unplaced(self, doc: Doc) -> str | None:
+        return None
+
     def remove(self, doc: Doc) -> None:
         raise WrongAnswer(f"the coordinator removes {doc['_id']}, which runs well")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from adaptive_scheduler.profiles import Profiles
 from coordinator import views
-from coordinator.core import intake
+from coordinator.core import intake, pods
 from coordinator.core import states as s
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
@@ -49,7 +49,7 @@ class Desk:
         if self._c.books.find(str(doc["job_id"])) is not None:
             raise Rejected(_taken(doc), 409)
         try:
-            self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc})
+            self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc, **pods.kept(doc)})
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
         self._c.look()

@@ -32,6 +32,7 @@ from coordinator.errors import Rejected
 PREFIX = "volcano-reshape.io/"
 JOB_LABEL = PREFIX + "job"  # on what our launcher made or attached
 JOB_ID = PREFIX + "job-id"
+INJECT = PREFIX + "inject"
 ASKS = frozenset({PREFIX + "gpus", PREFIX + "job"})  # annotations of a user's Volcano Job that is to be reshaped
 DECIDED_SCORE = 1e6  # other plugins add up to a few thousand
 ENTER, WAIT = 0, -1
@@ -126,7 +127,9 @@ class Extending:
         if known is not None:
             return {"status": ENTER if known.state in s.LAUNCHED else WAIT}
         # One that asks to be reshaped, but the launcher has not told of it yet, or has told its user what is wrong.
-        asks = not (group.annotations or {}).keys().isdisjoint(ASKS)
+        # Volcano gives a PodGroup the annotations and labels of its Volcano Job, not those of the template.
+        labelled = (group.labels or {}).get(INJECT) == "true"
+        asks = labelled or not (group.annotations or {}).keys().isdisjoint(ASKS)
         return {"status": WAIT if asks or self._queues().get(job.queue, {}).get("inject") else ENTER}
 
     def _prioritize(self, raw: bytes) -> Doc:
@@ -151,10 +154,9 @@ class Extending:
     def _of(self, task: TaskInfo) -> JobRecord | None:
         """The job of ours that a pod belongs to, if it still is a job of ours."""
         metadata = (task.pod or Pod()).metadata or Metadata()
-        job_id = (metadata.annotations or {}).get(JOB_ID)
-        if job_id is None:
-            return self._user_job(task.namespace, metadata.volcano_job) if metadata.volcano_job else None
-        job = self._job(job_id)
+        job = self._user_job(task.namespace, metadata.volcano_job) if metadata.volcano_job else None
+        if job is None:  # the annotation of a pod that was made before its record may name an earlier job
+            job = self._job((metadata.annotations or {}).get(JOB_ID, ""))
         return job if job is not None and job.state not in s.ENDED else None
 
     def _user_job(self, namespace: str, owner: Owner) -> JobRecord | None:

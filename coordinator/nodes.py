@@ -14,6 +14,7 @@ from coordinator.errors import Conflict
 from coordinator.ports import Clock
 from sidecar.protocol import NodeReport
 
+GONE_S = 86_400.0  # a node that was silent for so long is taken to be no more
 AWAY_BEATS = 4  # reports that may fail until a node counts as silent
 BOOTS = 16  # boots of a node that are remembered: a report captured during one of these is old for ever
 
@@ -57,8 +58,20 @@ class Nodes:
 
     def silent(self, name: str) -> bool:
         """Whether its agent has not been heard of lately."""
-        heard = max(self._heard.get(name, self._began), self._began)
-        return self._clock.now() - heard > AWAY_BEATS * self._heartbeat_s
+        return self._silent_s(name) > AWAY_BEATS * self._heartbeat_s
+
+    def _silent_s(self, name: str) -> float:
+        return self._clock.now() - max(self._heard.get(name, self._began), self._began)
+
+    def gone(self, docs: Mapping[str, dict[str, Any]]) -> list[str]:
+        """Those of these nodes that have an agent of which nobody has heard for a day."""
+        return [name for name, doc in docs.items() if doc.get("agent") and self._silent_s(name) > GONE_S]
+
+    def forget(self, name: str) -> None:
+        """If it reports after all it is a new one."""
+        with self._lock:
+            for kept in (self._heard, self._seqs, self._reports, self._written):
+                kept.pop(name, None)
 
     def as_heard(self, docs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """The same documents of nodes, those with a silent agent marked; a node without agent is always heard."""

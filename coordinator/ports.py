@@ -99,6 +99,10 @@ class Platform(Protocol):
         """Why the launch last asked for has failed, as a sentence; None while it may still succeed."""
         ...
 
+    def unplaced(self, doc: Doc) -> str | None:
+        """What keeps the launch from being begun though nothing is wrong with it, such as a node that is full."""
+        ...
+
     def remove(self, doc: Doc) -> None:
         """Ask for the removal of the launch; returns at once."""
         ...

@@ -84,6 +84,8 @@ class Reconciler:
             return None
         seen = self.reports.of(job)
         standing = self._stand(job, seen.shim.command_id if seen else "")
+        waited_s = self.clock.now() - standing.since
+        late = seen is None and job.launch in standing.launched and waited_s > self.config.init_timeout_s
         return World(
             job=job,
             jobs=self.books.jobs(),
@@ -95,8 +97,9 @@ class Reconciler:
             away=self._away(job.node),
             launch_asked=job.launch in standing.launched,
             launch_failure=self.platform.failure(job.doc) if job.launch in standing.launched else None,
+            unplaced=self.platform.unplaced(job.doc) if late else None,
             remove_asked=job.launch in standing.removed,
-            waited_s=self.clock.now() - standing.since,
+            waited_s=waited_s,
         )
 
     def _stand(self, job: JobRecord, command: str) -> _Standing:

@@ -23,6 +23,7 @@ class Reports:
         self._started = clock.now()
         self._lock = threading.Lock()
         self._newest: dict[str, tuple[Heartbeat, float]] = {}
+        self._left: dict[str, set[tuple[int, str]]] = {}  # by job: launches and boots of their machine that are over
 
     def begin(self) -> None:
         """Only from now on nobody else renews leases: silence counts from here, and what was heard is old."""
@@ -34,8 +35,11 @@ class Reports:
         """Keep a heartbeat; True if it says something that calls for action."""
         with self._lock:
             old = self._newest.get(job.id)
-            if old is not None and _older(beat, old[0]):
+            left = self._left.setdefault(job.id, set())
+            if (beat.launch, beat.boot) in left or (old is not None and _older(beat, old[0])):
                 return False
+            if old is not None and (old[0].launch, old[0].boot) != (beat.launch, beat.boot):
+                left.add((old[0].launch, old[0].boot))
             self._newest[job.id] = (beat, self._clock.now())
         return old is None or _news(old[0], beat)
 
@@ -66,6 +70,7 @@ class Reports:
     def forget(self, job_id: str) -> None:
         with self._lock:
             self._newest.pop(job_id, None)
+            self._left.pop(job_id, None)
 
     def all(self) -> dict[str, Heartbeat]:
         with self._lock:
@@ -79,6 +84,8 @@ def _older(new: Heartbeat, old: Heartbeat) -> bool:
     """
     if new.launch != old.launch:
         return new.launch < old.launch
+    if new.boot != old.boot:  # both count from nothing
+        return False
     return new.seq <= old.seq or new.shim.generation < old.shim.generation
 
 

@@ -78,6 +78,13 @@ def register_node(store: Store, node: FoundNode) -> None:
     store.put("nodes", doc)
 
 
+def forget_node(store: Store, node: str) -> None:
+    """One that is no more, and whose GPUs no job has."""
+    register_gpus(store, node, ())
+    if store.get("nodes", node) is not None:
+        store.delete("nodes", node)
+
+
 def _judge(store: Store, gpu: FoundGpu) -> None:
     doc = store.get("gpus", gpu.gpu_id) or {}
     if gpu.problem and doc.get("state") != s.FAULTY:

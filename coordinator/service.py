@@ -26,7 +26,7 @@ from coordinator.nodes import Nodes
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.reconciler import Reconciler
 from coordinator.reports import Reports
-from coordinator.seeding import FoundGpu, FoundNode, register_node
+from coordinator.seeding import FoundGpu, FoundNode, forget_node, register_node
 from coordinator.telling import Telling
 from coordinator.workqueue import WorkQueue
 from sidecar.protocol import NodeReport
@@ -177,6 +177,7 @@ class Coordinator:
             if not led:
                 self._begin()
             self._register_nodes()
+            self._forget_nodes()
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:
                 self.stale.clear()
@@ -203,6 +204,16 @@ class Coordinator:
                 self.telling.wake.set()
                 continue
             self.nodes.written(name, report)
+            self.stale.set()
+
+    def _forget_nodes(self) -> None:
+        """Nodes come and go where a cluster scales itself: those that are no more must not be looked at for ever."""
+        for name in self.nodes.gone(self.loop.known.nodes):
+            if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.books.gpus().values()):
+                continue
+            with suppress(Conflict):  # somebody has changed it meanwhile
+                forget_node(self.store, name)
+                self.nodes.forget(name)
             self.stale.set()
 
     def _consumer(self) -> None:

@@ -18,7 +18,7 @@ SHOWN = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5", "devices", "queue", "namespace",
+    "target_top5", "devices", "queue", "namespace", "fault",
 )  # fmt: skip
 
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.core.records import JobRecord
+from coordinator.errors import Transient
 from coordinator.ports import Store
 from launcher import volcano_jobs
 from launcher.inject import Devices
+from launcher.job_spec import devices_of
 from launcher.names import DEVICES, INJECT
 from launcher.pods import Cluster as Shown
 from launcher.webhook import Decided
@@ -26,13 +28,15 @@ class Answers:
         self._store, self._shown = store, shown
 
     def queue(self, name: str) -> tuple[bool, Devices]:
-        meta: Mapping[str, Any] = self._shown().queues.get(name, {}).get("metadata") or {}
+        found = self._shown().queues.get(name)
+        if found is None:  # we have just started: to let its pod pass would be to show it every GPU
+            raise Transient(f"Queue {name} is not known to the launcher yet; this is asked again.")
+        meta: Mapping[str, Any] = found.get("metadata") or {}
         recreate = (meta.get("annotations") or {}).get(DEVICES) == "recreate"
         return (meta.get("labels") or {}).get(INJECT) == "true", "recreate" if recreate else "shared"
 
-    def decided(self, namespace: str, name: str) -> Decided | None:
-        job = self._shown().job_named(namespace, name)
-        doc = self._store.get("jobs", volcano_jobs.key(str(job["metadata"]["uid"]))) if job else None
+    def decided(self, uid: str) -> Decided | None:
+        doc = self._store.get("jobs", volcano_jobs.key(uid))
         if doc is None:
             return None
         record = JobRecord(doc)
@@ -41,4 +45,6 @@ class Answers:
         gpu_ids = op.to if op is not None else record.gpu_ids
         gpus = self._store.list("gpus", {"node": node}) if node else []
         emulated = not any(not gpu.get("emulated") for gpu in gpus)
-        return Decided(record.id, node or doc.get("pinned"), gpu_ids, emulated, doc.get("checkpoint_claim"))
+        mode = devices_of(doc) if record.launch else None  # a job that has not been launched follows its queue
+        claim = doc.get("checkpoint_claim")
+        return Decided(record.id, node or doc.get("pinned"), gpu_ids, emulated, mode, claim)

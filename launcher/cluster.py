@@ -67,6 +67,10 @@ class Seen(NamedTuple):
     version: str
 
 
+class Away(Transient):
+    """The API server does not answer, or not now: nothing is known of what was asked."""
+
+
 class Expired(ReshapeError):
     """A watch cannot go on from there: list again."""
 
@@ -198,6 +202,10 @@ def _connect(kubeconfig: str | None, context: str | None) -> Any:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
     except (config.ConfigException, OSError) as error:
         raise Fatal(f"no cluster is named: set KUBECONFIG, or start this in a pod ({error})") from error
+    except Exception as error:  # the client trips in many ways over a file that is none
+        raise Fatal(
+            f"KUBECONFIG names a file that is no kubeconfig ({type(error).__name__}): name another one"
+        ) from error
     # No discoverer: it would ask the server for all that it has.
     return dynamic.DynamicClient(client.ApiClient(settings), discoverer=lambda *_: None)
 
@@ -234,12 +242,12 @@ class _translating:
         if isinstance(error, ApiException) and error.status:
             raise _judged(int(error.status), _said(error), self._what) from None
         if isinstance(error, ApiException | HTTPError | OSError | ValueError):
-            raise Transient(f"the API server does not answer ({self._what}): {type(error).__name__}") from None
+            raise Away(f"the API server does not answer ({self._what}): {_cause(error)}") from None
 
 
 def _judged(status: int, said: str, what: str) -> ReshapeError:
     if status == 404:
-        return _NotFound(f"there is none ({what}): {said}", 404)
+        return _NotFound(said, 404)
     if status == 409:
         return Conflict(said)
     if status == 410:
@@ -248,7 +256,14 @@ def _judged(status: int, said: str, what: str) -> ReshapeError:
         return Fatal(f"the API server refuses this account ({what}): {said}")
     if status in (400, 405, 413, 415, 422):
         return Rejected(said, status)
-    return Transient(f"the API server cannot work now ({status}, {what}): {said}")
+    return Away(f"the API server cannot work now ({status}, {what}): {said}")
+
+
+def _cause(error: BaseException) -> str:
+    """What lies below urllib3's own wrapping: `Connection refused`, a certificate that is not trusted, …"""
+    reason = getattr(error, "reason", None) or error
+    words = str(reason).rpartition(": ")[2] if type(reason).__module__.startswith("urllib3") else ""
+    return words[:200] or type(error).__name__
 
 
 def _said(error: Any) -> str:

@@ -33,6 +33,7 @@ SPARE_S = 5.0  # beyond saving and killing: the shim waits so long for its sidec
 USUAL_GRACE_S = 30  # Kubernetes' own
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+NONE = "void"  # value of VISIBLE: no GPU
 HOSTNAME = "kubernetes.io/hostname"
 WHOLE = ("cpu", "memory")  # what decides about the class Guaranteed
 
@@ -218,7 +219,7 @@ def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
         else:
             trainer.pop("env", None)
     else:  # as long as nothing is granted: none at all, whatever its image says
-        _set_variable(trainer, VISIBLE, {"value": ",".join(one.gpu_ids) or "void"})
+        _set_variable(trainer, VISIBLE, {"value": ",".join(one.gpu_ids) or NONE})
     if one.gpu_ids and (settings.gpu_resource or not one.emulated):
         resources = trainer["resources"] = dict(trainer.get("resources") or {})
         for kind in ("limits", "requests"):

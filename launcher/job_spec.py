@@ -18,6 +18,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
+from coordinator.core import pods as about_pods
 from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected
 from launcher import inject as pods
@@ -117,7 +118,8 @@ def _volcano_job(job: JobRecord, name: str, template: Doc, settings: PodSettings
         "maxRetry": 1,
         "ttlSecondsAfterFinished": settings.finished_s,
         "policies": [{"event": event, "action": action} for event, action in POLICIES],
-        "tasks": [{"name": TASK, "replicas": 1, "template": template}],
+        # All that Volcano's webhook fills in where it is missing: applied again, a task that lacks it is a changed one.
+        "tasks": [{"name": TASK, "replicas": 1, "minAvailable": 1, "maxRetry": 1, "template": template}],
     }
     return body
 
@@ -131,7 +133,7 @@ def _template(job: JobRecord, settings: PodSettings, one: Injection) -> Doc:
 
 def _pod(doc: Mapping[str, Any]) -> Doc:
     """The pod as the user would have written it. What the document says itself wins over its `pod`."""
-    theirs = dict(doc.get("pod") or {})
+    theirs = about_pods.read(doc)
     containers = theirs.pop("containers", None) or [{}]
     if len(containers) != 1:
         raise Rejected(f"pod.containers must hold one container, which is the trainer's, not {len(containers)}")
@@ -149,6 +151,8 @@ def _pod(doc: Mapping[str, Any]) -> Doc:
     if requests := _requests(doc.get("resources")):
         theirs_too = trainer.get("resources") or {}
         trainer["resources"] = {**theirs_too, "requests": {**(theirs_too.get("requests") or {}), **requests}}
+    if theirs.get("hostNetwork"):
+        theirs.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     return {**theirs, "restartPolicy": "Never", "schedulerName": SCHEDULER, "containers": [trainer]}
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.names import is_secret_of_pod
 from launcher.pods import Pod
 from launcher.volcano_jobs import FINISHED, HALTED, phase
 
@@ -53,18 +54,11 @@ class DeletePod:
 
 
 @dataclass(frozen=True)
-class Pin:
-    """Volcano started its pod there without asking: the job runs there or nowhere."""
-
-    node: str
-
-
-@dataclass(frozen=True)
 class Forget:
     """Nothing of it is left, and nobody will ask: delete its Secret and its document."""
 
 
-Step = Note | Launch | Remove | Admit | DeletePod | Pin | Forget
+Step = Note | Launch | Remove | Admit | DeletePod | Forget
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,8 @@ class View:
 
     @property
     def wanted(self) -> bool:
-        return self.record.get("wanted") == "launch"
+        """Nobody wants what its job has left behind, even if it was asked for late."""
+        return self.record.get("wanted") == "launch" and not self.over
 
     @property
     def known(self) -> Mapping[str, Any]:
@@ -128,7 +123,17 @@ def _found(view: View, mine: list[Pod]) -> Doc:
         changes["gone"] = True
     if view.wanted and view.record.get("failure") is None and (why := _failure(view, newest)):
         changes["failure"] = why
+    if view.wanted and (waits := _unplaced(view)) != view.record.get("unplaced"):
+        changes["unplaced"] = waits
     return changes
+
+
+def _unplaced(view: View) -> str | None:
+    """What keeps it from being begun, though nothing is wrong with it."""
+    pods = [pod for pod in view.pods if not pod.leaving]
+    if not pods and view.job is not None and phase(view.job) == "Pending":
+        return f"Volcano has not let its Volcano Job into queue {(view.job.get('spec') or {}).get('queue')} yet"
+    return next((why for pod in pods if (why := pod.unplaced)), None)
 
 
 def _accounted(view: View, mine: list[Pod]) -> bool:
@@ -191,18 +196,15 @@ def _from_volcano(view: View, mine: list[Pod]) -> Iterator[Step]:
             yield from (Admit(pod) for pod in mine if pod.alive)
         return
     for pod in view.pods:
-        if not pod.alive or pod.launch is None:
+        # A pod may claim anything: what it waits for is made for it, and no other Secret is written over.
+        if not pod.alive or pod.launch is None or not is_secret_of_pod(pod.name, pod.launch):
             continue
         if not _fits(pod, view):
             yield DeletePod(pod)  # made when something else was meant
         elif pod.node is not None and view.node in (None, pod.node):
             yield Admit(pod)
-        elif pod.node is not None and view.record["launch"] > 1:
-            yield DeletePod(pod)  # made by Volcano when nothing was decided
         elif pod.node is not None:
-            yield Pin(pod.node)
-            why = f"Volcano had put its pod on node {pod.node} already; it can run only there"
-            yield Note({"failure": why})
+            yield DeletePod(pod)  # made by Volcano when nothing was decided; the next one goes where it is
         return
 
 

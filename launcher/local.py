@@ -48,6 +48,10 @@ class LocalPlatform:
         """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""
         self._works.want(_name(doc), "launch", doc)
 
+    def unplaced(self, doc: Doc) -> str | None:
+        """Nothing keeps a process from being begun here."""
+        return None
+
     def remove(self, doc: Doc) -> None:
         """Ends a launch that is under way, too. Tried again when asked again after it failed."""
         self._works.want(_name(doc), "remove", doc)

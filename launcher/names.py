@@ -20,6 +20,7 @@ CONTAINER = f"{PREFIX}/container"  # annotation of a pod: which container trains
 SIDECAR = f"{PREFIX}/sidecar"  # annotation of a pod: `in-image` when its own image carries shim and sidecar
 DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared` or `recreate`
 
+NAME_LENGTH = 253  # of objects that are named by subdomains
 LABEL_LENGTH = 63  # DNS-1123 label, the shortest limit of all that carry the name
 HASH_LENGTH = 8  # of base 32: 40 bits, counted only among jobs whose readable part is the same
 LAUNCH_LENGTH = 10  # decimal digits
@@ -40,6 +41,16 @@ def launch_name(job_id: str, uid: str, launch: int) -> str:
     if not 0 <= launch < 10**LAUNCH_LENGTH:
         raise ValueError(f"a launch number is 0 or more and has at most {LAUNCH_LENGTH} digits, not {launch}")
     return f"{job_name(job_id, uid)}-l{launch}"
+
+
+def secret_of_pod(pod: str, random: str) -> str:
+    """The Secret that a pod of a user's Volcano Job waits for; `random` is eight hexadecimal digits."""
+    return f"{pod[: NAME_LENGTH - 9].rstrip('.-')}-{random}"
+
+
+def is_secret_of_pod(pod: str, secret: str) -> bool:
+    """Whether `secret` can only be the one that was made up for this pod, and no other Secret of its namespace."""
+    return bool(re.fullmatch("[0-9a-f]{8}", secret[-8:])) and secret == secret_of_pod(pod, secret[-8:])
 
 
 def _slug(job_id: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.inject import GPU, HOSTNAME, VISIBLE
+from launcher.inject import GPU, HOSTNAME, NONE, VISIBLE
 from launcher.names import CONTAINER, LAUNCH
 
 Doc = dict[str, Any]
@@ -125,6 +125,13 @@ class Pod:
             return f"node {self.node} refused its pod: {_short(why)}"
         return next(self._troubles(), None)
 
+    @property
+    def unplaced(self) -> str | None:
+        """Why Volcano has found no node for it yet."""
+        conditions = self.status.get("conditions") or []
+        said = next((c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False"), None)
+        return _sentence("Volcano finds no place for its pod", said) if said is not None and not self.node else None
+
     def holds(self, gpu_ids: Sequence[str]) -> bool:
         """Whether it was made for these GPUs, or for so many where a device plugin chooses them."""
         container: Mapping[str, Any] = next(
@@ -132,7 +139,7 @@ class Pod:
         )
         named = {e.get("name"): e.get("value") for e in container.get("env") or []}.get(VISIBLE)
         if named is not None:
-            return set(str(named).split(",")) == set(gpu_ids)
+            return set(str(named).split(",")) - {NONE} == set(gpu_ids)
         return str(((container.get("resources") or {}).get("limits") or {}).get(GPU)) == str(len(gpu_ids))
 
     def record(self) -> Doc:

@@ -21,10 +21,10 @@ from coordinator.elector import Elector
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.ports import Clock, Store
 from launcher import job_spec, playbook, volcano_jobs
-from launcher.cluster import Cluster
+from launcher.cluster import Away, Cluster
 from launcher.doors import Doors
 from launcher.inject import PodSettings
-from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Pin, Remove, Step, View, steps
+from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
 from launcher.mirror import Mirror
 from launcher.names import JOB
 from launcher.news import News
@@ -36,6 +36,7 @@ Doc = dict[str, Any]
 
 TABLE = "launches"
 POLL_S = 0.5
+BREATH_S = 0.1  # between turns, however much changes
 REMOVE_AGAIN_S = 5.0
 REST_S = 5.0
 LOOK_S = 3.0
@@ -62,12 +63,13 @@ class Service:
         self._queues = [Mirror(cluster, "Queue", None, None, wake)]
         self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
         self.news = News(cluster, clock, "reshape-launcher")
-        self._doors = Doors(store, cluster, clock, self.news, settings, self.patience_s)
+        self._doors = Doors(store, cluster, clock, self.news, settings, self.patience_s, namespaces)
         self._works = Works(self._carry_out)
         self._asked: dict[str, float] = {}  # when the removal of each launch was first seen
         self._played: dict[str, float] = {}  # and when it was played last
         self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
         self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
+        self._unheard: set[str] = set()  # launches whose playbook failed because the API server did not answer
         self._thread = threading.Thread(target=self._run, name="launches", daemon=True)
         self.trouble = "Starting."  # empty once the last turn went well
 
@@ -113,6 +115,7 @@ class Service:
                 self.trouble = f"The launcher's loop failed: {error}"
                 log.exception("the loop failed")
                 self._stopping.wait(POLL_S)
+            self._stopping.wait(BREATH_S)
             self._wake.wait(POLL_S)
 
     def _turn(self) -> None:
@@ -122,10 +125,10 @@ class Service:
         if not all(mirror.in_step for mirror in self._mirrors):
             self.trouble = "The API server does not answer, or refuses a watch."
             return
-        shown = self.shown()
+        shown, records = self.shown(), self._store.list(TABLE)
+        # Read later: a launch whose job is not there, or has gone on, is one that nobody wants.
         jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
         trouble = self._turn_doors(shown, jobs)
-        records = self._store.list(TABLE)
         claimed = {str((record.get("pod") or {}).get("uid")): record["_id"] for record in records}
         settled = True
         for record in records:
@@ -148,13 +151,13 @@ class Service:
         for times in (self._asked, self._played, self._looked, self._rests):
             for name in times.keys() - known:
                 del times[name]
+        self._unheard &= known
 
     # one launch
 
     def _view(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> View:
         doc, name = record.get("doc") or {}, record["_id"]
-        living = jobs.get(str(doc.get("_id")))
-        here = living if living is not None and living.get("uid") == record.get("uid") else None
+        here = self._job(record, jobs)
         over = here is None or int(here.get("launch") or 0) > int(record["launch"])
         origin = doc.get("volcano") if record.get("origin") == "volcano" else None
         if isinstance(origin, dict):
@@ -170,6 +173,15 @@ class Service:
         busy, patient = self._works.under_way(name), self._patient(record, ended)
         refused = self._refused(record, job) if job is not None and not pods and origin is None else None
         return View(record, tuple(pods), job, busy, over, ended, patient, refused)
+
+    def _job(self, record: Doc, jobs: Mapping[str, Doc]) -> Doc | None:
+        """The living job of a launch; None once it is closed or deleted, of which a wanted launch has to be sure."""
+        key = (record.get("doc") or {}).get("_id")
+        living = jobs.get(str(key))
+        if living is None and record.get("wanted") == "launch" and key is not None:
+            living = self._store.get("jobs", key)
+        alive = living is not None and living.get("closed") is False and living.get("uid") == record.get("uid")
+        return living if alive else None
 
     def _refused(self, record: Doc, job: Doc) -> str | None:
         """What Volcano says of the pod that it could not make, if a launch has none for long."""
@@ -201,7 +213,7 @@ class Service:
         try:
             view = self._view(record, shown, jobs, claimed)
             for step in steps(view):
-                record = self._perform(step, record, view, jobs)
+                record = self._perform(step, record, view)
         except Conflict:
             self._wake.set()  # its document has changed
             return False
@@ -230,7 +242,7 @@ class Service:
             return False
         return True
 
-    def _perform(self, step: Step, record: Doc, view: View, jobs: Mapping[str, Doc]) -> Doc:
+    def _perform(self, step: Step, record: Doc, view: View) -> Doc:
         """The record, as it is afterwards."""
         match step:
             case Note():
@@ -244,9 +256,6 @@ class Service:
             case DeletePod():
                 log.info("deleting pod %s/%s for launch %s", step.pod.namespace, step.pod.name, record["_id"])
                 self._cluster.delete("Pod", step.pod.name, step.pod.namespace, step.pod.uid)
-            case Pin():
-                if (job := jobs.get(str(record["doc"]["_id"]))) is not None:
-                    self._doors.pin(job, step.node)
             case Forget():
                 self._forget(record)
         return record
@@ -260,10 +269,10 @@ class Service:
         return after
 
     def _launch(self, record: Doc, view: View) -> Doc:
-        """The playbook; if it failed though the API server is there, that is why the launch has failed."""
+        """The playbook; if it failed though the API server was there, that is why the launch has failed."""
         name = record["_id"]
         failure = self._works.failure(name)
-        if failure is not None and self._cluster.answers():
+        if failure is not None and name not in self._unheard and self._cluster.answers():
             record = self._note(record, {"failure": failure}, view)
             self._works.forget(name)
             return record
@@ -292,6 +301,7 @@ class Service:
         name, doc = record["_id"], record["doc"]
         self._cluster.delete("Secret", str(record.get("secret") or name), self._namespace(doc))
         self._store.delete(TABLE, name, {"version": record.get("version")})
+        self._works.forget(name)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _emulated(self, doc: Doc) -> bool:
@@ -310,6 +320,11 @@ class Service:
             else:
                 values = {"name_of_launch": record["_id"], "namespace": self._namespace(record["doc"])}
                 self._play("remove.yml", folder, values, cancelled)
+            self._unheard.discard(record["_id"])
+        except ReshapeError as error:
+            unheard = isinstance(error, Away) or not self._cluster.answers()
+            (self._unheard.add if unheard else self._unheard.discard)(record["_id"])
+            raise
         finally:
             self._wake.set()
 
@@ -320,23 +335,32 @@ class Service:
         rendered = folder / "job.json"
         rendered.write_text(json.dumps(job), encoding="utf-8")
         self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
-        self._applied(record)
+        if not self._applied(record, cancelled):
+            self._cluster.delete("Job", record["_id"], self._namespace(doc))
+            self._cluster.delete("Secret", record["_id"], self._namespace(doc))
+            return
         found = self._cluster.get("Job", record["_id"], self._namespace(doc))
         if found is not None:
             what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
             self.news.tell(found, "Launched", what)
 
-    def _applied(self, record: Doc) -> None:
-        for _ in range(5):
-            now = self._store.get(TABLE, record["_id"])
-            if now is None:
-                return
+    def _applied(self, record: Doc, cancelled: Cancelled) -> bool:
+        """Write that down, however long the store is away: it is no fault of the launch.
+
+        False if its document is gone: it was removed meanwhile, and nobody would take away what was made late.
+        """
+        while not cancelled():
             try:
+                now = self._store.get(TABLE, record["_id"])
+                if now is None:
+                    return False
                 self._store.update(TABLE, record["_id"], {"version": now.get("version")}, {"applied": True})
-                return
+                return True
             except Conflict:
                 continue
-        raise Transient(f"the document of launch {record['_id']} keeps changing")
+            except Transient:
+                self._stopping.wait(POLL_S)
+        raise Transient(f"launch {record['_id']} is no longer wanted")
 
     def _play(self, name: str, folder: Path, values: Mapping[str, str], cancelled: Cancelled) -> None:
         playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)

@@ -31,6 +31,12 @@ def phase(job: Mapping[str, Any]) -> str:
     return str(((job.get("status") or {}).get("state") or {}).get("phase") or "Pending")
 
 
+def pods(job: Mapping[str, Any]) -> int:
+    """How many of its pods there are, by Volcano's count."""
+    status = job.get("status") or {}
+    return sum(int(status.get(name) or 0) for name in ("pending", "running", "terminating", "unknown"))
+
+
 def words(message: str) -> str:
     """The API server's own sentence in an event of Volcano, which prints whole structures of Go."""
     found = re.search(r'Message:("(?:[^"\\]|\\.)*")', message)
@@ -44,24 +50,33 @@ def ours(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
     """Whether a user wants it reshaped: by its label, or by its queue. Jobs that we made ourselves are not meant."""
     if JOB in (job["metadata"].get("labels") or {}):
         return False
-    spec = job.get("spec") or {}
-    labelled = any(_labels(task).get(INJECT) == "true" for task in spec.get("tasks") or [])
-    return labelled or (spec.get("queue") or "default") in queues
+    return labelled(job) or queue_of(job) in queues
+
+
+def labelled(job: Mapping[str, Any]) -> bool:
+    """Whether its pods have the label themselves, whatever its queue says."""
+    return any(_labels(task).get(INJECT) == "true" for task in (job.get("spec") or {}).get("tasks") or [])
+
+
+def queue_of(job: Mapping[str, Any]) -> str:
+    return str((job.get("spec") or {}).get("queue") or "default")
 
 
 def forgotten(job: Mapping[str, Any], queues: Sequence[str]) -> str | None:
-    """What to tell the user of one that says on how many GPUs it can run, but not that it shall be reshaped.
+    """What to tell the user of one that seems to want it, but does not say that it shall be reshaped.
 
-    Volcano keeps it waiting: the coordinator cannot see the label of its pods, and takes the annotation for it.
+    Volcano keeps it waiting: the coordinator cannot see the label of its pods, and takes these signs for it.
     """
     meta = job["metadata"]
-    asks = {GPUS, MORE} & (meta.get("annotations") or {}).keys()
-    if not asks or ours(job, queues) or JOB in (meta.get("labels") or {}):
+    notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+    signs = [f"annotation {name}" for name in (GPUS, MORE) if name in notes]
+    signs += [f'label {INJECT}: "true" on itself'] if labels.get(INJECT) == "true" else []
+    if not signs or ours(job, queues) or JOB in labels:
         return None
-    queue = (job.get("spec") or {}).get("queue") or "default"
     return (
-        f'It has the annotation {sorted(asks)[0]}, but neither the label {INJECT}: "true" on the template of its task '
-        f"nor a queue with that label ({queue} has none): add one of them, or take the annotation away."
+        f'It has the {signs[-1]}, but neither the label {INJECT}: "true" on the template of its task '
+        f"nor a queue with that label ({queue_of(job)} has none). For the template delete it and apply it anew with "
+        "that label; else label the queue, or take away what it has."
     )
 
 
@@ -92,7 +107,7 @@ def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
         "origin": "volcano",
         "volcano": {"namespace": str(about.get("namespace")), "name": str(about["name"]), "uid": str(about["uid"])},
         "namespace": str(about.get("namespace")),
-        "queue": str(spec.get("queue") or "default"),
+        "queue": queue_of(job),
         "image": container.get("image"),
         "command": [*container["command"], *(container.get("args") or [])],
     }

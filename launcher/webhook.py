@@ -21,9 +21,10 @@ import msgspec
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
+from coordinator.errors import Transient
 from launcher.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject
 from launcher.json_patch import difference
-from launcher.names import INJECT, job_name
+from launcher.names import INJECT, job_name, secret_of_pod
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ Doc = dict[str, Any]
 PATIENCE_S = 0.7  # for the store; the API server waits for the whole
 BODY_LIMIT = 4 * 1024 * 1024  # bytes: etcd takes no object above 1.5 MiB, and an update holds two
 AT_ONCE = 8
-NAME_LENGTH = 253
+NO_QUEUE: tuple[bool, Devices] = (False, "shared")
 JOB_NAME, QUEUE_NAME = "volcano.sh/job-name", "volcano.sh/queue-name"
 
 
@@ -44,6 +45,7 @@ class Decided:
     node: str | None = None
     gpu_ids: tuple[str, ...] = ()
     emulated: bool = False  # whether that node's GPUs are
+    devices: Devices | None = None  # how this job gets GPUs, whatever its queue says by now
     claim: str | None = None  # PersistentVolumeClaim of this job's checkpoints
 
 
@@ -51,11 +53,17 @@ class Decisions(Protocol):
     """What the webhook asks the launcher."""
 
     def queue(self, name: str) -> tuple[bool, Devices]:
-        """Whether jobs of this queue are ours, and how they get GPUs. From memory: never waits."""
+        """Whether jobs of this queue are ours, and how they get GPUs. From memory: never waits.
+
+        `Transient` for one that is not known yet.
+        """
         ...
 
-    def decided(self, namespace: str, name: str) -> Decided | None:
-        """None when nothing is. May wait for the store and raise what it likes; asked in a thread."""
+    def decided(self, uid: str) -> Decided | None:
+        """About the Volcano Job of that uid: an earlier one may have had its name. None when it is not known.
+
+        May wait for the store and raise what it likes; asked in a thread.
+        """
         ...
 
 
@@ -85,36 +93,50 @@ class Injector:
             except CannotInject as why:
                 answer |= {"allowed": False, "status": {"code": 400, "reason": why.reason, "message": str(why)}}
                 self._tell(request, pod, namespace, why)
+            except Transient as why:  # Volcano tries again
+                answer |= {"allowed": False, "status": {"code": 503, "reason": "NotKnownYet", "message": str(why)}}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
 
     async def _injected(self, pod: Mapping[str, Any], namespace: str) -> Injected | None:
         """None: it is not ours."""
         metadata: Mapping[str, Any] = pod.get("metadata") or {}
         labels = metadata.get("labels") or {}
-        by_queue, devices = self._decisions.queue(labels.get(QUEUE_NAME, ""))
-        if labels.get(INJECT) != "true" and not by_queue:
-            return None
+        queue = labels.get(QUEUE_NAME)
+        by_queue, devices = self._decisions.queue(queue) if queue else NO_QUEUE
         owner, name = _owner(metadata), labels.get(JOB_NAME)
+        wanted = labels.get(INJECT) == "true" or by_queue
+        if not wanted and (owner is None or not await self._stays_ours(owner)):
+            return None
         if owner is None or not name:
             raise CannotInject(
                 f"This pod is labelled {INJECT}, but it is not of a Volcano Job: label the pods of a Volcano Job's "
                 "template, or let the job into a queue that is labelled."
             )
-        decided = await self._decided(namespace, name) or Decided(f"{namespace}.{name}")
+        decided = await self._decided(owner) or Decided(f"{namespace}.{name}")
         one = Injection(
             job_id=decided.job_id, job=job_name(f"{namespace}.{name}", str(owner.get("uid"))),
-            launch=_launch(metadata), devices=devices, emulated=decided.emulated, gpu_ids=decided.gpu_ids,
-            node=decided.node, claim=decided.claim,
+            launch=_launch(metadata), devices=decided.devices or devices, emulated=decided.emulated,
+            gpu_ids=decided.gpu_ids, node=decided.node, claim=decided.claim,
         )  # fmt: skip
         return inject(pod.get("spec") or {}, metadata, one, self._settings)
 
-    async def _decided(self, namespace: str, name: str) -> Decided | None:
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, namespace, name)
+    async def _decided(self, owner: Doc) -> Decided | None:
         try:
-            return await asyncio.wait_for(work, PATIENCE_S)
+            return await self._asked(owner)
         except Exception as error:  # whatever the store does, the pod must not wait for it
-            log.warning("what was decided about %s/%s is not known: %r", namespace, name, error)
+            log.warning("what was decided about %s is not known: %r", owner.get("name"), error)
             return None
+
+    async def _stays_ours(self, owner: Doc) -> bool:
+        """Whether its job came in before its queue lost the label. To let it pass is to show it every GPU."""
+        try:
+            return await self._asked(owner) is not None
+        except Exception as error:
+            raise Transient(f"It is not known now whether {owner.get('name')} is reshaped; asked again.") from error
+
+    async def _asked(self, owner: Doc) -> Decided | None:
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, str(owner.get("uid")))
+        return await asyncio.wait_for(work, PATIENCE_S)
 
     def _tell(self, request: Doc, pod: Mapping[str, Any], namespace: str, why: CannotInject) -> None:
         owner = _owner(pod.get("metadata") or {})
@@ -182,5 +204,4 @@ def _owner(metadata: Mapping[str, Any]) -> Doc | None:
 
 def _launch(metadata: Mapping[str, Any]) -> str:
     """A name that no other pod has had: Volcano gives its pods the names of earlier ones again."""
-    name = str(metadata.get("name") or metadata.get("generateName") or "pod").strip("-")
-    return f"{name[: NAME_LENGTH - 9].rstrip('.-')}-{secrets.token_hex(4)}"
+    return secret_of_pod(str(metadata.get("name") or "pod"), secrets.token_hex(4))

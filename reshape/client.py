@@ -57,7 +57,8 @@ class Client:
             token = found.get("token") or (state / found["token_file"]).read_text("utf-8").strip()
             return cls(found["url"], token)
         except FileNotFoundError:
-            raise Unreachable(f"No coordinator is known in {state}; start one with `reshape up`.") from None
+            here = f"No coordinator is known in {state}; start one with `reshape up`"
+            raise Unreachable(f"{here}, or name one elsewhere: RESHAPE_URL and RESHAPE_TOKEN.") from None
         except PermissionError as error:
             raise Unreachable(f"{error.filename} may not be read; run this as the user of `reshape up`.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -165,7 +166,8 @@ class Client:
         try:
             connection.connect()
         except OSError:
-            raise Unreachable(f"No coordinator answers at {self.url}; start one with `reshape up`.") from None
+            hint = "start one with `reshape up`, or see whether the port-forward to a cluster's still runs"
+            raise Unreachable(f"No coordinator answers at {self.url}; {hint}.") from None
         connection.request(method, self._prefix + path, body, headers)
         return connection.getresponse()
 

@@ -69,6 +69,7 @@ def job(view: View) -> str:
         "job": _text(view.get("job_id")),
         "state": _text(view.get("state")),
         "message": _message(view),
+        "fault": view.get("fault") if not view.get("finish_ts") else None,
         "gpus": _gpu_count(view) + _listed(view.get("gpu_ids"), ": ", ", "),
         "allowed": _listed(view.get("optional_num_gpus"), "", " or ") or None,
         "node": view.get("node"),

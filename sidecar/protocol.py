@@ -107,6 +107,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     seq: int  # grows with each heartbeat, over restarts of the sidecar, too: begins at uptime in ms
     url: str  # where this sidecar answers
     sidecar_pid: int
+    boot: str = ""  # of the machine: a pod may live on over its restart, and uptime begins anew
     shim: ShimStatus
     progress: Progress = msgspec.field(default_factory=Progress)
     gpus: list[GpuReading] = []

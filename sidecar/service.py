@@ -59,6 +59,7 @@ class Sidecar:
         launch = settings.launch
         self.settings, self.url = settings, url
         # Heartbeats number on from the clock: no answer recorded from an earlier process of ours fits.
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.state = core.State(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
         self.shim = ShimLink(settings.folder, self._shim_said, self._output_grew, self._shim_gone)
         self.reader = Reader(settings.pattern)
@@ -113,6 +114,7 @@ class Sidecar:
             seq=seq,
             url=self.url,
             sidecar_pid=os.getpid(),
+            boot=self._boot,
             shim=shim,
             progress=self.reader.progress,
             gpus=self._readings(shim),

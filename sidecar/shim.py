@@ -461,6 +461,8 @@ def main() -> None:
     parser.add_argument("--detach", action="store_true", help="return once it listens")
     parser.add_argument("--end", action="store_true", help="stop trainer, sidecar and shim; return when all are gone")
     parser.add_argument("--keys", metavar="K", help="holds launch.json in place of F")
+    if os.getpid() == 1:  # a container's first process does not see a signal that it has no handler for
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options, command, here = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :], os.getcwd()
     try:

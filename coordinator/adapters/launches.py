@@ -2,7 +2,8 @@
 
 Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
 come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
-The launcher (`launcher.service`) carries it out, and writes `failure`, `gone` and `pod` into the same document.
+The launcher (`launcher.service`) carries it out, and writes `failure`, `unplaced`, `gone` and `pod` into the same
+document.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class Launches:
             return None
         failure = REMOVED if found.get("wanted") != "launch" else found.get("failure")
         return None if failure is None else str(failure)
+
+    def unplaced(self, doc: Doc) -> str | None:
+        """Why Volcano has not given its pod a node yet."""
+        why = (self._found(doc) or {}).get("unplaced")
+        return None if why is None else str(why)
 
     def remove(self, doc: Doc) -> None:
         """Also of a launch that nobody asked for: it must not come up when somebody asks late."""

@@ -33,6 +33,7 @@ OURS = (
     "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
     "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
     "moves", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
+    "held_back", "fault",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
@@ -68,7 +69,7 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARE
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
         "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
         "reshapes": 0, "retries": 0, "message": "waits for its turn", **dict.fromkeys(OURS), "pinned": doc.get("node"),
-        "devices": devices,
+        "devices": devices, **pods.kept(doc),
     }  # fmt: skip
 
 
@@ -189,6 +190,8 @@ def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
         yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {show(codes)}"
     if any(str(k).startswith("$") or "." in str(k) for k in doc):
         yield "field names must not begin with $ or hold a dot"
+    elif odd := pods.unstorable({k: v for k, v in doc.items() if k != "pod"}):
+        yield odd
 
 
 def _text(field: str, value: str) -> Iterator[str]:

@@ -30,9 +30,10 @@ from coordinator.core.outcomes import (
     completed,
     end,
     ended_by_itself,
-    failed,
     finished,
     from_nothing,
+    launch_failed,
+    launch_late,
     progress,
     reached,
     restart,
@@ -178,11 +179,11 @@ def _launched(w: World) -> Step | None:
     if w.away:
         return undo(w, f"node {w.job.node} does not answer")
     if w.launch_failure is not None:
-        return _launch_failed(w, w.launch_failure)
+        return launch_failed(w, w.launch_failure)
     if not w.launch_asked:
         return Launch()
     if w.waited_s > w.config.init_timeout_s:
-        return _launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
+        return launch_late(w)
     return Wait(POLL_S, "initializing")
 
 
@@ -191,15 +192,7 @@ def _died(w: World) -> Step:
     why = "its processes ended before it trained"
     if w.shim.ending:  # somebody ended it, such as an eviction: no fault of the job
         return undo(w, why) if w.op.kind == "start" else restart(w, why)
-    return _launch_failed(w, why) if w.op.kind == "start" else again(w, why)
-
-
-def _launch_failed(w: World, why: str) -> Step:
-    """Back into the queue, later for good: a victim that still trains has lost nothing."""
-    retries = w.job.retries + 1
-    if retries > w.config.retries:
-        return failed(w, f"could not be launched: {why}")
-    return undo(w, f"could not be launched ({why}); tries again", retries)
+    return launch_failed(w, why) if w.op.kind == "start" else again(w, why)
 
 
 # 3 stop
@@ -321,6 +314,7 @@ def _running(w: World) -> Step:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
     changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
+    changes |= {"fault": None} if w.job.doc.get("fault") else {}
     changes |= from_nothing(w)
     changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
     if w.op.kind == "move":

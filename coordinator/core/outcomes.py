@@ -5,6 +5,7 @@ Pure; called by `lifecycle` only.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from coordinator.core import asks
@@ -88,7 +89,7 @@ def restart(w: World, why: str, retries: int | None = None) -> Step:
     return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
 
 
-def undo(w: World, why: str, retries: int | None = None) -> Step:
+def undo(w: World, why: str, retries: int | None = None) -> WriteJob:
     """Back to how it was before the operation began; only while the shim has not obeyed a stop."""
     if w.op.kind in ("reshape", "move") and w.job.generation < w.op.generation:
         message = (
@@ -101,12 +102,28 @@ def undo(w: World, why: str, retries: int | None = None) -> Step:
     return requeue(w, why, retries)
 
 
-def requeue(w: World, why: str, retries: int | None = None) -> Step:
-    """Back into the queue by a fault."""
+def requeue(w: World, why: str, retries: int | None = None, pause_s: float = 0.0) -> WriteJob:
+    """Back into the queue by a fault; `retries` if it was the job's own, which costs it a try."""
     count = w.job.retries if retries is None else retries
-    pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
+    pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
     changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
     return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+
+
+def launch_late(w: World) -> Step:
+    """Where it could not even be begun, such as on a full node, that is no fault of the job: it costs no try."""
+    if w.unplaced is None:
+        return launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
+    return requeue(w, f"could not be launched, tries again: {w.unplaced}", pause_s=w.config.init_timeout_s / 10)
+
+
+def launch_failed(w: World, why: str) -> Step:
+    """Back into the queue, later for good: a victim that still trains has lost nothing."""
+    retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
+    if retries > w.config.retries:  # after the first try Volcano may say only that its job has failed
+        return failed(w, f"could not be launched: {why}" + (f"; the first time: {first}" if first != why else ""))
+    step = undo(w, f"could not be launched ({why}); tries again", retries)
+    return replace(step, changes={**step.changes, "fault": first}) if step.changes["state"] == s.SUBMITTED else step
 
 
 def _queued(w: World, why: str) -> dict[str, Any]:

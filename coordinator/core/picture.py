@@ -225,5 +225,6 @@ def _leased(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], wall: flo
         return True
     if job.state == s.SUBMITTED:
         booked = any(job.id in (g.job, g.held_by) for g in gpus.values())
-        return wall < job.retry_ts or booked or (job.launch > 0 and job.doc.get("down") != job.launch)
+        left = job.launch > 0 and job.doc.get("down") != job.launch
+        return wall < job.retry_ts or booked or left or bool(job.doc.get("held_back"))
     return job.state != s.RUNNING or seen.beat is None or seen.beat.shim.trainer != "running"

@@ -5,6 +5,8 @@ Intake asks `problems` before it lets a document in; the launcher then relies on
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +18,7 @@ LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 ORIGINS = ("record", "volcano")
 TEMPLATE = ("{{", "{%", "{#")
+LISTS = ("volumes", "containers", "initContainers")  # what the launcher adds to, or merges with
 MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
 
 
@@ -32,12 +35,50 @@ def problems(doc: Mapping[str, Any]) -> Iterator[str]:
     yield from _volcano(doc)
 
 
+def read(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """Its `pod`, which may be a text of JSON. `ValueError` when that is none."""
+    pod = doc.get("pod")
+    return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
+
+
+def kept(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """`pod` as it is written: no store takes keys such as `nvidia.com/gpu`, so with one in it it becomes a text."""
+    pod = doc.get("pod")
+    return {"pod": json.dumps(pod)} if isinstance(pod, dict) and unstorable(pod) else {}
+
+
+def unstorable(doc: Mapping[str, Any]) -> str | None:
+    """What in it no store takes: a launch writes all of the document anew."""
+    left: list[object] = [dict(doc)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if odd := next((str(key) for key in part if "." in str(key) or str(key).startswith("$")), None):
+                return f"the key {show(odd)} holds a dot or begins with $: choose another one"
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+        elif isinstance(part, float) and not math.isfinite(part):
+            return f"{part} is no number that can be kept: leave it out"
+    return None
+
+
 def _pod(pod: object) -> Iterator[str]:
     if pod is None:
         return
+    if isinstance(pod, str):
+        try:
+            pod = json.loads(pod)
+        except (ValueError, RecursionError):
+            yield f"pod is a text, but no JSON: {show(pod)}"
+            return
     if not isinstance(pod, dict):
         yield f'pod must be an object with fields of a pod\'s spec, such as {{"tolerations": []}}, not {show(pod)}'
         return
+    for field in LISTS:
+        part = pod.get(field)
+        if part is not None and not (isinstance(part, list) and all(isinstance(one, dict) for one in part)):
+            yield f"pod.{field} must be a list of objects, as in a pod's spec, not {show(part)}"
     left: list[tuple[object, int]] = [(pod, 1)]
     seen = 0
     while left:

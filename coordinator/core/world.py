@@ -38,6 +38,7 @@ class World:
     away: bool = False  # the node of the job is not heard of: nothing can be launched there
     launch_asked: bool = False
     launch_failure: str | None = None
+    unplaced: str | None = None  # why the launch has not been begun for long, though nothing is wrong with it
     remove_asked: bool = False
     waited_s: float = 0.0  # how long the job has stood at the same point
 

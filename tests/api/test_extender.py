@@ -46,6 +46,20 @@ def changed(verb: str, change: Any) -> bytes:
     return json.dumps(doc).encode()
 
 
+def test_a_pod_made_before_its_record_is_told_from_an_earlier_job_of_that_name() -> None:
+    """Its annotation says `team-a.train-mnist`, which is another job."""
+    owner = {"kind": "Job", "name": "train-mnist", "uid": OWNER}
+
+    def annotated(doc: Doc) -> None:
+        doc["task"]["Pod"]["metadata"]["ownerReferences"] = [owner]
+        doc["task"]["Pod"]["metadata"]["annotations"] = {"volcano-reshape.io/job-id": "team-a.train-mnist"}
+
+    before = record(s.RUNNING, "node-a", volcano={**MINE, "uid": "an earlier one"})
+    now = record(s.INITIALIZING, "node-b", name=f"team-a.train-mnist.{OWNER[:8]}")
+    raw = changed("prioritize", annotated)
+    assert ask("prioritize", before, now, raw=raw)["nodeScore"] == {"node-b": 1e6}
+
+
 # may it enter
 
 
@@ -73,7 +87,12 @@ def test_one_that_asks_to_be_reshaped_waits_until_we_know_it() -> None:
     def whole(group: Doc) -> None:
         group["annotations"] = {"volcano-reshape.io/job": "{}"}
 
+    def labelled(group: Doc) -> None:
+        plain(group)
+        group["labels"] = {"volcano-reshape.io/inject": "true"}
+
     assert (enqueueable(), enqueueable(change=whole), enqueueable(change=plain)) == (-1, -1, 0)
+    assert enqueueable(change=labelled) == -1
     assert enqueueable(change=plain, queues={"default": {"inject": True}}) == -1
     assert enqueueable(change=plain, queues={"default": {"inject": False}, "other": {"inject": True}}) == 0
 

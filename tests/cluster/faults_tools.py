@@ -5,9 +5,11 @@ Every fault is a context manager that mends what it broke. Used by test_faults*.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -186,6 +188,12 @@ def overlap_s(on: Installed, job_id: str) -> float:
     return sum(max(0.0, before[1] - after[0]) for before, after in pairwise(spans))
 
 
+def violations(on: Installed, *jobs: str) -> list[Doc]:
+    """Uses of one GPU by two at once in which one of these jobs had a part."""
+    found = on.gpus.violations()
+    return [each for each in found if any(f'"{job}"' in json.dumps(each) for job in jobs)]
+
+
 def lost_steps(on: Installed, job_id: str) -> int:
     """Steps that were left out; 0 wherever training went on from a checkpoint of its own."""
     done = set(on.gpus.steps(job_id))
@@ -203,6 +211,23 @@ def volcano_jobs(on: Installed, job_id: str) -> list[Object]:
     found = on.cluster.list("jobs.batch.volcano.sh", steps_job.NAMESPACE, "volcano-reshape.io/job")
     mine = [one for one in found if one["metadata"]["name"].startswith(f"{job_id}-")]
     return sorted(mine, key=lambda one: str(one["metadata"]["creationTimestamp"]))
+
+
+@contextmanager
+def theirs(on: Installed, name: str, counts: list[int], node: str = "", **spec: Any) -> Iterator[tuple[str, str]]:
+    """A user's own Volcano Job: the id of its job record, and the name of its pod."""
+    name = f"{name}-{uuid.uuid4().hex[:6]}"
+    made = steps_job.volcano(name, LONG, counts, on.shared, **KEPT)
+    made["spec"] |= spec
+    if node:
+        made["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    job = f"{steps_job.NAMESPACE}.{name}"
+    on.cluster.apply(made)
+    try:
+        yield job, f"{name}-trainer-0"
+    finally:
+        on.cluster.delete("jobs.batch.volcano.sh", name, steps_job.NAMESPACE, "--wait=false")
+        answered(f"job {job} is over", lambda: on.job(job)["closed"])
 
 
 class Witness:

@@ -162,7 +162,16 @@ def install(bed: Bed) -> Installed:
         for n, seconds in steps_job.SPEEDS.items()
     ]
     found.client.import_profiles("speed_profiles", rows)
+    _end_what_is_left(found)
     return found
+
+
+def _end_what_is_left(found: Installed) -> None:
+    """Of a run that was killed: it would keep GPUs from ours."""
+    with found.table("jobs") as jobs:
+        left = [each["job_id"] for each in jobs.find({"namespace": steps_job.NAMESPACE, "closed": False})]
+    for job_id in left:
+        found.end(job_id)
 
 
 def _apply(bed: Bed) -> None:

@@ -22,7 +22,6 @@ Doc = dict[str, Any]
 
 NODE = "node-a"
 ENDLESS = 1_000_000
-NEWCOMERS_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,11 @@ def identity(pod: Object) -> tuple[str, str, int]:
     return pod["metadata"]["uid"], pod["spec"]["nodeName"], sum(each["restartCount"] for each in of_all)
 
 
+def in_order(steps: list[int]) -> bool:
+    """None lost, none done again."""
+    return bool(steps) and steps == list(range(1, len(steps) + 1))
+
+
 def handed_over_s(log: GpuLog, giver: str, taker: str) -> float:
     """GPU-seconds between the giver's last use and the taker's first one."""
     taken, given = log.uses(taker), log.uses(giver)
@@ -79,21 +83,21 @@ def handed_over_s(log: GpuLog, giver: str, taker: str) -> float:
     return total
 
 
-def play(installed: Installed, queue: str, newcomers_queue: str) -> Play:
-    """Play the scene on one node; nothing of it runs afterwards."""
-    more = {"node": NODE, "checkpoint_claim": steps_job.CLAIM}
-    job = installed.insert("job", ENDLESS, [2, 4], queue=queue, **more)
+def play(installed: Installed, queue: str, newcomers_queue: str, node: str = NODE, **job_is: Any) -> Play:
+    """Play the scene on one node; nothing of it runs afterwards. `job_is`: what else the job's document says."""
+    claim = {"node": node, "checkpoint_claim": steps_job.CLAIM}
+    job = installed.insert("job", ENDLESS, [2, 4], **{"queue": queue, **claim, **job_is})
     newcomer = ""
     try:
-        _steps(installed, job, 4)
+        steps_on(installed, job, 4)
         pods = [installed.pod(job)]
-        newcomer = installed.insert("newcomer", NEWCOMERS_STEPS, [2], queue=newcomers_queue, **more)
-        installed.until_on(newcomer, 2)
-        _steps(installed, job, 2)
+        newcomer = installed.insert("newcomer", ENDLESS, [2], queue=newcomers_queue, **claim)
+        steps_on(installed, newcomer, 2)
+        steps_on(installed, job, 2)
         pods.append(installed.pod(job))
         idle_s = handed_over_s(installed.gpus, job, newcomer)
-        installed.until(newcomer, "completed")
-        _steps(installed, job, 4)
+        installed.end(newcomer)
+        steps_on(installed, job, 4)
         pods.append(installed.pod(job))
         with installed.table("events") as events:
             told = list(events.find({"job_id": {"$in": [job, newcomer]}}).sort("_id"))
@@ -104,10 +108,10 @@ def play(installed: Installed, queue: str, newcomers_queue: str) -> Play:
     return Play(job, newcomer, (pods[0], pods[1], pods[2]), told, idle_s, log.steps(job), gaps(log, job))
 
 
-def _steps(installed: Installed, job_id: str, gpus: int) -> None:
+def steps_on(installed: Installed, job_id: str, gpus: int) -> None:
     """Wait until a job has done steps on so many GPUs, by its own account."""
     installed.until_on(job_id, gpus)
-    answered(f"job {job_id} steps on {gpus} GPUs", lambda: installed.gpus.shapes(job_id)[-1] == gpus, 30)
+    answered(f"job {job_id} steps on {gpus} GPUs", lambda: installed.gpus.shapes(job_id)[-1:] == [gpus], 30)
 
 
 @pytest.fixture(scope="session")

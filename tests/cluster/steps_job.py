@@ -29,13 +29,13 @@ SPEEDS = {1: 0.4, 2: 0.2, 4: 0.1}  # GPUs -> seconds per step
 
 
 def command(total: int) -> list[str]:
-    return ["python3", "/code/steps.py", str(total)]
+    return ["python3", "/steps/steps.py", str(total)]
 
 
 def pod(shared: Path) -> Doc:
     """What a pod needs beside image and command: code and locks."""
     items = [{"key": name.replace("/", "."), "path": name} for name in CODE]
-    mounts = [{"name": "code", "mountPath": "/code"}, {"name": "gpu-locks", "mountPath": "/gpu-locks"}]
+    mounts = [{"name": "code", "mountPath": "/steps"}, {"name": "gpu-locks", "mountPath": "/gpu-locks"}]
     trainer = {
         "name": "trainer", "imagePullPolicy": "Never", "volumeMounts": mounts,
         "env": [{"name": "RESHAPE_GPU_LOCKS", "value": "/gpu-locks"}],
@@ -62,6 +62,7 @@ def volcano(name: str, total: int, counts: list[int], shared: Path, queue: str =
     (trainer,) = base["containers"]
     template = pod_template({**trainer, "image": IMAGE, "command": command(total)}, volumes=base["volumes"])
     made = volcano_job(name, template, queue=queue, policies=[{"event": "TaskCompleted", "action": "CompleteJob"}])
+    made["spec"]["tasks"][0]["maxRetry"] = 3  # Volcano fills it in, and takes a file that lacks it for another one
     fields = {"job_type": JOB_TYPE, "iterations": total, **more}
     made["metadata"] |= {
         "namespace": NAMESPACE,

@@ -184,7 +184,7 @@ def test_labelling_a_queue_opens_the_door_and_the_webhooks_selector_follows(team
         until("the webhook is asked", lambda: name in selected(), 30)
         team.apply(queue=name, template=trainer(SHORT))
         until("the Volcano Job is completed", lambda: team.phase() == "Completed", 60)
-        assert [doc["queue"] for doc in team.documents()] == [name]
+        assert {doc["volcano"]["name"] for doc in team.documents()} == {"train", "asks"}  # which waited all the time
     finally:
         cluster.delete("vcjob", "--all", team.namespace)
         cluster.patch("queue", name, {"metadata": {"labels": {INJECT: None}}})
@@ -198,3 +198,44 @@ def test_a_labelled_pod_template_opens_the_door_in_any_queue(team: Team) -> None
     until("the Volcano Job is completed", lambda: team.phase() == "Completed", 60)
     (pod,) = team.on.cluster.list("pods", team.namespace)
     assert {c["name"] for c in pod["spec"]["initContainers"]} == {"reshape-init", "reshape-sidecar"}
+
+
+def ask_volcano(team: Team, action: str, name: str = "train") -> None:
+    """What `vcctl job suspend` and `resume` do."""
+    job = team.on.cluster.get("vcjob", name, team.namespace) or {}
+    owner = {"apiVersion": job["apiVersion"], "kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+    about = {"name": f"{name}-{action.lower()}", "namespace": team.namespace}
+    target = {**owner, "controller": True}
+    command = {"apiVersion": "bus.volcano.sh/v1alpha1", "kind": "Command", "action": action, "target": target}
+    team.on.cluster.apply({**command, "metadata": {**about, "ownerReferences": [target]}})
+
+
+def test_a_suspended_volcano_job_waits_without_gpus_and_goes_on_when_it_is_resumed(team: Team) -> None:
+    team.apply()
+    job = f"{team.namespace}.train"
+    team.on.until(job, "running")
+    ask_volcano(team, "AbortJob")
+    until("it waits", lambda: "until its Volcano Job is resumed" in message(team, job), 60)
+    assert (team.on.job(job)["state"], team.on.job(job)["gpu_ids"]) == ("submitted", None)
+    ask_volcano(team, "ResumeJob")
+    team.on.until(job, "running")
+
+
+def test_a_pod_that_finds_no_place_is_told_of_and_is_no_failed_launch(team: Team) -> None:
+    job, big = f"{team.namespace}.big", {"resources": {"requests": {"memory": "900Gi"}}}
+    with team.on.table("jobs") as jobs:
+        base = {"_id": job, "job_id": job, "state": "submitted", "optional_num_gpus": [1]}
+        more = {"image": IMAGE, "command": command(SHORT), "namespace": team.namespace, "pod": {"containers": [big]}}
+        jobs.insert_one({**base, **more})
+
+    def unplaced() -> str:
+        with team.on.table("launches") as launches:
+            return str((launches.find_one({"job_id": job}) or {}).get("unplaced"))
+
+    try:
+        until("the launcher says why", lambda: unplaced().startswith("Volcano "), 60)
+        assert team.on.job(job)["state"] == "initializing"
+    finally:
+        team.on.end(job)
+        with team.on.table("jobs") as jobs:
+            jobs.delete_one({"_id": job})

@@ -25,9 +25,11 @@ from tests.cluster.faults_tools import (
     pause,
     relaunched,
     steps_on,
+    theirs,
     times,
     trains,
     uid,
+    violations,
     volcano_jobs,
 )
 from tests.cluster.installed import Installed
@@ -81,7 +83,35 @@ def test_a_pod_that_goes_is_made_again_once(
         assert figures["volcano_phase"] in ("Terminating", "Terminated"), figures
         assert (figures["lost_steps"], figures["overlap_s"]) == (0, 0), figures
         assert fault is break_shim or figures["steps_again"] == 0, figures
-        assert on.gpus.violations() == []
+        assert violations(on, job) == []
+
+
+@pytest.mark.parametrize("action", ["", "RestartJob"])
+def test_a_users_volcano_job_whose_pod_goes_has_one_other_pod(
+    installed: Installed, report: Report, action: str
+) -> None:
+    """Volcano makes it, by itself or by the policy of its user; it is the job's next launch."""
+    on, policies = installed, [{"event": "PodEvicted", "action": action}] if action else []
+    with (
+        report.scenario(f"pod of a user's Volcano Job gone, policy: {action or 'none'}") as figures,
+        theirs(on, "theirs-gone", [2], policies=policies) as (job, name),
+    ):
+        trains(on, job, 2)
+        before = on.job(job)
+        steps_on(on, job)
+        seen, began = Witness(on, job), now()
+        delete(on, name)
+        after = seen.until("the job is relaunched", relaunched(on, job, before))
+        figures["relaunched_after_s"] = now() - began
+        steps_on(on, job)
+        figures |= {
+            "pods": seen.look(), "launches": after["launch"] - before["launch"],
+            "retries": after["retries"] - before["retries"], "steps_again": again(on, job),
+            "lost_steps": lost_steps(on, job), "overlap_s": overlap_s(on, job),
+        }  # fmt: skip
+        assert (figures["launches"], figures["retries"], figures["overlap_s"]) == (1, 0, 0), figures
+        assert (figures["steps_again"], figures["lost_steps"]) == (0, 0), figures
+        assert violations(on, job) == []
 
 
 def test_a_pod_deleted_by_force_trains_on_and_keeps_its_gpus_until_it_has_surely_ended(
@@ -112,7 +142,7 @@ def test_a_pod_deleted_by_force_trains_on_and_keeps_its_gpus_until_it_has_surely
         }  # fmt: skip
         assert figures["used_again_after_s"] > times(on).wait_out_s - 2, figures  # it had reported until about then
         assert (figures["overlap_s"], figures["pods"], figures["retries"]) == (0, 1, 0), figures
-        assert on.gpus.violations() == []
+        assert violations(on, job) == []
 
 
 def test_a_kubelet_that_is_killed_and_comes_back_finds_its_pods_training(

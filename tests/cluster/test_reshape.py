@@ -23,7 +23,7 @@ from tests.cluster import steps_job
 from tests.cluster.bed_kubectl import Object
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed, answered
-from tests.cluster.plays import Play, identity
+from tests.cluster.plays import ENDLESS, Play, identity, in_order
 
 Played = Callable[[str, str], Play]
 DOWN, UP = 0, 1
@@ -58,11 +58,6 @@ def test_a_newcomer_comes_up_while_its_victim_still_trains(played: Played, repor
         assert early.first(early.newcomer, "initialized") < early.first(early.job, "stop sent")
         assert late.first(late.newcomer, "launching") > late.first(late.job, "stop sent")
         assert early.idle_s < late.idle_s
-
-
-def in_order(steps: list[int]) -> bool:
-    """None lost, none done again."""
-    return bool(steps) and steps == list(range(1, len(steps) + 1))
 
 
 # door (b)
@@ -117,7 +112,7 @@ def test_a_volcano_job_that_nobody_labelled_is_left_alone(installed: Installed, 
 @pytest.fixture
 def trains(installed: Installed) -> Iterator[str]:
     """A job on two GPUs of a node of its own."""
-    job_id = installed.insert("trains", 1_000_000, [1, 2], node="node-b")
+    job_id = installed.insert("trains", ENDLESS, [1, 2], node="node-b")
     try:
         installed.until_on(job_id, 2)
         yield job_id

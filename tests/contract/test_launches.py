@@ -123,3 +123,11 @@ def test_output_comes_from_the_pods_sidecar(launches: Launches, store: Store, si
 def test_a_document_that_no_store_takes_is_said(launches: Launches) -> None:
     with pytest.raises(Fatal, match="cannot be handed to the launcher"):
         launches.launch({**DOC, "hyper_parameters": {"a.b": 1}})
+
+
+def test_what_keeps_it_from_being_begun_is_the_launchers_word(launches: Launches, store: Store) -> None:
+    assert launches.unplaced(DOC) is None
+    launches.launch(DOC)
+    assert launches.unplaced(DOC) is None
+    answer(store, unplaced="Volcano finds no place for its pod")
+    assert launches.unplaced(DOC) == "Volcano finds no place for its pod"

@@ -18,6 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SHIPPED = (
     "reshape/_playbooks/launch_local.yml",
     "reshape/_playbooks/remove_local.yml",
+    "reshape/_playbooks/launch.yml",
+    "reshape/_playbooks/remove.yml",
+    "reshape/_playbooks/containerize.yml",
     "reshape/_examples/numpy_digits.py",
     "reshape/_examples/keras_digits.py",
     "reshape/_examples/digits.py",

@@ -156,6 +156,9 @@ class Machines:
         launch = self._find(doc)
         return launch.failure if launch and launch.failure and not launch.alive else None
 
+    def unplaced(self, doc: Doc) -> str | None:
+        return None
+
     def remove(self, doc: Doc) -> None:
         if (launch := self._find(doc)) is not None:
             launch.removal_asked = True

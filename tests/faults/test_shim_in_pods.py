@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import http.client
 import io
 import json
@@ -180,6 +182,24 @@ def test_as_pid_1_a_pods_deletion_lets_the_trainer_save(tmp_path):
         assert client.wait("exited")["exit_code"] == 143
         client.close()
         assert one.ended() == 143 and (one.checkpoints / "count").exists() and one.left() == []
+
+
+def test_as_pid_1_a_pods_deletion_is_heard_while_the_shim_starts(tmp_path):
+    if not can_make_containers():
+        pytest.skip("needs the right to make a PID namespace; run as root with util-linux")
+    with pod(tmp_path, trainer("counts")) as one, (one.folder / "shim.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that it waits
+        one.run_shim(CONTAINER)
+
+        def waiting() -> int | None:
+            children = Path(f"/proc/{one.shim.pid}/task/{one.shim.pid}/children").read_text().split()
+            with contextlib.suppress(OSError, IndexError):  # it is still being made, or has just closed one
+                if lock.name in [str(fd.readlink()) for fd in Path(f"/proc/{children[0]}/fd").iterdir()]:
+                    return int(children[0])
+            return None
+
+        os.kill(eventually(waiting, "the shim waits for its lock"), signal.SIGTERM)
+        assert one.ended() == 143 and not (one.checkpoints / "count").exists()
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7"])

@@ -43,6 +43,7 @@ def save(kept: Checkpoints, step: int) -> None:
 
 
 if __name__ == "__main__":
+    os.umask(0)  # others, who are not root, lock the same GPUs
     try:
         sys.exit(train(int(sys.argv[1])))
     except CheckpointError as error:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.intake import problems
+from coordinator.core import pods
+from coordinator.core.intake import accepted, problems
 
 GOOD = {"_id": "a", "job_id": "a", "state": "submitted", "command": ["x"], "optional_num_gpus": [1]}
 VOLCANO = {"namespace": "team-a", "name": "train", "uid": "u"}
@@ -39,7 +40,11 @@ def test_what_kubernetes_takes_is_let_in(fields: dict[str, Any]) -> None:
         ({"queue": "-q"}, "queue must be a name"),
         ({"queue": "q" * 300}, "queue must be a name"),
         ({"pod": []}, "pod must be an object"),
-        ({"pod": {"volumes": ["{{ lookup('pipe', 'x') }}"]}}, "pod holds a template mark"),
+        ({"pod": "{x"}, "pod is a text, but no JSON"),
+        ({"pod": "[]"}, "pod must be an object"),
+        ({"pod": {"volumes": "x"}}, "pod.volumes must be a list of objects"),
+        ({"pod": {"containers": ["x"]}}, "pod.containers must be a list of objects"),
+        ({"pod": {"volumes": [{"name": "{{ lookup('pipe', 'x') }}"}]}}, "pod holds a template mark"),
         ({"pod": {"{% x %}": 1}}, "pod holds a template mark"),
         ({"pod": {"a": ["b"] * 20_000}}, "pod has more than"),
         ({"single_container": "yes"}, "single_container must be true or false"),
@@ -60,3 +65,19 @@ def test_a_pod_nested_without_end_is_refused_at_once() -> None:
     for _ in range(5_000):
         pod = {"a": pod}
     assert "nested more than" in problems({**GOOD, "pod": pod})[0]
+
+
+def test_a_pod_with_keys_that_no_store_takes_is_kept_as_a_text() -> None:
+    limits = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    doc = {**GOOD, "pod": limits}
+    assert problems(doc) == []
+    changes = accepted(doc, "u", 0.0)
+    assert (isinstance(changes["pod"], str), pods.read({**doc, **changes})) == (True, limits)
+    assert problems({**doc, **changes}) == []
+    assert "pod" not in accepted({**GOOD, "pod": {"hostNetwork": True}}, "u", 0.0)
+
+
+def test_what_no_store_takes_elsewhere_is_refused_before_a_launch_would_have_to_write_it() -> None:
+    assert "'a.b'" in problems({**GOOD, "hyper_parameters": {"a.b": 1}})[0]
+    assert "'$set'" in problems({**GOOD, "notes": [{"$set": 1}]})[0]
+    assert "no number" in problems({**GOOD, "notes": [float("nan")]})[0]

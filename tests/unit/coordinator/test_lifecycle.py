@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.core import states as s
@@ -251,6 +253,16 @@ def test_after_its_last_try_it_has_failed_and_says_why() -> None:
     tired = newcomer(retries=SHORT.retries)
     changes = written(world(tired, None, BOOKED, victim(), launch_asked=True, launch_failure="no disk"), "failed")
     assert (changes["state"], changes["message"]) == (s.FAILED, "could not be launched: no disk")
+
+
+def test_why_its_first_launch_failed_is_kept_until_one_has_come_up() -> None:
+    def fails(why: str, **more: Any) -> Any:
+        return world(newcomer(**more), None, BOOKED, victim(), launch_asked=True, launch_failure=why)
+
+    assert written(fails("no python3"), "undo")["fault"] == "no python3"
+    assert written(fails("its Volcano Job is Failed", fault="no python3"), "undo")["fault"] == "no python3"
+    last = written(fails("its Volcano Job is Failed", fault="no python3", retries=SHORT.retries), "failed")
+    assert last["message"] == "could not be launched: its Volcano Job is Failed; the first time: no python3"
 
 
 def test_a_newcomer_whose_processes_die_before_it_starts_is_not_waited_for() -> None:

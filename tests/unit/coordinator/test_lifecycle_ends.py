@@ -329,3 +329,11 @@ def test_a_checkpoint_that_outlives_its_pod_or_is_of_this_one_is_gone_on_from(co
     of = JobRecord({**relaunched().doc, **more})
     assert next_step(world(of, seen("none", 0), mine("a", "b"), config=config)) == Start(2, ("a", "b"), "g1-s10")
     assert written(world(of, seen(generation=2), mine("a", "b"), config=config), "running")["message"] == "trains"
+
+
+def test_a_launch_that_finds_no_room_on_its_node_goes_back_to_the_queue_and_loses_no_try() -> None:
+    late = {"launch_asked": True, "waited_s": SHORT.init_timeout_s + 1, "unplaced": "Insufficient cpu"}
+    changes = written(world(newcomer(), None, BOOKED, victim(), **late), "undo")
+    assert (changes["state"], changes["retries"], changes["gpu_ids"]) == (s.SUBMITTED, 0, None)
+    assert changes["retry_ts"] > WALL and "Insufficient cpu" in changes["message"]
+    assert "Insufficient" not in str(next_step(world(newcomer(), None, BOOKED, victim(), launch_asked=True)))

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core import states as s
 from coordinator.errors import Conflict, Rejected, Transient, Unauthorized
-from coordinator.nodes import AWAY_BEATS, BOOTS, Nodes
+from coordinator.nodes import AWAY_BEATS, BOOTS, GONE_S, Nodes
 from coordinator.seeding import FoundGpu, FoundNode, register_node
 from sidecar.protocol import NodeGpu, NodeReply, NodeReport, sign
 from tests.fakes.shims import Behaviour
@@ -181,6 +181,21 @@ def test_after_a_change_of_coordinators_every_node_has_time_to_be_heard() -> Non
     docs = {"n": {"agent": True}, "here": {"agent": False}}
     clock.time += 100
     assert {name: doc.get("heard") for name, doc in nodes.as_heard(docs).items()} == {"n": False, "here": None}
+
+
+def test_a_node_that_is_silent_for_a_day_is_forgotten_unless_a_job_has_its_gpus(agents: Agents) -> None:
+    """Where a cluster scales itself each new machine has another name."""
+    agents.report("n2")
+    agents.report("n3")
+    agents.world.tick()
+    agents.world.users.update("gpus", "n3-0", {}, {"job_id": "one", "held_by": "one", "state": s.IN_USE})
+    agents.world.tick(GONE_S + 1)
+    agents.world.c._forget_nodes()
+    agents.world.tick()
+    assert agents.heard() == {"n1": True, "n3": False}
+    agents.report("n2", boot="another")
+    agents.world.tick()
+    assert agents.heard()["n2"] and agents.known()["n2-0"] == ("n2", s.IDLE)
 
 
 # health

@@ -189,3 +189,8 @@ def test_what_is_left_comes_from_the_document_or_from_what_the_trainer_says() ->
     assert iterations(job(s.RUNNING, "a", iters_done=40), told) == (40, 80)
     assert iterations(job(s.RUNNING, "a"), None) == (0, None)
     assert take([job(s.RUNNING, "a", iterations=10)], mine("a"), {"one": told}).jobs[0].iterations_left == 0
+
+
+def test_a_job_whose_earlier_pod_is_still_there_is_not_started() -> None:
+    assert take([queued(held_back="waits until its earlier pod is gone")], []).jobs[0].leased
+    assert not take([queued(held_back=None)], []).jobs[0].leased

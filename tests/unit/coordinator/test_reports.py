@@ -115,3 +115,19 @@ def test_after_another_coordinator_may_have_acted_nothing_heard_before_counts(
     reports.begin()
     assert reports.of(JOB) is None
     assert reports.silent_s(JOB) == 0.0
+
+
+def test_a_pod_that_lived_on_over_a_restart_of_its_machine_is_heard_and_what_it_said_before_is_old(
+    reports: Reports,
+) -> None:
+    def on(boot: str, seq: int) -> Heartbeat:
+        return msgspec.structs.replace(beat(seq), boot=boot)
+
+    assert reports.take(JOB, on("one", 9_000_000))
+    reports.take(JOB, on("two", 40))  # its uptime began anew
+    assert (reports.of(JOB) or beat(0)).seq == 40
+    for late in (on("one", 9_000_001), on("two", 40)):
+        reports.take(JOB, late)
+        assert (reports.of(JOB) or beat(0)).boot == "two"
+    reports.forget(JOB.id)
+    assert reports._left == {}

@@ -140,6 +140,21 @@ def test_a_deleted_or_terminated_volcano_job_is_a_cancelled_job(ground: Ground, 
     assert (ground.job() or {})["cancel"]
 
 
+def test_one_in_a_namespace_that_is_watched_no_more_is_not_cancelled(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="running")
+    news = News(ground.kube, ground.time, "test")
+    ground.doors = Doors(ground.store, ground.kube, ground.time, news, SETTINGS, 10.0, ("other",))  # type: ignore[arg-type]
+    ground.turn()
+    assert not (ground.job() or {}).get("cancel")
+
+
+def test_one_whose_pod_was_there_before_is_left_as_it_is(ground: Ground) -> None:
+    ground.turn({**vcjob(), "status": {"state": {"phase": "Running"}, "running": 1}})
+    assert ground.job() is None
+    assert [reason for reason, _ in ground.kube.events()] == ["TooLate"]
+
+
 def test_jobs_of_records_are_not_cancelled_for_want_of_a_volcano_job(ground: Ground) -> None:
     ground.store.insert("jobs", {"_id": "a", "uid": "u", "state": "running", "closed": False})
     ground.turn()
@@ -177,7 +192,19 @@ def test_a_pod_that_volcano_started_unasked_pins_a_new_job_there(ground: Ground)
     assert (ground.job() or {}).get("pinned") is None
     ground.let_in(pinned=None, launch=0)
     ground.turn(vcjob(), pods=(there,))
+    assert (ground.job() or {})["pinned"] is None  # no GPU is there: it would wait for ever
+    ground.store.insert("gpus", {"_id": "g", "node": "node-b"})
+    ground.turn(vcjob(), pods=(there,))
     assert (ground.job() or {})["pinned"] == "node-b"
+
+
+def test_a_pod_that_volcano_started_before_its_job_was_let_in_says_where_it_is_to_run(ground: Ground) -> None:
+    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p"}
+    there = Pod(pod(RUNNING, node="node-b", meta=owner))
+    ground.store.insert("gpus", {"_id": "g", "node": "node-b"})
+    ground.turn(vcjob())
+    ground.turn(vcjob(), pods=(there,))
+    assert (ground.job() or {})["node"] == "node-b"
 
 
 def test_a_job_that_was_launched_before_is_not_pinned_by_its_next_pod(ground: Ground) -> None:
@@ -186,6 +213,17 @@ def test_a_job_that_was_launched_before_is_not_pinned_by_its_next_pod(ground: Gr
     ground.let_in(pinned=None, launch=2)
     ground.turn(vcjob(), pods=(Pod(pod(RUNNING, node="node-b", meta=owner)),))
     assert (ground.job() or {})["pinned"] is None
+
+
+def test_a_job_whose_earlier_pod_does_not_go_waits_for_that(ground: Ground) -> None:
+    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p", "name": "p"}
+    stays = Pod(pod(RUNNING, node="node-b", meta={**owner, "deletionTimestamp": "2026-01-01T00:00:00Z"}))
+    ground.turn(vcjob())
+    ground.let_in(pinned=None, launch=1)
+    ground.turn(vcjob(), pods=(stays,))
+    assert (ground.job() or {})["held_back"] == "waits until its earlier pod p is gone from node node-b"
+    ground.turn(vcjob())
+    assert (ground.job() or {})["held_back"] is None
 
 
 def test_queues_are_written_down_and_the_webhook_asks_for_the_labelled_ones(ground: Ground) -> None:
@@ -206,6 +244,16 @@ def test_queues_are_written_down_and_the_webhook_asks_for_the_labelled_ones(grou
     assert ground.selected() == ["none.volcano-reshape"]
 
 
+def test_a_selector_that_the_manifests_have_reset_is_mended(ground: Ground) -> None:
+    ground.turn()
+    webhook = ground.kube.of("MutatingWebhookConfiguration")[0]["webhooks"][1]
+    webhook["objectSelector"]["matchExpressions"][0]["values"] = ["another"]
+    ground.kube.put("MutatingWebhookConfiguration", "reshape-inject", None, webhooks=[{"name": "label"}, webhook])
+    ground.time.at += 3
+    ground.turn()
+    assert ground.selected() == ["reshape"]
+
+
 def test_a_device_mode_that_does_not_exist_is_said_on_the_queue(ground: Ground) -> None:
     ground.kube.put("Queue", "odd", None, meta={"annotations": {"volcano-reshape.io/devices": "mine"}})
     ground.turn()
@@ -224,3 +272,51 @@ def test_a_volcano_job_that_we_stumble_over_hinders_no_other(ground: Ground) -> 
     broken["spec"] = []
     ground.turn(broken, vcjob())
     assert ground.job() is not None
+
+
+def test_a_job_that_lives_stays_ours_when_its_queue_loses_the_label(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in()
+    ground.kube.put("Queue", "reshape", None, meta={"labels": {}})
+    ground.turn(vcjob())
+    assert ground.selected() == ["reshape"]  # its next pod would see every GPU
+    assert (ground.job() or {}).get("cancel") is None
+    ground.store.update("jobs", KEY, {}, {"state": "cancelled", "closed": True})
+    ground.turn(vcjob())
+    ground.time.at += 11
+    ground.turn(vcjob())
+    assert [c["action"] for c in ground.kube.of("Command")] == ["TerminateJob"]
+    assert ground.selected() == ["none.volcano-reshape"]
+
+
+def test_a_watch_that_is_behind_cancels_nothing(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in()
+    about = vcjob()["metadata"]
+    ground.kube.put("Job", about["name"], about["namespace"], meta={"uid": about["uid"]})
+    ground.turn()
+    assert not (ground.job() or {}).get("cancel")
+    ground.kube.put("Job", about["name"], about["namespace"], meta={"uid": "another of that name"})
+    ground.turn()
+    assert (ground.job() or {})["cancel"] is True
+
+
+def test_a_document_that_was_not_let_in_goes_with_its_volcano_job(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.store.update("jobs", KEY, {}, {"problems": ["no checkpoint would be found"]})
+    ground.turn(vcjob())
+    assert ground.job() is not None
+    ground.turn()
+    assert ground.job() is None
+    ground.turn(vcjob())
+    assert (ground.job() or {})["job_id"] == "team.train"  # its name is free again
+
+
+def test_a_suspended_job_waits_until_it_is_resumed(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(held_back=None)
+    aborted = {**vcjob(), "status": {"state": {"phase": "Aborted"}}}
+    ground.turn(aborted)
+    assert "until its Volcano Job is resumed" in (ground.job() or {})["held_back"]
+    ground.turn(vcjob())
+    assert (ground.job() or {})["held_back"] is None

@@ -138,6 +138,10 @@ def test_namespace_and_queue_are_the_records_or_the_settings() -> None:
     assert (made(other)[1]["metadata"]["namespace"], made(other)[1]["spec"]["queue"]) == ("n", "q")
 
 
+def test_a_pod_may_be_a_text() -> None:
+    assert pod_of(made(pod='{"nodeSelector": {"a/b.c": "d"}}')[1])["nodeSelector"]["a/b.c"] == "d"
+
+
 def test_a_record_may_add_to_its_pod_but_not_change_what_it_says_itself() -> None:
     theirs = {
         "tolerations": [{"operator": "Exists"}],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Pin, Remove, Step, View, steps
+from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
 from launcher.pods import Pod
 from tests.unit.launcher.test_pods import ENDED, LOST, RUNNING, WAITING, pod
 
@@ -26,7 +26,7 @@ def job(phase: str = "Running", **meta: Any) -> Doc:
 
 def seen(state: Doc | None = RUNNING, phase: str = "Running", uid: str = "p1", **more: Any) -> Pod:
     deleted, sure = more.pop("deleted", False), more.pop("sure", True)
-    meta = {"uid": uid, "annotations": {"volcano-reshape.io/launch": f"{uid}-secret"}, **more.pop("meta", {})}
+    meta = {"uid": uid, "annotations": {"volcano-reshape.io/launch": "p-0a1b2c3d"}, **more.pop("meta", {})}
     return Pod(pod(state, phase, meta=meta, **more), deleted, sure)
 
 
@@ -139,18 +139,47 @@ def test_a_pod_without_our_annotation_is_not_ours() -> None:
     assert acts(View(theirs(), (seen(meta={"annotations": {}}),), job())) == []
 
 
+@pytest.mark.parametrize("secret", ["database-password", "p1", "j-0-0a1b2c3", "other-0-0a1b2c3d", "-0a1b2c3d"])
+def test_a_pod_that_claims_another_secret_does_not_make_us_write_over_it(secret: str) -> None:
+    liar = seen(meta={"annotations": {"volcano-reshape.io/launch": secret}})
+    assert acts(View(theirs(), (liar,), job())) == []
+
+
 def test_a_pod_made_for_another_node_is_made_again() -> None:
     wrong = seen(None, "Pending", node=None, nodeSelector={"kubernetes.io/hostname": "node-b"})
     assert acts(View(theirs(), (wrong,), job())) == [DeletePod(wrong)]
 
 
-def test_a_pod_that_volcano_started_unasked_decides_where_a_new_job_runs() -> None:
+def test_a_pod_that_volcano_started_unasked_elsewhere_is_made_again_and_costs_no_try() -> None:
     elsewhere = seen(WAITING, "Pending", node="node-b")
-    view = View(theirs(), (elsewhere,), job())
-    assert acts(view) == [Pin("node-b")]
-    assert facts(view)["failure"].startswith("Volcano had put its pod on node node-b")
-    later = View(theirs(launch=2), (elsewhere,), job())
-    assert acts(later) == [DeletePod(elsewhere)]  # it was made between two launches: no reason to stay there
+    for number in (1, 2):
+        view = View(theirs(launch=number), (elsewhere,), job())
+        assert acts(view) == [DeletePod(elsewhere)]
+        assert facts(view) == {}
+
+
+def test_what_its_job_left_behind_is_not_launched_however_late_somebody_asks() -> None:
+    assert acts(View(record(), (), None, over=True)) == []
+    assert facts(View(record(), (), None, over=True)) == {"gone": True}
+    assert acts(View(record(gone=True), (), None, over=True)) == [Forget()]
+    assert acts(View(record(applied=True), (seen(),), job(), over=True)) == [Remove()]
+    assert facts(View(theirs(), (seen(),), job(), over=True)) == {"gone": True}
+
+
+def test_what_keeps_a_pod_from_its_node_is_written_down_and_is_no_failure() -> None:
+    full = [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes: Insufficient cpu"}]
+    waiting = seen(None, "Pending", node=None)
+    waiting.doc["status"]["conditions"] = full
+    why = "Volcano finds no place for its pod: 0/2 nodes: Insufficient cpu"
+    for given in (record(applied=True), theirs()):
+        assert facts(View(given, (waiting,), job()))["unplaced"] == why
+        assert "failure" not in facts(View(given, (waiting,), job()))
+    placed = record(applied=True, unplaced=why, pod=noted(seen()))
+    assert facts(View(placed, (seen(),), job())) == {"unplaced": None}
+    not_in = {**job("Pending"), "spec": {"queue": "small"}}
+    assert facts(View(record(applied=True), (), not_in)) == {
+        "unplaced": "Volcano has not let its Volcano Job into queue small yet"
+    }
 
 
 def test_in_recreate_mode_a_pod_made_for_other_gpus_is_made_again() -> None:

@@ -101,6 +101,8 @@ def test_which_gpus_a_pod_was_made_for() -> None:
     named["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "b,a"}]
     assert Pod(named).holds(["a", "b"])
     assert not Pod(named).holds(["a"])
+    named["spec"]["containers"][0]["env"][0]["value"] = "void"
+    assert Pod(named).holds([]) and not Pod(named).holds(["a"])
     counted = pod(RUNNING)
     counted["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
     assert Pod(counted).holds(["c", "d"])

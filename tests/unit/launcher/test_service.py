@@ -14,6 +14,7 @@ from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
 from coordinator.stores.sqlite import SqliteStore
 from launcher import playbook
+from launcher.cluster import Away
 from launcher.inject import PodSettings
 from launcher.names import launch_name
 from launcher.service import Service
@@ -143,6 +144,64 @@ def test_while_the_api_server_is_away_nothing_fails_and_then_it_goes_on(ground: 
     until(lambda: ground.record().get("applied"))
 
 
+def test_a_launch_of_which_the_api_server_did_not_answer_once_is_played_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, apply = [Away("the API server does not answer")], ground.kube.apply
+    monkeypatch.setattr(ground.kube, "apply", lambda doc: _raise(silent.pop()) if silent else apply(doc))
+    ground.start()
+    ground.ask()
+    until(lambda: ground.record().get("applied"))
+    assert ground.record()["failure"] is None
+
+
+def test_a_store_that_is_away_after_the_playbook_fails_no_launch(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, update = [Transient("the store does not answer")] * 2, ground.store.update
+
+    def away(table: str, key: Any, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        if silent and "applied" in changes:
+            raise silent.pop()
+        return update(table, key, expect, changes)
+
+    monkeypatch.setattr(ground.store, "update", away)
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    assert ground.record()["failure"] is None and ground.playbooks == ["launch.yml"]
+
+
+def test_what_was_made_after_everybody_forgot_the_launch_is_taken_away(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher stood still in the middle of its playbook; its successor removed and forgot the launch."""
+
+    def late(*call: Any) -> None:
+        ground.store.delete("launches", NAME)
+        ground.play(*call)
+
+    monkeypatch.setattr(playbook, "run", late)
+    ground.ask()
+    ground.start()
+    until(lambda: ("delete", "Secret", NAME) in ground.kube.calls)
+    until(lambda: ground.kube.of("Job") == ground.kube.of("Secret") == [])
+
+
+def test_a_launch_whose_job_is_gone_is_removed_though_nobody_asked(ground: Ground) -> None:
+    """Its document was deleted while no coordinator acted."""
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    ground.store.delete("jobs", "j")
+    until(lambda: ground.record() == {})
+    assert ground.kube.of("Job") == ground.kube.of("Secret") == []
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def test_a_launcher_that_follows_a_killed_one_applies_the_same_objects_again(ground: Ground) -> None:
     ground.ask()
     ground.start()
@@ -195,7 +254,7 @@ def test_a_pod_that_vanished_without_proof_is_not_gone(ground: Ground) -> None:
 
 def test_a_finished_pods_volcano_job_is_left_to_its_user(ground: Ground) -> None:
     ground.ask()
-    ground.start()
+    service = ground.start()
     until(lambda: ground.record().get("applied"))
     ground.show_pod(ENDED, "Succeeded")
     until(lambda: ground.record()["gone"])
@@ -203,6 +262,8 @@ def test_a_finished_pods_volcano_job_is_left_to_its_user(ground: Ground) -> None
     until(lambda: ground.record() == {})
     assert len(ground.kube.of("Job")) == 1 and ground.kube.of("Secret") == []
     assert ground.playbooks == ["launch.yml"]
+    until(lambda: not (ground.folder / NAME).exists())
+    assert not service._works._works  # nothing is kept of it
 
 
 def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:

@@ -131,3 +131,9 @@ def test_one_that_says_how_it_can_be_reshaped_but_not_that_it_shall_be_is_told()
     assert volcano_jobs.forgotten(vcjob(), ["other"])
     assert not volcano_jobs.forgotten(vcjob(), ["reshape"])
     assert not volcano_jobs.forgotten(vcjob(meta={"annotations": {}}), ["other"])
+
+
+def test_the_label_on_the_volcano_job_itself_is_told_to_be_at_the_wrong_place() -> None:
+    labelled = vcjob(meta={"annotations": {}, "labels": {INJECT: "true"}})
+    assert "on the template of its task" in (volcano_jobs.forgotten(labelled, ["other"]) or "")
+    assert not volcano_jobs.forgotten(labelled, ["reshape"])

@@ -14,6 +14,7 @@ from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
+from coordinator.errors import Transient
 from launcher.inject import Devices, PodSettings
 from launcher.names import JOB, JOB_ID, LAUNCH, job_name
 from launcher.webhook import Decided, Injector, make_server
@@ -53,10 +54,12 @@ class Desk:
         self.hold: threading.Event | None = None
 
     def queue(self, name: str) -> tuple[bool, Devices]:
+        if name == "new":
+            raise Transient("Queue new is not known yet.")
         return name in self.queues, self.queues.get(name, "shared")
 
-    def decided(self, namespace: str, name: str) -> Decided | None:
-        assert (namespace, name) == ("team", "train")
+    def decided(self, uid: str) -> Decided | None:
+        assert uid == OWNER["uid"]
         if self.hold is not None:
             self.hold.wait(10)
         if isinstance(self.answer, Exception):
@@ -122,6 +125,24 @@ def test_a_pod_of_a_labelled_queue_is_ours_and_its_queue_says_how_it_gets_gpus()
     desk = Desk(Decided("team.train", "node-a", ("A", "B")), {"gold": "recreate"})
     made = injected(desk, given)
     assert made["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+def test_a_pod_of_a_queue_that_is_not_known_yet_is_not_let_pass() -> None:
+    """The API server has selected it, so it must not go on without a sidecar."""
+    labels = {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "new"}
+    desk = Desk()
+    response = review(desk, pod(metadata={"labels": labels}))[1]["response"]
+    assert not response["allowed"] and response["status"]["message"] == "Queue new is not known yet."
+    assert desk.reports == []
+
+
+def test_a_job_that_is_known_stays_ours_when_its_queue_loses_the_label() -> None:
+    given = pod(metadata={"labels": {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "silver"}})
+    made = injected(Desk(Decided("team.train", "node-a", devices="recreate", gpu_ids=("A",), emulated=True)), given)
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "A"} in made["spec"]["containers"][0]["env"]
+    assert review(Desk(None), given)[1]["response"] == {"uid": "r-1", "allowed": True}
+    response = review(Desk(RuntimeError("down")), given)[1]["response"]
+    assert not response["allowed"] and response["status"]["code"] == 503
 
 
 @pytest.mark.parametrize("how", ["unknown", "error", "too late"])

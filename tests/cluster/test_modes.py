@@ -1,0 +1,117 @@
+"""What each device mode can do: one test for each cell of the table in docs/kubernetes.md, on a real cluster.
+
+             up           down for a newcomer   early initialization      move
+shared       living pod   living pod            yes                       new pod, from its checkpoint
+recreate     new pod      new pod               no: its GPUs come first   new pod, from its checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster import steps_job, training_images
+from tests.cluster.bed_kubectl import Object, until
+from tests.cluster.bed_report import Report
+from tests.cluster.installed import Installed
+from tests.cluster.plays import ENDLESS, Play, gaps, identity, in_order, play, steps_on
+
+Played = Callable[[str, str], Play]
+QUEUES = {"shared": steps_job.QUEUE, "recreate": steps_job.RECREATE_QUEUE}
+
+
+@pytest.mark.parametrize(("which", "counts"), [(1, (2, 4)), (0, (4, 2))], ids=["up", "down"])
+@pytest.mark.parametrize(("mode", "same_pod"), [("shared", True), ("recreate", False)])
+def test_up_and_down_for_a_newcomer(
+    played: Played, mode: str, same_pod: bool, which: int, counts: tuple[int, int]
+) -> None:
+    seen = played(mode, "shared")
+    before, after = seen.pods[which], seen.pods[which + 1]
+    assert (seen.gaps[which].before, seen.gaps[which].after) == counts
+    assert (identity(before) == identity(after)) == same_pod
+    assert in_order(seen.steps)
+
+
+@pytest.mark.parametrize(("mode", "early"), [("shared", True), ("recreate", False)])
+def test_early_initialization(played: Played, mode: str, early: bool) -> None:
+    """Of the newcomer: whether its pod comes up while its victim still trains."""
+    seen = played("shared", mode)
+    assert (seen.first(seen.newcomer, "launching") < seen.first(seen.job, "stop sent")) == early
+
+
+class Moved(NamedTuple):
+    job: str
+    before: Object
+    after: Object
+
+
+@pytest.fixture(scope="module")
+def moved(installed: Installed) -> Callable[[str], Moved]:
+    """A job of each mode that had two GPUs of node-a and went to node-b as its four came free. Played once for both."""
+    kept: dict[str, Moved] = {}
+
+    def get(mode: str) -> Moved:
+        if not kept:
+            kept.update(_moves(installed))
+        return kept[mode]
+
+    return get
+
+
+def _moves(installed: Installed) -> dict[str, Moved]:
+    """Two GPUs of node-a are taken for good, so there is more to be had only on node-b."""
+    jobs = [
+        installed.insert("sitter", ENDLESS, [2], node="node-a"),
+        installed.insert("filler", ENDLESS, [4], node="node-b"),
+    ]
+    found: dict[str, Moved] = {}
+    try:
+        for each, gpus in zip(jobs, (2, 4), strict=True):
+            steps_on(installed, each, gpus)
+        for mode, queue in QUEUES.items():
+            job = installed.insert("mover", ENDLESS, [2, 4], queue=queue, checkpoint_claim=steps_job.CLAIM)
+            steps_on(installed, job, 2)
+            before = installed.pod(job)
+            installed.end(jobs.pop())  # who is on node-b
+            jobs.append(job)
+            steps_on(installed, job, 4)
+            until("its old pod is gone", lambda job=job: len(installed.pods(job)) == 1)
+            found[mode] = Moved(job, before, installed.pod(job))
+        return found
+    finally:
+        print(installed.words("coordinator"), installed.words("launcher"))
+        for each in jobs:
+            installed.end(each)
+
+
+@pytest.mark.parametrize("mode", QUEUES)
+def test_move(moved: Callable[[str], Moved], installed: Installed, report: Report, mode: str) -> None:
+    with report.scenario(f"move to another node ({mode})") as figures:
+        job, before, after = moved(mode)
+        (gap,) = gaps(installed.gpus, job)
+        figures["gap_s"] = gap.seconds
+        assert (before["spec"]["nodeName"], after["spec"]["nodeName"]) == ("node-a", "node-b")
+        assert (gap.before, gap.after) == (2, 4)
+        assert in_order(installed.gpus.steps(job))
+        assert installed.gpus.violations() == []
+
+
+def test_a_pod_of_one_container_is_reshaped_beside_one_of_two(installed: Installed, report: Report) -> None:
+    """Seed 004's pod: the image carries shim and sidecar, so that all of it is in one container."""
+    training_images.provide(installed.bed, "numpy", "node-a")
+    document = {
+        "single_container": True, "image": training_images.name_of("numpy"), "job_type": "digits-numpy",
+        "command": ["python", "numpy_digits.py", "--iterations", str(ENDLESS)], "checkpoint_claim": None,
+    }  # fmt: skip
+    with report.scenario("a pod of one container is reshaped") as figures:
+        seen = play(installed, steps_job.QUEUE, steps_job.QUEUE, **document)
+        figures |= {"gap_down_s": seen.gaps[0].seconds, "gap_up_s": seen.gaps[1].seconds}
+        assert {identity(pod) for pod in seen.pods} == {identity(seen.pods[0])}
+        (container,) = seen.pods[0]["spec"]["containers"]
+        assert not seen.pods[0]["spec"].get("initContainers")
+        assert container["image"] == training_images.name_of("numpy")
+        assert [(gap.before, gap.after) for gap in seen.gaps] == [(4, 2), (2, 4)]
+        assert in_order(seen.steps)
+        assert installed.gpus.violations() == []

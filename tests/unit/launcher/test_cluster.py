@@ -1,0 +1,215 @@
+"""The Kubernetes client behind plain dicts: the real client against a small HTTP server that answers as told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from launcher.cluster import FIELD_MANAGER, Cluster, Expired
+
+pytest.importorskip("kubernetes")
+
+Doc = dict[str, Any]
+
+
+class Api(BaseHTTPRequestHandler):
+    """Answers every call with `server.answer`; keeps what it was asked."""
+
+    server: Server
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        url = urlsplit(self.path)
+        body = json.loads(self.rfile.read(length)) if length else None
+        self.server.asked.append((self.command, url.path, parse_qs(url.query), self.headers["Content-Type"], body))
+        status, answer = self.server.answer
+        content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Api)
+        self.answer: tuple[int, Any] = (200, {})
+        self.asked: list[tuple[str, str, Doc, str, Any]] = []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "u", "user": {"token": "secret-token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    file = tmp_path_factory.mktemp("kube") / "config"
+    file.write_text(json.dumps(config))
+    return Cluster(str(file))
+
+
+@pytest.fixture(autouse=True)
+def anew(server: Server) -> None:
+    server.asked.clear()
+
+
+def status(code: int, message: str = "words of the server") -> tuple[int, Doc]:
+    return code, {"kind": "Status", "code": code, "message": message}
+
+
+SECRET: Doc = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}}
+
+
+def test_objects_come_and_go_as_they_are(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, {"metadata": {"name": "p", "deletionTimestamp": None}, "x": 1})
+    assert cluster.get("Job", "p", "ns") == server.answer[1]
+    assert server.asked[0][:2] == ("GET", "/apis/batch.volcano.sh/v1alpha1/namespaces/ns/jobs/p")
+
+
+def test_what_is_not_there_is_none(cluster: Cluster, server: Server) -> None:
+    server.answer = status(404)
+    assert cluster.get("Pod", "p", "ns") is None
+    assert cluster.delete("Pod", "p", "ns") is False
+
+
+def test_a_list_says_what_kind_its_items_are_and_where_a_watch_goes_on(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "q"}}]})
+    seen = cluster.list("Queue", labels="a=b", fields="metadata.name=q")
+    assert seen.version == "7"
+    assert seen.items == [{"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "q"}}]
+    _, path, query, *_ = server.asked[0]
+    assert path == "/apis/scheduling.volcano.sh/v1beta1/queues"
+    assert query == {"labelSelector": ["a=b"], "fieldSelector": ["metadata.name=q"]}
+
+
+def test_apply_is_server_side_and_ours(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, SECRET)
+    cluster.apply(SECRET)
+    method, path, query, kind, body = server.asked[0]
+    assert (method, path, kind, body) == (
+        "PATCH", "/api/v1/namespaces/ns/secrets/s", "application/apply-patch+yaml", SECRET,
+    )  # fmt: skip
+    assert (query["fieldManager"], query["force"][0].lower()) == ([FIELD_MANAGER], "true")
+
+
+def test_a_patch_merges_lists_by_name(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, {})
+    cluster.patch("MutatingWebhookConfiguration", "w", {"webhooks": [{"name": "a"}]})
+    assert server.asked[0][3] == "application/strategic-merge-patch+json"
+
+
+def test_a_deletion_may_be_of_that_very_object_only(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, {})
+    assert cluster.delete("Pod", "p", "ns", uid="u1")
+    assert server.asked[0][4]["preconditions"] == {"uid": "u1"}
+    server.answer = status(409)
+    assert not cluster.delete("Pod", "p", "ns", uid="u1")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (400, Rejected), (401, Fatal), (403, Fatal), (409, Conflict), (422, Rejected), (429, Transient),
+        (500, Transient), (503, Transient), (504, Transient),
+    ],
+)  # fmt: skip
+def test_what_the_server_refuses_is_one_of_our_errors_in_its_words(
+    cluster: Cluster, server: Server, code: int, error: type[Exception]
+) -> None:
+    server.answer = status(code)
+    with pytest.raises(error, match="words of the server") as refused:
+        cluster.apply(SECRET)
+    assert "secret-token" not in str(refused.value)
+
+
+def test_a_server_that_does_not_answer_or_talks_nonsense_is_transient(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, "<html>")
+    with pytest.raises(Transient):
+        cluster.get("Pod", "p", "ns")
+    assert not cluster.answers()
+
+
+def test_nobody_listening_is_transient(tmp_path: Path) -> None:
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    (tmp_path / "config").write_text(json.dumps(config))
+    away = Cluster(str(tmp_path / "config"))
+    with pytest.raises(Transient):
+        away.list("Pod")
+    with pytest.raises(Transient):
+        list(away.watch("Pod", "1", 1))
+
+
+def test_no_cluster_named_anywhere_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Fatal, match="set KUBECONFIG"):
+        Cluster(str(tmp_path / "none"))
+
+
+def test_a_watch_gives_each_change(cluster: Cluster, server: Server) -> None:
+    lines = [{"type": "ADDED", "object": {"x": 1}}, {"type": "DELETED", "object": {"x": 2}}]
+    server.answer = (200, "\n".join(map(json.dumps, lines)) + "\n")
+    assert list(cluster.watch("Pod", "5", 1, "ns")) == [("ADDED", {"x": 1}), ("DELETED", {"x": 2})]
+    assert server.asked[0][2]["resourceVersion"] == ["5"]
+
+
+def test_a_watch_that_is_too_old_has_expired(cluster: Cluster, server: Server) -> None:
+    server.answer = (200, json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}) + "\n")
+    with pytest.raises(Expired):
+        list(cluster.watch("Pod", "5", 1))
+    server.answer = status(410)
+    with pytest.raises(Expired):
+        list(cluster.watch("Pod", "5", 1))
+    server.answer = (200, json.dumps({"type": "ERROR", "object": {"code": 500, "message": "broken"}}) + "\n")
+    with pytest.raises(Transient, match="broken"):
+        list(cluster.watch("Pod", "5", 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("no kubeconfig", "no kubeconfig"), ("{}", "set KUBECONFIG"), (None, "set KUBECONFIG")],
+)
+def test_a_file_that_is_no_kubeconfig_is_told_in_a_sentence(tmp_path: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "config").write_text(content)
+    with pytest.raises(Fatal, match=said):
+        Cluster(str(tmp_path / "config"))
+
+
+def test_an_api_server_that_is_not_there_is_told_with_the_cause(tmp_path: Path) -> None:
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    (tmp_path / "config").write_text(json.dumps(config))
+    with pytest.raises(Transient, match="Connection refused"):
+        Cluster(str(tmp_path / "config")).version()
