@@ -145,7 +145,7 @@ class Books:
         comparable = version is None or isinstance(version, int | str)  # else it is marked as wrong, whatever it is now
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
-        return self._keep_job(record) if record.doc.get("closed") is False else record
+        return record if record.doc.get("closed", True) else self._keep_job(record)
 
 
 def _newer(old: R | None, read: R) -> R:

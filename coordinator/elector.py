@@ -44,7 +44,7 @@ class Elector:
 
     def __init__(self, store: Store, clock: Clock, term_s: float, me: Holder, term: str = TERM) -> None:
         """`term`: the document that is striven for, one for each kind of process of which one may act."""
-        self._store, self._clock, self._term_s, self._me, self._term = store, clock, term_s, me, term
+        self._store, self._clock, self.term_s, self._me, self._term = store, clock, term_s, me, term
         self._seen: tuple[object, float] = (None, 0.0)
         self._renewed_at = float("-inf")
         self._lock = threading.Lock()  # one try at a time
@@ -52,7 +52,7 @@ class Elector:
     @property
     def leads(self) -> bool:
         """Whether the own term was renewed within T: who could not, stops acting."""
-        return self._clock.now() - self._renewed_at < self._term_s
+        return self._clock.now() - self._renewed_at < self.term_s
 
     def try_to_lead(self) -> bool:
         """Take or renew the term, unless it is fresh. `Transient` errors of the store pass through."""
@@ -61,7 +61,7 @@ class Elector:
 
     def _try_to_lead(self) -> bool:
         asked_at = self._clock.now()
-        if asked_at - self._renewed_at < self._term_s / 3:
+        if asked_at - self._renewed_at < self.term_s / 3:
             return True
         doc = self._store.get("terms", self._term)
         try:
@@ -98,7 +98,7 @@ class Elector:
         now = self._clock.now()
         if self._seen[0] != doc.get("version"):
             self._seen = (doc.get("version"), now)
-        return now - self._seen[1] > self._term_s * (1 + CLOCK_DRIFT)
+        return now - self._seen[1] > self.term_s * (1 + CLOCK_DRIFT)
 
     def _dead(self, doc: Doc) -> bool:
         if doc.get("machine") != self._me.machine:

@@ -20,6 +20,7 @@ queueOverused   never: what a queue has used of what Volcano counts, Volcano kno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -121,7 +122,7 @@ class Extending:
     def _enqueueable(self, raw: bytes) -> Doc:
         job = _read(raw, EnqueueableRequest).job
         group = job.pod_group or Metadata()
-        if group.volcano_job is None or JOB_LABEL in (group.labels or {}):
+        if group.volcano_job is None or _made(group, group.volcano_job):
             return {"status": ENTER}
         known = self._user_job(job.namespace, group.volcano_job)
         if known is not None:
@@ -168,6 +169,12 @@ class Extending:
             if isinstance(made_from, Mapping) and made_from.get("uid") == owner.uid:
                 return job
         return None
+
+
+def _made(group: Metadata, owner: Owner) -> bool:
+    """Whether our launcher made it: it has the name of a launch, which a user's that has our label has not."""
+    job = (group.labels or {}).get(JOB_LABEL)
+    return job is not None and re.fullmatch(f"{re.escape(job)}-l[0-9]+", owner.name) is not None
 
 
 def _read(raw: bytes | msgspec.Raw, kind: type[T]) -> T:

@@ -72,6 +72,8 @@ class Doors:
         """A Volcano Job that we stumble over hinders no other."""
         try:
             key = volcano_jobs.key(uid)
+            if said := volcano_jobs.mistaken(job):
+                self._news.tell(job, "LabelIgnored", said, warning=True)
             if volcano_jobs.ours(job, labelled) or key in jobs or key in self._inserted:
                 self._keep_job(uid, job, shown, jobs)
             elif said := volcano_jobs.forgotten(job, labelled):

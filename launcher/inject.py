@@ -34,7 +34,8 @@ USUAL_GRACE_S = 30  # Kubernetes' own
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE = "void"  # value of VISIBLE: no GPU
-HOSTNAME = "kubernetes.io/hostname"
+HOSTNAME = "kubernetes.io/hostname"  # label of nodes: not always their name
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 WHOLE = ("cpu", "memory")  # what decides about the class Guaranteed
 
 
@@ -109,6 +110,12 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
     _give_time(after, settings)
     _pin(after, one)
     return Injected(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
+
+
+def node_of(spec: Mapping[str, Any]) -> str | None:
+    """The only node that a pod may go to, whoever wrote that into it."""
+    found = {_node_of_term(term) for term in _node_terms(spec)} or {None}
+    return found.pop() if len(found) == 1 and None not in found else (spec.get("nodeSelector") or {}).get(HOSTNAME)
 
 
 def grace_s(settings: PodSettings) -> int:
@@ -242,9 +249,28 @@ def _give_time(spec: Doc, settings: PodSettings) -> None:
 
 
 def _pin(spec: Doc, one: Injection) -> None:
-    """To the decided node, unless the user has named one: then that is where the job is."""
-    if one.node is not None:
-        spec["nodeSelector"] = {HOSTNAME: one.node, **(spec.get("nodeSelector") or {})}
+    """To the decided node, by its name, in addition to what the user wants of nodes. A term that is empty fits none."""
+    if one.node is None:
+        return
+    field = {"key": "metadata.name", "operator": "In", "values": [one.node]}
+    terms = [
+        {**t, "matchFields": [*(t.get("matchFields") or []), field]} if any(t.values()) else t
+        for t in _node_terms(spec)
+    ]
+    affinity = spec.get("affinity") or {}
+    required = {REQUIRED: {"nodeSelectorTerms": terms or [{"matchFields": [field]}]}}
+    spec["affinity"] = {**affinity, "nodeAffinity": {**(affinity.get("nodeAffinity") or {}), **required}}
+
+
+def _node_terms(spec: Mapping[str, Any]) -> list[Doc]:
+    """A node fits when any of them does."""
+    node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return (node.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
+
+
+def _node_of_term(term: Mapping[str, Any]) -> str | None:
+    named = [field.get("values") or [None] for field in term.get("matchFields") or [] if field.get("operator") == "In"]
+    return named[-1][0] if named else None  # ours comes last
 
 
 def _volumes(one: Injection, settings: PodSettings) -> list[Doc]:

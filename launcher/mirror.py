@@ -17,6 +17,7 @@ from launcher.pods import Pod
 
 WATCH_S = 20  # then from a fresh list: what was missed, whatever the reason, is mended by then
 PAUSE_S = 1.0
+MOST_VANISHED = 1000  # of those that are older nothing is certain: a launcher that stands by looks at none
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ class Mirror:
         self._tries = 0  # to list since it last succeeded
         self.in_step = False
         """Whether a list has been read since the last trouble."""
+        self.known = False
+        """Whether one has ever been read."""
 
     def items(self) -> dict[str, Doc]:
         """By uid."""
@@ -82,9 +85,9 @@ class Mirror:
         with self._lock:
             for uid, item in self._items.items():
                 if uid not in new and self.kind == "Pod":  # what it was last is not known
-                    self._vanished[uid] = Pod(item, deleted=True, sure=False)
+                    self._keep(uid, Pod(item, deleted=True, sure=False))
             self._items = new
-        self._tries, self.in_step = 0, True
+        self._tries, self.in_step, self.known = 0, True, True
         self._changed()
         return seen.version
 
@@ -102,6 +105,11 @@ class Mirror:
             if event == "DELETED":
                 self._items.pop(uid, None)
                 if self.kind == "Pod":
-                    self._vanished[uid] = Pod(item, deleted=True)
+                    self._keep(uid, Pod(item, deleted=True))
             else:
                 self._items[uid] = item
+
+    def _keep(self, uid: str, last: Pod) -> None:
+        self._vanished[uid] = last
+        while len(self._vanished) > MOST_VANISHED:
+            del self._vanished[next(iter(self._vanished))]

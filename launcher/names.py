@@ -43,6 +43,11 @@ def launch_name(job_id: str, uid: str, launch: int) -> str:
     return f"{job_name(job_id, uid)}-l{launch}"
 
 
+def is_launch_of(job: str, name: str) -> bool:
+    """Whether `name` is that of a launch of the job with the `job_name` `job`: who copies a label does not get it."""
+    return re.fullmatch(f"{re.escape(job)}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
+
+
 def secret_of_pod(pod: str, random: str) -> str:
     """The Secret that a pod of a user's Volcano Job waits for; `random` is eight hexadecimal digits."""
     return f"{pod[: NAME_LENGTH - 9].rstrip('.-')}-{random}"

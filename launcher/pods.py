@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.inject import GPU, HOSTNAME, NONE, VISIBLE
+from launcher.inject import GPU, NONE, VISIBLE, node_of
 from launcher.names import CONTAINER, LAUNCH
 
 Doc = dict[str, Any]
@@ -87,7 +87,7 @@ class Pod:
     @property
     def pinned(self) -> str | None:
         """The only node that it may go to."""
-        return (self.spec.get("nodeSelector") or {}).get(HOSTNAME)
+        return node_of(self.spec)
 
     @property
     def phase(self) -> str:

@@ -88,7 +88,7 @@ async def _serve(settings: Settings, pods: PodSettings, store: Store, service: S
 
     tls = Certificate(Path(settings.tls)) if settings.tls else None
     if tls is not None:
-        server = make_server(Injector(pods, Answers(store, service.shown), report), tls.context)
+        server = make_server(Injector(pods, Answers(store, service.shown), report), tls.context, lambda: service.ready)
         server.listen(settings.webhook_port)
     looked = 0.0
     while not done.is_set():

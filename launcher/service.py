@@ -13,6 +13,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from launcher.doors import Doors
 from launcher.inject import PodSettings
 from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
 from launcher.mirror import Mirror
-from launcher.names import JOB
+from launcher.names import JOB, POD_SUFFIX
 from launcher.news import News
 from launcher.pods import Cluster as Shown
 from launcher.pods import Pod
@@ -40,6 +41,7 @@ BREATH_S = 0.1  # between turns, however much changes
 REMOVE_AGAIN_S = 5.0
 REST_S = 5.0
 LOOK_S = 3.0
+STUCK_TERMS = 4  # a turn that takes longer than so many terms may never end: then another launcher acts
 FAILED_CREATE = "FailedCreate"  # Volcano's word, on the Volcano Job
 FOR_ANSIBLE = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 
@@ -70,13 +72,16 @@ class Service:
         self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
         self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
         self._unheard: set[str] = set()  # launches whose playbook failed because the API server did not answer
+        self._turned_at = 0.0
         self._thread = threading.Thread(target=self._run, name="launches", daemon=True)
+        self._renewing = threading.Thread(target=self._renew, name="term", daemon=True)
         self.trouble = "Starting."  # empty once the last turn went well
 
     def start(self) -> None:
         for mirror in self._mirrors:
             mirror.start()
         self._thread.start()
+        self._renewing.start()
 
     def stop(self) -> None:
         """Let a successor begin. Playbooks that run are stopped; it plays them again."""
@@ -85,11 +90,17 @@ class Service:
         for mirror in self._mirrors:
             mirror.stop()
         self._thread.join(timeout=10)
+        self._renewing.join(timeout=10)
         self._works.stop_all(timeout=5.0)
         try:
             self.elector.resign()
         except ReshapeError as error:
             log.warning("could not tidy up the store on leaving: %s", error)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the webhook can say of which queues the pods are ours. It answers also while another one acts."""
+        return all(mirror.known for mirror in self._queues)
 
     @property
     def _mirrors(self) -> list[Mirror]:
@@ -118,7 +129,16 @@ class Service:
             self._stopping.wait(BREATH_S)
             self._wake.wait(POLL_S)
 
+    def _renew(self) -> None:
+        """Keep the term while a turn takes long."""
+        term_s = self.elector.term_s
+        while not self._stopping.wait(term_s / 5):
+            if self.elector.leads and self._clock.now() - self._turned_at < STUCK_TERMS * term_s:
+                with suppress(ReshapeError):
+                    self.elector.try_to_lead()
+
     def _turn(self) -> None:
+        self._turned_at, led = self._clock.now(), self.elector.leads
         if not self.elector.try_to_lead():
             self.trouble = f"Another launcher ({self.elector.holder()}) acts on this store."
             return
@@ -132,6 +152,8 @@ class Service:
         claimed = {str((record.get("pod") or {}).get("uid")): record["_id"] for record in records}
         settled = True
         for record in records:
+            if not led:  # what we did before another launcher acted is old
+                self._works.forget(record["_id"])
             settled = self._tend(record, shown, jobs, claimed) and settled
         for mirror in self._pods if settled else ():
             mirror.looked_at([uid for uid, pod in shown.pods.items() if pod.deleted])
@@ -165,8 +187,9 @@ class Service:
             pods = [pod for pod in shown.pods.values() if pod.owner == origin.get("uid")]
             pods = [pod for pod in pods if claimed.get(pod.uid, name) == name]
         else:
+            ours = f"{name}{POD_SUFFIX}"  # a pod that somebody copied has the labels and annotations, not the name
             job = shown.job_named(self._namespace(doc), name)
-            pods = [pod for pod in shown.pods.values() if pod.launch == name]
+            pods = [pod for pod in shown.pods.values() if (pod.namespace, pod.name) == (self._namespace(doc), ours)]
             if job is None and record.get("applied") and not record.get("gone"):  # it may only not be shown yet
                 job = self._cluster.get("Job", name, self._namespace(doc))
         ended = here is None or here.get("state") in s.ENDED
@@ -180,7 +203,7 @@ class Service:
         living = jobs.get(str(key))
         if living is None and record.get("wanted") == "launch" and key is not None:
             living = self._store.get("jobs", key)
-        alive = living is not None and living.get("closed") is False and living.get("uid") == record.get("uid")
+        alive = living is not None and not living.get("closed", True) and living.get("uid") == record.get("uid")
         return living if alive else None
 
     def _refused(self, record: Doc, job: Doc) -> str | None:

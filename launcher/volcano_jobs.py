@@ -13,8 +13,8 @@ from typing import Any
 from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.errors import Rejected
-from launcher.inject import HOSTNAME
-from launcher.names import CONTAINER, INJECT, JOB, PREFIX
+from launcher.inject import node_of
+from launcher.names import CONTAINER, INJECT, JOB, PREFIX, is_launch_of
 
 Doc = dict[str, Any]
 
@@ -48,9 +48,19 @@ def words(message: str) -> str:
 
 def ours(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
     """Whether a user wants it reshaped: by its label, or by its queue. Jobs that we made ourselves are not meant."""
-    if JOB in (job["metadata"].get("labels") or {}):
-        return False
-    return labelled(job) or queue_of(job) in queues
+    return not made(job) and (labelled(job) or queue_of(job) in queues)
+
+
+def made(job: Mapping[str, Any]) -> bool:
+    """Whether we made it ourselves, for a record."""
+    return is_launch_of(str((job["metadata"].get("labels") or {}).get(JOB)), str(job["metadata"]["name"]))
+
+
+def mistaken(job: Mapping[str, Any]) -> str | None:
+    """What to tell the user of one that looks as if we had made it."""
+    if JOB not in (job["metadata"].get("labels") or {}) or made(job):
+        return None
+    return f"Its label {JOB} is one that volcano-reshape writes itself: it is ignored here, so take it away."
 
 
 def labelled(job: Mapping[str, Any]) -> bool:
@@ -71,7 +81,7 @@ def forgotten(job: Mapping[str, Any], queues: Sequence[str]) -> str | None:
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     signs = [f"annotation {name}" for name in (GPUS, MORE) if name in notes]
     signs += [f'label {INJECT}: "true" on itself'] if labels.get(INJECT) == "true" else []
-    if not signs or ours(job, queues) or JOB in labels:
+    if not signs or ours(job, queues) or made(job):
         return None
     return (
         f'It has the {signs[-1]}, but neither the label {INJECT}: "true" on the template of its task '
@@ -113,7 +123,7 @@ def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
     }
     if GPUS in notes or "optional_num_gpus" not in doc:
         doc["optional_num_gpus"] = _counts(notes.get(GPUS))
-    if node := (pod.get("nodeSelector") or {}).get(HOSTNAME):
+    if node := node_of(pod):
         doc["node"] = node
     if found := intake.problems(doc):
         raise Rejected(f"{NOT}: " + "; ".join(found) + ".", problems=tuple(found))

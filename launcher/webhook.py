@@ -167,9 +167,25 @@ class Health(RequestHandler):
         self.finish("ok\n")
 
 
-def make_server(injector: Injector, tls: ssl.SSLContext | None) -> HTTPServer:
+class Readiness(RequestHandler):
+    """`GET /readyz`: 200 once pods can be judged."""
+
+    def initialize(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+
+    def get(self) -> None:
+        ready = self._ready()
+        self.set_status(200 if ready else 503)
+        self.finish("ok\n" if ready else "The list of queues has not been read yet.\n")
+
+
+def make_server(injector: Injector, tls: ssl.SSLContext | None, ready: Callable[[], bool]) -> HTTPServer:
     """Not listening yet. The API server speaks HTTPS only; None is for tests."""
-    routes: list[Any] = [("/mutate", Mutate, {"injector": injector}), ("/livez", Health)]
+    routes: list[Any] = [
+        ("/mutate", Mutate, {"injector": injector}),
+        ("/livez", Health),
+        ("/readyz", Readiness, {"ready": ready}),
+    ]
     return HTTPServer(Application(routes, log_function=lambda _: None), ssl_options=tls, max_body_size=BODY_LIMIT)
 
 

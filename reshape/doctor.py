@@ -212,12 +212,17 @@ def _parts(api: Api) -> Iterator[Finding]:
         found = api.get("Deployment", name, NAMESPACE)
         if found is None:
             yield Finding("missing", f"Deployment {name} is not there: kubectl apply -k manifests/.")
-        elif not (found.get("status") or {}).get("readyReplicas"):
-            hint = f"kubectl -n {NAMESPACE} get pods; kubectl -n {NAMESPACE} logs deploy/{name}"
-            yield Finding("missing", f"Deployment {name} has no pod that is ready: {hint}.")
+        elif not (ready := (found.get("status") or {}).get("readyReplicas")):
+            yield Finding("missing", f"Deployment {name} has no pod that is ready: {_hint(name)}.")
+        elif name == "reshape-launcher" and ready < (wanted := found["spec"].get("replicas", 1)):
+            yield Finding("warning", f"Only {ready} of {wanted} pods of Deployment {name} are ready: {_hint(name)}.")
         else:
             yield Finding("well", f"Deployment {name}: {means}.")
     yield from _agents(api)
+
+
+def _hint(name: str) -> str:
+    return f"kubectl -n {NAMESPACE} get pods; kubectl -n {NAMESPACE} logs deploy/{name}"
 
 
 def _agents(api: Api) -> Iterator[Finding]:

@@ -163,9 +163,16 @@ class Shim:
 
     def _go_on(self) -> None:
         """From where the container was that ended under us. Not its lease: the machine may have started anew."""
-        with open("shim.state", encoding="utf-8") as file:
-            status, done = json.load(file)
-        self.done = [(verb, command) for verb, command in done]
+        try:
+            with open("shim.state", encoding="utf-8") as file:
+                status, done = json.load(file)
+            done = [(str(verb), str(command)) for verb, command in done]
+            if status.keys() != self.status.keys() or not isinstance(status["generation"], int):
+                raise ValueError("other fields")
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as fault:
+            say(f"begins anew, because shim.state cannot be read ({fault!r:.200}); its machine may have crashed")
+            return
+        self.done = done
         self.status.update(status, shim_pid=os.getpid(), lease_deadline=0.0, ending=False)
         if self.status["trainer"] in ("running", "stopping"):
             note = "its container ended with it and was started again"

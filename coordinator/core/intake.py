@@ -54,7 +54,9 @@ TEXTS = (
 def problems(doc: Mapping[str, Any]) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
-    return [*own, *asks.problems(doc), *pods.problems(doc)][:20]
+    found = [*own, *asks.problems(doc), *pods.problems(doc)][:20]
+    odd = None if found else pods.unstorable({k: v for k, v in doc.items() if k != "pod"})
+    return [odd] if odd else found
 
 
 def taken(job_id: object) -> str:
@@ -190,8 +192,6 @@ def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
         yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {show(codes)}"
     if any(str(k).startswith("$") or "." in str(k) for k in doc):
         yield "field names must not begin with $ or hold a dot"
-    elif odd := pods.unstorable({k: v for k, v in doc.items() if k != "pod"}):
-        yield odd
 
 
 def _text(field: str, value: str) -> Iterator[str]:

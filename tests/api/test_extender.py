@@ -97,9 +97,18 @@ def test_one_that_asks_to_be_reshaped_waits_until_we_know_it() -> None:
     assert enqueueable(change=plain, queues={"default": {"inject": False}, "other": {"inject": True}}) == 0
 
 
+def test_a_users_job_that_copied_our_label_is_not_taken_for_one_that_our_launcher_made() -> None:
+    def copied(group: Doc) -> None:
+        group["labels"] = {"volcano-reshape.io/job": "one-abcdefgh"}
+
+    assert enqueueable(change=copied) == -1
+    assert enqueueable(record(s.RUNNING), change=copied) == 0
+
+
 def test_what_our_launcher_made_enters_and_so_does_what_no_volcano_job_owns() -> None:
     def made(group: Doc) -> None:
         group["labels"] = {"volcano-reshape.io/job": "one-abcdefgh"}
+        group["ownerReferences"][0]["name"] = "one-abcdefgh-l3"
 
     def owned(group: Doc) -> None:
         group["ownerReferences"][0]["kind"] = "ReplicaSet"

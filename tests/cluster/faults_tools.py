@@ -121,6 +121,18 @@ def ready(on: Installed, name: str) -> list[Object]:
     return [pod for pod in pods if condition(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]]
 
 
+def acting_launcher(on: Installed) -> int:
+    """Its first process: both launchers are ready, one has the term."""
+
+    def found() -> int | None:
+        with on.table("terms") as terms:
+            holder = (terms.find_one({"_id": "launcher"}) or {}).get("machine", "")
+        pids = [main_pid(on, pod, "launcher") for pod in ready(on, "launcher")]
+        return next((pid for pid in pids if holder.endswith(str(Path(f"/proc/{pid}/ns/pid").readlink()))), None)
+
+    return until("a launcher acts", found, 30)
+
+
 def lonely_node(on: Installed) -> str:
     """A node that may be lost without our parts: what of them must act is made to be on the other one."""
     store = part(on, "store")["spec"]["nodeName"]
@@ -128,8 +140,10 @@ def lonely_node(on: Installed) -> str:
     on.cluster.kubectl("cordon", node)
     try:
         for name in ("launcher", "coordinator"):
-            while (pod := part(on, name))["spec"]["nodeName"] == node:
-                on.cluster.delete("pod", pod["metadata"]["name"], SYSTEM)
+            part(on, name)
+            while here := [pod for pod in ready(on, name) if pod["spec"]["nodeName"] == node]:
+                on.cluster.delete("pod", here[0]["metadata"]["name"], SYSTEM)
+                part(on, name)
     finally:
         on.cluster.kubectl("uncordon", node)
     return node

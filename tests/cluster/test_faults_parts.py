@@ -13,6 +13,7 @@ from tests.cluster.faults_tools import (
     LONG,
     PLAYBOOK,
     Witness,
+    acting_launcher,
     again,
     alive,
     below,
@@ -79,8 +80,7 @@ def test_a_launcher_killed_while_a_playbook_runs_leads_to_one_object(
     installed: Installed, jobs: Jobs, report: Report
 ) -> None:
     on = installed
-    launcher = part(on, "launcher")
-    pid = main_pid(on, launcher, "launcher")
+    pid = acting_launcher(on)
     with report.scenario("launcher killed while a playbook runs") as figures:
         job = jobs("replayed", LONG, [1])
         until("a playbook runs", lambda: runs(pid, PLAYBOOK), 30)

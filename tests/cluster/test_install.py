@@ -130,8 +130,14 @@ def near_its_end(cluster: Cluster) -> str:
 
 
 def serves(cluster: Cluster, certificate: str) -> None:
-    """Wait until the launcher shows this one. A changed annotation makes the kubelet look at the pod's Secrets now."""
-    (pod,) = [each for each in cluster.list("pods", SYSTEM, "app.kubernetes.io/component=launcher") if alive(each)]
+    """Wait until each launcher shows this one."""
+    for pod in cluster.list("pods", SYSTEM, "app.kubernetes.io/component=launcher"):
+        if alive(pod):
+            pod_serves(cluster, pod, certificate)
+
+
+def pod_serves(cluster: Cluster, pod: Object, certificate: str) -> None:
+    """A changed annotation makes the kubelet look at the pod's Secrets now."""
     name, address = pod["metadata"]["name"], pod["status"]["podIP"]
     cluster.kubectl("annotate", "pod", name, "-n", SYSTEM, "--overwrite", f"looked-at={certificate[-60:-40].strip()!r}")
 

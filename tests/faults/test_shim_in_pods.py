@@ -170,6 +170,19 @@ def test_a_container_started_again_obeys_nothing_twice_and_nothing_old(tmp_path)
         assert client.start(6, ["A"])["status"]["trainer"] == "running"
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 300, b'[{"generation": 1', b"[1, 2]", b"[{}, []]", b"\xff{"])
+def test_what_a_power_loss_left_of_the_state_hinders_no_new_start(tmp_path, left):
+    with pod(tmp_path, [*EXITS, "0"]) as one:
+        (one.folder / "shim.state").write_bytes(left)
+        client = one.run_shim().listening()
+        client.start(3, ["A"])
+        assert client.wait("exited")["generation"] == 3
+        client.ask("end")
+        client.close()
+        assert one.ended() == 0
+        assert "begins anew, because shim.state cannot be read" in one.stderr.read_text()
+
+
 def test_as_pid_1_a_pods_deletion_lets_the_trainer_save(tmp_path):
     if not can_make_containers():
         pytest.skip("needs the right to make a PID namespace; run as root with util-linux")

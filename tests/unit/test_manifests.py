@@ -100,6 +100,17 @@ def test_the_launcher_gives_pods_the_image_that_it_is_itself(folder: str) -> Non
     assert named["RESHAPE_IMAGE"] == launcher["image"]
 
 
+@pytest.mark.parametrize("folder", [*SHIPPED, BED])
+def test_the_webhook_is_answered_by_two_launchers_on_two_nodes_if_there_are(folder: str) -> None:
+    (found,) = [each for each in objects(folder) if each["metadata"]["name"] == "reshape-launcher" and "spec" in each]
+    assert found["spec"]["replicas"] == 2
+    (launcher,) = found["spec"]["template"]["spec"]["containers"]
+    assert launcher["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    (wish,) = found["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"].popitem()[1]
+    labels = wish["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert labels.items() <= found["spec"]["template"]["metadata"]["labels"].items()
+
+
 def test_the_version_is_ours() -> None:
     labels = {each["metadata"]["labels"]["app.kubernetes.io/version"] for each in objects("manifests/base")}
     assert labels == {__version__}

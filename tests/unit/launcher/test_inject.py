@@ -48,6 +48,24 @@ CONTAINERS = st.fixed_dictionaries(
         "workingDir": st.just("/code"),
     },
 )
+TERMS = st.fixed_dictionaries(
+    {"matchExpressions": st.just([{"key": "disk", "operator": "Exists"}])},
+    optional={"matchFields": st.none() | named()},
+)
+AFFINITIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "podAffinity": TEXTS,
+        "nodeAffinity": st.none()
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                pods.REQUIRED: st.fixed_dictionaries({"nodeSelectorTerms": st.lists(TERMS, min_size=1, max_size=3)}),
+                "preferredDuringSchedulingIgnoredDuringExecution": MAYBE_LIST,
+            },
+        ),
+    },
+)
 SPECS = st.fixed_dictionaries(
     {
         "restartPolicy": st.sampled_from(["Never", "OnFailure"]),
@@ -58,6 +76,7 @@ SPECS = st.fixed_dictionaries(
         "volumes": st.none() | named(emptyDir=st.just({})),
         "initContainers": st.none() | named(image=NAMES),
         "nodeSelector": st.none() | TEXTS,
+        "affinity": st.none() | AFFINITIES,
         "terminationGracePeriodSeconds": st.none() | st.integers(0, 500),
         "hostNetwork": st.booleans(),
         "serviceAccountName": NAMES,
@@ -136,9 +155,19 @@ def without_ours(spec: dict[str, Any], before: dict[str, Any], settings: PodSett
     )
     for kind in ("limits", "requests"):
         (main.get("resources") or {}).get(kind, {}).pop(pods.GPU, None)
-    (spec.get("nodeSelector") or {}).pop(pods.HOSTNAME, None)
+    if "affinity" in spec and (spec["affinity"] or {}).get("nodeAffinity"):
+        spec["affinity"]["nodeAffinity"] = without_our_node(spec["affinity"]["nodeAffinity"])
     spec.pop("terminationGracePeriodSeconds")
     return spec
+
+
+def without_our_node(affinity: dict[str, Any]) -> dict[str, Any]:
+    terms = [dict(term) for term in (affinity.get(pods.REQUIRED) or {}).get("nodeSelectorTerms") or []]
+    for term in terms:
+        fields = [one for one in term.pop("matchFields", None) or [] if one.get("key") != "metadata.name"]
+        term.update({"matchFields": fields} if fields else {})
+    left = {name: value for name, value in affinity.items() if name != pods.REQUIRED}
+    return {**left, pods.REQUIRED: {"nodeSelectorTerms": terms}} if any(terms) else left
 
 
 def tidy(spec: dict[str, Any]) -> Any:
@@ -319,11 +348,47 @@ def test_a_claim_for_checkpoints_is_mounted_where_both_look() -> None:
     assert {"name": "reshape-checkpoints", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
 
 
-def test_the_decided_node_pins_the_pod_unless_the_user_named_one() -> None:
+def named_node(name: str) -> dict[str, Any]:
+    return {"key": "metadata.name", "operator": "In", "values": [name]}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {pods.REQUIRED: {"nodeSelectorTerms": list(terms)}}}
+
+
+def test_the_decided_node_pins_the_pod_by_its_name_which_the_label_hostname_need_not_be() -> None:
     one = Injection("j", "j", "l", node="node-a")
-    assert injected(one=one).spec["nodeSelector"] == {"kubernetes.io/hostname": "node-a"}
-    theirs = {"nodeSelector": {"kubernetes.io/hostname": "node-b", "disk": "ssd"}}
-    assert injected(theirs, one=one).spec["nodeSelector"] == theirs["nodeSelector"]
+    spec = injected({"nodeSelector": {"disk": "ssd"}}, one=one).spec
+    assert spec["affinity"] == required({"matchFields": [named_node("node-a")]})
+    assert spec["nodeSelector"] == {"disk": "ssd"} and pods.node_of(spec) == "node-a"
+    assert "affinity" not in injected().spec
+
+
+def test_what_else_the_user_wants_of_nodes_still_counts_in_each_of_the_terms() -> None:
+    one, ssd = Injection("j", "j", "l", node="node-a"), [{"key": "disk", "operator": "In", "values": ["ssd"]}]
+    theirs = required({"matchExpressions": ssd}, {"matchFields": [named_node("node-b")]}, {})
+    spec = injected({"affinity": {"podAffinity": {"x": 1}, **theirs}}, one=one).spec
+    terms = spec["affinity"]["nodeAffinity"][pods.REQUIRED]["nodeSelectorTerms"]
+    assert terms[0] == {"matchExpressions": ssd, "matchFields": [named_node("node-a")]}
+    assert terms[1] == {"matchFields": [named_node("node-b"), named_node("node-a")]}, "no node: it is said so"
+    assert terms[2] == {}, "which fits no node"
+    assert spec["affinity"]["podAffinity"] == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("spec", "node"),
+    [
+        ({}, None),
+        ({"nodeSelector": {"kubernetes.io/hostname": "a"}}, "a"),
+        ({"affinity": required({"matchFields": [named_node("b")]}), "nodeSelector": None}, "b"),
+        ({"affinity": required({"matchFields": [named_node("b")]}, {"matchFields": [named_node("c")]})}, None),
+        ({"affinity": required({"matchFields": [named_node("b")]}, {"matchExpressions": [{}]})}, None),
+        ({"affinity": required({"matchFields": [{**named_node("b"), "operator": "NotIn"}]})}, None),
+        ({"affinity": {"nodeAffinity": None}}, None),
+    ],
+)
+def test_the_only_node_that_a_pod_may_go_to(spec, node) -> None:
+    assert pods.node_of(spec) == node
 
 
 def test_one_of_several_containers_trains_if_it_is_named() -> None:

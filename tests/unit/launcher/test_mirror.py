@@ -57,6 +57,16 @@ def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(ku
     assert mirror.vanished() == {} and phases(mirror) == {}
 
 
+def test_where_nobody_looks_only_the_newest_that_vanished_are_kept(
+    kube: Kube, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.mirror.MOST_VANISHED", 2)
+    for name in "bcd":
+        kube.put("Pod", name, status={"phase": "Succeeded"})
+        kube.vanish("Pod", name)
+    until(lambda: {pod.name for pod in mirror.vanished().values()} == {"c", "d"})
+
+
 @pytest.mark.parametrize("trouble", [Expired("too old"), AWAY, RuntimeError("a fault")])
 def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_little(
     kube: Kube, mirror: Mirror, trouble: Exception

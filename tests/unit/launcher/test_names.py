@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.names import job_name, launch_name
+from launcher.names import is_launch_of, job_name, launch_name
 
 LABEL = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 ANY_TEXT = st.text(st.characters(codec=None), max_size=200)  # lone surrogates, too
@@ -27,6 +27,7 @@ LAUNCHES = st.integers(0, 10**10 - 1)
 @example("7-of-nine", "u", 1)
 def test_any_text_becomes_a_name_that_kubernetes_and_file_systems_take(job_id: str, uid: str, launch: int) -> None:
     name = launch_name(job_id, uid, launch)
+    assert is_launch_of(job_name(job_id, uid), name)
     assert LABEL.fullmatch(name)
     assert LABEL.fullmatch(job_name(job_id, uid))
     assert name == f"{job_name(job_id, uid)}-l{launch}"

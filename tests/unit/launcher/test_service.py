@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
 from coordinator.stores.sqlite import SqliteStore
 from launcher import playbook
+from launcher.answers import Answers
 from launcher.cluster import Away
 from launcher.inject import PodSettings
 from launcher.names import launch_name
@@ -30,6 +32,7 @@ JOB: Doc = {
     "gpu_ids": [], "state": "initializing", "closed": False,
 }  # fmt: skip
 NAME = launch_name("j", "u", 1)
+POD = f"{NAME}-trainer-0"
 
 
 def until(so: Callable[[], Any], within_s: float = 10.0) -> Any:
@@ -50,8 +53,8 @@ class Ground:
         self.refusal: str | None = None
         self.made: list[Service] = []
 
-    def start(self, holder: str = "one") -> Service:
-        elector = Elector(self.store, self.time, 15.0, Holder(holder, 1, "1"), "launcher")
+    def start(self, holder: str = "one", term_s: float = 15.0) -> Service:
+        elector = Elector(self.store, self.time, term_s, Holder(holder, 1, "1"), "launcher")
         service = Service(
             self.store, self.kube, self.time, elector, SETTINGS, b"master", (), Path("plays"), self.folder, 5.0,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -84,7 +87,7 @@ class Ground:
     def show_pod(self, state: Doc | None, phase: str = "Running", **meta: Any) -> None:
         about = {"annotations": {"volcano-reshape.io/launch": NAME}, "labels": {"volcano-reshape.io/job": "j"}}
         doc = pod(state, phase, meta={**about, **meta})
-        self.kube.put("Pod", "p", spec=doc["spec"], status=doc["status"], meta={**about, **meta})
+        self.kube.put("Pod", POD, spec=doc["spec"], status=doc["status"], meta={**about, **meta})
 
 
 @pytest.fixture
@@ -224,6 +227,55 @@ def test_only_one_launcher_acts(ground: Ground) -> None:
     assert ground.playbooks == ["launch.yml"]
 
 
+def test_a_launcher_that_stands_by_answers_the_webhook_and_follows_one_that_ends(ground: Ground) -> None:
+    ground.kube.put("Queue", "team", None, meta={"labels": {"volcano-reshape.io/inject": "true"}})
+    first = ground.start()
+    until(lambda: first.trouble == "")
+    second = ground.start("two")
+    until(lambda: second.trouble.startswith("Another launcher"))
+    until(lambda: second.ready)
+    ground.ask()
+    ground.store.put("jobs", {**JOB, "_id": "volcano-w", "job_id": "ns.w"})
+    answers = Answers(ground.store, second.shown)
+    assert answers.queue("team") == (True, "shared")
+    assert (found := answers.decided("w")) is not None and (found.job_id, found.node) == ("ns.w", "node-a")
+    ground.made.remove(first)
+    first.stop()
+    until(lambda: second.elector.leads)
+    ground.show_pod(RUNNING)
+    until(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
+
+
+def test_while_the_queues_are_not_known_a_launcher_is_not_ready(ground: Ground) -> None:
+    ground.kube.trouble = AWAY
+    service = ground.start()
+    assert not service.ready
+    ground.kube.trouble = None
+    until(lambda: service.ready)
+
+
+def test_a_turn_that_takes_long_does_not_lose_the_term(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, entered, leave = ground.start(term_s=0.5), threading.Event(), threading.Event()
+    until(lambda: service.trouble == "")
+    monkeypatch.setattr(service._doors, "turn", lambda *_: (entered.set(), leave.wait(10)))
+    assert entered.wait(10)
+    renewed = (ground.store.get("terms", "launcher") or {})["version"]
+    ground.time.at += 0.3
+    until(lambda: (ground.store.get("terms", "launcher") or {})["version"] > renewed)
+    leave.set()
+
+
+def test_a_copy_of_a_pod_is_not_taken_for_its_launch(ground: Ground) -> None:
+    ground.ask()
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    copy = pod(ENDED, "Failed", meta={"annotations": {"volcano-reshape.io/launch": NAME}})
+    ground.kube.put("Pod", "copied", spec=copy["spec"], status=copy["status"], meta=copy["metadata"] | {"uid": "c"})
+    ground.show_pod(RUNNING)
+    until(lambda: ground.record()["pod"])
+    assert ground.record()["pod"]["name"] == POD and ground.record()["failure"] is None
+
+
 def test_a_removed_launch_is_gone_once_its_pod_is_proven_to_be_and_then_forgotten(ground: Ground) -> None:
     ground.ask()
     ground.start()
@@ -234,7 +286,7 @@ def test_a_removed_launch_is_gone_once_its_pod_is_proven_to_be_and_then_forgotte
     until(lambda: "remove.yml" in ground.playbooks)
     assert not ground.record()["gone"]
     ground.show_pod(ENDED, "Failed")
-    ground.kube.vanish("Pod", "p")
+    ground.kube.vanish("Pod", POD)
     until(lambda: ground.record() == {})
     assert ground.kube.of("Secret") == []
 
@@ -247,7 +299,7 @@ def test_a_pod_that_vanished_without_proof_is_not_gone(ground: Ground) -> None:
     until(lambda: ground.record()["pod"])
     ground.want_removal()
     until(lambda: ground.kube.of("Job") == [])
-    ground.kube.vanish("Pod", "p")
+    ground.kube.vanish("Pod", POD)
     until(lambda: ground.record()["pod"]["phase"] == "Deleted")
     assert not ground.record()["gone"]
 
@@ -271,11 +323,12 @@ def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:
     ground.kube.put("Job", "train", apiVersion="batch.volcano.sh/v1alpha1", meta={"uid": "v"})
     ground.ask(origin="volcano", volcano=origin)
     owner = [{"kind": "Job", "uid": "v"}]
-    ground.show_pod(None, "Pending", annotations={"volcano-reshape.io/launch": "p-12345678"}, ownerReferences=owner)
+    secret_name = f"{POD}-12345678"
+    ground.show_pod(None, "Pending", annotations={"volcano-reshape.io/launch": secret_name}, ownerReferences=owner)
     ground.start()
     until(lambda: ground.record().get("applied"))
     (secret,) = ground.kube.of("Secret")
-    assert secret["metadata"]["name"] == "p-12345678"
+    assert secret["metadata"]["name"] == secret_name
     assert secret["metadata"]["ownerReferences"][0]["uid"] == ground.record()["pod"]["uid"]
     assert ground.playbooks == []
     ground.store.put("jobs", {**JOB, "volcano": origin, "launch": 2})

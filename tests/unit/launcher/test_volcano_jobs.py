@@ -110,7 +110,16 @@ def test_ours_are_those_in_labelled_queues_and_those_with_the_label() -> None:
     labelled = copy.deepcopy(vcjob())
     labelled["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {INJECT: "true"}}
     assert volcano_jobs.ours(labelled, [])
-    assert not volcano_jobs.ours(vcjob(meta={"labels": {"volcano-reshape.io/job": "x"}}), ["reshape"])  # our own
+    made = vcjob("x-l2", meta={"labels": {"volcano-reshape.io/job": "x"}})
+    assert not volcano_jobs.ours(made, ["reshape"]) and volcano_jobs.mistaken(made) is None
+
+
+@pytest.mark.parametrize("name", ["train", "x", "x-l", "x-l2-copy", "xx-l2"])
+def test_our_label_on_a_users_volcano_job_counts_for_nothing_and_its_user_is_told(name: str) -> None:
+    job = vcjob(name, meta={"labels": {"volcano-reshape.io/job": "x"}})
+    assert volcano_jobs.ours(job, ["reshape"]) and not volcano_jobs.ours(job, [])
+    assert "take it away" in (volcano_jobs.mistaken(job) or "")
+    assert volcano_jobs.mistaken(vcjob(name)) is None
 
 
 def test_what_is_odd_in_it_is_never_a_fault_of_ours() -> None:

@@ -15,7 +15,7 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from coordinator.errors import Transient
-from launcher.inject import Devices, PodSettings
+from launcher.inject import Devices, PodSettings, node_of
 from launcher.names import JOB, JOB_ID, LAUNCH, job_name
 from launcher.webhook import Decided, Injector, make_server
 from tests.unit.launcher.test_inject import applied
@@ -77,7 +77,7 @@ def review(desk: Desk, body: dict[str, Any] | bytes, **request: Any) -> tuple[in
         body = json.dumps({"request": whole | {"object": body} | request}).encode()
 
     async def ask() -> tuple[int, bytes]:
-        server: HTTPServer = make_server(Injector(SETTINGS, desk, desk.report), None)
+        server: HTTPServer = make_server(Injector(SETTINGS, desk, desk.report), None, lambda: True)
         socket, port = bind_unused_port()
         server.add_socket(socket)
         url = f"http://127.0.0.1:{port}/mutate"
@@ -90,6 +90,22 @@ def review(desk: Desk, body: dict[str, Any] | bytes, **request: Any) -> tuple[in
 
     status, text = asyncio.run(ask())
     return status, json.loads(text)
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
+def test_it_says_whether_it_is_ready(ready: bool, status: int) -> None:
+    async def ask() -> list[int]:
+        server: HTTPServer = make_server(Injector(SETTINGS, desk := Desk(), desk.report), None, lambda: ready)
+        socket, port = bind_unused_port()
+        server.add_socket(socket)
+        try:
+            urls = [f"http://127.0.0.1:{port}/{path}" for path in ("livez", "readyz")]
+            return [(await AsyncHTTPClient().fetch(url, raise_error=False)).code for url in urls]
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+    assert asyncio.run(ask()) == [200, status]
 
 
 def injected(desk: Desk, given: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +121,7 @@ def injected(desk: Desk, given: dict[str, Any]) -> dict[str, Any]:
 def test_a_labelled_pod_of_a_volcano_job_gets_shim_and_sidecar_on_the_decided_node() -> None:
     made = injected(Desk(Decided("team.train", "node-a")), pod())
     assert made["spec"]["containers"][0]["command"][0] == "python3"
-    assert made["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "node-a"}
+    assert node_of(made["spec"]) == "node-a"
     about = made["metadata"]
     assert about["annotations"][JOB_ID] == "team.train" and about["annotations"]["scheduling.k8s.io/group-name"]
     assert about["labels"][JOB] == job_name("team.train", "job-uid")

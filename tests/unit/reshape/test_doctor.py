@@ -55,7 +55,7 @@ class Healthy(Memory):
             ("ConfigMap", doctor.SCHEDULER_CONF): {"data": {"volcano-scheduler.conf": CONF}},
             ("Secret", "reshape-store"): {"data": {}},
             ("Deployment", "reshape-coordinator"): {"status": {"readyReplicas": 1}},
-            ("Deployment", "reshape-launcher"): {"status": {"readyReplicas": 1}},
+            ("Deployment", "reshape-launcher"): {"spec": {"replicas": 2}, "status": {"readyReplicas": 2}},
             ("DaemonSet", "reshape-agent"): {"status": {"numberReady": 2, "desiredNumberScheduled": 2}},
         }
         self.lists: dict[str, list[dict[str, Any]]] = {
@@ -130,6 +130,11 @@ def test_what_is_not_there_is_named(api: Healthy, kind: str, name: str, sentence
 def test_a_scheduler_that_does_not_ask_us_or_would_stop_with_us(api: Healthy, conf: str, sentence: str) -> None:
     api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": conf}}
     assert sentence in found(api, "missing")
+
+
+def test_a_launcher_without_its_second_pod_is_a_warning(api: Healthy) -> None:
+    api.objects["Deployment", "reshape-launcher"]["status"]["readyReplicas"] = 1
+    assert "Only 1 of 2 pods of Deployment reshape-launcher are ready" in found(api, "warning")
 
 
 def test_the_shipped_scheduler_configuration_passes(api: Healthy) -> None:
