@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.core import states as s
+from coordinator.core.intake import WAITS_FOR_ITS_TURN
 from coordinator.errors import Conflict, Rejected, ReshapeError
 from coordinator.ports import Clock, Store
 from launcher import volcano_jobs
@@ -28,6 +29,7 @@ WEBHOOKS, BY_QUEUE = "reshape-inject", "queue.volcano-reshape.io"
 QUEUE_LABEL = "volcano.sh/queue-name"
 NO_QUEUE = "none.volcano-reshape"  # no queue can be named so: a selector needs a value
 MODES = ("shared", "recreate")
+WAITS_S = 600.0  # between two events that say why the same job waits
 SELECT_S = 2.0  # how often the webhook's selector is compared: each `kubectl apply` of the manifests resets it
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Doors:
         self._inserted: set[str] = set()
         self._refused: dict[str, str] = {}  # resource version of each Volcano Job that was refused
         self._ended: dict[str, float] = {}  # when a Volcano Job was first seen without a living job
+        self._waits: dict[str, float] = {}  # when it was told why a Volcano Job waits
         self._queues: dict[str, Doc] | None = None  # as written
         self._select_at = 0.0
         self._selects = True  # whether there was a webhook to select for
@@ -65,6 +68,7 @@ class Doors:
         """What is kept of any Volcano Job but these."""
         known = {volcano_jobs.key(uid) for uid in shown.jobs}
         self._ended = {uid: since for uid, since in self._ended.items() if uid in shown.jobs}
+        self._waits = {uid: at for uid, at in self._waits.items() if uid in shown.jobs}
         self._refused = {key: version for key, version in self._refused.items() if key in known}
         self._inserted &= known
 
@@ -139,6 +143,8 @@ class Doors:
 
     def _keep_job(self, uid: str, job: Doc, shown: Shown, jobs: Mapping[str, Doc]) -> None:
         key = volcano_jobs.key(uid)
+        if key in jobs:
+            self._tell_why_it_waits(uid, job, jobs[key])
         if key in jobs or "deletionTimestamp" in job["metadata"] or volcano_jobs.phase(job) in volcano_jobs.FINISHED:
             return
         doc = self._store.get("jobs", key)
@@ -155,6 +161,14 @@ class Doors:
                 self._insert(key, job)
         else:  # it has ended, or its user deleted the document, which means the same
             self._end(uid, job)
+
+    def _tell_why_it_waits(self, uid: str, job: Doc, doc: Doc) -> None:
+        """Where its user looks: Volcano itself can only say that the gang is unschedulable."""
+        reason, now = doc.get("message"), self._clock.now()
+        waits = doc.get("state") == s.SUBMITTED and isinstance(reason, str) and reason != WAITS_FOR_ITS_TURN
+        if waits and now - self._waits.get(uid, -WAITS_S) >= WAITS_S:
+            self._waits[uid] = now
+            self._news.tell(job, "Waits", str(reason))
 
     def _insert(self, key: str, job: Doc) -> None:
         if self._refused.get(key) == str(job["metadata"].get("resourceVersion")):

@@ -17,6 +17,7 @@ from coordinator.core import states as s
 from coordinator.core.records import SHARED, Doc, show, whole
 
 SCHEMA = 1
+WAITS_FOR_ITS_TURN = "waits for its turn"
 LOSES = (
     "its queue has the device mode `recreate`, where each reshape takes a new pod, and nothing keeps its checkpoints: "
     "name a PersistentVolumeClaim in checkpoint_claim, or give one GPU count only"
@@ -70,7 +71,7 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARE
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
         "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
-        "reshapes": 0, "retries": 0, "message": "waits for its turn", **dict.fromkeys(OURS), "pinned": doc.get("node"),
+        "reshapes": 0, "retries": 0, "message": WAITS_FOR_ITS_TURN, **dict.fromkeys(OURS), "pinned": doc.get("node"),
         "devices": devices, **pods.kept(doc),
     }  # fmt: skip
 

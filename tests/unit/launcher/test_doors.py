@@ -87,6 +87,22 @@ def test_a_volcano_job_in_a_labelled_queue_becomes_one_job_document(ground: Grou
     assert ground.kube.events() == []
 
 
+def test_why_a_job_waits_is_an_event_at_most_every_ten_minutes(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="submitted", message="waits for its turn")
+    ground.turn(vcjob())
+    assert ground.kube.events() == []
+    for minutes, message in ((0, "no GPU is idle"), (5, "no node has 4"), (10, "no node has 4")):
+        ground.time.at = 1000.0 + 60 * minutes
+        ground.store.update("jobs", KEY, {}, {"message": message})
+        ground.turn(vcjob())
+    assert ground.kube.events() == [("Waits", "no GPU is idle"), ("Waits", "no node has 4")]
+    ground.store.update("jobs", KEY, {}, {"state": "running", "message": "trains"})
+    ground.time.at += 3600
+    ground.turn(vcjob())
+    assert len(ground.kube.events()) == 2
+
+
 def test_one_that_nobody_asked_for_is_left_alone(ground: Ground) -> None:
     ground.turn(vcjob(queue="default", meta={"annotations": {}}), vcjob(meta={"deletionTimestamp": "now"}))
     ground.turn({**vcjob(), "status": {"state": {"phase": "Completed"}}})
