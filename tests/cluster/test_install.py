@@ -167,7 +167,7 @@ def test_the_example_of_the_page_trains_and_is_reshaped_in_its_living_pod(
     example = (ROOT / "examples" / "kubernetes" / "count.yaml").read_text()
     with report.scenario("the example of docs/kubernetes.md") as figures:
         began = time.monotonic()
-        bare = example.replace("docker.io/library/python:3.11-slim", name_of("base"))
+        bare = example.replace("python:3.11-slim", name_of("base"))
         cluster.apply(bare, "-n", namespace)
         until("it counts", lambda: "step=" in cluster.logs("count-trainer-0", namespace, "trainer"), 90)
         figures["apply_to_first_step_s"] = time.monotonic() - began

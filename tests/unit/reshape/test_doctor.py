@@ -48,7 +48,7 @@ class Healthy(Memory):
     def __init__(self) -> None:
         super().__init__()
         list(setup.set_up(self, NOW))
-        pod = {"spec": {"containers": [{"image": "docker.io/volcanosh/vc-scheduler:v1.10.0"}]}}
+        pod = {"spec": {"containers": [{"image": "volcanosh/vc-scheduler:v1.10.0"}]}}
         self.objects |= {
             **{("CustomResourceDefinition", name): crd() for name in doctor.KINDS_NEEDED},
             ("Deployment", "volcano-scheduler"): {"spec": {"template": pod}},
