@@ -120,14 +120,21 @@ def _base() -> None:
     shutil.rmtree(folder)
 
 
+def have_base() -> None:
+    """The base image is in buildah's storage, which somebody may have emptied since it was built."""
+    tar = archive("base")
+    if not buildah("images", "--quiet", "--filter", f"reference={name_of('base')}"):
+        buildah("pull", "--quiet", f"docker-archive:{tar}")
+
+
 def _reshape() -> None:
-    archive("base")
+    have_base()
     ours = ("--layers", "--build-arg", f"BASE={name_of('base')}", "-f", str(ROOT / "Containerfile"))
     buildah("build", "--quiet", *ours, *_offline(), "-t", name_of("reshape"), str(ROOT))
 
 
 def _nx() -> None:
-    archive("base")
+    have_base()
     buildah("build", "--quiet", "--layers", *_offline(), "-t", name_of("nx"), "-f", "-", str(IMAGES), stdin=NX)
 
 
