@@ -21,7 +21,7 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	then $(BIN)/reshape demo --trainer keras $(ARGS); \
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
-test: install ## run all tests (ARGS="-k shim" passes options on)
+test: install ## run all tests but those on a cluster (ARGS="-k shim" passes options on)
 	@$(BIN)/pytest $(ARGS)
 
 check: install ## lint, format, types, layers, house rules

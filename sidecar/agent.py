@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from sidecar.gpus import FoundGpu, NvmlProbe, list_gpus, short_type
-from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeReply, NodeReport, Usage, sign, signed
+from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeReply, NodeReport, Usage, refusal, sign, signed
 
 EMULATED = re.compile(r"([1-9][0-9]{0,3})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
 EMULATED_MEMORY = 16 * 2**30
@@ -113,7 +113,7 @@ class Agent:
         )
         status, answer, signature = self._post(msgspec.json.encode(report))
         if status != 200:
-            raise AgentError(f"the coordinator answered {status}: {_sentence(answer)}")
+            raise AgentError(f"the coordinator answered {status}: {refusal(answer, 'without saying why')[:300]}")
         if not signed(self._key, "REPLY", self._path, answer, signature):
             raise AgentError("the coordinator's answer is not signed with the agents' key; is it another coordinator?")
         return msgspec.json.decode(answer, type=NodeReply)
@@ -142,11 +142,3 @@ class Agent:
             raise AgentError(f"the coordinator does not answer: {error or type(error).__name__}") from None
         finally:
             connection.close()
-
-
-def _sentence(answer: bytes) -> str:
-    """Out of {"error": {"sentence": …}}."""
-    try:
-        return str(msgspec.json.decode(answer)["error"]["sentence"])[:300]
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return "without saying why"

@@ -7,11 +7,10 @@ else is `CoordinatorUnreachable` or, where the coordinator refused what was aske
 
 from __future__ import annotations
 
-import msgspec
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from sidecar.config import Settings
-from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, sign, signed
+from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, refusal, sign, signed
 
 TIMEOUT_S = 5.0
 BODY_LIMIT = 64 * 1024  # bytes of an answer
@@ -47,7 +46,7 @@ class CoordinatorLink:
         }
         response = await self._fetch(path, headers, body)
         if response.code in REFUSALS:
-            raise CoordinatorRefused(response.code, _sentence(response.body))
+            raise CoordinatorRefused(response.code, refusal(response.body, "the coordinator refused"))
         signature = response.headers.get(HEADER_SIGNATURE, "")
         if not signed(key, "REPLY", path, response.body, signature):
             raise CoordinatorUnreachable(f"the answer to {path} ({response.code}) was not signed with the launch key")
@@ -72,13 +71,3 @@ class CoordinatorLink:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _sentence(body: bytes) -> str:
-    """Out of {"error": sentence} or {"error": {"sentence": …}}."""
-    try:
-        error = msgspec.json.decode(body).get("error")
-        sentence = error.get("sentence") if isinstance(error, dict) else error
-    except (msgspec.MsgspecError, AttributeError):
-        sentence = None
-    return sentence if isinstance(sentence, str) else "the coordinator refused"

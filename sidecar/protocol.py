@@ -233,3 +233,13 @@ def sign(key: bytes, method: str, path: str, body: bytes) -> str:
 def signed(key: bytes, method: str, path: str, body: bytes, signature: str) -> bool:
     """Whether `signature` fits; takes the same time whether it does or not."""
     return hmac.compare_digest(sign(key, method, path, body).encode(), signature.encode("utf-8", "replace"))
+
+
+def refusal(body: bytes, otherwise: str) -> str:
+    """The coordinator's sentence out of {"error": sentence} or {"error": {"sentence": …}}."""
+    try:
+        error = msgspec.json.decode(body).get("error")
+        sentence = error.get("sentence") if isinstance(error, dict) else error
+    except (msgspec.MsgspecError, AttributeError):
+        sentence = None
+    return sentence if isinstance(sentence, str) else otherwise
