@@ -18,9 +18,9 @@ from coordinator.core.records import JobRecord
 from coordinator.errors import Fatal, Rejected, Transient
 from coordinator.ports import Doc
 from launcher import playbook
+from launcher.cluster.works import Cancelled, Verb, Works
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name
-from launcher.works import Cancelled, Verb, Works
 from sidecar import protocol
 from sidecar.limits import ControlGroup
 

@@ -83,7 +83,7 @@ def launcher() -> int:
     import logging
     import os
 
-    from launcher.running import run
+    from launcher.cluster.running import run
     from reshape import shipped
 
     logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
@@ -99,8 +99,8 @@ def launcher() -> int:
 def setup(mongodb: str | None) -> None:
     """Make a cluster's keys and certificate, and keep those that are there."""
     from coordinator.adapters.clock import SystemClock
-    from launcher.cluster import Cluster
-    from launcher.setup import set_up
+    from launcher.admission.setup import set_up
+    from launcher.cluster.api import Cluster
 
     for sentence in set_up(Cluster(), SystemClock().wall(), mongodb):
         click.echo(sentence)

@@ -17,8 +17,8 @@ import click
 
 from coordinator.adapters.clock import SystemClock
 from coordinator.errors import Fatal, ReshapeError, Transient
-from launcher import certificates
-from launcher.setup import AGENT, KEYS, NAMESPACE, STORE, TLS, WEBHOOK, read
+from launcher.admission import certificates
+from launcher.admission.setup import AGENT, KEYS, NAMESPACE, STORE, TLS, WEBHOOK, read
 
 Doc = dict[str, Any]
 Level = Literal["well", "unknown", "warning", "missing"]
@@ -34,7 +34,7 @@ AGAIN_S = 2.0
 
 
 class Api(Protocol):
-    """What of `launcher.cluster.Cluster` is used."""
+    """What of `launcher.cluster.api.Cluster` is used."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
 
@@ -59,7 +59,7 @@ class Finding:
 
 def run(context: str | None, wait_s: float) -> int:
     """Print what was found; the exit code."""
-    from launcher.cluster import Cluster
+    from launcher.cluster.api import Cluster
 
     try:
         api = Cluster(context=context)

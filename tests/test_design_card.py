@@ -14,7 +14,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 # distribution, module, where it works
 CARD = [
-    ("kubernetes", "kubernetes", "launcher/cluster.py"),
+    ("kubernetes", "kubernetes", "launcher/cluster/api.py"),
     ("tornado", "tornado", "coordinator/http/app.py"),
     ("tornado", "tornado", "sidecar/server.py"),
     ("pymongo", "pymongo", "coordinator/stores/mongo.py"),

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LAUNCHER = tuple(
-    f"launcher/{name}.py" for name in ("names", "inject", "job_spec", "launch_file", "json_patch", "local_spec")
+    f"launcher/{name}.py"
+    for name in ("names", "launch_file", "local_spec", "admission/inject", "admission/json_patch", "cluster/job_spec")
 )
 PURE = ("adaptive_scheduler/", "coordinator/core/", "sidecar/core.py", "sidecar/protocol.py", *LAUNCHER)
 MOST_LINES = {"sidecar/shim.py": 500}  # one file, because it is put into images of users, whatever they hold

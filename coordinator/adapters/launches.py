@@ -2,8 +2,7 @@
 
 Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
 come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
-The launcher (`launcher.service`) carries it out, and writes `failure`, `unplaced`, `gone` and `pod` into the same
-document.
+The launcher (`launcher.cluster.service`) carries it out, and writes `failure`, `unplaced`, `gone` and `pod` into it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from coordinator.adapters.clock import SystemClock
-from launcher import certificates, setup
+from launcher.admission import certificates, setup
 from tests.cluster.bed_build import ROOT
 from tests.cluster.bed_kubectl import Cluster, Object, until
 from tests.cluster.bed_report import Report

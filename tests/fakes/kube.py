@@ -1,4 +1,4 @@
-"""A Kubernetes API in memory: `launcher.cluster.Cluster`'s calls on a dict, with watches. Nothing acts by itself."""
+"""A Kubernetes API in memory: `Cluster` of `launcher.cluster.api` on a dict, with watches. Nothing acts by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coordinator.errors import Conflict, ReshapeError, Transient
-from launcher.cluster import Expired, Seen
+from launcher.cluster.api import Expired, Seen
 
 Doc = dict[str, Any]
 Name = tuple[str, str | None, str]  # kind, namespace, name

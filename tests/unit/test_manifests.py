@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from coordinator.core import intake
-from launcher import volcano_jobs
+from launcher.cluster import volcano_jobs
 from reshape import __version__
 from tests.test_tidy import ROOT
 

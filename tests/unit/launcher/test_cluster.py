@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
-from launcher.cluster import FIELD_MANAGER, Cluster, Expired
+from launcher.cluster.api import FIELD_MANAGER, Cluster, Expired
 
 pytest.importorskip("kubernetes")
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from coordinator.stores.sqlite import SqliteStore
-from launcher.doors import Doors
-from launcher.inject import PodSettings
-from launcher.news import News
-from launcher.pods import Cluster as Shown
-from launcher.pods import Pod
+from launcher.admission.inject import PodSettings
+from launcher.cluster.doors import Doors
+from launcher.cluster.news import News
+from launcher.cluster.pods import Cluster as Shown
+from launcher.cluster.pods import Pod
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_pods import RUNNING, pod
 from tests.unit.launcher.test_volcano_jobs import GPUS, trainer, vcjob

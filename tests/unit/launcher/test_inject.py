@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import inject as pods
-from launcher.inject import CannotInject, Injection, PodSettings, inject
-from launcher.json_patch import difference
+from launcher.admission import inject as pods
+from launcher.admission.inject import CannotInject, Injection, PodSettings, inject
+from launcher.admission.json_patch import difference
 from launcher.names import CONTAINER, JOB, JOB_ID, LAUNCH, SIDECAR
 
 SETTINGS = PodSettings(image="ours:1", coordinator="http://reshape-coordinator:8080")

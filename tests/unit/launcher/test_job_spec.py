@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from coordinator.errors import Rejected
-from launcher.inject import PodSettings, node_of
-from launcher.job_spec import launch_secret, objects
+from launcher.admission.inject import PodSettings, node_of
+from launcher.cluster.job_spec import launch_secret, objects
 from launcher.names import LAUNCH, launch_name
 from sidecar.config import Launch
 from sidecar.protocol import launch_key, launch_token

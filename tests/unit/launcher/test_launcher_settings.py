@@ -9,11 +9,12 @@ import pytest
 
 from coordinator.errors import Rejected, Transient
 from coordinator.stores.sqlite import SqliteStore
-from launcher import certificates, config
-from launcher.answers import Answers
-from launcher.pods import Cluster as Shown
-from launcher.running import Certificate
-from launcher.volcano_jobs import key
+from launcher.admission import certificates
+from launcher.cluster import config
+from launcher.cluster.answers import Answers
+from launcher.cluster.pods import Cluster as Shown
+from launcher.cluster.running import Certificate
+from launcher.cluster.volcano_jobs import key
 
 GOOD = {"RESHAPE_STORE": "mongodb://db/reshape", "RESHAPE_IMAGE": "ours:1", "RESHAPE_COORDINATOR": "http://c:8080"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
-from launcher.pods import Pod
+from launcher.cluster.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
+from launcher.cluster.pods import Pod
 from tests.unit.launcher.test_pods import ENDED, LOST, RUNNING, WAITING, pod
 
 Doc = dict[str, Any]

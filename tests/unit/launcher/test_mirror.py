@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from launcher.cluster import Expired
-from launcher.mirror import Mirror
+from launcher.cluster.api import Expired
+from launcher.cluster.mirror import Mirror
 from tests.fakes.kube import AWAY, Kube
 
 
@@ -60,7 +60,7 @@ def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(ku
 def test_where_nobody_looks_only_the_newest_that_vanished_are_kept(
     kube: Kube, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.mirror.MOST_VANISHED", 2)
+    monkeypatch.setattr("launcher.cluster.mirror.MOST_VANISHED", 2)
     for name in "bcd":
         kube.put("Pod", name, status={"phase": "Succeeded"})
         kube.vanish("Pod", name)

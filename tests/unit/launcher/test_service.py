@@ -15,11 +15,11 @@ from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
 from coordinator.stores.sqlite import SqliteStore
 from launcher import playbook
-from launcher.answers import Answers
-from launcher.cluster import Away
-from launcher.inject import PodSettings
+from launcher.admission.inject import PodSettings
+from launcher.cluster.answers import Answers
+from launcher.cluster.api import Away
+from launcher.cluster.service import Service
 from launcher.names import launch_name
-from launcher.service import Service
 from tests.fakes.kube import AWAY, Kube
 from tests.unit.launcher.test_doors import Time
 from tests.unit.launcher.test_pods import ENDED, RUNNING, pod

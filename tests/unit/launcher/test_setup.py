@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Conflict, Fatal
-from launcher import certificates, setup
+from launcher.admission import certificates, setup
 
 NOW = 1_790_000_000.0
 YEAR = 365 * 86_400

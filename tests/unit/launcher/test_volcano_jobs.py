@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core import intake
 from coordinator.errors import Rejected
-from launcher import volcano_jobs
+from launcher.cluster import volcano_jobs
 
 Doc = dict[str, Any]
 

@@ -15,9 +15,9 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from coordinator.errors import Transient
-from launcher.inject import Devices, PodSettings, node_of
+from launcher.admission.inject import Devices, PodSettings, node_of
+from launcher.admission.webhook import Decided, Injector, make_server
 from launcher.names import JOB, JOB_ID, LAUNCH, job_name
-from launcher.webhook import Decided, Injector, make_server
 from tests.unit.launcher.test_inject import applied
 
 SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")

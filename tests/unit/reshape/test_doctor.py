@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from coordinator.errors import Fatal, Transient
-from launcher import setup
+from launcher.admission import setup
 from reshape import doctor
 from reshape.cli import run
 from tests.unit.launcher.test_setup import NOW, YEAR, Memory

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.cluster.pods import Pod
+from launcher.cluster.volcano_jobs import FINISHED, HALTED, phase
 from launcher.names import is_secret_of_pod
-from launcher.pods import Pod
-from launcher.volcano_jobs import FINISHED, HALTED, phase
 
 Doc = dict[str, Any]
 

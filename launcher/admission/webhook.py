@@ -22,8 +22,8 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from coordinator.errors import Transient
-from launcher.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject
-from launcher.json_patch import difference
+from launcher.admission.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject
+from launcher.admission.json_patch import difference
 from launcher.names import INJECT, job_name, secret_of_pod
 
 log = logging.getLogger(__name__)

@@ -22,13 +22,13 @@ from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
 from coordinator.ports import Store
 from coordinator.stores.opening import open_store
-from launcher import config
-from launcher.answers import Answers
-from launcher.cluster import Cluster
-from launcher.config import Settings
-from launcher.inject import PodSettings
-from launcher.service import Service
-from launcher.webhook import Injector, make_server
+from launcher.admission.inject import PodSettings
+from launcher.admission.webhook import Injector, make_server
+from launcher.cluster import config
+from launcher.cluster.answers import Answers
+from launcher.cluster.api import Cluster
+from launcher.cluster.config import Settings
+from launcher.cluster.service import Service
 
 TERM = "launcher"
 LOOK_S = 10.0  # how often the certificate's files are looked at

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from coordinator.errors import ReshapeError
-from launcher.cluster import Cluster, Doc, Expired
-from launcher.pods import Pod
+from launcher.cluster.api import Cluster, Doc, Expired
+from launcher.cluster.pods import Pod
 
 WATCH_S = 20  # then from a fresh list: what was missed, whatever the reason, is mended by then
 PAUSE_S = 1.0

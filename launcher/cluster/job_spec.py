@@ -21,9 +21,9 @@ from typing import Any
 from coordinator.core import pods as about_pods
 from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected
-from launcher import inject as pods
 from launcher import launch_file
-from launcher.inject import Devices, Injection, PodSettings
+from launcher.admission import inject as pods
+from launcher.admission.inject import Devices, Injection, PodSettings
 from launcher.names import JOB, LAUNCH, SIDECAR, job_name, launch_name
 from sidecar import protocol
 

@@ -1,6 +1,6 @@
 """The launcher's settings on a cluster: RESHAPE_* variables and two mounted folders, read once at the start.
 
-A bad value stops the start with the variable's name. Called by `launcher.running`.
+A bad value stops the start with the variable's name. Called by `launcher.cluster.running`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.config import from_environment
 from coordinator.errors import Rejected
-from launcher.inject import PodSettings
+from launcher.admission.inject import PodSettings
 
 MASTER_KEY = "master.key"
 

@@ -13,7 +13,7 @@ from typing import Any
 from coordinator.core import intake
 from coordinator.core import states as s
 from coordinator.errors import Rejected
-from launcher.inject import node_of
+from launcher.admission.inject import node_of
 from launcher.names import CONTAINER, INJECT, JOB, PREFIX, is_launch_of
 
 Doc = dict[str, Any]

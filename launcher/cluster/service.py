@@ -21,17 +21,18 @@ from coordinator.core import states as s
 from coordinator.elector import Elector
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.ports import Clock, Store
-from launcher import job_spec, playbook, volcano_jobs
-from launcher.cluster import Away, Cluster
-from launcher.doors import Doors
-from launcher.inject import PodSettings
-from launcher.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
-from launcher.mirror import Mirror
+from launcher import playbook
+from launcher.admission.inject import PodSettings
+from launcher.cluster import job_spec, volcano_jobs
+from launcher.cluster.api import Away, Cluster
+from launcher.cluster.doors import Doors
+from launcher.cluster.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
+from launcher.cluster.mirror import Mirror
+from launcher.cluster.news import News
+from launcher.cluster.pods import Cluster as Shown
+from launcher.cluster.pods import Pod
+from launcher.cluster.works import Cancelled, Verb, Works
 from launcher.names import JOB, POD_SUFFIX
-from launcher.news import News
-from launcher.pods import Cluster as Shown
-from launcher.pods import Pod
-from launcher.works import Cancelled, Verb, Works
 
 Doc = dict[str, Any]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.inject import GPU, NONE, VISIBLE, node_of
+from launcher.admission.inject import GPU, NONE, VISIBLE, node_of
 from launcher.names import CONTAINER, LAUNCH
 
 Doc = dict[str, Any]

@@ -13,12 +13,12 @@ from typing import Any
 from coordinator.core.records import JobRecord
 from coordinator.errors import Transient
 from coordinator.ports import Store
-from launcher import volcano_jobs
-from launcher.inject import Devices
-from launcher.job_spec import devices_of
+from launcher.admission.inject import Devices
+from launcher.admission.webhook import Decided
+from launcher.cluster import volcano_jobs
+from launcher.cluster.job_spec import devices_of
+from launcher.cluster.pods import Cluster as Shown
 from launcher.names import DEVICES, INJECT
-from launcher.pods import Cluster as Shown
-from launcher.webhook import Decided
 
 
 class Answers:

@@ -15,13 +15,13 @@ from coordinator.core import states as s
 from coordinator.core.intake import WAITS_FOR_ITS_TURN
 from coordinator.errors import Conflict, Rejected, ReshapeError
 from coordinator.ports import Clock, Store
-from launcher import volcano_jobs
-from launcher.cluster import Cluster
-from launcher.inject import Injection, PodSettings, inject
+from launcher.admission.inject import Injection, PodSettings, inject
+from launcher.cluster import volcano_jobs
+from launcher.cluster.api import Cluster
+from launcher.cluster.news import News
+from launcher.cluster.pods import Cluster as Shown
+from launcher.cluster.pods import Pod
 from launcher.names import DEVICES, INJECT
-from launcher.news import News
-from launcher.pods import Cluster as Shown
-from launcher.pods import Pod
 
 Doc = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from coordinator.errors import Conflict, Fatal
-from launcher import certificates
+from launcher.admission import certificates
 
 Doc = dict[str, Any]
 
@@ -27,7 +27,7 @@ MONGODB_USER = "reshape"
 
 
 class Api(Protocol):
-    """What of `launcher.cluster.Cluster` is used."""
+    """What of `launcher.cluster.api.Cluster` is used."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
 
