@@ -114,6 +114,8 @@ class Job:
     gpu_type: str | None = None  # only nodes of this type, where the user said so
     pinned: str | None = None  # only this node, where Volcano (X12) or the user said so
     max_workers: int = 1  # on how many hosts it may be spread
+    gpus_per_pod: int = 0  # of a gang: GPUs of each of its pods; 0: it is one process on one node, or a plain spread
+    pods: tuple[str, ...] = ()  # of a gang that runs: the node of each pod; pods are added, and leave, at the end
     workers: tuple[Worker, ...] = ()  # GPUs per host, where it runs on several; else empty, and `node` has all
     target_reached: bool = False  # the measured value has reached the target that ends the job
     target: float | None = None  # that target, and the value measured last: for people

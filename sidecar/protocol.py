@@ -104,6 +104,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     version: int = VERSION
     job_id: str
     launch: int
+    member: int = 0  # which pod of a gang this is, its rank; 0 where there is one
     seq: int  # grows with each heartbeat, over restarts of the sidecar, too: begins at uptime in ms
     url: str  # where this sidecar answers
     sidecar_pid: int
@@ -130,13 +131,14 @@ class HeartbeatReply(msgspec.Struct, omit_defaults=True):
 
 
 class StartCall(msgspec.Struct, kw_only=True):
-    """`POST /v1/start`. Argv, image and environment were fixed at launch and are not here."""
+    """`POST /v1/start`. Argv and image were fixed at launch and are not here."""
 
     generation: int
     command_id: str
     gpu_ids: list[str]
     checkpoint: str | None = None
     lease_s: float = 300.0
+    env: dict[str, str] = {}  # where the pods of a gang meet in this generation: TF_CONFIG, MASTER_ADDR, ...
 
 
 class StopCall(msgspec.Struct, kw_only=True):

@@ -236,6 +236,7 @@ class Shim:
             RESHAPE_ANNOUNCE=os.path.abspath("announce"), PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
             CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
         )  # fmt: skip
+        env.update({str(name): str(value) for name, value in (ask.get("env") or {}).items()})
         self.kill_at, self.asked, self.killed = NEVER, set(), {}
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime())
         try:

@@ -7,6 +7,7 @@ named by `JobRecord.id`, its `job_id` as a string.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -167,6 +168,17 @@ class JobRecord:
         """The GPU counts it can run on; (0,) for one trained on CPU."""
         counts = self.doc.get("optional_num_gpus")
         return tuple(sorted({int(n) for n in counts if number(n) is not None})) if isinstance(counts, list) else ()
+
+    @property
+    def gpus_per_pod(self) -> int | None:
+        """Of a gang: a job of several pods with so many GPUs each, that train together. None: it has one pod."""
+        given = self.doc.get("gpus_per_pod")
+        return given if whole(given, 1) else None
+
+    def parts(self, gpu_ids: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """What each pod of the job has of these GPUs, pod 0 first. Pods come and go at the end (Volcano's replicas)."""
+        size = self.gpus_per_pod or max(1, len(gpu_ids))
+        return tuple(tuple(gpu_ids[at : at + size]) for at in range(0, max(1, len(gpu_ids)), size))
 
     @property
     def uses_cpu(self) -> bool:
