@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -180,6 +182,8 @@ def _check_gpus(
     if too_many or len({w.node for w in workers}) < len(workers):
         raise Broken(f"job {job.id} may not be spread over {', '.join(w.node for w in workers)}")
     has = {w.node: w.num_gpus for w in placed_on(job)}
+    if job.gpus_per_pod:
+        _check_gang(job, decision, workers)
     if isinstance(decision, Reshape) and not {w.node for w in workers} & has.keys():
         raise Broken(f"job {job.id} runs on {job.node}, not on {decision.node}")
     if isinstance(decision, Start) and has:
@@ -194,6 +198,18 @@ def _check_gpus(
             raise Broken(f"node {worker.node} has not that many idle GPUs")
 
 
+def _check_gang(job: Job, decision: Start | Reshape | Move, workers: tuple[Worker, ...]) -> None:
+    """Whole pods on each host; those that stay are its first ones."""
+    if isinstance(decision, Move) or any(w.num_gpus % job.gpus_per_pod for w in workers):
+        raise Broken(f"job {job.id} has pods of {job.gpus_per_pod} GPUs: its gang can be spread, but no pod moved")
+    if isinstance(decision, Reshape):
+        stays = {w.node: w.num_gpus for w in first_pods(job, min(job.num_gpus, decision.num_gpus))}
+        planned = {w.node: w.num_gpus for w in workers}
+        shrinks = decision.num_gpus < job.num_gpus
+        if (shrinks and planned != stays) or any(planned.get(node, 0) < count for node, count in stays.items()):
+            raise Broken(f"the first pods of gang {job.id} stay where they are: {stays}")
+
+
 def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str, int]) -> None:
     victim = snapshot.job[decision.victim or ""]
     if decision.victim_num_gpus is None:
@@ -204,7 +220,7 @@ def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str
     has = {w.node: w.num_gpus for w in placed_on(victim)}
     if decision.node not in has:
         raise Broken(f"job {victim.id} runs on {victim.node}, not on {decision.node}")
-    if gives >= has[decision.node]:
+    if gives >= dict(givable(victim)).get(decision.node, 0):
         raise Broken(
             f"job {victim.id} has {has[decision.node]} GPUs on {decision.node} and cannot give {gives} of them"
         )
@@ -228,12 +244,29 @@ def gpus_on(job: Job, node: str) -> int:
     return sum(w.num_gpus for w in placed_on(job) if w.node == node)
 
 
-def gives_on(job: Job, node: str, gives: int) -> tuple[Worker, ...]:
-    """GPUs per host that a victim keeps: it gives on one host, and has something left on each.
+def givable(job: Job) -> list[tuple[str, int]]:
+    """(node, more GPUs than it can give there): it keeps some on each of its hosts.
 
-    Empty where it is on one host only.
+    A gang gives its last pods, and all that it has on a node if these are the last.
     """
-    return tuple(replace(w, num_gpus=w.num_gpus - gives) if w.node == node else w for w in job.workers)
+    if not job.gpus_per_pod:
+        return [(worker.node, worker.num_gpus) for worker in placed_on(job)]
+    if len(set(job.pods)) <= 1:
+        return [(node, job.num_gpus) for node in job.pods[:1]]
+    last = sum(1 for _ in itertools.takewhile(lambda node: node == job.pods[-1], reversed(job.pods)))
+    return [(job.pods[-1], last * job.gpus_per_pod + 1)]
+
+
+def gives_on(job: Job, node: str, gives: int) -> tuple[Worker, ...]:
+    """GPUs per host that a victim keeps after giving on one host. Empty where it was on one host only."""
+    kept = (replace(w, num_gpus=w.num_gpus - gives) if w.node == node else w for w in job.workers)
+    return tuple(worker for worker in kept if worker.num_gpus)
+
+
+def first_pods(job: Job, num_gpus: int) -> tuple[Worker, ...]:
+    """GPUs per host of a gang that keeps its first pods, so many GPUs."""
+    kept = Counter(job.pods[: num_gpus // job.gpus_per_pod])
+    return tuple(Worker(node, pods * job.gpus_per_pod) for node, pods in kept.items())
 
 
 def idle_after(node: Node, taken: int) -> Node:

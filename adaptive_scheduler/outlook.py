@@ -45,7 +45,8 @@ def _apply(decision: Decision, jobs: dict[str, Job], nodes: dict[str, Node]) -> 
         victim = jobs[decision.victim]
         keeps = decision.victim_num_gpus
         workers = gives_on(victim, decision.node, victim.num_gpus - keeps)
-        jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, leased=True)
+        pods = victim.pods[: keeps // victim.gpus_per_pod] if victim.gpus_per_pod else ()
+        jobs[victim.id] = replace(victim, num_gpus=keeps, workers=workers, pods=pods, leased=True)
     if isinstance(decision, Start | Reshape | Move):
         has = {w.node: w.num_gpus for w in placed_on(job)} if isinstance(decision, Reshape) else {}
         for worker in workers_of(decision):
@@ -66,7 +67,7 @@ def _changed(job: Job, decision: Decision) -> Job:
             return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: nowhere near its end
         case Requeue() | Finish():
             yields_to = decision.yields_to if isinstance(decision, Requeue) else ()
-            return replace(job, node=None, num_gpus=0, workers=(), leased=True, yields_to=yields_to)
+            return replace(job, node=None, num_gpus=0, workers=(), pods=(), leased=True, yields_to=yields_to)
     assert isinstance(decision, Start | Reshape | Move)
     workers = () if isinstance(decision, Move) else decision.workers
     return replace(job, node=decision.node, num_gpus=decision.num_gpus, workers=workers, leased=True)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_scheduler.decision import givable
 from adaptive_scheduler.lateness import Lateness
 from adaptive_scheduler.numbering import Book, Floats, Ints, ranks
 from adaptive_scheduler.prediction import (
@@ -73,7 +74,7 @@ class _Columns(NamedTuple):
     cost: Floats
     elsewhere: Floats  # what a move costs on top
     only: Floats  # the GPU type it must have; -1: any
-    pinned: Floats
+    pinned: Floats  # stays where it is; so does a gang, which grows onto further nodes instead
     converged: Floats
 
 
@@ -198,7 +199,7 @@ class Table:
             changes_s(profiles, job), o.finish, lets_go_s(profiles, job), reshape_cost_s(profiles, job),
             cross_host_s(profiles, job),
             -1 if job.gpu_type is None else book.kinds[job.gpu_type],
-            job.pinned is not None, job.growth.category == "CC",
+            job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
         )  # fmt: skip
 
     @cached_property
@@ -304,7 +305,6 @@ class Table:
     def _all_givers(self, trains_on_s: float) -> Givers:
         hosts, nodes, has = self._hosts()
         amounts = self.book.gives[self.ints("shape")[hosts]]
-        # It keeps some on each of its hosts.
         at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]))
         row, node, gives = hosts[at], nodes[at], amounts[at, i]
         kind, count_id = self.kind[node], self.book.count_ids(self.ints("num_gpus")[row] - gives)
@@ -320,10 +320,10 @@ class Table:
         """(job, node, GPUs there) of all that may be reshaped now and are on a known node."""
         free = self.jobs.free > 0
         spread = [
-            (row, self.position[w.node], w.num_gpus)
+            (row, self.position[node], less_than)
             for row in np.flatnonzero(free & (self.jobs.spread > 0)).tolist()
-            for w in self.snapshot.jobs[row].workers
-            if w.node in self.position
+            for node, less_than in givable(self.snapshot.jobs[row])
+            if node in self.position
         ]
         row = np.flatnonzero(free & (self.jobs.spread == 0) & (self.jobs.node >= 0))
         more = np.array(spread, np.intp).reshape(-1, 3).T

@@ -56,15 +56,18 @@ def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
     return [n for n in allowed if job.pinned in (None, n.name)]
 
 
-def spread(count: int, nodes: Iterable[Node], most: int, own: Mapping[str, int] | None = None) -> tuple[Worker, ...]:
+def spread(
+    count: int, nodes: Iterable[Node], most: int, own: Mapping[str, int] | None = None, each: int = 1
+) -> tuple[Worker, ...]:
     """So many GPUs: its `own`, then idle ones of its own hosts, then of as few others as possible.
 
-    Empty where that would be more than `most` hosts, or too few are idle.
+    On each host a multiple of `each`, the GPUs of one pod. Empty where that would be more than `most` hosts, or
+    too few are idle.
     """
     got = dict(own or {})
     missing = count - sum(got.values())
     for node in sorted(nodes, key=lambda n: (n.name not in got, -n.idle, n.name)):
-        if taken := min(node.idle, missing):
+        if taken := min(node.idle, missing) // each * each:
             got[node.name] = got.get(node.name, 0) + taken
             missing -= taken
     return () if missing or len(got) > most else tuple(Worker(*host) for host in got.items())

@@ -174,7 +174,10 @@ def _starts_spread(nodes: Sequence[Node], job: Job, count: int, settings: Settin
     if settings.placement == "count_only":
         return bool(spread(count, nodes, len(nodes)))
     kinds = sorted({node.gpu_type for node in nodes})
-    return any(spread(count, [n for n in nodes if n.gpu_type == kind], job.max_workers) for kind in kinds)
+    return any(
+        spread(count, [n for n in nodes if n.gpu_type == kind], job.max_workers, each=job.gpus_per_pod or 1)
+        for kind in kinds
+    )
 
 
 def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:

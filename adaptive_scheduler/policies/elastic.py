@@ -90,7 +90,7 @@ def schedule_running(
 
 
 def _what_a_refusal_rests_on(job: Job) -> object:
-    return job.type, job.optional, job.gpu_type, job.pinned, job.max_workers
+    return job.type, job.optional, job.gpu_type, job.pinned, job.max_workers, job.gpus_per_pod
 
 
 def _times(way: Way) -> tuple[float, float]:

@@ -71,7 +71,7 @@ class Growths:
         near = [n for n in nodes_for(snapshot, job) if n.heard and (everywhere or n.gpu_type == node.gpu_type)]
         for count in job.optional:
             beyond = count > job.num_gpus and (job.workers or count - job.num_gpus > node.idle)
-            if beyond and (workers := spread(count, near, most, own)):
+            if beyond and (workers := spread(count, near, most, own, job.gpus_per_pod or 1)):
                 yield row, count, workers
 
     def _moved(self, rows: Ints) -> Iterator[_Cells]:

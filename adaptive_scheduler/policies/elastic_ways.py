@@ -323,7 +323,7 @@ def _spread(new: Newcomer, counts: Sequence[int]) -> Any:
     for kind in sorted({n.gpu_type for n in nodes}):
         of_kind = [n for n in nodes if n.gpu_type == kind]
         for at in counts:
-            if workers := spread(new.job.optional[at], of_kind, new.job.max_workers):
+            if workers := spread(new.job.optional[at], of_kind, new.job.max_workers, each=new.job.gpus_per_pod or 1):
                 yield at, workers
 
 

@@ -5,11 +5,12 @@ Called by the engine before any policy. The wish stands until the operator clear
 
 from __future__ import annotations
 
-from adaptive_scheduler.decision import Hold, Reshape, gpus_on
+from adaptive_scheduler.decision import Hold, Reshape, first_pods, gpus_on, placed_on
+from adaptive_scheduler.outlook import after
 from adaptive_scheduler.prediction import RemainingTimes, t_run
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from adaptive_scheduler.ways import GOOD, Way, explain, gpus
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
+from adaptive_scheduler.ways import GOOD, Way, explain, gpus, spread
 
 OPERATOR = "operator"
 
@@ -20,39 +21,54 @@ def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -
     A job with an operation under way gets none: its turn comes when that is done. A cooling job does.
     """
     times = RemainingTimes.of(snapshot)
-    idle = {node.name: node.idle for node in snapshot.nodes}
     answers: list[Reshape | Hold] = []
     for job in sorted(snapshot.placed, key=lambda j: (j.submit_s, j.id)):
         if job.wanted is None or job.wanted == job.num_gpus or job.leased or job.state != "running":
             continue
-        node = snapshot.node.get(job.node or "")
-        answer = _answer(snapshot, job, job.wanted, node, idle, times)
-        if isinstance(answer, Reshape):
-            # What a shrinking job lets go is idle only once it has let go, so it is not handed on here.
-            idle[answer.node] -= max(0, answer.num_gpus - gpus_on(job, answer.node))
-        answers.append(answer)
+        answers.append(_answer(snapshot, job, job.wanted, times))
+        snapshot = after(snapshot, answers[-1])
     return answers
 
 
-def _answer(
-    snapshot: ClusterSnapshot, job: Job, wanted: int, node: Node | None, idle: dict[str, int], times: RemainingTimes
-) -> Reshape | Hold:
-    if node is None or (why := _obstacle(job, wanted, node, idle[node.name])):
-        why = f"its node {job.node} is not known; wait until it is back" if node is None else why
+def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTimes) -> Reshape | Hold:
+    node = snapshot.node.get(job.node or "")
+    workers = () if node is None else _workers(snapshot, job, wanted, node)
+    if node is None or not workers:
+        why = f"its node {job.node} is not known; wait until it is back" if node is None else _why(job, wanted, node)
         sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {why}."
         return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     job_s = t_run(snapshot.profiles, job, node.gpu_type, wanted)
     way = Way((GOOD,), job, node, wanted, *times.replace(job.id, job_s), job_s)
-    sentence = f"{job.id} goes from {job.num_gpus} to {gpus(wanted)} on {node.name}, as an operator wished."
-    return Reshape(job.id, node.name, wanted, explain(OPERATOR, sentence, [way], way, times, snapshot.profiles))
+    where = " and ".join(worker.node for worker in workers)
+    sentence = f"{job.id} goes from {job.num_gpus} to {gpus(wanted)} on {where}, as an operator wished."
+    explanation = explain(OPERATOR, sentence, [way], way, times, snapshot.profiles)
+    return Reshape(job.id, node.name, wanted, explanation, workers if len(workers) > 1 else ())
 
 
-def _obstacle(job: Job, wanted: int, node: Node, idle: int) -> str:
+def _workers(snapshot: ClusterSnapshot, job: Job, wanted: int, node: Node) -> tuple[Worker, ...]:
+    """Where it gets them; empty where it cannot. One that is spread comes together on its first node, a gang stays."""
+    if wanted not in job.optional:
+        return ()
+    if not job.gpus_per_pod:
+        fits = wanted <= node.healthy and wanted - gpus_on(job, node.name) <= node.idle
+        return (Worker(node.name, wanted),) if fits else ()
+    if wanted < job.num_gpus:
+        return first_pods(job, wanted)
+    own = {worker.node: worker.num_gpus for worker in placed_on(job)}
+    near = [other for other in snapshot.nodes if other.gpu_type == node.gpu_type]
+    return spread(wanted, near, job.max_workers, own, job.gpus_per_pod)
+
+
+def _why(job: Job, wanted: int, node: Node) -> str:
     if wanted not in job.optional:
         return f"it may only run on {', '.join(map(str, job.optional))}; wish for one of these"
-    more = wanted - gpus_on(job, node.name)  # one that is spread comes together on its first node
+    if job.gpus_per_pod:
+        more = (wanted - job.num_gpus) // job.gpus_per_pod
+        return (
+            f"there is no place for {more} more of its pods of {gpus(job.gpus_per_pod)} on nodes of its GPU type, at "
+            f"most {job.max_workers} in all; it gets them when there is"
+        )
+    more = wanted - gpus_on(job, node.name)
     if wanted > node.healthy:
         return f"node {node.name} has only {node.healthy} working; wish for fewer"
-    if more > idle:
-        return f"{more} more are needed and {idle} idle on {node.name}; it gets them when they are free"
-    return ""
+    return f"{more} more are needed and {node.idle} idle on {node.name}; it gets them when they are free"

@@ -61,18 +61,30 @@ def _start(decision: Start, job: JobRecord, around: Around) -> Doc:
         to += victim.gpu_ids[len(keeps) :][: decision.num_gpus - len(to)]
         reshape |= {"victim": victim.raw_id, "victim_generation": victim.generation, "victim_keeps": list(keeps)}
     return {
-        "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to), "launch": job.launch + 1,
+        "state": s.INITIALIZING, "node": decision.node, "gpu_ids": to, "num_gpus": len(to), "launch": job.next_launch,
         "yields_to": None, "reshape": {**reshape, "to": to},
     }  # fmt: skip
 
 
 def _reshape(decision: Reshape, job: JobRecord, around: Around) -> Doc:
     """It keeps its first GPUs on each host, and gets idle ones there and on further hosts."""
-    to: list[str] = []
+    if job.gpus_per_pod:
+        to = _of_gang(decision, job, around)
+        return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
+    to = []
     for worker in workers_of(decision):
         keeps = [g for g in job.gpu_ids if g in around.gpus and around.gpus[g].node == worker.node][: worker.num_gpus]
         to += keeps + idle(Worker(worker.node, worker.num_gpus - len(keeps)), around)
     return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
+
+
+def _of_gang(decision: Reshape, job: JobRecord, around: Around) -> list[str]:
+    """All that it has and more behind it, or its first pods: those that stay keep their places (Volcano's replicas)."""
+    to = list(job.gpu_ids[: decision.num_gpus])
+    for worker in workers_of(decision):
+        has = sum(around.gpus[g].node == worker.node for g in to if g in around.gpus)
+        to += idle(Worker(worker.node, worker.num_gpus - has), around) if worker.num_gpus > has else []
+    return to
 
 
 def _move(decision: Move, job: JobRecord, around: Around) -> Doc:
@@ -82,7 +94,10 @@ def _move(decision: Move, job: JobRecord, around: Around) -> Doc:
         "kind": "move", "from": list(job.gpu_ids), "to": idle(Worker(decision.node, decision.num_gpus), around),
         "from_node": job.node, "node": decision.node, "spends": spends, "how": "relaunch",
     }  # fmt: skip
-    return {"state": s.ADJUSTING, "reshape": reshape}
+    if job.doc.get("origin") == "volcano":  # the pod of a user's Volcano Job is made again once it is gone
+        return {"state": s.ADJUSTING, "reshape": reshape}
+    reshape |= {"launch": job.next_launch, "from_launch": job.launch}
+    return {"state": s.ADJUSTING, "reshape": reshape, "newest_launch": job.next_launch}
 
 
 def _stopped(kind: str, job: JobRecord, **more: object) -> Doc:

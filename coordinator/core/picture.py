@@ -95,7 +95,7 @@ def picture(
 def _node(
     name: str, gpus: list[GpuRecord], doc: Doc, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
 ) -> Node:
-    """`beats`: of the jobs on it; what they use of its cores and memory is its use (S18)."""
+    """What is in use of it is its agent's word (S18); where none tells, what its jobs use, whose `beats` these are."""
     kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # those that are gone do not tell
     cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
     usages = [beat.usage for beat in beats if beat is not None]
@@ -105,10 +105,15 @@ def _node(
         gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus),
         cores=cores,
         memory=memory,
-        cpu_use=_share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores),
-        memory_use=_share(math.fsum(u.memory or 0 for u in usages), memory),
+        schedulable=bool(doc.get("schedulable", True)),
+        cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
+        memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
         heard=doc.get("heard") is not False,
     )
+
+
+def _known(share: object, otherwise: float) -> float:
+    return otherwise if (found := number(share)) is None else min(1.0, found)
 
 
 def _share(used: float, whole: float) -> float:
@@ -144,11 +149,13 @@ def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment, 
         cooling_until=seen.cooling_until,
         wanted=job.wanted,
         reshape_cost_s=job.doc.get("reshape_cost_s"),
-        relaunches=job.recreated,
+        relaunches=job.recreated and job.gpus_per_pod is None,
         gpu_type=job.doc.get("gpu_type"),
         pinned=job.doc.get("pinned") or (_place(job) if stays else None),
         stays=stays,
-        max_workers=int(number(job.doc.get("max_workers"), 1) or 1),
+        max_workers=_hosts(job),
+        gpus_per_pod=job.gpus_per_pod or 0,
+        pods=_pods(job, held, gpus),
         workers=_workers(held, gpus),
         target_reached=target is not None and target.reached(*value),
         target=target.value if target else None,
@@ -202,6 +209,19 @@ def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker
         if gpu_id in gpus:
             counts[gpus[gpu_id].node] = counts.get(gpus[gpu_id].node, 0) + 1
     return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()
+
+
+def _hosts(job: JobRecord) -> int:
+    """On how many nodes it may be: where nothing is said, a gang has each pod on one of its own at most."""
+    most = max(job.optional, default=1) // job.gpus_per_pod if job.gpus_per_pod else 1
+    return int(number(job.doc.get("max_workers"), 1) or most)
+
+
+def _pods(job: JobRecord, held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[str, ...]:
+    """The node of each pod of a gang; none while it is not known."""
+    if job.gpus_per_pod is None or not held or any(gpu_id not in gpus for gpu_id in held):
+        return ()
+    return tuple(gpus[part[0]].node for part in job.parts(held))
 
 
 def iterations(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]:

@@ -102,3 +102,19 @@ def test_a_job_that_grows_elsewhere_does_not_take_what_a_growing_one_was_promise
     growing = job(s.ADJUSTING, "a", name="two", op=reshape_of(("a",), ("a", "b")))
     with pytest.raises(Conflict):
         write(Start("one", "n", 1, WHY), [queued(), growing], on("n", gpu("a", "two", "two"), gpu("b")))
+
+
+def gang_of(*gpus: str, **more: object) -> JobRecord:
+    return job(s.RUNNING, *gpus, node="n", gpus_per_pod=1, optional_num_gpus=[1, 2, 3, 4], **more)
+
+
+def test_a_gang_that_grows_keeps_all_its_gpus_in_their_order_and_gets_more_behind_them() -> None:
+    gpus = on("n", gpu("a", "one", "one"), gpu("b", "one", "one"), gpu("c")) + on("m", gpu("d", "one", "one"), gpu("e"))
+    grows = Reshape("one", "n", 4, WHY, (Worker("n", 3), Worker("m", 1)))
+    assert write(grows, [gang_of("a", "d", "b")], gpus)["reshape"]["to"] == ["a", "d", "b", "c"]
+
+
+def test_a_gang_that_shrinks_keeps_its_first_pods_wherever_they_are() -> None:
+    gpus = on("n", gpu("a", "one", "one"), gpu("b", "one", "one")) + on("m", gpu("d", "one", "one"))
+    shrinks = Reshape("one", "n", 2, WHY, (Worker("n", 1), Worker("m", 1)))
+    assert write(shrinks, [gang_of("a", "d", "b")], gpus)["reshape"]["to"] == ["a", "d"]

@@ -18,7 +18,7 @@ AT = Moment(now=50.0, wall=WALL)
 
 def take(jobs: list[JobRecord], gpus: list[GpuRecord], beats: dict[str, Heartbeat] | None = None) -> ClusterSnapshot:
     known = {name: Seen(beat, 5.0) for name, beat in (beats or {}).items()}
-    placed = {g.id: GpuRecord({**g.doc, "node": "n1", "gpu_type": "V100"}) for g in gpus}
+    placed = {g.id: GpuRecord({"node": "n1", "gpu_type": "V100", **g.doc}) for g in gpus}
     return picture({j.id: j for j in jobs}, placed, known, Known(), AT)
 
 
@@ -194,3 +194,10 @@ def test_what_is_left_comes_from_the_document_or_from_what_the_trainer_says() ->
 def test_a_job_whose_earlier_pod_is_still_there_is_not_started() -> None:
     assert take([queued(held_back="waits until its earlier pod is gone")], []).jobs[0].leased
     assert not take([queued(held_back=None)], []).jobs[0].leased
+
+
+def test_a_gang_has_its_pods_where_their_gpus_are_and_may_be_on_as_many_nodes_as_it_has_pods() -> None:
+    gpus = [GpuRecord({**gpu(name, "1", "1").doc, "node": node}) for name, node in zip("abcd", "nnmm", strict=True)]
+    gang = job(s.RUNNING, "a", "b", "c", "d", gpus_per_pod=2, optional_num_gpus=[2, 4, 6], node="n", devices="recreate")
+    (found,) = take([gang], gpus).jobs
+    assert (found.gpus_per_pod, found.pods, found.max_workers, found.relaunches) == (2, ("n", "m"), 3, False)
