@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
 
-.PHONY: help install demo test check bench cluster cluster-down test-cluster lock clean
+.PHONY: help install demo test check bench bench-cluster cluster cluster-down test-cluster lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,6 +33,9 @@ check: install ## lint, format, types, layers, house rules
 
 bench: install ## measure, and print the numbers that README quotes
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-cluster: install ## seed 003 on a real Volcano: response times with and without deadlines (15 min; ARGS="--jobs 3")
+	@$(BIN)/python -m benchmarks.cluster_deadlines $(ARGS)
 
 cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 8 min)
 	@$(BIN)/python -m tests.cluster.bed up && $(BIN)/python -m tests.cluster.bed images

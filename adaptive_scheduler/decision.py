@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
@@ -89,6 +90,7 @@ class Limit:
     cores: float | None
     lasts_s: float
     explanation: Explanation
+    by: Literal["quota", "weight"] = "quota"
 
 
 @dataclass(frozen=True, slots=True)

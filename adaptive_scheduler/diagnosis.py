@@ -70,6 +70,17 @@ def present_task_s(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> f
     return diagnose(replace(job, tasks=job.tasks[:1]), snapshot, settings).te_s
 
 
+def wait_left_s(job: Job, found: Diagnosis, now: float) -> float | None:
+    """How long it may still wait and hold its target, the tolerance kept for later (D9); at least a second.
+
+    None without a deadline, and for one that is lost: such a job is run as if it had none (4.8).
+    """
+    if job.sla_s is None or now > job.submit_s + found.tw_s:
+        return None
+    wait_s = job.sla_s if found.te_s is None else found.tw_safe_s
+    return max(1.0, job.submit_s + wait_s - now)
+
+
 def heaviness(job: Job, snapshot: ClusterSnapshot) -> float:
     """The largest share of the cluster, of any resource, that its present task has or asks for (D6)."""
     asked = _asked(job, job.tasks[:1])

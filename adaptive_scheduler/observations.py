@@ -86,3 +86,14 @@ def percentile(times: Sequence[float], share: float) -> float:
     """The smallest of ascending values that at least this share of them do not exceed: one that was seen."""
     rank = math.ceil(share * len(times) - 1e-9)  # 0.7 of 10 is 7, whatever the last bit says
     return times[max(rank, 1) - 1]
+
+
+def unfit(row: Mapping[str, object]) -> str:
+    """Why this is no row of what is known of a finished task, as a sentence; empty if it is one."""
+    for field in (*RESOURCES, "execution_s"):
+        value = row.get(field, 0 if field != "execution_s" else None)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        if not good or (field == "execution_s" and not value):
+            above = "above 0 (seconds from its start to its end)" if field == "execution_s" else "of at least 0"
+            return f"{field} must be a number {above}"
+    return ""

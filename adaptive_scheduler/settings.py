@@ -125,6 +125,10 @@ class FlowCon(_Checked):
     limit_lasts_s: float = 300.0
     """A limit that is not renewed lifts itself after so long."""
 
+    cpu_mode: Literal["quota", "weight"] = "quota"
+    """F10: a limit on a cluster is a quota, or only a weight beside others that compute there: what they leave
+    idle may be used on top. On one machine (`reshape up`) it is always a quota."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines(_Checked):

@@ -129,6 +129,7 @@ class Job:
     share: float | None = None  # cores it had meanwhile; None: what the others on its node leave it
     cpu_limit: float | None = None  # cores; None: no limit
     limit_until_s: float | None = None  # when the limit lifts itself
+    limitable: bool = True  # False: its launch cannot be limited, and whoever runs it said why
     growth: Growth = UNSEEN
     efficiency: Efficiency = UNMEASURED
     migrated_s: float | None = None  # when its one speculative move was decided on; None: still to be had

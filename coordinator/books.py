@@ -49,6 +49,10 @@ class Books:
     def job(self, job_id: str) -> JobRecord | None:
         return self._jobs.get(job_id)
 
+    def node_of(self, gpu: str) -> str | None:
+        found = self._gpus.get(gpu)
+        return None if found is None else found.node
+
     def find(self, job_id: str) -> JobRecord | None:
         """A job by its id, ended ones and those not let in included; of several the one that was let in."""
         known = self.job(job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
@@ -41,8 +42,12 @@ class Config:
     termination baseline; what the recreate device mode does)."""
     checkpoints_last: bool = True
     """Whether checkpoints outlive the launch that made them. Not those in a pod, where no claim keeps them."""
+    many_pods: bool = True
+    """Whether a job may have several pods (`gpus_per_pod`). Not on one machine, where launches are processes."""
     early_initialization: bool = True
     """Whether a newcomer is brought up while its victim still trains (seed 004, III-A)."""
+    prometheus: str = ""
+    """Address of a Prometheus that scrapes kubelets and node exporters: it says what finished tasks used."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -51,6 +56,8 @@ class Config:
                 raise ValueError(f"{field.name} must be a number greater than 0, not {value!r}")
         if self.reshape_by not in ("sidecar", "relaunch"):
             raise ValueError(f"reshape_by must be `sidecar` or `relaunch`, not {self.reshape_by!r}")
+        if self.prometheus and not re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", self.prometheus):
+            raise ValueError(f"prometheus must be an address such as http://HOST:9090, not {self.prometheus!r}")
         if self.lease_s <= self.grace_s:
             raise ValueError(f"lease_s ({self.lease_s}) must be longer than grace_s ({self.grace_s})")
 

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from adaptive_scheduler.observations import unfit
 from adaptive_scheduler.profiles import Profiles
 from coordinator import views
 from coordinator.core import intake, pods
 from coordinator.core import states as s
+from coordinator.core.crowds import Crowd
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.extending import Extending
+from coordinator.learning import OBSERVATIONS
 from coordinator.listening import Listening
 from coordinator.ports import Doc
 from coordinator.service import Coordinator
@@ -21,11 +24,15 @@ from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
 
 View = dict[str, Any]
 
-PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", OBSERVATIONS)
+OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
+OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
 INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
 CANCEL_TRIES = 20
 # A node before its GPUs.
-NO_GPUS: View = {"gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True}
+NO_GPUS: View = {
+    "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
+}  # fmt: skip
 
 
 class Desk:
@@ -34,7 +41,7 @@ class Desk:
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
         self._listening = Listening(coordinator, self.wish)
-        self._extending = Extending(coordinator.books.job, lambda: coordinator.loop.queues)
+        self._extending = Extending(coordinator.books.job, lambda: coordinator.loop.queues, coordinator.books.node_of)
 
     # jobs
 
@@ -112,8 +119,11 @@ class Desk:
         call = CheckpointCall(
             generation=job.generation, command_id=command_id(job.id, job.generation, f"checkpoint-{beat.seq}")
         )
+        pods = self._c.reports.pods(job)  # those of a gang save together
+        urls = [pods[k].url for k in range(job.members) if k in pods] if job.gpus_per_pod else [beat.url]
         try:
-            self._c.sidecars.checkpoint(beat.url, key, job.id, job.launch, call)
+            for url in urls:
+                self._c.sidecars.checkpoint(url, key, job.id, job.launch, call)
         except (Conflict, Fatal) as refused:
             raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
         self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
@@ -137,13 +147,14 @@ class Desk:
         gpus = self._c.books.gpus()
         node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
         emulated = any(g.doc.get("emulated") for g in node_gpus)
-        stored, (*_, needs) = self._c.batches.stored.get(job.id, {}), self._c.loop.monitors.of(job)
-        return views.job_view(job, self._c.reports.of(job), stored, emulated, needs)
+        stored, (_, efficiency, needs) = self._c.batches.stored.get(job.id, {}), self._c.loop.monitors.of(job)
+        view = views.job_view(job, self._c.reports.of(job), stored, emulated, needs, efficiency)
+        return {**view, "pods": views.pods_view(job, self._c.reports.pods(job), gpus)}
 
     # GPUs, decisions, events, profiles
 
     def gpus(self) -> list[View]:
-        readings = {g.gpu_id: g for beat in self._c.reports.all().values() for g in beat.gpus}
+        readings = {g.gpu_id: g for beat in self._c.reports.all() for g in beat.gpus}
         stored = self._c.batches.gpu_rows()
         ordered = sorted(self._c.books.gpus().values(), key=lambda g: (g.node, g.doc.get("index", 0), g.id))
         return [self._gpu_view(g, readings, stored) for g in ordered]
@@ -156,21 +167,37 @@ class Desk:
     def nodes(self) -> list[View]:
         known = self._c.nodes.as_heard(self._c.loop.known.nodes)
         nodes = {
-            name: {**NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False}
+            name: {
+                **NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False,
+                "schedulable": bool(doc.get("schedulable", True)),
+            }
             for name, doc in known.items()
-        }
+        }  # fmt: skip
         for gpu in self.gpus():
             node = nodes.setdefault(gpu["node"], {**NO_GPUS, "node": gpu["node"]})
             node["gpu_type"] = node["gpu_type"] or gpu["gpu_type"]
             node["gpus"] += 1
             node["idle"] += gpu["state"] == s.IDLE
             node["emulated"] = node["emulated"] or gpu["emulated"]
-        return [nodes[name] for name in sorted(nodes)]
+        crowds = self._c.loop.crowds
+        return [
+            {**nodes[name], **views.crowd_view(crowds.get(name, Crowd()), self._c.nodes.told(name))}
+            for name in sorted(nodes)
+        ]
 
     def decisions(self, job_id: str | None, limit: int) -> list[View]:
-        where = None if job_id is None else {"job_id": self._get(job_id).raw_id}
-        found = sorted(self._c.store.list("decisions", where), key=lambda d: (d.get("at", 0), d["_id"]), reverse=True)
+        found = sorted(self._decided(job_id), key=lambda d: (d.get("at", 0), d["_id"]), reverse=True)
         return [_decision_view(doc) for doc in found[:limit]]
+
+    def _decided(self, job_id: str | None) -> Sequence[Doc]:
+        """All, those about one job, or those about what never became one, such as a Slaml that was refused."""
+        if job_id is None:
+            return self._c.store.list("decisions")
+        job = self._c.books.find(job_id)
+        found = self._c.store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
+        if job is None and not found:
+            self._get(job_id)
+        return found
 
     def decision(self, decision_id: str) -> View:
         doc = self._c.store.get("decisions", decision_id)
@@ -196,9 +223,12 @@ class Desk:
         if found:
             raise Rejected("No row was imported: " + "; ".join(found[:5]) + ".", problems=tuple(found[:50]))
         known = {_describes(row): row["_id"] for row in self._c.store.list(table)}
-        for row in rows:
-            key = _describes(row)
-            self._c.store.put(table, {**row, "origin": key[-1], "_id": known.get(key, "|".join(key))})
+        keys = [_describes(row) for row in rows]
+        docs = [{**r, "origin": k[-1], "_id": known.get(k, "|".join(k))} for r, k in zip(rows, keys, strict=True)]
+        for doc in docs:
+            self._c.store.put(table, doc)
+        if table == OBSERVATIONS:
+            self._c.learner.know(docs)
         self._c.look()
         return len(rows)
 
@@ -228,7 +258,7 @@ class Desk:
         return self._extending.answer(verb, raw)
 
     def metrics(self) -> bytes:
-        return self._c.metrics.text(self._c.books.jobs().values(), self._c.books.gpus().values())
+        return self._c.metrics.text(self._c.books.jobs().values(), self._c.books.gpus().values(), self._c.loop.crowds)
 
 
 def _taken(doc: Doc) -> str:
@@ -254,8 +284,15 @@ def _row_problems(table: str, rows: Sequence[View]) -> list[str]:
         if why in first:
             others[why] += 1
         first.setdefault(why, row)
+    if table == OBSERVATIONS:
+        bad = [f"row {number}: {why}" for number, row in enumerate(rows, 1) if (why := unfit(row))]
+        return bad or _unstorable(rows)
     found = [f"{row}{f', and so are {others[why]} more' * (why in others)}: {why}" for why, row in first.items()]
-    return found or [p for number, row in enumerate(rows, 1) for p in _unfit(row, number)]
+    return found or _unstorable(rows)
+
+
+def _unstorable(rows: Sequence[View]) -> list[str]:
+    return [p for number, row in enumerate(rows, 1) for p in _unfit(row, number)]
 
 
 def _unfit(row: View, number: int) -> Iterator[str]:
@@ -280,7 +317,7 @@ def _number(value: object) -> bool:
 
 def _describes(row: View) -> tuple[str, ...]:
     """What tells a row from all others of its table; its origin comes last."""
-    parts = [row.get(f) for f in ("job_type", "gpu_type", "num_gpus", "iterations") if f in row]
+    parts = [row.get(f) for f in (OF_A_TASK if "execution_s" in row else OF_A_TYPE) if f in row]
     whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
     origin = row.get("origin")
     return (*map(str, whole), origin if isinstance(origin, str) and origin else "imported")

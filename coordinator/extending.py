@@ -7,7 +7,7 @@ names without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/exten
 jobEnqueueable  0 (no opinion) or -1 (not now), never 1: in a tier where nobody says -1, a 1 skips all later tiers.
                 A Volcano Job of a user that is to be reshaped waits until the coordinator has decided where it
                 starts; one that our launcher made was decided before it existed.
-prioritize      the decided node, so much that no other plugin outweighs it.
+prioritize      the decided node, so much that no other plugin outweighs it; of a gang, that of this pod.
 predicate       refuses any other node. Not in the configuration that we ship: one call for each task and node.
 preemptable     a job of ours never is. Its GPUs are not in Volcano's books, so evicting it frees none that Volcano
                 could give away; who comes next in a queue of ours, the coordinator decides, and makes room by
@@ -50,6 +50,7 @@ class Owner(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct):
+    name: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     ownerReferences: list[Owner] | None = None
@@ -100,10 +101,16 @@ class EvictionRequest(msgspec.Struct):
 
 
 class Extending:
-    """`job` finds a job that is not closed by its id; `queues` gives the queues' documents by name."""
+    """`job` finds a job that is not closed by its id; `queues` gives the queues' documents by name.
 
-    def __init__(self, job: Callable[[str], JobRecord | None], queues: Callable[[], Mapping[str, Doc]]) -> None:
-        self._job, self._queues = job, queues
+    `node_of` finds the node of a GPU.
+    """
+
+    def __init__(
+        self, job: Callable[[str], JobRecord | None], queues: Callable[[], Mapping[str, Doc]],
+        node_of: Callable[[str], str | None] = lambda gpu: None,
+    ) -> None:  # fmt: skip
+        self._job, self._queues, self._node_of = job, queues, node_of
         self._verbs: dict[str, Callable[[bytes], Any]] = {
             "jobEnqueueable": self._enqueueable,
             "prioritize": self._prioritize,
@@ -134,15 +141,17 @@ class Extending:
         return {"status": WAIT if asks or self._queues().get(job.queue, {}).get("inject") else ENTER}
 
     def _prioritize(self, raw: bytes) -> Doc:
-        job = self._of(_read(raw, PrioritizeRequest).task)
-        return {"nodeScore": {job.node: DECIDED_SCORE} if job is not None and job.node else {}}
+        task = _read(raw, PrioritizeRequest).task
+        node = self._decided(self._of(task), task)
+        return {"nodeScore": {node: DECIDED_SCORE} if node else {}}
 
     def _predicate(self, raw: bytes) -> Doc:
         asked = _read(raw, PredicateRequest)
         job = self._of(asked.task)
-        if job is None or job.node == asked.node.name:
+        node = self._decided(job, asked.task)
+        if job is None or node == asked.node.name:
             return {"status": "", "code": 0}
-        why = f"is to start on node {job.node}" if job.node else "waits for the coordinator to choose its node"
+        why = f"is to start on node {node}" if node else "waits for the coordinator to choose its node"
         return {"status": f"job {job.id} {why}", "code": NEVER_HERE}
 
     def _victims(self, raw: bytes, spared: Callable[[JobRecord], bool]) -> Doc:
@@ -151,6 +160,16 @@ class Extending:
         jobs = [self._of(_read(evictee, TaskInfo)) for evictee in evictees]
         left = [evictee for evictee, job in zip(evictees, jobs, strict=True) if job is None or not spared(job)]
         return {"status": ABSTAIN, "victims": []} if len(left) == len(evictees) else {"status": PERMIT, "victims": left}
+
+    def _decided(self, job: JobRecord | None, task: TaskInfo) -> str | None:
+        """Where this pod of the job goes. While a gang grows, its new pods follow the operation."""
+        if job is None or job.gpus_per_pod is None:
+            return job.node if job is not None else None
+        name = ((task.pod or Pod()).metadata or Metadata()).name
+        number = name.rpartition("-")[2]
+        parts = job.parts(job.operation.to if job.operation is not None and job.operation.to else job.gpu_ids)
+        part = parts[int(number)] if number.isdecimal() and int(number) < len(parts) else ()
+        return self._node_of(part[0]) if part else None
 
     def _of(self, task: TaskInfo) -> JobRecord | None:
         """The job of ours that a pod belongs to, if it still is a job of ours."""

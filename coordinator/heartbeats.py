@@ -27,10 +27,11 @@ class HeartbeatBatches:
 
         The row of a job that has not reported to this process yet stays.
         """
-        beats, wall = self._reports.all(), self._clock.wall()
+        jobs, wall = self._books.jobs(), self._clock.wall()
+        beats = {job_id: beat for job_id, job in jobs.items() if (beat := self._reports.of(job)) is not None}
         rows = [
             heartbeat_row(job, beats[job_id], wall) if job_id in beats else self.stored[job_id]
-            for job_id, job in self._books.jobs().items()
+            for job_id, job in jobs.items()
             if job_id in beats or job_id in self.stored
         ]
         batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from adaptive_scheduler.convergence import Point
 from adaptive_scheduler.observations import Observation, Observations
 from adaptive_scheduler.profiles import LARGEST, MEASURED, Profiles
-from coordinator.core import asks
-from coordinator.core.records import JobRecord, number
+from coordinator.core.records import number
+from coordinator.errors import Conflict
 from coordinator.ports import Doc, Store
 
 LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
 SPEED_SHARE = 0.1  # weight of the newest speed: jobs of one type differ a little from each other
 NEW_SHARE = 0.5  # weight of the newest overhead against what was known
 QUARTERS = 4  # points of an accuracy curve that are kept while the iterations double
-MOST_OBSERVED = 10_000  # finished jobs, the newest; the older ones say little of the code of today
+OBSERVATIONS, IMPORTED = "observations", "imported"
+MOST_OBSERVED = 10_000  # finished tasks, the newest; the older ones say little of the code of today
+MOST_TAKEN = 500  # foreign rows in one turn of the loop: each is marked with a write
 OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
 
 
@@ -37,8 +39,9 @@ class Learner:
         self._rows: dict[tuple[str, str], Doc] = {}  # (table, _id) -> the row as last written or about to be
         self._speeds: dict[tuple[str, str], float] = {}  # the running mean behind each row
         self._changed: set[tuple[str, str]] = set()
-        before = sorted(store.list("observations"), key=lambda row: (number(row.get("at")) or 0.0, str(row["_id"])))
-        self._finished = deque(map(_observation, before), maxlen=MOST_OBSERVED)
+        self._finished: dict[str, Observation] = {}  # by `_id`, the newest last
+        self._table: Observations | None = None  # of these; None: to be made anew
+        self.know(sorted(store.list(OBSERVATIONS), key=lambda row: (number(row.get("at")) or 0.0, str(row["_id"]))))
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
         """One job of this type takes `seconds` per iteration on so many GPUs; what cannot be true is not learned."""
@@ -93,26 +96,37 @@ class Learner:
                 }  # fmt: skip
                 self._changed.add(key)
 
-    def observed(self, job: JobRecord) -> None:
-        """A finished job of one task: what it had asked for, and how long it trained (D11)."""
-        tasks, took_s = asks.tasks(job.doc), number(job.doc.get("ran_s"))
-        if len(tasks) != 1 or not took_s:
-            return
-        task = tasks[0]
-        row = {
-            "_id": job.uid, "job_id": job.raw_id, "at": job.doc.get("finish_ts"), "cores": task.cores,
-            "memory": task.memory, "gpus": task.gpus, "execution_s": took_s,
-        }  # fmt: skip
-        key = ("observations", job.uid)
+    def observed(self, row: Doc) -> None:
+        """A task that finished (seed 003); once more where more has become known of it."""
+        key = (OBSERVATIONS, str(row["_id"]))
         with self._lock:
-            self._rows[key] = row
+            self._rows[key] = {**row, "origin": MEASURED}
             self._changed.add(key)
-            self._finished.append(_observation(row))
+        self.know([row])
+
+    def take_foreign(self) -> None:
+        """Rows that somebody else has put into the table: they count from now on, and are marked as read."""
+        found = self._store.list(OBSERVATIONS, {"origin": None})[:MOST_TAKEN]
+        for row in found:
+            with suppress(Conflict):  # gone again, or being replaced
+                self._store.update(OBSERVATIONS, row["_id"], {"origin": None}, {"origin": IMPORTED})
+        self.know(found)
+
+    def know(self, rows: Iterable[Doc]) -> None:
+        """These lie in the table, or will with the next flush."""
+        with self._lock:
+            for row in rows:
+                self._finished[str(row["_id"])] = _observation(row)
+                self._table = None
+            for oldest in list(self._finished)[: max(0, len(self._finished) - MOST_OBSERVED)]:
+                del self._finished[oldest]
 
     def observations(self) -> Observations:
-        """Of all finished jobs that are known."""
+        """Of all finished tasks that are known."""
         with self._lock:
-            return Observations.of(self._finished)
+            if self._table is None:
+                self._table = Observations.of(self._finished.values())
+            return self._table
 
     def flush(self) -> None:
         """Write the changed rows; what could not be written stays for the next time."""
@@ -123,7 +137,7 @@ class Learner:
             with self._lock:
                 if self._rows.get((table, row_id)) == row:
                     self._changed.discard((table, row_id))
-                    if table == "observations":
+                    if table == OBSERVATIONS:
                         del self._rows[table, row_id]
 
 

@@ -39,8 +39,11 @@ class Listening:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
         if not self._c.elector.leads:
             raise Transient("This coordinator does not act now.")
-        known = launch == job.launch and job.state in s.LAUNCHED
-        if launch == job.launch and not job.doc.get("closed"):
+        coming = job.coming is not None and launch == job.coming.launch
+        known = (coming or launch == job.launch) and job.state in s.LAUNCHED
+        if coming:
+            self._keep(job, beat)
+        elif launch == job.launch and not job.doc.get("closed"):
             self._take(job, beat)
         config, (limit, limit_s) = self._c.config, job.limit_left(self._c.clock.wall())
         reply = msgspec.json.encode(
@@ -57,11 +60,16 @@ class Listening:
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
 
     def _take(self, job: JobRecord, beat: Heartbeat) -> None:
-        self._c.metrics.heartbeat()
+        self._c.profiler.heard(job, beat)  # which adds the pods of a gang up itself
+        self._keep(job, beat)
+        if job.gpus_per_pod is None:
+            self._learn(job, beat)
+        elif beat.member == 0 and (whole := self._c.reports.of(job)) is not None:
+            self._learn(job, whole)
+
+    def _learn(self, job: JobRecord, beat: Heartbeat) -> None:
+        """What the training of the whole job says of itself."""
         self._c.loop.monitors.heard(job, beat)
-        if self._c.reports.take(job, beat):
-            self._c.queue.add(job.id)
-            self._c.telling.wake.set()
         progress, op = beat.progress, job.operation
         speed = progress.seconds_per_iteration
         measured = speed is not None and progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
@@ -69,6 +77,13 @@ class Listening:
         if measured and op is None and gpu is not None and beat.shim.generation == job.generation:
             assert speed is not None
             self._c.learner.speed(job.job_type, gpu.gpu_type, len(job.gpu_ids), speed)
+
+    def _keep(self, job: JobRecord, beat: Heartbeat) -> None:
+        """A move's newcomer says nothing of the training, only that it is there."""
+        self._c.metrics.heartbeat()
+        if self._c.reports.take(job, beat):
+            self._c.queue.add(job.id)
+            self._c.telling.wake.set()
 
     def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """A wish that an operator told the job's sidecar."""
@@ -97,7 +112,9 @@ class Listening:
             raise Rejected(problem)
         if self._c.nodes.take(name, report):
             self._c.telling.wake.set()
-        reply = msgspec.json.encode(NodeReply(report.seq, self._c.config.heartbeat_s))
+        crowd = self._c.loop.crowds.get(name)
+        jobs = None if crowd is None else crowd.jobs
+        reply = msgspec.json.encode(NodeReply(report.seq, self._c.config.heartbeat_s, jobs))
         return reply, sign(key, "REPLY", path, reply)
 
     def _unfit(self, name: str, report: NodeReport) -> str:
@@ -109,6 +126,8 @@ class Listening:
             return "Report a type of at most 128 printable characters for each GPU."
         if not 0 <= report.cores <= asks.MAX_CORES or not 0 <= report.memory <= asks.MAX_MEMORY:
             return "Report cores and memory (bytes) as numbers that a machine can have."
+        if not all(0 <= use <= 1 for use in (report.cpu_use or 0.0, report.memory_use or 0.0)):
+            return "Report the use of cores and memory as shares from 0 to 1."
         known = self._c.books.gpus()
         for gpu_id in ids:
             owner = known[gpu_id].node if gpu_id in known else name

@@ -19,31 +19,35 @@ from typing import Any
 import msgspec
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
-from adaptive_scheduler.diagnosis import alert, diagnose
+from adaptive_scheduler.diagnosis import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.books import Books
 from coordinator.config import Config
 from coordinator.core import intake
 from coordinator.core import states as s
+from coordinator.core.crowds import Crowd, crowds
 from coordinator.core.intents import Around, intent
 from coordinator.core.picture import Known, Moment, Seen, picture
 from coordinator.core.pods import QUEUE
 from coordinator.core.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
 from coordinator.core.world import how_of
+from coordinator.depending import Depending
 from coordinator.errors import Conflict, Rejected
 from coordinator.learning import Learner
 from coordinator.monitors import Monitors
 from coordinator.ports import Clock, Doc
 from coordinator.reports import Reports
+from coordinator.slamls import Slamls
 
 log = logging.getLogger(__name__)
 
 NUMBERS = re.compile(r"[0-9][0-9.]*")
 AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
 LIMIT_NEWS = 0.2  # a limit that differs by less than this share from the one last told is set without an event
+LIMITS_KEPT = 16  # of one job: that many of the last ones can be explained
 HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
 
 
@@ -80,6 +84,8 @@ class Loop:
         self.monitors = Monitors(settings)
         self.as_heard: Callable[[Mapping[str, Doc]], Mapping[str, Doc]] = lambda nodes: nodes
         """Marks the documents of nodes that are silent; set where nodes have agents."""
+        self.crowds: dict[str, Crowd] = {}  # how the nodes stood at the last turn
+        self._depending, self._slamls = Depending(books, clock, told), Slamls(books, clock, settings)
         self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
@@ -95,18 +101,21 @@ class Loop:
             self._follow_queues()
             self._reclaim()
         self._watch()
+        waiting = self._depending.turn()
         seen = self.books.jobs()
         self._forget(seen)
         began = self.clock.now()
         snapshot = self._picture(seen, began)  # 3 freeze
+        self.crowds = crowds(snapshot, self.settings.specon)
         seen |= self._warned(seen, snapshot)
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
-        for decision in decisions:  # 5 write the reason, then the intent
+        for decision in (*waiting, *decisions):  # 5 write the reason, then the intent
             try:
                 self._apply(decision, Basis(seen, snapshot, took))
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
+        self._slamls.turn(snapshot, read)  # 6 objects that become jobs, and what is to be shown of them
 
     def begin(self) -> None:
         """Another coordinator may have acted: what was kept of each job in memory is old."""
@@ -126,8 +135,8 @@ class Loop:
             found = intake.problems(job.doc)
             if not found and (job.id in taken or self._known(job)):
                 found = [intake.taken(job.raw_id)]
-            if not found and self._loses(job):
-                found = [intake.LOSES]
+            if not found and (why := self._unfit(job)):
+                found = [why]
             if found and found == job.doc.get("problems"):
                 continue
             changes = {"problems": found} if found else self._accepted(job)
@@ -139,10 +148,13 @@ class Loop:
             taken |= set() if found else {job.id}
             self._told(record, {"type": "refused" if found else "submitted", "problems": found})
 
-    def _loses(self, job: JobRecord) -> bool:
-        """Whether each reshape would be another launch that finds no checkpoint."""
+    def _unfit(self, job: JobRecord) -> str:
+        """Why a good document cannot be let in here: such as that each reshape is a launch that finds no checkpoint."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
-        return not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
+        if job.gpus_per_pod:
+            return intake.NO_PODS if not self.config.many_pods else "" if lasting else intake.GANG_LOSES
+        loses = not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
+        return intake.LOSES if loses else ""
 
     def _accepted(self, job: JobRecord) -> Doc:
         return intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
@@ -169,6 +181,7 @@ class Loop:
     def _read_tables(self) -> None:
         rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
         nodes = {str(doc["_id"]): doc for doc in self.books.store.list("nodes")}
+        self.learner.take_foreign()
         self.queues = {str(doc["_id"]): doc for doc in self.books.store.list("queues")}
         self.known = Known(Profiles.from_rows(*rows), self.learner.observations(), nodes, self.config.checkpoints_last)
 
@@ -212,7 +225,7 @@ class Loop:
             )
             for job in jobs.values()
         }
-        known = replace(self.known, nodes=self.as_heard(self.known.nodes))
+        known = replace(self.known, nodes=self.as_heard(self.known.nodes), observations=self.learner.observations())
         return picture(jobs, self.books.gpus(), seen, known, Moment(now, self.clock.wall()))
 
     def _cooling_until(self, job: JobRecord) -> float:
@@ -256,18 +269,23 @@ class Loop:
         around = Around(basis.seen, self.books.jobs(), self.books.gpus(), self.clock.wall(), how_of(job, self.config))
         changes = intent(decision, around)
         if isinstance(decision, Start):
-            changes["expected_s"] = self._expected_s(basis.snapshot.job[job.id], basis.snapshot)
+            changes |= self._times(job, basis.snapshot)
         decision_id = self._store(job, decision, basis.took_s)
         changes["reshape"]["decision"] = decision_id
         record = self.books.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
         self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": basis.took_s})
 
-    def _expected_s(self, job: Job, snapshot: ClusterSnapshot) -> float | None:
-        """How long it is expected to train in all, by what is known as it starts: who takes longer is overdue."""
+    def _times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
+        """By what is known as it starts: how long it is expected to train in all, and may still wait (seed 003).
+
+        Who takes longer is overdue. Of a Slaml only the present task is trained by this job.
+        """
         if "deadline" not in self.settings.systems:
-            return None
-        left = diagnose(job, snapshot, self.settings).te_s
-        return None if left is None else job.task_s + left
+            return {"expected_s": None, "sla_waiting_s": None}
+        seen, found = snapshot.job[job.id], diagnose(snapshot.job[job.id], snapshot, self.settings)
+        left = present_task_s(snapshot, seen, self.settings) if job.doc.get("slaml") else found.te_s
+        wait_s = wait_left_s(seen, found, self.clock.now())
+        return {"expected_s": None if left is None else seen.task_s + left, "sla_waiting_s": wait_s}
 
     def _stay(self, job: JobRecord, decision: Stay) -> None:
         """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
@@ -280,16 +298,22 @@ class Loop:
             self._told(record, {"type": "stays", "sentence": sentence})
 
     def _limit(self, job: JobRecord, decision: Limit) -> None:
-        """No operation: its sidecar hears of it in the answer to its next heartbeat. The same again is only renewed."""
+        """No operation: its sidecar hears of it in the answer to its next heartbeat, in a pod its launcher reads it.
+
+        The same again is only renewed.
+        """
         wall, cores = self.clock.wall(), decision.cores
-        until: Doc = UNLIMITED if cores is None else {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s}
+        until: Doc = UNLIMITED
+        if cores is not None:
+            until = {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s, "limit_by": decision.by}
         if cores == job.limit_left(wall)[0]:
             self.books.write_job(job, until, "limit")
             return
-        decision_id = self._store(job, decision, 0.0)
         known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
         news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
-        told = {} if cores is None or not news else {"limit_told": cores}
+        count = job.limits_told + news
+        told: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
+        decision_id = self._store(job, decision, 0.0, f"limit-{count % LIMITS_KEPT}")
         record = self.books.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
         if news:
             kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
@@ -306,11 +330,10 @@ class Loop:
         self._held[job.id] = (reason, now)
         self._told(record, {"type": "waits", "sentence": sentence})
 
-    def _store(self, job: JobRecord, decision: Decision, took: float) -> str:
+    def _store(self, job: JobRecord, decision: Decision, took: float, name: str = "") -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
-        # One reason to wait, to stay and to be limited per job.
-        lasting = {Hold: "waits", Stay: "stays", Limit: "limit"}.get(type(decision))
-        name = lasting or f"v{job.doc.get('version')}"
+        lasting = {Hold: "waits", Stay: "stays"}.get(type(decision))  # one reason to wait and to stay per job
+        name = name or lasting or f"v{job.doc.get('version')}"
         decision_id = _asked(job, decision) or f"{job.id}-{name}"
         self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
         return decision_id

@@ -8,6 +8,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from coordinator.core.crowds import Crowd
+
 GAPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 
 
@@ -25,6 +27,10 @@ class Metrics:
         self._stage = Histogram(
             "reshape_stage_seconds", "One stage of a reshape", ["stage"], buckets=GAPS, registry=registry
         )
+        self._node_jobs = Gauge(
+            "reshape_node_jobs", "Jobs trained on CPU by category", ["node", "category"], registry=registry
+        )
+        self._node_use = Gauge("reshape_node_use_ratio", "Share in use", ["node", "resource"], registry=registry)
         self._heartbeats = Counter("reshape_heartbeats", "Heartbeats handled", registry=registry)
         self._decide = Histogram("reshape_decide_seconds", "One turn of the loop", registry=registry)
         Gauge("reshape_build_info", "Version", ["version"], registry=registry).labels(version).set(1)
@@ -42,8 +48,15 @@ class Metrics:
     def turned(self, seconds: float) -> None:
         self._decide.observe(seconds)
 
-    def text(self, jobs: Iterable[Any], gpus: Iterable[Any]) -> bytes:
-        """Prometheus text, with the states counted now."""
+    def text(self, jobs: Iterable[Any], gpus: Iterable[Any], crowds: Mapping[str, Crowd]) -> bytes:
+        """Prometheus text, with the states counted now and the nodes as they stood at the last turn."""
+        self._node_jobs.clear()
+        self._node_use.clear()
+        for node, crowd in crowds.items():
+            for category in ("pc", "wc", "cc"):
+                self._node_jobs.labels(node, category.upper()).set(getattr(crowd.jobs, category))
+            self._node_use.labels(node, "cpu").set(crowd.cpu_use)
+            self._node_use.labels(node, "memory").set(crowd.memory_use)
         for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):
             gauge.clear()
             for state, count in Count(r.state for r in records).items():

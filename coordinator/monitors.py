@@ -37,6 +37,7 @@ from coordinator.curves import Curve
 from sidecar.protocol import Heartbeat
 
 LARGEST = 1e300
+IO, LEAST_IO = ("block_io", "network_io"), 1.0  # bytes per second: less is no use whose efficiency says anything
 MOST_HEARD = 1_000  # reports of one window: a job that stands still may send them for ever
 WINDOW = 32  # iterations that a reported speed is the mean of at most, as in `sidecar/progress.py`
 Beats = Callable[[JobRecord], Heartbeat | None]
@@ -49,11 +50,12 @@ class _Uses:
     samples: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=10_000))
 
     def take(self) -> dict[str, float]:
-        """The mean by resource since the last time; nothing if nobody reported any use."""
+        """The mean by resource since the last time; nothing of what nobody reported, or what hardly any is used of."""
         samples, self.samples = list(self.samples), deque(maxlen=self.samples.maxlen)
         known = sorted({resource for sample in samples for resource in sample})
         found = {r: [sample[r] for sample in samples if r in sample] for r in known}
-        return {r: sum(values) / len(values) for r, values in found.items()}
+        means = {r: sum(values) / len(values) for r, values in found.items()}
+        return {r: mean for r, mean in means.items() if r not in IO or mean >= LEAST_IO}
 
 
 @dataclass
@@ -112,13 +114,23 @@ class Monitors:
         """Another coordinator may have acted: at the next look what it found is believed. Curves are still ours."""
         self._anew = True
 
+    def next_s(self, now: float) -> float:
+        """Seconds until a reading is due: what it makes a job ask for is asked at once (the Messenger of seed 000)."""
+        if not self._watched:
+            return LARGEST
+        due = [self._due] if "specon" in self._settings.systems else []
+        due += [pace.due_s for pace in self._pace.values()] if "flowcon" in self._settings.systems else []
+        return max(0.0, min(due, default=LARGEST) - now)
+
     def heard(self, job: JobRecord, beat: Heartbeat) -> None:
         """What the job's training used since its last heartbeat, and what it measured."""
         with self._lock:
             if watched := self._watched.get(job.id):
                 watched.curve.heard(job, beat)
                 watched.timing.heard(beat)
-        used = {"cpu": beat.usage.cpu_cores, "memory": beat.usage.memory}
+        usage = beat.usage
+        used = {"cpu": usage.cpu_cores, "memory": usage.memory}
+        used |= {"block_io": usage.block_io, "network_io": usage.network_io}
         sample = {resource: float(value) for resource, value in used.items() if value is not None}
         if sample and beat.shim.trainer == "running":
             with self._lock:

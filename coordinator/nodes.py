@@ -1,4 +1,4 @@
-"""What node agents said lately, in memory: who is heard, and whose inventory is to be written.
+"""What node agents said lately, in memory: who is heard, how busy each is, and whose inventory is to be written.
 
 Only times that this process observed itself count: after a restart every agent has a few heartbeats to be heard
 again. Thread-safe. A report costs no round trip; the loop's thread writes what has changed (`service.py`).
@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.errors import Conflict
 from coordinator.ports import Clock
-from sidecar.protocol import NodeReport
+from sidecar.protocol import NodeJobs, NodeReport
 
 GONE_S = 86_400.0  # a node that was silent for so long is taken to be no more
 AWAY_BEATS = 4  # reports that may fail until a node counts as silent
@@ -74,8 +74,22 @@ class Nodes:
                 kept.pop(name, None)
 
     def as_heard(self, docs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The same documents of nodes, those with a silent agent marked; a node without agent is always heard."""
-        return {n: {**doc, "heard": False} if doc.get("agent") and self.silent(n) else doc for n, doc in docs.items()}
+        """The same documents of nodes, those with a silent agent marked; a node without agent is always heard.
+
+        With what a heard one measured of itself, which is in no store: it changes with every report.
+        """
+        return {name: {**doc, **self._said(name)} if doc.get("agent") else doc for name, doc in docs.items()}
+
+    def _said(self, name: str) -> dict[str, Any]:
+        if self.silent(name):
+            return {"heard": False}
+        report = self._reports.get(name)
+        return {} if report is None else {"cpu_use": report.cpu_use, "memory_use": report.memory_use}
+
+    def told(self, name: str) -> NodeJobs | None:
+        """The jobs that the node's agent says it has."""
+        report = None if self.silent(name) else self._reports.get(name)
+        return None if report is None else report.jobs
 
 
 def _content(report: NodeReport) -> object:

@@ -92,7 +92,10 @@ class Platform(Protocol):
     """Starts and removes launches; `local` (processes here) or `kubernetes`. All idempotent."""
 
     def launch(self, doc: Doc) -> None:
-        """Ask for the launch of the job in `doc` (its `launch` number names it); returns at once."""
+        """Ask for the launch of the job in `doc` (its `launch` number names it); returns at once.
+
+        Of a gang asked again with other GPUs: its pods, of which each has `gpus_per_pod`, come and go at the end.
+        """
         ...
 
     def failure(self, doc: Doc) -> str | None:
@@ -111,8 +114,21 @@ class Platform(Protocol):
         """True only if it is certain that no process of this launch runs any more."""
         ...
 
+    def ended(self, doc: Doc) -> frozenset[int]:
+        """The pods of a gang's launch of which it is certain that no process runs any more."""
+        ...
+
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes of the trainer's output from byte `offset`, and the offset after them."""
+        ...
+
+
+class Measurements(Protocol):
+    """A monitoring system that watches the pods and nodes of the cluster, beside what the pods report themselves."""
+
+    def used(self, doc: Doc, since: float, until: float) -> Doc:
+        """What the pods of the job in `doc` used between two times (seconds since 1970), as fields of a row of
+        `observations`; none that it does not know. `Transient` when it does not answer."""
         ...
 
 

@@ -16,11 +16,12 @@ from coordinator.config import Config
 from coordinator.core.lifecycle import next_step
 from coordinator.core.records import JobRecord
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
-from coordinator.core.world import World
-from coordinator.errors import Fatal
+from coordinator.core.world import Newcomer, World
+from coordinator.errors import Fatal, ReshapeError
+from coordinator.gangs import Gangs
 from coordinator.ports import Clock, Doc, Platform, Sidecars
 from coordinator.reports import Reports
-from sidecar.protocol import ShimStatus, StartCall, StopCall, command_id, launch_key
+from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command_id, launch_key
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class _Standing:
     point: tuple[object, ...] = ()
     since: float = 0.0
     launched: set[int] = field(default_factory=set)
-    removed: set[int] = field(default_factory=set)
+    removed: dict[int, str] = field(default_factory=dict)  # and why
+    pods: dict[int, int] = field(default_factory=dict)  # how many of each launch of a gang
 
 
 class Reconciler:
@@ -57,7 +59,7 @@ class Reconciler:
         self.books, self.reports, self.sidecars, self.platform = books, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._tell, self._failpoint, self._launch_doc = tell, failpoint, launch_doc
-        self._away = away
+        self._away, self._gangs = away, Gangs(reports, platform, config, away)
         self._standing: dict[str, _Standing] = {}
 
     def reconcile(self, job_id: str) -> Wait:
@@ -82,33 +84,59 @@ class Reconciler:
         job = self.books.job(job_id)
         if job is None:
             return None
-        seen = self.reports.of(job)
-        standing = self._stand(job, seen.shim.command_id if seen else "")
+        standing = self._standing.setdefault(job.id, _Standing())
+        pods = self._gangs.pods(job, job.launch in standing.removed)
+        seen, gpus = pods.seen, self.books.gpus()
+        self._stand(job, standing, seen.shim.command_id if seen else "")
         waited_s = self.clock.now() - standing.since
         late = seen is None and job.launch in standing.launched and waited_s > self.config.init_timeout_s
+        leaves = job.operation.leaves if job.operation else None
         return World(
             job=job,
             jobs=self.books.jobs(),
-            gpus=self.books.gpus(),
+            gpus=gpus,
             config=self.config,
             wall=self.clock.wall(),
             seen=seen,
-            lost=self._lost(job, standing),
-            away=self._away(job.node),
+            lost=pods.lost or self._lost(job, standing),
+            away=self._gangs.away(job, gpus),
             launch_asked=job.launch in standing.launched,
             launch_failure=self.platform.failure(job.doc) if job.launch in standing.launched else None,
             unplaced=self.platform.unplaced(job.doc) if late else None,
             remove_asked=job.launch in standing.removed,
             waited_s=waited_s,
+            newcomer=self._newcomer(job.coming, standing, waited_s) if job.coming else None,
+            left=leaves in standing.removed,
+            pods=pods.each,
+            parted=pods.parted,
+            pods_asked=standing.pods.get(job.launch),
+            growth=self._gangs.growth(job, gpus, standing.pods.get(job.launch), waited_s),
         )
 
-    def _stand(self, job: JobRecord, command: str) -> _Standing:
-        standing = self._standing.setdefault(job.id, _Standing())
-        asked = job.launch in standing.launched, job.launch in standing.removed
+    def _newcomer(self, coming: JobRecord, standing: _Standing, waited_s: float) -> Newcomer:
+        up, asked = self.reports.of(coming) is not None, coming.launch in standing.launched
+        late = not up and asked and waited_s > self.config.init_timeout_s
+        return Newcomer(
+            up=up,
+            lost=up and not self.reports.fresh(coming) and self._ended(coming),
+            away=self._away(coming.node),
+            asked=asked,
+            failure=self.platform.failure(coming.doc) if asked else None,
+            unplaced=self.platform.unplaced(coming.doc) if late else None,
+            removed=standing.removed.get(coming.launch),
+        )
+
+    def _ended(self, job: JobRecord) -> bool:
+        """Whether certainly nothing of a launch that had come up runs any more."""
+        return self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
+
+    def _stand(self, job: JobRecord, standing: _Standing, command: str) -> None:
+        newest = job.coming.launch if job.coming else job.launch
+        pods = standing.pods.get(job.launch)
+        asked = newest in standing.launched, newest in standing.removed, job.launch in standing.removed, pods
         point = (job.state, job.launch, job.generation, command, asked)
         if point != standing.point:
             standing.point, standing.since = point, self.clock.now()
-        return standing
 
     def _lost(self, job: JobRecord, standing: _Standing) -> bool:
         """Whether the present launch had come up (or was to go) and certainly nothing of it runs."""
@@ -136,15 +164,26 @@ class Reconciler:
             after = self.books.write_gpu(before, step.expect, step.changes)
             self._tell(job, {"type": "gpu", "before": before, "after": after})
         elif isinstance(step, Launch):
-            self._standing[job.id].launched.add(job.launch)
-            self._tell(job, {"type": "launching"})
-            self.platform.launch(self._launch_doc(job))
+            self._launch(job, step)
         elif isinstance(step, Remove):
-            self._standing[job.id].removed.add(job.launch)
-            self.platform.remove(job.doc)
-            self._tell(job, {"type": "removing"})
+            launch = step.launch or job.launch
+            self._standing[job.id].removed[launch] = step.why
+            self.platform.remove({**job.doc, "launch": launch})
+            self._tell(job, {"type": "removing", "launch": launch})
         elif isinstance(step, Stop | Start):
-            self._command(job, step)
+            self._command(world, step)
+
+    def _launch(self, job: JobRecord, step: Launch) -> None:
+        job, standing = (job.coming if step.newcomer else None) or job, self._standing[job.id]
+        if step.gpu_ids is not None:
+            job = JobRecord({**job.doc, "gpu_ids": list(step.gpu_ids), "num_gpus": len(step.gpu_ids)})
+        standing.launched.add(job.launch)
+        again = self.reports.of(job) is not None or job.launch in standing.pods
+        self._tell(job, {"type": "scaling", "pods": job.members} if again else {"type": "launching"})
+        self.platform.launch(self._launch_doc(job))
+        if job.gpus_per_pod is not None:
+            self.reports.keep_only(job, job.members)
+            standing.pods[job.launch] = job.members
 
     def _write(self, world: World, step: WriteJob) -> None:
         before = world.jobs.get(step.job, world.job) if step.job else world.job
@@ -152,26 +191,47 @@ class Reconciler:
         log.info("%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"))
         self._tell(after, {**step.event, "step": step.name, "before": before})
 
-    def _command(self, job: JobRecord, step: Stop | Start) -> None:
-        seen = self.reports.of(job)
-        if seen is None:
-            return
-        sent_at = self.clock.now()
-        self.reports.learn(job, self._call(job, seen.url, step), sent_at)
-        self._tell(job, {"type": f"{step.name} sent", "generation": step.generation, "sent_at": sent_at})
+    def _command(self, world: World, step: Stop | Start) -> None:
+        """To each pod that has not obeyed yet; one that does not answer keeps it from no other."""
+        job, began, sent = world.job, self.clock.now(), 0
+        beats = world.pods if job.gpus_per_pod is not None else {0: world.seen} if world.seen else {}
+        failed: list[ReshapeError] = []
+        for member in range(job.members):
+            beat = None if member in world.parted else beats.get(member)
+            if beat is None or (job.gpus_per_pod is not None and _obeyed(world, beat.shim, step)):
+                continue
+            sent_at = self.clock.now()
+            try:
+                self.reports.learn(job, self._call(job, beat, step), sent_at, member)
+                sent += 1
+            except ReshapeError as error:
+                failed.append(error)
+        if sent:
+            self._tell(job, {"type": f"{step.name} sent", "generation": step.generation, "sent_at": began})
+        if failed:
+            raise failed[0]
 
-    def _call(self, job: JobRecord, url: str, step: Stop | Start) -> ShimStatus:
+    def _call(self, job: JobRecord, beat: Heartbeat, step: Stop | Start) -> ShimStatus:
         """`Conflict` says that the shim has seen a higher generation; its next heartbeat names it."""
         key = launch_key(self._master_key, job.uid, job.launch)
         command = command_id(job.id, step.generation, step.name)
         if isinstance(step, Stop):
             stop = StopCall(generation=step.generation, command_id=command, grace_s=self.config.grace_s)
-            return self.sidecars.stop(url, key, job.id, job.launch, stop)
+            return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)
         start = StartCall(
             generation=step.generation,
             command_id=command,
-            gpu_ids=list(step.gpu_ids),
+            gpu_ids=list(job.parts(step.gpu_ids)[beat.member]),
             checkpoint=step.checkpoint,
             lease_s=self.config.lease_s,
+            env=self._gangs.where_they_meet(job, beat.member) if job.gpus_per_pod is not None else {},
         )
-        return self.sidecars.start(url, key, job.id, job.launch, start)
+        return self.sidecars.start(beat.url, key, job.id, job.launch, start)
+
+
+def _obeyed(world: World, shim: ShimStatus, step: Stop | Start) -> bool:
+    """Whether a pod of a gang needs the command no more, though another one does."""
+    started = shim.command_id == world.start_id
+    if isinstance(step, Start):
+        return started
+    return shim.generation >= step.generation and (started or shim.trainer != "running")

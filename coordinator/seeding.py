@@ -74,8 +74,10 @@ def register_node(store: Store, node: FoundNode) -> None:
     register_gpus(store, node.name, node.gpus)
     for gpu in node.gpus:
         _judge(store, gpu)
-    doc = {"_id": node.name, "cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
-    store.put("nodes", doc)
+    facts = {"cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
+    _insert(store, "nodes", {"_id": node.name, **facts})
+    with suppress(Conflict):  # forgotten meanwhile: the next report makes it known again
+        store.update("nodes", node.name, {}, facts)  # whether it takes pods is the launcher's word, and stays
 
 
 def forget_node(store: Store, node: str) -> None:

@@ -23,7 +23,8 @@ from coordinator.learning import Learner
 from coordinator.loop import Loop
 from coordinator.metrics import Metrics
 from coordinator.nodes import Nodes
-from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
+from coordinator.ports import Clock, Doc, Measurements, Platform, Sidecars, Store
+from coordinator.profiler import Profiler
 from coordinator.reconciler import Reconciler
 from coordinator.reports import Reports
 from coordinator.seeding import FoundGpu, FoundNode, forget_node, register_node
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 RECONCILERS = 4
 FLUSH_S = 0.5
+BREATH_S = 0.05  # between two turns that only readings call for
 STUCK_TERMS = 8  # how many terms one turn of the loop may take until another coordinator shall try
 LEAVE_S = 1.0  # the longest that leaving may wait for a look at the store
 
@@ -55,8 +57,9 @@ class Coordinator:
         version: str,
         failpoint: Callable[[str], None] = lambda name: None,
         agent_key: bytes = b"",
+        measurements: Measurements | None = None,
     ) -> None:
-        """`agent_key`: of the node agents; without one there are none."""
+        """`agent_key`: of the node agents; without one there are none. `measurements`: of a Prometheus, if any."""
         self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
@@ -67,7 +70,10 @@ class Coordinator:
         self.journal = Journal(store, clock)
         self.learner = Learner(store)
         self.batches = HeartbeatBatches(store, self.reports, self.books, clock)
-        self.telling = Telling(self.journal, self.reports, self.learner, self.metrics, clock, self.queue)
+        self.profiler = Profiler(self.learner, clock, measurements)
+        self.telling = Telling(
+            self.journal, self.reports, self.learner, self.profiler, self.metrics, clock, self.queue
+        )  # fmt: skip
         self.loop = Loop(self.books, self.reports, self.learner, clock, config, settings, self.telling.told)
         self.telling.loop, self.loop.as_heard = self.loop, self.nodes.as_heard
         self.reconciler = Reconciler(
@@ -93,9 +99,10 @@ class Coordinator:
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
 
     def _away(self, node: str | None) -> bool:
-        """Whether a node has an agent that is not heard of."""
+        """Whether a node has an agent that is not heard of, or takes no new pods."""
         doc = self.loop.known.nodes.get(str(node), {})
-        return bool(doc.get("agent")) and self.nodes.silent(str(node))
+        silent = bool(doc.get("agent")) and self.nodes.silent(str(node))
+        return silent or not doc.get("schedulable", True)
 
     def look(self) -> None:
         """The store was written to: read it now, not at the next poll."""
@@ -111,7 +118,8 @@ class Coordinator:
         """
         self._take_the_term()
         first()
-        bodies = [self._loop, self._keeper, self._flusher, self._watcher, *[self._consumer] * RECONCILERS]
+        bodies = [self._loop, self._keeper, self._flusher, self._watcher, self._profiler]
+        bodies += [self._consumer] * RECONCILERS
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
             thread.start()
@@ -155,7 +163,12 @@ class Coordinator:
         while not self._stopping.is_set():
             self.telling.wake.clear()
             self._turn()
-            self.telling.wake.wait(min(self.config.poll_s, self.config.term_s / 3))
+            self.telling.wake.wait(self._rest_s())
+
+    def _rest_s(self) -> float:
+        """Until the next turn, if nothing calls for one earlier. A store that does not answer is not pressed."""
+        due_s = self.config.poll_s if self.trouble else max(BREATH_S, self.loop.monitors.next_s(self.clock.now()))
+        return min(self.config.poll_s, self.config.term_s / 3, due_s)
 
     def _keeper(self) -> None:
         """Renew the term while a turn of the loop takes long, but not for one that never ends."""
@@ -260,6 +273,9 @@ class Coordinator:
                     self._flush()
             except ReshapeError as error:
                 log.info("history not written now: %s", error)
+
+    def _profiler(self) -> None:
+        self.profiler.run(self._stopping)
 
     def _flush(self) -> None:
         self.journal.flush()

@@ -19,6 +19,7 @@ from coordinator.learning import Learner
 from coordinator.loop import Loop
 from coordinator.metrics import Metrics
 from coordinator.ports import Clock
+from coordinator.profiler import Profiler
 from coordinator.reports import Reports
 from coordinator.workqueue import WorkQueue
 
@@ -43,9 +44,17 @@ class Telling:
     """Thread-safe."""
 
     def __init__(
-        self, journal: Journal, reports: Reports, learner: Learner, metrics: Metrics, clock: Clock, queue: WorkQueue
+        self,
+        journal: Journal,
+        reports: Reports,
+        learner: Learner,
+        profiler: Profiler,
+        metrics: Metrics,
+        clock: Clock,
+        queue: WorkQueue,
     ) -> None:
-        self.journal, self.reports, self.learner, self.metrics = journal, reports, learner, metrics
+        self.journal, self.reports, self.metrics = journal, reports, metrics
+        self.learner, self.profiler = learner, profiler
         self.clock, self.queue = clock, queue
         self.loop: Loop | None = None  # set once it exists; the loop tells, too
         self.wake = threading.Event()
@@ -63,7 +72,7 @@ class Telling:
         if kind == "removed":
             self._removed(job)
         elif kind == "completed":
-            self.learner.observed(job)
+            self.profiler.finished(job)
             if self.loop:
                 self.learner.curve(job.job_type, self.loop.monitors.top5(job))
         self._wake(job, kind, event)
@@ -114,7 +123,7 @@ class Telling:
             body = {
                 "type": "restarted",
                 "stages_s": stages.reshape_stages(op, beat, marks),
-                "gap_s": stages.gap_s(op, beat),
+                "gap_s": stages.moved_gap_s(op, beat, marks) if op.kind == "move" else stages.gap_s(op, beat),
             }
         if op.kind in ("reshape", "move"):
             body |= self._changed(job, op)
@@ -152,3 +161,4 @@ class Telling:
         if kind == "closed":
             self._marks.pop(job.id, None)
             self.reports.forget(job.id)
+            self.profiler.forget(job)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adaptive_scheduler.progress import UNMEASURED, Efficiency
 from coordinator.core import asks
 from coordinator.core import states as s
+from coordinator.core.crowds import Crowd
 from coordinator.core.picture import iterations, left
 from coordinator.core.records import GpuRecord, JobRecord
-from sidecar.protocol import GpuReading, Heartbeat, Usage
+from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
 
 View = dict[str, Any]
 
@@ -18,13 +20,14 @@ SHOWN = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5", "devices", "queue", "namespace", "fault",
+    "target_top5", "gpus_per_pod", "devices", "queue", "namespace", "fault",
 )  # fmt: skip
 
 
 def job_view(
-    job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool, needs: int | None = None
-) -> View:
+    job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool, needs: int | None = None,
+    efficiency: Efficiency = UNMEASURED,
+) -> View:  # fmt: skip
     """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again.
 
     `needs`: iterations in all until its target, as predicted from its curve.
@@ -38,6 +41,7 @@ def job_view(
         "reshapes": view["reshapes"] or 0, "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0,
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
         "category": ours.get("category"), "pinned": ours.get("pinned"), "message": view["message"] or "",
+        "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
         "problems": view["problems"] or [],
         "iterations": total, "iters_done": done, "emulated": emulated,
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
@@ -51,6 +55,19 @@ def job_view(
         # One that is back in the queue trains no more: its last report tells of processes that are gone.
         view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
     return view
+
+
+def pods_view(job: JobRecord, beats: Mapping[int, Heartbeat], gpus: Mapping[str, GpuRecord]) -> list[View]:
+    """The pods of a gang, by rank; none of a job that has one pod."""
+    if job.gpus_per_pod is None or not job.gpu_ids:
+        return []
+    views = []
+    for pod, part in enumerate(job.parts(job.gpu_ids)):
+        gpu, beat = gpus.get(part[0]), beats.get(pod)
+        told = {"trainer": beat.shim.trainer, "exit_code": beat.shim.exit_code, "sidecar_url": beat.url} if beat else {}
+        place: View = {"pod": pod, "node": gpu.node if gpu else None, "gpu_ids": list(part)}
+        views.append({**place, "trainer": None, "exit_code": None, "sidecar_url": None, **told})
+    return views
 
 
 def _length(job: JobRecord, to_do: float | None, needs: int | None) -> View:
@@ -80,8 +97,21 @@ def _live(beat: Heartbeat, to_do: float | None) -> View:
 
 def _usage(usage: Usage) -> View:
     """With the CPU limit that its sidecar says is in force, and how."""
-    limit, held = usage.limit, usage.limited_by or None
-    return {"cpu_cores": usage.cpu_cores, "memory": usage.memory, "cpu_limit": limit, "limited_by": held}
+    return {
+        "cpu_cores": usage.cpu_cores, "memory": usage.memory, "block_io": usage.block_io,
+        "network_io": usage.network_io, "cpu_limit": usage.limit, "limited_by": usage.limited_by or None,
+        "cpu_weight": usage.cpu_weight,
+    }  # fmt: skip
+
+
+def growth_efficiency(efficiency: Efficiency) -> View:
+    """How fast its value changes per second and unit of each resource: G of seed 001. Empty until it was measured.
+
+    `shares`: of its own peak, by which jobs are compared; `list`: new (NL), watched (WL) or converging (CL).
+    """
+    if not efficiency.measured:
+        return {}
+    return {"per_unit": dict(efficiency.raw), "shares": dict(efficiency.share), "list": efficiency.list}
 
 
 def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, Any]) -> View:
@@ -97,6 +127,16 @@ def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, An
             "memory_total": reading.memory_total or view["memory_total"],
         }
     return view | {f: stored[f] for f in ("utilisation", "memory_used") if f in stored}
+
+
+def crowd_view(crowd: Crowd, told: NodeJobs | None) -> View:
+    """Its jobs as the coordinator knows them, and as its agent was told and said again; None where none does."""
+    jobs = crowd.jobs
+    return {
+        "jobs": jobs.jobs, "categories": {"PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc}, "score": crowd.score,
+        "cpu_use": crowd.cpu_use, "memory_use": crowd.memory_use,
+        "told": None if told is None else {"jobs": told.jobs, "PC": told.pc, "WC": told.wc, "CC": told.cc},
+    }  # fmt: skip
 
 
 def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> View:

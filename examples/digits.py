@@ -1,4 +1,4 @@
-"""The data and the options that both example trainings share.
+"""The data and the options that all example trainings share.
 
 1,797 handwritten digits of 8 x 8 pixels, from the file that scikit-learn ships. It is read without
 importing scikit-learn, which would take a second at each start.
@@ -46,10 +46,18 @@ class Options(NamedTuple):
     batch_size: int
     seed: int
     save_every: int
+    evaluate_every: int
 
     @property
     def steps_per_epoch(self) -> int:
         return TRAINING_ROWS // self.batch_size
+
+
+def batch(step: int, options: Options) -> np.ndarray:
+    """The rows of this step: an order that depends on seed and epoch only, so that it is found again."""
+    epoch, number = divmod(step, options.steps_per_epoch)
+    order = np.random.default_rng((options.seed, epoch)).permutation(TRAINING_ROWS)
+    return order[number * options.batch_size :][: options.batch_size]
 
 
 def options(description: str) -> Options:
@@ -61,10 +69,14 @@ def options(description: str) -> Options:
     parser.add_argument(
         "--save-every", type=int, default=200, help="iterations from one checkpoint to the next; 0: none"
     )
+    parser.add_argument(
+        "--evaluate-every", type=int, default=0, help="iterations from one validation to the next; 0: at the end only"
+    )
     given = parser.parse_args()
     if not 1 <= given.batch_size <= TRAINING_ROWS:
         parser.error(f"--batch-size must be from 1 to {TRAINING_ROWS}")
     if min(given.epochs, given.iterations if given.iterations is not None else 1) < 1 or given.seed < 0:
         parser.error("--epochs and --iterations must be at least 1, --seed at least 0")
     whole = given.epochs * (TRAINING_ROWS // given.batch_size)
-    return Options(given.iterations or whole, given.batch_size, given.seed, max(0, given.save_every))
+    saves, looks = max(0, given.save_every), max(0, given.evaluate_every)
+    return Options(given.iterations or whole, given.batch_size, given.seed, saves, looks)

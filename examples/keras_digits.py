@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import digits
@@ -50,6 +51,20 @@ def every_gpu(here: plain.Environment) -> contextlib.AbstractContextManager[Any]
     return tf.distribute.MirroredStrategy().scope() if real > 1 else contextlib.nullcontext()
 
 
+class SaveAndLook(elastic.SaveAndExit):
+    """Validates every so many batches as well."""
+
+    data: digits.Digits
+    every: int
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        super().on_train_batch_end(batch, logs)
+        if self.every and self.position.step % self.every == 0:
+            scores = self.model(self.data.test_x, training=False)  # `evaluate` would reset the metrics of this epoch
+            right = keras.ops.argmax(scores, 1) == self.data.test_y
+            plain.say(val_accuracy=float(keras.ops.mean(keras.ops.cast(right, "float32"))))
+
+
 def train(options: digits.Options) -> None:
     """From the newest checkpoint to the last step. Raises SystemExit(143) when stopped."""
     here = plain.environment()
@@ -57,7 +72,8 @@ def train(options: digits.Options) -> None:
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
     position = elastic.Position(options.total, options.steps_per_epoch)
     stop = plain.StopFlag(here.announce)
-    callback = elastic.SaveAndExit(checkpoints, stop, position, here, save_every=options.save_every)
+    callback = SaveAndLook(checkpoints, stop, position, here, save_every=options.save_every)
+    callback.data, callback.every = data, options.evaluate_every
     with every_gpu(here):
         model = elastic.restore(checkpoints, position, here.prefer) or build(options.seed)
     plain.say(job=here.job_id, gpus=len(here.gpus), begins_at=position.step, emulated="yes" if here.emulated else "no")

@@ -49,6 +49,10 @@ class Network:
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return hidden, powers / powers.sum(axis=1, keepdims=True)
 
+    def accuracy(self, x: np.ndarray, y: np.ndarray) -> float:
+        """The share of rows of which it names the digit."""
+        return float((self.forward(x)[1].argmax(axis=1) == y).mean())
+
     def train(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         """One step on one batch; its mean loss and accuracy before the step."""
         hidden, shares = self.forward(x)
@@ -85,21 +89,16 @@ def train(network: Network, data: Digits, options: Options, here: plain.Environm
             return plain.STOPPED
         if stop.take_save() or (options.save_every and done > first and done % options.save_every == 0):
             _save(network, checkpoints, done)
-        rows = _rows(done, options)
+        rows = digits.batch(done, options)
         loss, accuracy = network.train(data.train_x[rows], data.train_y[rows])
         pace.wait()
         locks.used(done + 1)
         epoch = done // options.steps_per_epoch
         plain.say(step=done + 1, total=options.total, epoch=epoch, loss=loss, accuracy=accuracy, **labels)
+        if options.evaluate_every and (done + 1) % options.evaluate_every == 0:
+            plain.say(val_accuracy=network.accuracy(data.test_x, data.test_y))
     _save(network, checkpoints, options.total)
     return 0
-
-
-def _rows(step: int, options: Options) -> np.ndarray:
-    """The batch of this step: an order that depends on seed and epoch only, so that it is found again."""
-    epoch, batch = divmod(step, options.steps_per_epoch)
-    order = np.random.default_rng((options.seed, epoch)).permutation(digits.TRAINING_ROWS)
-    return order[batch * options.batch_size :][: options.batch_size]
 
 
 def _resume(network: Network, checkpoints: plain.Checkpoints, here: plain.Environment) -> int:
@@ -131,9 +130,8 @@ def main() -> int:
     network = Network(options.seed)
     code = train(network, data, options, plain.environment())
     if code == 0:
-        right = network.forward(data.test_x)[1].argmax(axis=1) == data.test_y
         weights = hashlib.sha256(network.weights.tobytes()).hexdigest()
-        plain.say(finished="yes", val_accuracy=float(right.mean()), weights=weights)
+        plain.say(finished="yes", val_accuracy=network.accuracy(data.test_x, data.test_y), weights=weights)
     return code
 
 

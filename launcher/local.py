@@ -64,6 +64,10 @@ class LocalPlatform:
         """Whether shim and trainer have let go of the lock, and no playbook may yet start them."""
         return not self._works.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
 
+    def ended(self, doc: Doc) -> frozenset[int]:
+        """There are no gangs here (`Config.many_pods`)."""
+        return frozenset()
+
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes of the trainer's output from `offset`, over all launches of the job.
 

@@ -58,6 +58,12 @@ def is_secret_of_pod(pod: str, secret: str) -> bool:
     return bool(re.fullmatch("[0-9a-f]{8}", secret[-8:])) and secret == secret_of_pod(pod, secret[-8:])
 
 
+def member_of(pod: str) -> int | None:
+    """Which pod of its task this is: Volcano numbers them."""
+    found = re.search(r"-([0-9]{1,6})$", pod)
+    return int(found[1]) if found else None
+
+
 def _slug(job_id: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
     if not slug[:1].isalpha():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,7 @@ from reshape.terminal import (
 if TYPE_CHECKING:
     from reshape.client import Client
 
-POLL_S = 0.5  # how often `logs -f` asks for more
-TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
-ENDED = ("completed", "failed", "cancelled")
+TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")
 
 
 def main() -> None:
@@ -227,11 +224,13 @@ def explain(settings: Settings, job_id: str) -> None:
 
 
 def _decisions(client: Client, name: str) -> list[dict[str, Any]]:
-    """Of the job of that name; else the one decision of that name. Newest first."""
+    """Of the job (or slaml.NAMESPACE.NAME) of that name; else the one decision of that name. Newest first."""
     from reshape.client import Refused
 
     try:
-        client.job(name)
+        if not (found := client.decisions(name)):
+            client.job(name)
+        return found
     except Refused as unknown:
         if unknown.status != 404:
             raise
@@ -239,7 +238,6 @@ def _decisions(client: Client, name: str) -> list[dict[str, Any]]:
             return [client.decision(name)]
         except Refused:
             raise unknown from None
-    return client.decisions(name)
 
 
 @cli.command()
@@ -268,25 +266,11 @@ def nodes(settings: Settings) -> None:
 @click.pass_obj
 def logs(settings: Settings, job_id: str, follow: bool) -> None:
     """Print what a job's training wrote."""
-    for piece in _pieces(settings.client(), job_id, follow):
+    from reshape.logs import pieces
+
+    for piece in pieces(settings.client(), job_id, follow):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-
-
-def _pieces(client: Client, job_id: str, follow: bool) -> Iterator[bytes]:
-    import time
-
-    offset = 0
-    while True:
-        # The state first: what a job writes before it ends is then surely read.
-        over = not follow or client.job(job_id)["state"] in ENDED
-        piece, offset = client.logs(job_id, offset)
-        if piece:
-            yield piece
-        elif over:
-            return
-        else:
-            time.sleep(POLL_S)
 
 
 @cli.command()
@@ -338,7 +322,7 @@ cli.add_command(containerize)
 
 @cli.group()
 def profile() -> None:
-    """What is known about job types: speeds, accuracies, overheads."""
+    """What is known about job types: speeds, accuracies, overheads; and how long finished tasks took."""
 
 
 _TABLE = click.argument("table", type=click.Choice(TABLES))

@@ -26,6 +26,7 @@ Level = Literal["well", "unknown", "warning", "missing"]
 VOLCANO = "volcano-system"
 KINDS_NEEDED = ("jobs.batch.volcano.sh", "queues.scheduling.volcano.sh", "podgroups.scheduling.volcano.sh")
 OLDEST_VOLCANO, OLDEST_KUBERNETES = (1, 10), (1, 29)
+RESIZE = "pods/resize"
 SCHEDULER_CONF = "volcano-scheduler-configmap"
 INJECT = "volcano-reshape.io/inject"
 DEVICES = "volcano-reshape.io/devices"
@@ -47,6 +48,8 @@ class Api(Protocol):
     def rehearse(self, doc: Doc) -> Doc: ...
 
     def through_service(self, namespace: str, service: str, path: str) -> bytes: ...
+
+    def serves(self, part: str) -> bool: ...
 
     def version(self) -> str: ...
 
@@ -107,6 +110,11 @@ def _kubernetes(api: Api) -> Iterator[Finding]:
         yield Finding("missing", f"Kubernetes {version} is too old: containers that run beside others need 1.29.")
     else:
         yield Finding("well", f"Kubernetes {version} answers.")
+    if api.serves(RESIZE):
+        yield Finding("well", "Living pods can be resized, so CPU limits can be set.")
+    else:
+        lost = "jobs trained on CPU are not limited in favour of faster growing ones; all else works"
+        yield Finding("warning", f"Kubernetes {version} cannot resize living pods (1.33 and newer can): {lost}.")
 
 
 def _volcano(api: Api) -> Iterator[Finding]:
@@ -166,6 +174,21 @@ def _scheduler(api: Api) -> Iterator[Finding]:
         yield Finding("missing", f"Volcano would stop starting jobs when we are away: give our extender {wanted}.")
         return
     yield Finding("well", "Volcano's scheduler asks our extender.")
+    if not any(_asks_for_each_pod(text) for text in (found.get("data") or {}).values()):
+        wanted = "`predicateErrorCacheEnable: false` for its action `allocate` (manifests/volcano)"
+        yield Finding("warning", f"Jobs of several pods can start on one node only: give Volcano's scheduler {wanted}.")
+
+
+def _asks_for_each_pod(text: str) -> bool:
+    """Whether a node that is closed to one pod of a task may still be open to another one."""
+    import yaml
+
+    try:
+        actions = (yaml.safe_load(text) or {}).get("configurations") or []
+        arguments = [each.get("arguments") or {} for each in actions if each.get("name") == "allocate"]
+        return any(each.get("predicateErrorCacheEnable") is False for each in arguments)
+    except (yaml.YAMLError, AttributeError, TypeError):
+        return False
 
 
 def _extenders(text: str) -> list[Doc]:

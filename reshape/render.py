@@ -17,6 +17,10 @@ Cells = Sequence[str]
 GAP = "  "
 LEAST = 10  # columns: what is left of the last column on a narrow terminal
 NONE = "-"
+UNITS = {
+    "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
+    "network_io": (2**20, "MiB/s of network"),
+}  # fmt: skip
 
 
 def table(head: Cells, rows: Iterable[Cells], width: int | None = None) -> str:
@@ -50,7 +54,7 @@ def gpus(rows: Iterable[View], width: int | None = None) -> str:
 
 
 def nodes(rows: Iterable[View], width: int | None = None) -> str:
-    head = ("NODE", "TYPE", "GPUS", "IDLE", "CORES")
+    head = ("NODE", "TYPE", "GPUS", "IDLE", "CORES", "CPU", "MEMORY", "JOBS", "PC/WC/CC", "SCORE", "STATE")
     return table(head, (_node_cells(n) for n in rows), width)
 
 
@@ -85,7 +89,11 @@ def job(view: View) -> str:
         "eta": _measured(view.get("eta_s"), seconds),
         "cpu": _measured(usage.get("cpu_cores"), "{:.2f} cores"),
         "cpu limit": _limit(usage),
+        "not limited": view.get("unlimitable"),
         "memory": _measured(usage.get("memory"), size),
+        "disk": _measured(usage.get("block_io"), rate),
+        "network": _measured(usage.get("network_io"), rate),
+        "efficiency": _efficiency(view.get("growth_efficiency") or {}),
         "category": view.get("category"),
         "reshapes": view.get("reshapes"),
         "moves": view.get("moves") or None,
@@ -100,7 +108,14 @@ def job(view: View) -> str:
         *(("problem", p) for p in view.get("problems") or ()),
         *(("warning", w) for w in view.get("warnings") or ()),
     ]
-    return "\n".join([*lines, *(f"  {kind}: {plain(str(sentence))}" for kind, sentence in faults)])
+    pods = [f"{'pod ' + _text(pod.get('pod')) + ':':<12} {_pod(pod)}" for pod in view.get("pods") or ()]
+    return "\n".join([*lines, *pods, *(f"  {kind}: {plain(str(sentence))}" for kind, sentence in faults)])
+
+
+def _pod(pod: View) -> str:
+    """One of a job of several pods."""
+    does = {None: "not heard of", "none": "up", "stopping": "saving"}.get(pod.get("trainer"), str(pod.get("trainer")))
+    return plain(f"{_listed(pod.get('gpu_ids'), '', ', ')} on {pod.get('node')}, {does}")
 
 
 def decision(view: View, width: int | None = None) -> str:
@@ -152,6 +167,11 @@ def _exact(value: float) -> str:
 def size(value: float) -> str:
     """Bytes, in MiB or GiB."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+def rate(value: float) -> str:
+    """Bytes per second."""
+    return f"{value / 2**20:.1f} MiB/s" if value >= 2**20 else f"{value / 2**10:.1f} KiB/s"
 
 
 def moment(value: float) -> str:
@@ -207,7 +227,12 @@ def _gpu_cells(view: View) -> Cells:
 def _node_cells(view: View) -> Cells:
     kind = _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else "")
     cores = _measured(view.get("cores") or None, "{:g}") or NONE
-    return (_text(view.get("node")), kind, _text(view.get("gpus")), _text(view.get("idle")), cores)
+    use = (_measured(view.get(f), "{:.0%}") or NONE for f in ("cpu_use", "memory_use"))
+    of = view.get("categories") or {}
+    categories = "/".join(_text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE
+    state = "closed" if not view.get("schedulable", True) else "open" if view.get("heard", True) else "silent"
+    room = _text(view.get("gpus")), _text(view.get("idle")), cores, *use
+    return (_text(view.get("node")), kind, *room, _text(view.get("jobs")), categories, _text(view.get("score")), state)
 
 
 def _candidate_cells(view: View) -> Cells:
@@ -265,6 +290,15 @@ def _limit(usage: View) -> str | None:
     """Whoever cannot be held below its limit is named, too."""
     cores = _measured(usage.get("cpu_limit"), "{:.2f} cores")
     return cores and f"{cores} ({usage.get('limited_by') or 'its machine has no way to hold it'})"
+
+
+def _efficiency(view: View) -> str | None:
+    """How fast its value changes per second, by what it uses for that (seed 001)."""
+    found = view.get("per_unit") or {}
+    parts = [f"{found[r] * scale:.3g} per {unit}" for r, (scale, unit) in UNITS.items() if r in found]
+    share = (view.get("shares") or {}).get("cpu")
+    peak = f"{share:.0%} of its best; " if isinstance(share, int | float) else ""
+    return f"{peak}{', '.join(parts)}" if parts else None
 
 
 def _message(view: View) -> Any:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from adaptive_scheduler.settings import Settings
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.launches import Launches
+from coordinator.adapters.prometheus import Prometheus
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.config import Config, from_environment
 from coordinator.desk import Desk
@@ -40,10 +41,9 @@ if TYPE_CHECKING:
 
     from tornado.web import Application
 
-    from coordinator.ports import Store
+    from coordinator.ports import Measurements, Store
 
 SIDECAR_PORT = 8477  # where sidecars in pods answer
-SYSTEMS = ("elastic", "deadline")  # on a cluster, unless RESHAPE_SYSTEMS says otherwise
 LOOK_S = 1.0  # how often one that stands by looks whether its turn has come, at most
 
 log = logging.getLogger(__name__)
@@ -85,11 +85,10 @@ def run(*, store: str, keys: Path, host: str, port: int) -> int:
 
 def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
     """From RESHAPE_* variables; `Rejected` names one with a bad value."""
-    given: dict[str, Any] = {} if "RESHAPE_SYSTEMS" in environment else {"systems": SYSTEMS}
     try:
         lasts = bool(environment.get("RESHAPE_CHECKPOINT_CLAIM"))  # the launcher mounts it
         config = from_environment(Config, environment, checkpoints_last=lasts)
-        return config, from_environment(Settings, environment, **given)
+        return config, from_environment(Settings, environment)
     except ValueError as error:
         raise Rejected(f"{error}.") from None
 
@@ -171,11 +170,15 @@ class Turns:
     def _coordinator(self, elector: Elector) -> Coordinator:
         """A new one each time: what was kept in memory of an earlier turn is old."""
         sidecars, keys = HttpSidecars(), self._keys
-        platform = Launches(self._store, sidecars, keys.master, SIDECAR_PORT, launch_name)
+        about = keys.master, SIDECAR_PORT, launch_name, self._clock, self._config.checkpoints_last
+        platform = Launches(self._store, sidecars, *about)
         return Coordinator(
             self._store, sidecars, platform, self._clock, self._config, self._settings, keys.master, elector,
-            __version__, failpoint(), keys.agent,
+            __version__, failpoint(), keys.agent, self._measurements(platform),
         )  # fmt: skip
+
+    def _measurements(self, launches: Launches) -> Measurements | None:
+        return Prometheus(self._config.prometheus, launches.pods) if self._config.prometheus else None
 
 
 class Standby:

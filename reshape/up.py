@@ -90,7 +90,7 @@ def _settings(policy: str) -> tuple[Config, Settings]:
         raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
     for_config, for_settings = POLICIES[policy]
     try:
-        config = from_environment(Config, os.environ, **for_config)
+        config = from_environment(Config, os.environ, many_pods=False, **for_config)
         return config, from_environment(Settings, os.environ, **for_settings)
     except ValueError as error:
         raise Rejected(f"{error}.") from None

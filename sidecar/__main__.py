@@ -12,12 +12,13 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
 from tornado.netutil import bind_sockets
 
-from sidecar.config import URL, ConfigError, Settings, read
+from sidecar.config import URL, ConfigError, Launch, Settings, read
 from sidecar.server import make_server
 from sidecar.service import Sidecar
 
@@ -38,13 +39,8 @@ def main() -> int:
 
 async def serve(settings: Settings) -> None:
     """Until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
-    launch = settings.launch
-    try:
-        sockets = bind_sockets(launch.port, address=launch.host)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {launch.host} port {launch.port}: {error.strerror}") from None
-    host = f"[{launch.host}]" if ":" in launch.host else launch.host
-    sidecar = Sidecar(settings, f"http://{host}:{sockets[0].getsockname()[1]}")
+    sockets, url = listen(settings.launch)
+    sidecar = Sidecar(settings, url)
     server = make_server(sidecar)
     server.add_sockets(sockets)
     if not settings.apart:
@@ -53,6 +49,16 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, sidecar.end)
     logging.getLogger("sidecar").info("listens on %s", sidecar.url)
     await sidecar.run()
+
+
+def listen(launch: Launch) -> tuple[list[socket.socket], str]:
+    """The sockets, and where they are reached. `ConfigError` if the address cannot be listened on."""
+    try:
+        sockets = bind_sockets(launch.port, address=launch.host)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {launch.host} port {launch.port}: {error.strerror}") from None
+    host = f"[{launch.host}]" if ":" in launch.host else launch.host
+    return sockets, f"http://{host}:{sockets[0].getsockname()[1]}"
 
 
 def write_url(path: Path, url: str) -> None:

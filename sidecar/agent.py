@@ -1,4 +1,4 @@
-"""The node agent: tells the coordinator which GPUs this node has and whether they work.
+"""The node agent: tells the coordinator which GPUs this node has, whether they work, and how busy the node is.
 
 Promise: reports at every heartbeat until it is told to end, and after any trouble (no coordinator, a GPU off
 the bus) simply reports again. A GPU once seen that can no longer be read is reported unhealthy, not left out.
@@ -21,7 +21,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from sidecar.gpus import FoundGpu, NvmlProbe, list_gpus, short_type
-from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeReply, NodeReport, Usage, refusal, sign, signed
+from sidecar.host import HostUse
+from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeJobs, NodeReply, NodeReport, Usage, refusal, sign, signed
 
 EMULATED = re.compile(r"([1-9][0-9]{0,3})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
 EMULATED_MEMORY = 16 * 2**30
@@ -84,7 +85,8 @@ class Agent:
         self._host, self._port = address.hostname, address.port
         self._prefix, self._path = address.path.rstrip("/"), f"/v1/nodes/{quote(node, safe='')}"
         self._node, self._key, self._heartbeat_s, self._folder = node, key, heartbeat_s, folder
-        self._nvml = Nvml()
+        self._nvml, self._use = Nvml(), HostUse()
+        self._jobs: NodeJobs | None = None  # of this node, by the last reply
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._seq = 0
 
@@ -110,13 +112,18 @@ class Agent:
             gpus=self._inventory(),
             cores=float(os.cpu_count() or 0),
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            cpu_use=self._use.cpu(),
+            memory_use=self._use.memory(),
+            jobs=self._jobs,
         )
         status, answer, signature = self._post(msgspec.json.encode(report))
         if status != 200:
             raise AgentError(f"the coordinator answered {status}: {refusal(answer, 'without saying why')[:300]}")
         if not signed(self._key, "REPLY", self._path, answer, signature):
             raise AgentError("the coordinator's answer is not signed with the agents' key; is it another coordinator?")
-        return msgspec.json.decode(answer, type=NodeReply)
+        reply = msgspec.json.decode(answer, type=NodeReply)
+        self._jobs = reply.jobs
+        return reply
 
     def _inventory(self) -> list[NodeGpu]:
         """Emulated GPUs where a line gives this node some, else the real ones."""

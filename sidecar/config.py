@@ -37,6 +37,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     job_id: str
     launch: int
+    member: Annotated[int, msgspec.Meta(ge=0)] = 0  # which pod of a gang this is
+    pod_uid: str = ""  # of the pod, where it is in one
     coordinator: str  # base URL, as http://127.0.0.1:8080
     output: str  # the trainer's log file
     checkpoints: str = ""  # folder; without one no checkpoint is reported

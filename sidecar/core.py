@@ -233,7 +233,7 @@ def _adopt(state: State, at: float, status: ShimStatus) -> Result:
 
 def _facts(status: ShimStatus) -> ShimStatus:
     """What the coordinator waits for; deadlines and counters change all the time."""
-    return msgspec.structs.replace(status, lease_deadline=0.0, cpu_s=None, memory=None)
+    return msgspec.structs.replace(status, lease_deadline=0.0, cpu_s=None, memory=None, block_io=None)
 
 
 def _read(state: State, event: Read) -> Result:

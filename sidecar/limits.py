@@ -23,6 +23,7 @@ log = logging.getLogger("sidecar")
 
 PERIOD_S = 0.1
 LEAST_QUOTA = 1000  # microseconds, the kernel's own
+LEAST_CORES = 0.01  # likewise: the kubelet raises what is lower
 LEAST_SHARE = 0.01
 
 
@@ -77,22 +78,19 @@ class CpuLimiter:
                 mechanism.lift()
 
 
-class Unable:
-    """Where the trainer is in another container: its processes are not ours to hold. Says so when told a limit."""
+def in_pod(quota: float | None, told: float | None) -> tuple[float | None, str]:
+    """The limit in force and whose it is, where the launcher limits by resizing the pod: we only look.
 
-    def __init__(self) -> None:
-        self._said = False
-
-    def hold(self, pid: int | None, cores: float | None, used: float | None = None) -> str:
-        if cores is not None and not self._said:
-            self._said = True
-            log.warning("told to hold the trainer below %g cores, which is not possible from another container", cores)
-        return ""
+    `quota`: cores, as the trainer's own container has them; `told`: what FlowCon wants of it now.
+    """
+    if quota is None:
+        return None, ""
+    return quota, "pod resize" if told is not None and quota <= told + LEAST_CORES else "its pod"
 
 
-def for_launch(name: str) -> CpuLimiter:
-    """`name`: of the launch; no other on this machine has it."""
-    return CpuLimiter([ControlGroup(name), StopAndGo()])
+def for_launch(name: str, pod: bool) -> CpuLimiter:
+    """`name`: of the launch; no other on this machine has it. In a pod nobody but its kubelet may hold the trainer."""
+    return CpuLimiter([] if pod else [ControlGroup(name), StopAndGo()])
 
 
 class ControlGroup:

@@ -62,8 +62,11 @@ class Usage(msgspec.Struct, omit_defaults=True):
 
     cpu_cores: float | None = None  # mean over the last heartbeat interval
     memory: int | None = None  # bytes resident
+    block_io: float | None = None  # bytes per second, mean over the last heartbeat interval
+    network_io: float | None = None  # likewise, both ways; of its whole pod, so only known there
     limit: float | None = None  # cores it is held to now
-    limited_by: str = ""  # how: a control group, or stop and go
+    limited_by: str = ""  # how: a control group, stop and go, pod resize; or its pod, where it had that limit anyway
+    cpu_weight: int | None = None  # of its container among others, in the kernel's own measure; only known in a pod
 
 
 class Checkpoint(msgspec.Struct, omit_defaults=True):
@@ -96,6 +99,9 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
+    block_io: int | None = None  # bytes it ever read and wrote on disks
+    cpu_limit: float | None = None  # cores that it may use at most, by its quota in force
+    cpu_weight: int | None = None  # among others, as the kernel counts: shares (version 1) or weight (version 2)
 
 
 class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -108,7 +114,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     seq: int  # grows with each heartbeat, over restarts of the sidecar, too: begins at uptime in ms
     url: str  # where this sidecar answers
     sidecar_pid: int
-    boot: str = ""  # of the machine: a pod may live on over its restart, and uptime begins anew
+    boot: str = ""  # of the machine, as uptime begins anew with it, and which pod: another one may follow on it
     shim: ShimStatus
     progress: Progress = msgspec.field(default_factory=Progress)
     gpus: list[GpuReading] = []
@@ -194,6 +200,15 @@ class NodeGpu(msgspec.Struct, omit_defaults=True):
     problem: str = ""
 
 
+class NodeJobs(msgspec.Struct, frozen=True):
+    """The jobs of one node: how many in all, and of those trained on CPU how many are in each category (seed 000)."""
+
+    jobs: int = 0
+    pc: int = 0
+    wc: int = 0
+    cc: int = 0
+
+
 class NodeReport(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Node agent -> coordinator, `POST /v1/nodes/NAME` at every heartbeat, signed with the agents' key."""
 
@@ -203,13 +218,17 @@ class NodeReport(msgspec.Struct, omit_defaults=True, kw_only=True):
     gpus: list[NodeGpu] = []
     cores: float = 0.0
     memory: int = 0  # bytes
+    cpu_use: float | None = None  # R(w, t): share of the cores busy since the last report, 0..1; None: not known
+    memory_use: float | None = None  # share of the memory that is not available
+    jobs: NodeJobs | None = None  # as the last reply told them: shown beside the coordinator's own, never believed
 
 
-class NodeReply(msgspec.Struct):
+class NodeReply(msgspec.Struct, omit_defaults=True):
     """Coordinator -> node agent."""
 
     seq: int
     heartbeat_s: float  # when to report again
+    jobs: NodeJobs | None = None  # of this node, as the coordinator knows them
 
 
 def command_id(job_id: str, generation: int, verb: str) -> str:

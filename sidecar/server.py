@@ -14,7 +14,9 @@ import hmac
 import ipaddress
 import logging
 import os
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -22,7 +24,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler
 
 from sidecar import core
-from sidecar.config import TOKEN
+from sidecar.config import TOKEN, Settings
 from sidecar.coordinatorlink import CoordinatorRefused, CoordinatorUnreachable
 from sidecar.metrics import CONTENT_TYPE, render
 from sidecar.protocol import (
@@ -46,9 +48,11 @@ BODY_LIMIT = 64 * 1024  # bytes
 REQUEST_S = 10.0  # for a request to arrive
 HEALTH_S = 2.0  # for the shim to answer
 MOST_GPUS = 1024
+MOST_VARIABLES = 64
 MOST_S = 86400.0
 MOST_GENERATION = 2**53
 MOST_OUTPUT = 1024 * 1024  # bytes at once
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 SENTENCES = {
     401: "this call needs a right signature of the coordinator, or the operator's token",
     404: "there is nothing at this path",
@@ -152,6 +156,7 @@ class Command(Endpoint):
         check(call)
         request = {"do": self.verb, **msgspec.to_builtins(call)}
         if isinstance(call, StartCall):
+            await self.sidecar.read_on()
             request["lease_deadline"] = self.deadline(call)
         try:
             answer = await self.sidecar.shim.ask(request)
@@ -278,6 +283,7 @@ def check(call: Call) -> None:
     if isinstance(call, StartCall):
         bad["gpu_ids"] = len(call.gpu_ids) > MOST_GPUS or len(set(call.gpu_ids)) < len(call.gpu_ids)
         bad["checkpoint"] = not _is_plain(call.checkpoint)
+        bad["env"] = len(call.env) > MOST_VARIABLES or not all(map(_is_variable, call.env.items()))
     for name, wrong in bad.items():
         if wrong:
             raise Refusal(400, f"the body cannot be used: `{name}` is out of bounds")
@@ -298,6 +304,19 @@ def make_server(sidecar: Sidecar) -> HTTPServer:
         ("/metrics", Metrics, own),
     ]
     app = Application(routes, default_handler_class=Nothing, default_handler_args=own, log_function=lambda _: None)
+    return _server(app)
+
+
+def make_reader(settings: Settings) -> HTTPServer:
+    """Of a launch that is gone only the log is left (`reader.py`)."""
+    own = {"sidecar": SimpleNamespace(settings=settings)}
+    routes: list[Any] = [("/v1/output", TrainersOutput, own), ("/livez", Alive, own)]
+    return _server(
+        Application(routes, default_handler_class=Nothing, default_handler_args=own, log_function=lambda _: None)
+    )
+
+
+def _server(app: Application) -> HTTPServer:
     return HTTPServer(app, max_body_size=BODY_LIMIT, max_header_size=16 * 1024, body_timeout=REQUEST_S)
 
 
@@ -307,9 +326,12 @@ def may_be_operator(host: str, remote: str | None) -> bool:
 
 
 def _output(path: Path, offset: int, limit: int) -> Output:
-    """Nothing while there is no file: the trainer has not been started yet."""
+    """Nothing while there is no file: the trainer has not been started yet.
+
+    Training code can write where it lies: what it puts there leads to no other file, and keeps nobody waiting.
+    """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_as_it_is) as file:
             file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
             data = file.read(limit)
             return Output(data, file.tell())
@@ -317,9 +339,18 @@ def _output(path: Path, offset: int, limit: int) -> Output:
         return Output(b"", 0)
 
 
+def _as_it_is(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def _is_plain(name: str | None) -> bool:
     """Whether a checkpoint's name stays inside the job's folder."""
     return name is None or (0 < len(name) <= 200 and name not in (".", "..") and name.isprintable() and "/" not in name)
+
+
+def _is_variable(given: tuple[str, str]) -> bool:
+    """Whether a process can be given it."""
+    return VARIABLE.fullmatch(given[0]) is not None and "\0" not in given[1]
 
 
 def _is_loopback(address: str | None) -> bool:

@@ -32,6 +32,7 @@ from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, 
 from sidecar.shimlink import ShimLink, ShimUnreachable
 from sidecar.tail import Tail
 from sidecar.usage import UsageMeter
+from sidecar.usage import quota as own_quota
 
 log = logging.getLogger("sidecar")
 
@@ -59,7 +60,8 @@ class Sidecar:
         launch = settings.launch
         self.settings, self.url = settings, url
         # Heartbeats number on from the clock: no answer recorded from an earlier process of ours fits.
-        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._boot = f"{boot}/{launch.pod_uid}" if launch.pod_uid else boot
         self.state = core.State(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
         self.shim = ShimLink(settings.folder, self._shim_said, self._output_grew, self._shim_gone)
         self.reader = Reader(settings.pattern)
@@ -72,8 +74,8 @@ class Sidecar:
         self._late = True  # until the output was read to its end once
         self._file_seen = b""
         self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
-        self._meter = UsageMeter()
-        self._limiter = limits.Unable() if settings.apart else limits.for_launch(settings.folder.name)
+        self._meter = UsageMeter(network=launch.pod and launch.port != 0)  # else the traffic of the whole machine
+        self._limiter = limits.for_launch(settings.folder.name, launch.pod)
         self._limit = core.LimitCpu(None, 0.0)
         self._sampler = ThreadPoolExecutor(1, "sample")
         self._running: set[asyncio.Task[None]] = set()
@@ -111,6 +113,7 @@ class Sidecar:
         return Heartbeat(
             job_id=self.settings.launch.job_id,
             launch=self.settings.launch.launch,
+            member=self.settings.launch.member,
             seq=seq,
             url=self.url,
             sidecar_pid=os.getpid(),
@@ -223,6 +226,15 @@ class Sidecar:
                 await self._read(None)
             self.handle(core.Timer(boottime()))
 
+    async def read_on(self) -> None:
+        """Before another trainer prints: what an earlier launch wrote into the same log must not be taken for its own.
+
+        A file that is opened anew is seen as it is, also where it lies on another machine.
+        """
+        with contextlib.suppress(OSError), Path(self.settings.launch.output).open("rb"):
+            pass
+        await self._read(None)
+
     async def _read(self, at: float | None) -> None:
         """Everything new in the output, or the progress file. `at`: when it was printed, if known."""
         if not self._met:
@@ -273,8 +285,13 @@ class Sidecar:
         alive = shim.trainer in ("running", "stopping")
         usage = self._meter.sample(shim.trainer_pid if alive else None, at, shim if self.settings.apart else None)
         wanted = self._limit.cores if at < self._limit.until else None
-        usage.limited_by = self._limiter.hold(shim.trainer_pid if alive else None, wanted, usage.cpu_cores)
-        usage.limit = wanted if usage.limited_by else None
+        if self.settings.launch.pod:
+            quota = shim.cpu_limit if self.settings.apart else own_quota()
+            usage.limit, usage.limited_by = limits.in_pod(quota if alive else None, wanted)
+            usage.cpu_weight = shim.cpu_weight if alive else None
+        else:
+            usage.limited_by = self._limiter.hold(shim.trainer_pid if alive else None, wanted, usage.cpu_cores)
+            usage.limit = wanted if usage.limited_by else None
         return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:

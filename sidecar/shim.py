@@ -32,7 +32,7 @@ LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loa
 FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
     "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None,
-    "ending": False, "cpu_s": None, "memory": None,
+    "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None,
 }  # fmt: skip
 
 
@@ -79,23 +79,30 @@ def family(stranger: "Child | None") -> "dict[int, str]":
     return found
 
 
-def counted(path: str, word: str = "") -> "int | None":
-    """A number in a file of our container's control group: the first one, or the one behind `word`."""
-    with contextlib.suppress(OSError, ValueError, LookupError), open("/sys/fs/cgroup/" + path) as file:
-        words = file.read().split()
-        return int(words[words.index(word) + 1 if word else 0])
-    return None
+def counted(path: str, *names: str) -> "list[int]":
+    """The numbers in a file of our container's control group: all of them, or those behind these names."""
+    with contextlib.suppress(OSError), open("/sys/fs/cgroup/" + path) as file:
+        words = file.read().replace("=", " ").split()
+        named = [word for before, word in zip(["", *words], words) if not names or before in names]
+        return [int(word) for word in named if word.lstrip("-").isdigit()]
+    return []
 
 
 def container_use() -> "dict[str, Any]":
-    """Seconds of CPU and bytes of memory of our container, by version 2 or 1 of the kernel's interface."""
-    used, memory = counted("cpu.stat", "usage_usec"), counted("memory.current")
-    cache, word, unit = "memory.stat", "inactive_file", 1e6
-    if used is None:
+    """What our container has used and may use, by version 2 or 1 of the kernel's interface."""
+    used, memory, spare = counted("cpu.stat", "usage_usec"), counted("memory.current"), ("memory.stat", "inactive_file")
+    disk, quota, weight, unit = counted("io.stat", "rbytes", "wbytes"), counted("cpu.max"), counted("cpu.weight"), 1e6
+    if not used:
         used, memory = counted("cpuacct/cpuacct.usage"), counted("memory/memory.usage_in_bytes")
-        cache, word, unit = "memory/memory.stat", "total_inactive_file", 1e9
-    spare = counted(cache, word) or 0  # what the kernel may drop at once
-    return {"cpu_s": used and used / unit, "memory": memory and max(0, memory - spare)}
+        disk = counted("blkio/blkio.throttle.io_service_bytes", "Read", "Write")
+        quota = counted("cpu/cpu.cfs_quota_us") + counted("cpu/cpu.cfs_period_us")
+        spare, weight, unit = ("memory/memory.stat", "total_inactive_file"), counted("cpu/cpu.shares"), 1e9
+    return {
+        "cpu_s": used[0] / unit if used else None, "cpu_weight": weight[0] if weight else None,
+        "memory": max(0, memory[0] - sum(counted(*spare))) if memory else None,  # the kernel may drop that at once
+        "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
+        "block_io": sum(disk) if used else None,
+    }  # fmt: skip
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -442,7 +449,7 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     if lock is None:
         print("already running")  # noqa: T201
         return 0
-    os.makedirs((launch.pod and launch.checkpoints) or ".", exist_ok=True)
+    os.makedirs(os.path.dirname(launch.output), exist_ok=True)  # in a pod below the checkpoints
     with contextlib.suppress(FileNotFoundError):
         os.unlink("shim.sock")
     listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o111 if launch.pod else 0o177)

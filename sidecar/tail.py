@@ -1,8 +1,9 @@
 """Follows the trainer's log file.
 
 Promise: every byte is handed on once and in order, over truncation and rotation (the shim moves a
-full file to `<output>.1` and begins another); a file that is not there yet is an empty one. Called
-by `service.py`; a new `Tail` begins at the beginning of the file.
+full file to `<output>.1` and begins another); a file that is not there yet is an empty one. Of a file that is long
+already when it is first seen, since the log of a job outlives its launches, only the beginning and the end are handed
+on: to read all of it would keep the next training waiting. Called by `service.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 PIECE = 256 * 1024  # bytes handed on at once
+BEHIND = 1024 * 1024  # bytes at the end that are always handed on
 
 
 class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
+        self._met = False  # whether there has been a file
+        self._skip_to = 0  # where to go on after the first piece of it
 
     def read(self) -> bytes:
         """The next piece, empty when there is no more for now."""
@@ -41,7 +45,12 @@ class Tail:
             return b""
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
             self._file.seek(0)
-        return self._file.read(PIECE)
+        piece = self._file.read(PIECE)
+        if self._skip_to and piece:
+            self._file.seek(self._skip_to)
+            self._skip_to = 0
+            return piece + b"\n"  # two cut lines are no whole one
+        return piece
 
     def _moved(self) -> bool:
         """Whether the path now names another file. If it names none, the next one is still to come."""
@@ -57,4 +66,8 @@ class Tail:
         self.close()
         with contextlib.suppress(OSError):
             self._file = self._path.open("rb", buffering=0)
+        if self._file is not None and not self._met:
+            self._met = True
+            size = os.fstat(self._file.fileno()).st_size
+            self._skip_to = size - BEHIND if size > PIECE + BEHIND else 0
         return self._file is not None

@@ -1,4 +1,4 @@
-"""What the trainer and its children use: CPU cores and resident memory.
+"""What the trainer and its children use: CPU cores, resident memory, block I/O and, in a pod, network I/O.
 
 Promise: a process that has gone, a kernel file that is not there and a counter that went back give
 less, never an error. Called by `service.py` once per heartbeat interval, in a thread. Where the
@@ -9,7 +9,8 @@ else /proc is walked from the trainer down. A trainer in another container is co
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sidecar.protocol import ShimStatus, Usage
@@ -24,13 +25,18 @@ class _Counters:
     cpu_s: float  # ever used
     memory: int  # bytes
     group: bool  # whether a control group counted them: two ways of counting are not to be compared
+    block_io: int | None = None  # bytes ever read and written
+    network_io: int | None = None  # bytes that ever came and went
 
 
 class UsageMeter:
-    """Remembers the counters of the last sample: cores are a difference."""
+    """Remembers the counters of the last sample: cores and bytes per second are differences."""
 
-    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._proc, self._cgroups = proc, cgroups
+    def __init__(
+        self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), network: bool = False
+    ) -> None:
+        """`network`: whether what goes over the network here is the trainer's own, as in a pod."""
+        self._proc, self._cgroups, self._network = proc, cgroups, network
         self._last: tuple[int, float, _Counters] | None = None  # pid, when, what
 
     def sample(self, pid: int | None, now: float, shim: ShimStatus | None = None) -> Usage:
@@ -39,13 +45,21 @@ class UsageMeter:
         `shim`: in another container; what `pid` names here is something else, or nothing.
         """
         counters = None if pid is None else self._counters(pid) if shim is None else _told(shim)
+        if counters is not None and self._network:
+            counters = replace(counters, network_io=_traffic(self._proc))
         if pid is None or counters is None:
             self._last = None
             return Usage()
         last, self._last = self._last, (pid, now, counters)
         if last is None or last[0] != pid or now <= last[1] or last[2].group != counters.group:
             return Usage(memory=counters.memory)
-        return Usage(cpu_cores=max(0.0, counters.cpu_s - last[2].cpu_s) / (now - last[1]), memory=counters.memory)
+        before, seconds = last[2], now - last[1]
+        return Usage(
+            cpu_cores=max(0.0, counters.cpu_s - before.cpu_s) / seconds,
+            memory=counters.memory,
+            block_io=_rate(before.block_io, counters.block_io, seconds),
+            network_io=_rate(before.network_io, counters.network_io, seconds),
+        )
 
     def _counters(self, pid: int) -> _Counters | None:
         return self._own_group(pid) or self._tree(pid)
@@ -57,7 +71,8 @@ class UsageMeter:
         if not members:
             return None
         ticks = sum(stats[m][1] for m in members)
-        return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE, False)
+        known = [done for m in members if (done := _disk(self._proc, m)) is not None]
+        return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE, False, sum(known) if known else None)
 
     def _own_group(self, pid: int) -> _Counters | None:
         """From the trainer's control group, if that is not also ours.
@@ -80,18 +95,47 @@ class UsageMeter:
         memory = _number(group / "memory.current")
         if used is None or memory is None:
             return None
-        return _Counters(used / 1e6, max(0, memory - _pairs(group / "memory.stat").get("inactive_file", 0)), True)
+        spare = _pairs(group / "memory.stat").get("inactive_file", 0)
+        disk = sum(int(n) for n in re.findall(r"\b[rw]bytes=([0-9]+)", _text(group / "io.stat")))
+        return _Counters(used / 1e6, max(0, memory - spare), True, disk)
 
     def _version_1(self, groups: dict[str, str]) -> _Counters | None:
         cpu, memory = (self._cgroups / c / groups[c].lstrip("/") for c in ("cpuacct", "memory"))
         used, held = _number(cpu / "cpuacct.usage"), _number(memory / "memory.usage_in_bytes")
         if used is None or held is None:
             return None
-        return _Counters(used / 1e9, max(0, held - _pairs(memory / "memory.stat").get("total_inactive_file", 0)), True)
+        spare = _pairs(memory / "memory.stat").get("total_inactive_file", 0)
+        return _Counters(used / 1e9, max(0, held - spare), True)
+
+
+def quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The cores that our own container may use at most."""
+    words = _text(cgroups / "cpu.max") or " ".join(_text(cgroups / f"cpu/cpu.cfs_{w}_us") for w in ("quota", "period"))
+    numbers = [int(word) for word in words.split() if word.isdecimal()]
+    return numbers[0] / numbers[1] if len(numbers) == 2 and numbers[1] else None
 
 
 def _told(shim: ShimStatus) -> _Counters | None:
-    return None if shim.cpu_s is None or shim.memory is None else _Counters(shim.cpu_s, shim.memory, True)
+    if shim.cpu_s is None or shim.memory is None:
+        return None
+    return _Counters(shim.cpu_s, shim.memory, True, shim.block_io)
+
+
+def _rate(before: int | None, now: int | None, seconds: float) -> float | None:
+    return None if before is None or now is None else max(0, now - before) / seconds
+
+
+def _disk(proc: Path, pid: int) -> int | None:
+    """Bytes that a process, and children that it has reaped, moved to and from disks."""
+    found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", _text(proc / str(pid) / "io")))
+    return sum(map(int, found.values())) if found else None
+
+
+def _traffic(proc: Path) -> int | None:
+    """Bytes that came and went through all network devices but the one that leads back to ourselves."""
+    rows = [line.partition(":") for line in _text(proc / "net" / "dev").splitlines()]
+    fields = [after.split() for name, _, after in rows if after and name.strip() != "lo"]
+    return sum(int(one[0]) + int(one[8]) for one in fields if len(one) > 8 and one[0].isdecimal()) if fields else None
 
 
 def family(proc: Path, pid: int) -> set[int]:

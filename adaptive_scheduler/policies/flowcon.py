@@ -175,7 +175,7 @@ def _limit(node: Node, part: _Part, now: float, settings: FlowCon) -> Limit | No
     job, present = part.job, _in_force(part.job, now)
     cores = None if part.share >= 1 - 1e-9 else max(part.share * node.cores, LEAST_CORES)
     lasts_s = max(settings.limit_lasts_s, 2 * settings.interval_s)  # longer than until anybody looks again
-    if cores is None and present is None:
+    if (cores is None and present is None) or not job.limitable:
         return None
     if cores is None or present is None or abs(cores - present) > SAME * node.cores:
         sentence = f"{job.id} {_words(cores, node)}: {part.why}."
@@ -183,7 +183,7 @@ def _limit(node: Node, part: _Part, now: float, settings: FlowCon) -> Limit | No
         cores, sentence = present, f"{job.id} is still limited to {present:.3g} cores of {node.name}: {part.why}."
     else:
         return None
-    return Limit(job.id, node.name, cores, lasts_s, Explanation(FLOWCON, sentence))
+    return Limit(job.id, node.name, cores, lasts_s, Explanation(FLOWCON, sentence), settings.cpu_mode)
 
 
 def _words(cores: float | None, node: Node) -> str:

@@ -80,6 +80,10 @@ def _answer(snapshot: ClusterSnapshot, job: Job, now: float, specon: SpeCon) -> 
     hosts = sorted(_hosts(snapshot, job, specon), key=lambda host: host.rank)
     best, source = hosts[0], next(host for host in hosts if host.node.name == job.node)
     trips = Trips(snapshot, job)
+    if best is source and (frozen := _frozen(hosts, source, job)):
+        silent = f"{frozen.node.name} (score {frozen.score:g}) has not been heard of lately"
+        sentence = f"{job.id} stays on {job.node} (score {source.score:g}) for now: {silent}."
+        return Stay(job.id, now, False, _explain(sentence, job, trips, hosts, best, None))
     if best is source:
         sentence = f"{job.id} stays on {job.node}: no node with room scores lower than its {source.score:g}."
         return Stay(job.id, now, True, _explain(sentence, job, trips, hosts, best, best))
@@ -102,6 +106,12 @@ def _hosts(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> Iterator[Host
         counted = [other for other in snapshot.on_cpu[node.name] if not (specon.exclude_self and other is job)]  # S8
         total = score(counted, specon)
         yield Host((bool(why), total, not own, node.cpu_use, node.memory_use, node.name), node, total, why)
+
+
+def _frozen(hosts: Sequence[Host], source: Host, job: Job) -> Host | None:
+    """The best of those that would be better than its own, were they heard of: its one chance waits for them."""
+    silent = (h for h in hosts if not h.node.heard and h.score < source.score and job.pinned in (None, h.node.name))
+    return next(silent, None)
 
 
 def _explain(

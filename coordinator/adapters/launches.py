@@ -2,16 +2,19 @@
 
 Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
 come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
-The launcher (`launcher.cluster.service`) carries it out, and writes `failure`, `unplaced`, `gone` and `pod` into it.
+The launcher (`launcher.cluster.service`) carries it out, and writes `failure`, `unplaced`, `gone`, `pod` and, of a
+gang, `pods` into it.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from coordinator.adapters.logs import READER, KeptLogs, address
+from coordinator.core import states as s
 from coordinator.core.records import JobRecord
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
-from coordinator.ports import Doc, Sidecars, Store
+from coordinator.ports import Clock, Doc, Sidecars, Store
 from sidecar.protocol import launch_key
 
 TABLE = "launches"
@@ -28,19 +31,29 @@ class Name(Protocol):
 class Launches:
     """Thread-safe as its store is."""
 
-    def __init__(self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: Name) -> None:
-        """`port`: where sidecars in pods answer."""
+    def __init__(
+        self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: Name, clock: Clock,
+        claimed: bool = False,
+    ) -> None:  # fmt: skip
+        """`port`: where sidecars in pods answer. `claimed`: whether jobs that name no claim have one all the same."""
         self._store, self._sidecars, self._master_key, self._port = store, sidecars, master_key, port
-        self._name = name
+        self._name, self._claimed = name, claimed
+        self._kept = KeptLogs(store, sidecars, master_key, clock)
 
     def launch(self, doc: Doc) -> None:
-        """Nothing if it is wanted and has not failed; a launch that failed is tried again."""
-        asked = {"wanted": "launch", "doc": doc, "failure": None}
-        found = self._found(doc)
-        if found is None:
-            self._insert(doc, asked)
-        elif found.get("wanted") == "launch" and found.get("failure") is not None:
-            self._change(found, asked)
+        """Nothing if it is wanted and has not failed; a launch that failed is tried again.
+
+        One of a gang whose GPUs are others now gets a pod more or less (`launcher.cluster.gangs`).
+        """
+        asked = {"wanted": "launch", "doc": doc, "failure": None, "unplaced": None}
+        for _ in range(TRIES):
+            found = self._found(doc)
+            if found is None:
+                if self._insert(doc, asked):
+                    return
+            elif _is_done(found, doc) or self._change(found, asked):
+                return
+        raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
     def failure(self, doc: Doc) -> str | None:
         """Why the launch failed."""
@@ -77,15 +90,39 @@ class Launches:
         came_up = doc.get("up") is not None and doc.get("up") == doc.get("launch")
         return bool(found.get("gone")) and not (came_up and found.get("pod") is None and found.get("applied"))
 
+    def ended(self, doc: Doc) -> frozenset[int]:
+        """Those that the launcher has proof of. One that it was told to take away is not of the gang any more."""
+        pods = (self._found(doc) or {}).get("pods") or []
+        return frozenset(k for k, pod in enumerate(pods) if pod and pod.get("ended") and not pod.get("left"))
+
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
-        """From the sidecar of the present launch; nothing while there is none."""
+        """From the sidecar of the present launch; of a job that has none any more from its claim.
+
+        Nothing while there is none yet.
+        """
         job = JobRecord(doc)
-        pod = (self._found(doc) or {}).get("pod") or {}
-        if not pod.get("ip"):
-            return b"", offset
-        url = f"http://{_host(str(pod['ip']))}:{self._port}"
-        key = launch_key(self._master_key, job.uid, job.launch)
-        return self._sidecars.read_output(url, key, job.id, job.launch, offset, limit)
+        pod, over = (self._found(doc) or {}).get("pod") or {}, job.state in s.ENDED or job.state == s.SUBMITTED
+        url = None if pod.get("ended") else address(pod.get("ip"), self._port)
+        if url is not None:
+            key = launch_key(self._master_key, job.uid, job.launch)
+            try:
+                return self._sidecars.read_output(url, key, job.id, job.launch, offset, limit)
+            except Transient:
+                if not over:
+                    raise
+        return self._of_the_past(job, offset, limit) if over and job.launch > 0 else (b"", offset)
+
+    def _of_the_past(self, job: JobRecord, offset: int, limit: int) -> tuple[bytes, int]:
+        if not (self._claimed or job.doc.get("checkpoint_claim")):
+            if job.state not in s.ENDED:
+                return b"", offset
+            raise Rejected(f"The log of job {job.id} went with its pod; give such jobs a checkpoint_claim.", 410)
+        return self._kept.read(self._name(job.id, job.uid, READER), job, self._port, offset, limit)
+
+    def pods(self, doc: Doc) -> list[Doc]:
+        """Name, namespace and node of each pod of the present launch that is known."""
+        found = self._found(doc) or {}
+        return [pod for pod in found.get("pods") or [found.get("pod")] if pod]
 
     def _found(self, doc: Doc) -> Doc | None:
         return self._store.get(TABLE, self._key(doc))
@@ -114,5 +151,12 @@ class Launches:
         return True
 
 
-def _host(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip
+def _scales(found: Doc, doc: Doc) -> bool:
+    """Whether a gang's launch is wanted with other pods."""
+    return bool(doc.get("gpus_per_pod")) and (found.get("doc") or {}).get("gpu_ids") != doc.get("gpu_ids")
+
+
+def _is_done(found: Doc, doc: Doc) -> bool:
+    """Whether asking for the launch changes nothing."""
+    as_before = found.get("failure") is None and not _scales(found, doc)
+    return found.get("wanted") != "launch" or as_before

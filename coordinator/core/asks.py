@@ -92,6 +92,20 @@ def problems(doc: Mapping[str, Any]) -> Iterator[str]:
     hosts = doc.get("max_workers")
     if hosts is not None and (not whole(hosts, 1) or hosts > MAX_HOSTS):
         yield f"max_workers must be a whole number from 1 to {MAX_HOSTS}, not {show(hosts)}"
+    yield from _gang(doc)
+
+
+def _gang(doc: Mapping[str, Any]) -> Iterator[str]:
+    each, counts = doc.get("gpus_per_pod"), doc.get("optional_num_gpus") or [doc.get("num_gpus")]
+    if each is None:
+        return
+    if not whole(each, 1) or each > MAX_REPLICAS:
+        yield f"gpus_per_pod must be a whole number from 1 to {MAX_REPLICAS}, not {show(each)}"
+    elif counts == [0]:
+        yield "gpus_per_pod is for jobs of several pods with GPUs; a job trained on CPU has one pod: leave it out"
+    elif isinstance(counts, list) and (odd := [n for n in counts if whole(n, 1) and n % each]):
+        like = ", ".join(str(each * pods) for pods in (1, 2, 4))
+        yield f"optional_num_gpus: pods of {each} GPUs cannot have {odd[0]} together; list multiples such as [{like}]"
 
 
 def _resources(doc: Mapping[str, Any]) -> Iterator[str]:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from coordinator.core import asks, pods
+from coordinator.core import asks, dependencies, pods
 from coordinator.core import states as s
-from coordinator.core.records import SHARED, Doc, show, whole
+from coordinator.core.records import SHARED, Doc, number, show, whole
 
 SCHEMA = 1
 WAITS_FOR_ITS_TURN = "waits for its turn"
@@ -22,6 +22,11 @@ LOSES = (
     "its queue has the device mode `recreate`, where each reshape takes a new pod, and nothing keeps its checkpoints: "
     "name a PersistentVolumeClaim in checkpoint_claim, or give one GPU count only"
 )
+GANG_LOSES = (
+    "it has gpus_per_pod, and pods that train together must share a folder of checkpoints that outlives them: name a "
+    "PersistentVolumeClaim in checkpoint_claim"
+)
+NO_PODS = "gpus_per_pod is for clusters, where a job may have several pods; here it has one process: leave it out"
 MAX_GPUS = 65_536
 MAX_TEXT = 32_768
 MAX_PARTS = 4_096
@@ -33,8 +38,9 @@ OURS = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
     "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
     "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
-    "moves", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
-    "held_back", "fault",
+    "moves", "newest_launch", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
+    "limits_told", "limit_by", "unlimitable",
+    "held_back", "fault", "members", "depends_met", "sla_waiting_s",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
@@ -55,7 +61,7 @@ TEXTS = (
 def problems(doc: Mapping[str, Any]) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
-    found = [*own, *asks.problems(doc), *pods.problems(doc)][:20]
+    found = [*own, *asks.problems(doc), *pods.problems(doc), *dependencies.problems(doc)][:20]
     odd = None if found else pods.unstorable({k: v for k, v in doc.items() if k != "pod"})
     return [odd] if odd else found
 
@@ -70,10 +76,17 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARE
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
-        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": wall,
+        "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": _submitted(doc, wall),
         "reshapes": 0, "retries": 0, "message": WAITS_FOR_ITS_TURN, **dict.fromkeys(OURS), "pinned": doc.get("node"),
         "devices": devices, **pods.kept(doc),
     }  # fmt: skip
+
+
+def _submitted(doc: Mapping[str, Any], wall: float) -> float:
+    """The tasks of a Slaml were asked for with it: its deadline runs from then."""
+    slaml = doc.get("slaml")
+    since = number(slaml.get("since")) if isinstance(slaml, dict) else None
+    return wall if since is None else min(since, wall)
 
 
 def allowed_counts(doc: Mapping[str, Any]) -> list[int]:

@@ -90,7 +90,7 @@ def _of_gang(decision: Reshape, job: JobRecord, around: Around) -> list[str]:
 def _move(decision: Move, job: JobRecord, around: Around) -> Doc:
     """Sequence D of 1.3: always another launch. A job trained on CPU has one such chance of each kind (seed 000)."""
     spends = {} if not job.uses_cpu else {"rebalanced": True} if decision.rebalance else {"migrated_ts": around.wall}
-    reshape = {
+    reshape: Doc = {
         "kind": "move", "from": list(job.gpu_ids), "to": idle(Worker(decision.node, decision.num_gpus), around),
         "from_node": job.node, "node": decision.node, "spends": spends, "how": "relaunch",
     }  # fmt: skip

@@ -6,25 +6,27 @@ message costs time, never correctness, and a coordinator that was killed anywher
 The journal of `reliability.md` section 3 in one table, for every kind of operation alike:
 
     1 claim      the GPUs of `to` that are not mine (a victim's too: reserved, still held by it)
-    2 ready      a newcomer is launched and initialized; a victim waits for its newcomer
+    2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch
     3 stop       SIGTERM, save, exit. No return once the shim has obeyed
     4 grant      generation, GPUs and checkpoint are written down
     5 free       the GPUs I no longer have
     6 start      first marked as held by me, then told to the sidecar
     7 running    on the first step
 
-A move has its launch removed in 3, and another one asked for between 5 and 6. Two kinds end at 3: with a
-requeue the job is back in the queue, with a finish it is completed.
+A move leaves its launch after 4. Where the next one can only be made once it is gone, and with a reshape by
+another launch, it is removed in 3, and the other one asked for between 5 and 6. Two kinds end at 3: with a requeue
+the job is back in the queue, with a finish it is completed.
 
 Before 3 any failure undoes; after it everything rolls forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from coordinator.core import states as s
+from coordinator.core.booking import claim, free, occupy, releases, take_back
+from coordinator.core.growing import fell_apart, pods_ready, scaled
 from coordinator.core.outcomes import (
     again,
     completed,
@@ -43,13 +45,29 @@ from coordinator.core.outcomes import (
 )
 from coordinator.core.records import JobRecord
 from coordinator.core.stages import gap_s
-from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
-from coordinator.core.world import POLL_S, REMOVING_S, World, how_of, starts_early
+from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteJob
+from coordinator.core.world import POLL_S, REMOVING_S, Newcomer, World, starts_early
 from sidecar.protocol import command_id
 
 
 def next_step(w: World) -> Step:
     """The one next thing to do for this job."""
+    step = _next(w)
+    return _gives_up_newcomer(w, step) or step
+
+
+def _gives_up_newcomer(w: World, step: Step) -> Step | None:
+    """Asked before it is written that no newcomer is meant any more: nobody would remember it after a crash."""
+    coming = w.job.coming
+    if coming is None or w.newcomer is None or not isinstance(step, WriteJob) or step.job:
+        return None
+    after = JobRecord({**w.job.doc, **step.changes})
+    still = after.launch == coming.launch or (after.coming is not None and after.coming.launch == coming.launch)
+    asked = w.newcomer.removed is not None
+    return None if still or asked else Remove(coming.launch, str(step.event.get("sentence") or step.name))
+
+
+def _next(w: World) -> Step:
     if w.job.state in s.ENDED:
         return _close(w)
     if w.job.cancel:
@@ -69,59 +87,8 @@ def _operate(w: World) -> Step:
     if w.op.kind in ("requeue", "finish"):
         return _stop(w) or _gives_way(w)
     if w.job.generation < w.op.generation:
-        return _claim(w) or _ready(w) or _stop(w) or _grant(w)
-    return _free(w) or _launched(w) or _occupy(w) or _start(w) or _running(w)
-
-
-# 1 claim
-
-
-def _claim(w: World) -> Step | None:
-    for gpu_id in sorted(w.op.to):
-        gpu = w.gpus.get(gpu_id)
-        if gpu is not None and gpu.job == w.job.id and (gpu.held_by == w.job.id or not gpu.faulty):
-            continue
-        if gpu is None or gpu.faulty:
-            return undo(w, f"GPU {gpu_id} is no longer there")
-        if gpu.state == s.IDLE and gpu.job is None:
-            return _claim_idle(w, gpu_id)
-        if w.op.kind == "start" and gpu.job is not None and gpu.job == w.op.peer:
-            return _claim_from_victim(w, gpu_id)
-        return undo(w, f"GPU {gpu_id} was given to job {gpu.job} meanwhile")
-    return None
-
-
-def _claim_idle(w: World, gpu_id: str) -> Step:
-    """A newcomer reserves; a running job takes at once: one write fewer, and just as exclusive."""
-    held = None if w.op.kind == "start" else w.job.raw_id
-    state = s.RESERVED if w.op.kind == "start" else s.IN_USE
-    changes = {"state": state, "job_id": w.job.raw_id, "held_by": held, "generation": w.op.generation}
-    return WriteGpu("claim", gpu_id, {"state": s.IDLE, "job_id": None}, changes)
-
-
-def _claim_from_victim(w: World, gpu_id: str) -> Step:
-    victim = w.jobs.get(str(w.op.peer))
-    if victim is None or victim.operation is None:
-        if victim is None or victim.state != s.RUNNING or victim.cancel:
-            return Wait(POLL_S, "the victim is ending by itself; its GPUs come free")
-        if victim.generation != w.op.doc.get("victim_generation"):
-            return undo(w, f"job {victim.id} changed meanwhile")
-        return _book_victim(w, victim)
-    if victim.operation.peer != w.job.id:
-        return undo(w, f"job {victim.id} is being changed for another reason")
-    changes = {"state": s.RESERVED, "job_id": w.job.raw_id, "held_by": victim.raw_id, "generation": w.op.generation}
-    return WriteGpu("claim", gpu_id, {"job_id": victim.raw_id, "state": s.IN_USE}, changes)
-
-
-def _book_victim(w: World, victim: JobRecord) -> Step:
-    keeps = [str(g) for g in w.op.doc.get("victim_keeps") or ()]
-    reshape = {
-        "kind": "reshape", "from": list(victim.gpu_ids), "to": keeps, "generation": victim.generation + 1,
-        "for": w.job.raw_id, "decision": w.op.decision, "how": how_of(victim, w.config), "at": w.wall,
-    }  # fmt: skip
-    message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
-    changes = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
-    return WriteJob("book victim", changes, {"type": "adjusting", "to": len(keeps), "for": w.job.raw_id}, victim.id)
+        return claim(w) or _ready(w) or _stop(w) or _pause(w) or _grant(w)
+    return free(w) or _leave(w) or _launched(w) or scaled(w) or occupy(w) or _start(w) or _running(w)
 
 
 # 2 ready
@@ -130,12 +97,38 @@ def _book_victim(w: World, victim: JobRecord) -> Step:
 def _ready(w: World) -> Step | None:
     if w.op.kind == "start":
         return _initialized(w)
-    if w.op.kind == "restart" and w.wall < w.job.retry_ts:
-        return Wait(w.job.retry_ts - w.wall, "pause before starting again")
     stopped = w.shim.generation >= w.op.generation or w.remove_asked
     if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)
+    if w.op.kind in ("reshape", "move") and w.broken and not stopped:
+        return undo(w, w.broken.why)
+    if w.growth is not None and not (stopped or w.lost):
+        return pods_ready(w, w.growth)
+    if w.newcomer is not None and not (stopped or w.lost):
+        return _next_launch_ready(w, w.newcomer)
     return None
+
+
+def _next_launch_ready(w: World, newcomer: Newcomer) -> Step | None:
+    """The job trains on meanwhile: whatever is wrong with its next launch, it stays and has lost nothing."""
+    if w.seen is None:
+        return Wait(POLL_S, "its sidecar has not reported yet")  # perhaps it has stopped already
+    if newcomer.removed is not None:
+        return undo(w, newcomer.removed)
+    if newcomer.away:
+        return undo(w, f"node {w.op.node} does not answer, or takes no new pods")
+    if newcomer.failure is not None:
+        return undo(w, f"its launch on node {w.op.node} failed: {newcomer.failure}")
+    if newcomer.lost:
+        return undo(w, f"its launch on node {w.op.node} ended before it was needed")
+    if newcomer.up:
+        return None
+    if not newcomer.asked:
+        return Launch(newcomer=True)
+    if w.waited_s > w.config.init_timeout_s:
+        why = newcomer.unplaced or f"its sidecar did not report within {w.config.init_timeout_s:.0f} s"
+        return undo(w, f"its launch on node {w.op.node} did not come up: {why}")
+    return Wait(POLL_S, f"its launch on node {w.op.node} comes up")
 
 
 def _initialized(w: World) -> Step | None:
@@ -153,7 +146,7 @@ def _newcomer_ready(w: World) -> Step | None:
     newcomer = w.jobs.get(str(w.op.peer))
     op = newcomer.operation if newcomer else None
     if newcomer is None or newcomer.cancel or op is None or op.kind != "start" or op.peer != w.job.id:
-        return _take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
+        return take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
     if any(w.gpus[g].job != newcomer.id for g in op.to):
         return Wait(POLL_S, "the newcomer is still claiming its GPUs")
     if newcomer.state == s.INITIALIZING and starts_early(newcomer, w.config):
@@ -161,23 +154,16 @@ def _newcomer_ready(w: World) -> Step | None:
     return None
 
 
-def _take_back(w: World) -> Step | None:
-    """What was promised and not let go is mine again, before I run on without an operation that says so."""
-    for gpu_id in w.job.gpu_ids:
-        gpu = w.gpus.get(gpu_id)
-        if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
-            expect = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
-            state = s.FAULTY if gpu.faulty else s.IN_USE
-            return WriteGpu("take back", gpu_id, expect, {"state": state, "job_id": w.job.raw_id})
-    return None
-
-
 def _launched(w: World) -> Step | None:
     """Wait until the sidecar of the present launch reports, asking for the launch if nobody has."""
+    if w.lost and w.seen is not None:
+        return _died(w)
+    if w.parted and not w.trains:  # else it is stopped first
+        return launch_failed(w, w.launch_failure) if w.launch_failure and w.op.kind == "start" else _died(w)
     if w.seen is not None:
-        return _died(w) if w.lost else Wait(POLL_S, "its launch is ending") if w.shim.ending else None
+        return Wait(POLL_S, "its launch is ending") if w.shim.ending else None
     if w.away:
-        return undo(w, f"node {w.job.node} does not answer")
+        return undo(w, f"node {w.job.node} does not answer, or takes no new pods")
     if w.launch_failure is not None:
         return launch_failed(w, w.launch_failure)
     if not w.launch_asked:
@@ -207,11 +193,18 @@ def _stop(w: World) -> Step | None:
         return Remove()  # what a dead shim may have left is ended before there is a new launch
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
-    if w.shim.trainer == "running":
+    if w.runs:
         return Stop(w.op.generation)
-    if w.shim.trainer == "stopping":
+    if w.trains:
         return Wait(POLL_S, "saving")
-    return Remove() if w.op.how == "relaunch" else None
+    anew = w.op.how == "relaunch" or (w.parted and w.op.kind not in ("requeue", "finish"))
+    return Remove() if anew and w.op.launch is None else None
+
+
+def _pause(w: World) -> Step | None:
+    if w.op.kind == "restart" and w.wall < w.job.retry_ts:
+        return Wait(w.job.retry_ts - w.wall, "pause before starting again")
+    return None
 
 
 def _gives_way(w: World) -> Step:
@@ -230,67 +223,40 @@ def _grant(w: World) -> Step:
     op = dict(w.op.doc)
     changes: dict[str, Any] = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
     changes |= progress(w)
-    if w.seen is not None and w.op.kind != "start":
+    if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
         op["stopped"] = {
             "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
             "last_step_at": w.seen.progress.last_step_at, "exit_code": w.shim.exit_code,
         }  # fmt: skip
-    if w.lost and w.op.kind != "start":
-        changes["launch"] = w.job.launch + 1
+    if w.job.coming is not None and w.newcomer is not None and w.newcomer.removed is None:
+        changes["launch"] = w.job.coming.launch
+    elif w.job.coming is not None or (w.lost and w.op.kind != "start"):
+        changes["launch"] = w.job.next_launch
     if w.op.kind == "move":
         changes |= {"node": w.op.node, **w.op.spends}
+    elif w.job.gpus_per_pod:
+        changes |= {"node": w.gpus[w.op.to[0]].node}
     if loss := unsaved(w):
         op["loss"] = loss
     return WriteJob("grant", {**changes, "reshape": op}, {"type": "granted", "gpus": len(w.op.to), "sentence": loss})
 
 
-# 5 free
-
-
-def _free(w: World) -> Step | None:
-    """Give up what is mine beyond `gpu_ids`. Also mends books that a crash left behind."""
-    return next(_releases(w, keep=frozenset(w.job.gpu_ids) | (frozenset(w.op.to) if w.job.operation else set())), None)
-
-
-def _releases(w: World, keep: frozenset[str] = frozenset()) -> Iterator[Step]:
-    me = w.job.id
-    for gpu in sorted(w.gpus.values(), key=lambda g: g.id):
-        if gpu.id in keep or me not in (gpu.job, gpu.held_by):
-            continue
-        if gpu.job != me:  # reserved for a newcomer that waits for it
-            yield WriteGpu(
-                "free", gpu.id, {"held_by": gpu.doc["held_by"], "job_id": gpu.doc["job_id"]}, {"held_by": None}
-            )
-        elif gpu.held_by not in (None, me):  # was promised to me, but its holder trains on
-            back = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
-            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}, back)
-        else:
-            state = s.FAULTY if gpu.faulty else s.IDLE
-            free = {"state": state, "job_id": None, "worker_id": None, "held_by": None}
-            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"]}, free)
+def _leave(w: World) -> Step | None:
+    """A crash may forget it again: then its sidecar is told to end, as no heartbeat of it is known any more."""
+    return Remove(w.op.leaves) if w.op.leaves is not None and not w.left else None
 
 
 # 6 start
 
 
-def _occupy(w: World) -> Step | None:
-    """Mark as held by me before anything is started on it: what may be in use is never called free."""
-    for index, gpu_id in enumerate(w.job.gpu_ids):
-        gpu = w.gpus.get(gpu_id)
-        if gpu is None or gpu.job != w.job.id or (gpu.faulty and gpu.held_by != w.job.id):
-            return restart(w, f"GPU {gpu_id} was lost")
-        if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
-            continue
-        if gpu.held_by is not None and gpu.held_by != w.job.id:
-            return Wait(POLL_S, f"GPU {gpu_id} is still in use")
-        changes = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
-        return WriteGpu("occupy", gpu_id, {"job_id": w.job.raw_id, "held_by": gpu.doc.get("held_by")}, changes)
-    return None
-
-
 def _start(w: World) -> Step | None:
-    if w.trains and w.shim.generation < w.job.generation:  # by an earlier start whose answer was lost
-        return Stop(w.job.generation) if w.shim.trainer == "running" else Wait(POLL_S, "saving")
+    waits = [shim for shim in w.shims if shim.command_id != w.start_id] if w.trains else []
+    if any(shim.trainer == "running" and shim.generation < w.job.generation for shim in waits):
+        return Stop(w.job.generation)  # by an earlier start whose answer was lost
+    if any(shim.trainer == "stopping" for shim in waits):
+        return Wait(POLL_S, "saving")
+    if w.broken:
+        return fell_apart(w, w.broken)
     if not _started(w):
         return Start(w.job.generation, w.job.gpu_ids, w.checkpoint)
     if w.shim.trainer == "exited":
@@ -300,7 +266,7 @@ def _start(w: World) -> Step | None:
 
 def _started(w: World) -> bool:
     """Whether the shim is known to have obeyed the start of this generation; if not, one may still be on its way."""
-    return w.shim.command_id == command_id(w.job.id, w.job.generation, "start")
+    return w.shim.command_id == w.start_id
 
 
 # 7 running
@@ -330,8 +296,8 @@ def _running(w: World) -> Step:
 
 def _keep(w: World) -> Step:
     if w.job.state == s.SUBMITTED:
-        return _at_rest(w) or next(_releases(w), None) or _put_down(w) or Wait(None)
-    if step := _free(w) or _occupy(w):
+        return _at_rest(w) or next(releases(w), None) or _put_down(w) or Wait(None)
+    if step := free(w) or occupy(w):
         return step
     if w.lost:
         return restart(w, "its processes are gone; it is launched again from its checkpoint")
@@ -339,11 +305,13 @@ def _keep(w: World) -> Step:
         return Wait(POLL_S, "not heard from yet")
     if w.shim.ending and not finished(w):  # it obeys nobody any more
         return Wait(POLL_S, "its launch is ending")
+    if w.broken and not finished(w):
+        return fell_apart(w, w.broken)
     if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a shim that was started afresh
         return _start(w) or Wait(None)
-    return Wait(None)
+    return scaled(w) or Wait(None)
 
 
 def _at_rest(w: World) -> Step | None:
@@ -355,7 +323,8 @@ def _at_rest(w: World) -> Step | None:
     if not w.at_rest:  # not heard of: whether it lives or not, it is to go
         return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
     # A start that was sent and not answered is refused once the shim has seen a higher generation.
-    return None if _started(w) or w.shim.generation > w.job.generation or w.job.launch == 0 else _stop_for_good(w)
+    refused = all(shim.generation > w.job.generation for shim in w.shims)
+    return None if _started(w) or refused or w.job.launch == 0 else _stop_for_good(w)
 
 
 def _put_down(w: World) -> Step | None:
@@ -378,16 +347,18 @@ def _cancel(w: World) -> Step:
 
 
 def _stop_for_good(w: World) -> Step:
-    if w.shim.trainer == "stopping":
+    if w.trains and not w.runs:
         return Wait(POLL_S, "saving")
     highest = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation)
-    return Stop(highest + 1)
+    stop = command_id(w.job.id, highest, "stop")  # that other pods of a gang have obeyed already
+    asked = highest > w.job.generation and any(shim.command_id == stop for shim in w.shims)
+    return Stop(highest if asked else highest + 1)
 
 
 def _close(w: World) -> Step:
     """An ended job: nothing runs, no GPU is booked, no launch is left."""
     if w.job.doc.get("closed"):
         return Wait(None)
-    if step := _at_rest(w) or next(_releases(w), None) or _put_down(w):
+    if step := _at_rest(w) or next(releases(w), None) or _put_down(w):
         return step
     return WriteJob("close", {"closed": True}, {"type": "closed"})

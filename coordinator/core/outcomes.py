@@ -10,11 +10,11 @@ from typing import Any
 
 from coordinator.core import asks
 from coordinator.core import states as s
+from coordinator.core.gang import how_it_ended
 from coordinator.core.picture import measured
 from coordinator.core.records import UNLIMITED
 from coordinator.core.steps import Step, WriteJob
 from coordinator.core.world import World
-from sidecar.protocol import ShimStatus
 
 LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is counted as the first
 
@@ -24,7 +24,7 @@ def finished(w: World) -> bool:
 
     A script may save on SIGTERM and exit with 0. Started again, a finished one just ends again.
     """
-    if w.lost or w.shim.trainer != "exited" or w.shim.exit_code != 0:
+    if w.lost or w.parted or w.shim.trainer != "exited" or w.shim.exit_code != 0:
         return False
     if not w.shim.stop_asked or w.seen is None:
         return True
@@ -40,7 +40,7 @@ def ended_by_itself(w: World) -> Step:
         return restart(w, "was out of the coordinator's reach longer than its lease; goes on from its checkpoint")
     if w.shim.stop_asked or w.shim.trainer == "none":
         return restart(w, "had been stopped; goes on from its checkpoint")
-    why = _exit_sentence(w.shim)
+    why = how_it_ended(w.shim, w.culprit)
     if w.shim.exit_code in (126, 127) and w.shim.exit_note:
         return failed(w, why)
     return again(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
@@ -54,7 +54,8 @@ def unsaved(w: World) -> str:
     code = w.shim.exit_code
     if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:
         return ""
-    return f"it did not save when it was asked to stop ({_exit_sentence(w.shim)}); goes on from its last checkpoint"
+    how = how_it_ended(w.shim, w.culprit)
+    return f"it did not save when it was asked to stop ({how}); goes on from its last checkpoint"
 
 
 def again(w: World, why: str, ran_s: float = 0.0) -> Step:
@@ -65,28 +66,30 @@ def again(w: World, why: str, ran_s: float = 0.0) -> Step:
     return restart(w, f"{why}; starts again from its checkpoint", tries + 1)
 
 
-def _exit_sentence(shim: ShimStatus) -> str:
-    lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
-    code = shim.exit_code or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    last = f": {lines[-1][:300]}" if lines else ""
-    return shim.exit_note or f"the training process {how}{last}"
-
-
 def restart(w: World, why: str, retries: int | None = None) -> Step:
     """Begin a restart on the same GPUs, under the next generation."""
     generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
-    have = [g for g in w.job.gpu_ids if g in w.gpus and w.gpus[g].job == w.job.id and not w.gpus[g].faulty]
-    if len(have) not in w.job.optional or (w.lost and w.away):
+    have = _still_mine(w)
+    if len(have) not in w.job.optional or ((w.lost or w.parted) and w.away):
         return requeue(w, why)
     count = w.job.retries if retries is None else retries
     pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
     reshape = {"kind": "restart", "from": list(w.job.gpu_ids), "to": have, "generation": generation, "at": w.wall}
+    if w.job.gpus_per_pod and (w.parted or list(w.job.gpu_ids[: len(have)]) != have):
+        reshape["how"] = "relaunch"  # a pod is not replaced, and those behind a lost one cannot move up
     changes = {
         "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
         **UNLIMITED, **progress(w),
     }  # fmt: skip
     return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
+
+
+def _still_mine(w: World) -> list[str]:
+    """The GPUs that it can go on with; of a gang those of whole pods."""
+    mine = {gpu.id for gpu in w.gpus.values() if gpu.job == w.job.id and not gpu.faulty}
+    if w.job.gpus_per_pod is None:
+        return [g for g in w.job.gpu_ids if g in mine]
+    return [g for part in w.job.parts(w.job.gpu_ids) if mine.issuperset(part) for g in part]
 
 
 def undo(w: World, why: str, retries: int | None = None) -> WriteJob:
@@ -96,6 +99,8 @@ def undo(w: World, why: str, retries: int | None = None) -> WriteJob:
             f"stays on {w.job.node}: {why}" if w.op.kind == "move" else f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
         )
         changes: dict[str, Any] = {"state": s.RUNNING, "reshape": None, "message": message}
+        if w.op.kind == "move":  # not again at once
+            changes["retry_ts"] = w.wall + w.config.init_timeout_s / 10
         return WriteJob("undo", changes, {"type": "undone", "sentence": why})
     if w.op.kind == "restart" and w.job.generation < w.op.generation:
         return requeue(w, why)
@@ -130,8 +135,13 @@ def _queued(w: World, why: str) -> dict[str, Any]:
     """The checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **UNLIMITED, **progress(w),
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
     }  # fmt: skip
+
+
+def _members(w: World) -> dict[str, Any]:
+    """How many pods a gang had: each must be known to be at rest before its GPUs are given away."""
+    return {"members": w.job.members} if w.job.gpus_per_pod else {}
 
 
 def yielded(w: World) -> Step:
@@ -172,7 +182,7 @@ def failed(w: World, why: str) -> Step:
 def end(w: World, state: str, message: str) -> Step:
     changes = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **UNLIMITED, **progress(w),
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
     }  # fmt: skip
     return WriteJob(state, changes, {"type": state, "sentence": message})
 

@@ -15,7 +15,7 @@ from adaptive_scheduler.observations import Observations
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.progress import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node, Worker
-from coordinator.core import asks
+from coordinator.core import asks, dependencies
 from coordinator.core import states as s
 from coordinator.core.records import Doc, GpuRecord, JobRecord, number
 from sidecar.protocol import Heartbeat
@@ -166,6 +166,7 @@ def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment, 
         share=seen.speed.cores,
         cpu_limit=limit,
         limit_until_s=None if limit is None else at.now + limit_s,
+        limitable=job.unlimitable is None,
         growth=seen.growth,
         efficiency=seen.efficiency,
         migrated_s=at.maybe(job.doc.get("migrated_ts")),
@@ -246,5 +247,7 @@ def _leased(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], wall: flo
     if job.state == s.SUBMITTED:
         booked = any(job.id in (g.job, g.held_by) for g in gpus.values())
         left = job.launch > 0 and job.doc.get("down") != job.launch
-        return wall < job.retry_ts or booked or left or bool(job.doc.get("held_back"))
-    return job.state != s.RUNNING or seen.beat is None or seen.beat.shim.trainer != "running"
+        held = bool(job.doc.get("held_back")) or dependencies.is_open(job)
+        return wall < job.retry_ts or booked or left or held
+    rests = job.state != s.RUNNING or wall < job.retry_ts
+    return rests or seen.beat is None or seen.beat.shim.trainer != "running"

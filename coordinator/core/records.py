@@ -19,7 +19,7 @@ RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
 SHARED, RECREATE = "shared", "recreate"  # device modes: launches that see all GPUs of their node, or only their own
 
-UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None, "limit_told": None}
+UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None, "limit_told": None, "limit_by": None}
 """Written into whatever stops or moves: a CPU limit holds for one training on one node."""
 
 
@@ -87,12 +87,30 @@ class Operation:
         return name(self.doc.get("node"))
 
     @property
+    def launch(self) -> int | None:
+        """Of a move whose newcomer comes up while the job trains on: its launch, until and after the grant."""
+        given = self.doc.get("launch")
+        return given if self.kind == "move" and whole(given, 1) else None
+
+    @property
+    def leaves(self) -> int | None:
+        """The launch that such a move leaves behind."""
+        given = self.doc.get("from_launch")
+        return given if self.launch is not None and whole(given, 1) else None
+
+    @property
     def how(self) -> str:
         return str(self.doc.get("how", "in place"))
 
     @property
     def decision(self) -> str | None:
         return name(self.doc.get("decision"))
+
+    @property
+    def stopped(self) -> Doc:
+        """When its training was stopped, and how it ended; empty where that is not known."""
+        stopped = self.doc.get("stopped")
+        return dict(stopped) if isinstance(stopped, dict) else {}
 
     @cached_property
     def yields_to(self) -> tuple[str, ...]:
@@ -147,6 +165,26 @@ class JobRecord:
         return int(number(self.doc.get("launch")) or 0)
 
     @property
+    def next_launch(self) -> int:
+        """A number that no launch of it has had: not that of a move's newcomer that was given up, either."""
+        return max(self.launch, self.newest_launch or 0) + 1
+
+    @property
+    def newest_launch(self) -> int | None:
+        """That of its last move's newcomer, whatever became of it."""
+        given = self.doc.get("newest_launch")
+        return given if whole(given, 1) else None
+
+    @property
+    def coming(self) -> JobRecord | None:
+        """As it will be launched where it moves to, while its present launch trains on."""
+        op = self.operation
+        if op is None or op.launch is None or op.launch <= self.launch:
+            return None
+        there = {"launch": op.launch, "node": op.node, "gpu_ids": list(op.to), "num_gpus": len(op.to)}
+        return JobRecord({**self.doc, **there})
+
+    @property
     def node(self) -> str | None:
         return name(self.doc.get("node"))
 
@@ -179,6 +217,18 @@ class JobRecord:
         """What each pod of the job has of these GPUs, pod 0 first. Pods come and go at the end (Volcano's replicas)."""
         size = self.gpus_per_pod or max(1, len(gpu_ids))
         return tuple(tuple(gpu_ids[at : at + size]) for at in range(0, max(1, len(gpu_ids)), size))
+
+    @property
+    def members(self) -> int:
+        """How many pods of its launch may train; where it has let go of its GPUs, how many might have."""
+        if self.gpus_per_pod is None:
+            return 1
+        return len(self.parts(self.gpu_ids)) if self.gpu_ids else int(number(self.doc.get("members"), 1) or 1)
+
+    @property
+    def most_members(self) -> int:
+        """The same, with those that it is about to get."""
+        return max(self.members, len(self.parts(self.operation.to)) if self.operation else 1)
 
     @property
     def uses_cpu(self) -> bool:
@@ -247,6 +297,22 @@ class JobRecord:
     def limits(self) -> int:
         """How often its CPU limit was changed."""
         return int(number(self.doc.get("limits")) or 0)
+
+    @property
+    def limits_told(self) -> int:
+        """How often that was told."""
+        return int(number(self.doc.get("limits_told")) or 0)
+
+    @property
+    def limit_by(self) -> str:
+        """Whether its CPU limit is a `quota` or a `weight`."""
+        return "weight" if self.doc.get("limit_by") == "weight" else "quota"
+
+    @property
+    def unlimitable(self) -> str | None:
+        """Why its present launch cannot be limited, as the launcher found out."""
+        found = self.doc.get("unlimitable")
+        return str(found.get("why")) if isinstance(found, dict) and found.get("launch") == self.launch else None
 
     def limit_left(self, wall: float) -> tuple[float | None, float]:
         """CPU cores that it may use at most, and for how many seconds more; None: all it can get."""

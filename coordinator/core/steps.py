@@ -33,15 +33,22 @@ class WriteGpu:
 
 @dataclass(frozen=True)
 class Launch:
-    """Ask the platform for this job's launch."""
+    """Ask the platform for this job's launch, or for that of the newcomer that it moves to.
 
+    Of a gang again with other GPUs: for a pod more or less.
+    """
+
+    newcomer: bool = False
+    gpu_ids: tuple[str, ...] | None = None  # of all pods, where it is not the job's own
     name: ClassVar[str] = "launch"
 
 
 @dataclass(frozen=True)
 class Remove:
-    """Ask the platform to remove this job's launch."""
+    """Ask the platform to remove this job's launch, or another one of it."""
 
+    launch: int | None = None
+    why: str = ""
     name: ClassVar[str] = "remove"
 
 

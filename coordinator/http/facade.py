@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 View = dict[str, Any]
 
-PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads")
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")
 
 
 class Facade(Protocol):

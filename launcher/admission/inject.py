@@ -112,6 +112,11 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
     return Injected(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
 
 
+def is_injected(spec: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether `inject` would change nothing."""
+    return _is_injected(spec, _trainer(spec, metadata.get("annotations") or {}))
+
+
 def node_of(spec: Mapping[str, Any]) -> str | None:
     """The only node that a pod may go to, whoever wrote that into it."""
     found = {_node_of_term(term) for term in _node_terms(spec)} or {None}
@@ -290,7 +295,7 @@ def _installer(spec: Mapping[str, Any], settings: PodSettings) -> Doc:
         "imagePullPolicy": settings.pull_policy,
         "command": [PYTHON, "-I", "-m", "sidecar.install", "--from", KEYS, "--to", FOLDER],
         "resources": _resources(spec),
-        "securityContext": _rights(),
+        "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
     }
 
@@ -305,7 +310,7 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
         "command": list(SIDECAR_COMMAND),
         "env": [{"name": "POD_IP", **_pod_ip()}],
         "resources": _resources(spec),
-        "securityContext": _rights(),
+        "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
     }
     if one.devices == "shared" and not one.emulated:  # to read all GPUs of the node, not to compute on them
@@ -333,7 +338,8 @@ def _is_guaranteed(container: Mapping[str, Any]) -> bool:
     return all(name in limits and str(requests.get(name, limits[name])) == str(limits[name]) for name in WHOLE)
 
 
-def _rights() -> Doc:
+def rights() -> Doc:
+    """Of a container of ours in a pod of a user: none that it does not need."""
     return {
         "runAsUser": USER,
         "runAsGroup": USER,

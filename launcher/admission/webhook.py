@@ -22,9 +22,9 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from coordinator.errors import Transient
-from launcher.admission.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject
+from launcher.admission.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject, is_injected
 from launcher.admission.json_patch import difference
-from launcher.names import INJECT, job_name, secret_of_pod
+from launcher.names import INJECT, JOB, JOB_ID, is_launch_of, job_name, member_of, secret_of_pod
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ JOB_NAME, QUEUE_NAME = "volcano.sh/job-name", "volcano.sh/queue-name"
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the coordinator has decided about a Volcano Job."""
+    """What the coordinator has decided about a pod of a Volcano Job."""
 
     job_id: str
     node: str | None = None
@@ -59,8 +59,10 @@ class Decisions(Protocol):
         """
         ...
 
-    def decided(self, uid: str) -> Decided | None:
-        """About the Volcano Job of that uid: an earlier one may have had its name. None when it is not known.
+    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> Decided | None:
+        """About this pod of the Volcano Job of that uid: an earlier one may have had its name. None: it is not known.
+
+        `launch`: the launch that it is, where the launcher made it for a record; its uid then says nothing.
 
         May wait for the store and raise what it likes; asked in a thread.
         """
@@ -105,37 +107,42 @@ class Injector:
         by_queue, devices = self._decisions.queue(queue) if queue else NO_QUEUE
         owner, name = _owner(metadata), labels.get(JOB_NAME)
         wanted = labels.get(INJECT) == "true" or by_queue
-        if not wanted and (owner is None or not await self._stays_ours(owner)):
+        if not wanted and (owner is None or not await self._stays_ours(owner, metadata)):
             return None
         if owner is None or not name:
             raise CannotInject(
                 f"This pod is labelled {INJECT}, but it is not of a Volcano Job: label the pods of a Volcano Job's "
                 "template, or let the job into a queue that is labelled."
             )
-        decided = await self._decided(owner) or Decided(f"{namespace}.{name}")
+        if _made(metadata) and is_injected(pod.get("spec") or {}, metadata):
+            return None  # by the launcher, before it made the Volcano Job
+        decided = await self._decided(owner, metadata) or Decided(_job_id(metadata) or f"{namespace}.{name}")
         one = Injection(
-            job_id=decided.job_id, job=job_name(f"{namespace}.{name}", str(owner.get("uid"))),
+            job_id=decided.job_id,
+            job=labels[JOB] if _made(metadata) else job_name(f"{namespace}.{name}", str(owner.get("uid"))),
             launch=_launch(metadata), devices=decided.devices or devices, emulated=decided.emulated,
             gpu_ids=decided.gpu_ids, node=decided.node, claim=decided.claim,
         )  # fmt: skip
         return inject(pod.get("spec") or {}, metadata, one, self._settings)
 
-    async def _decided(self, owner: Doc) -> Decided | None:
+    async def _decided(self, owner: Doc, metadata: Mapping[str, Any]) -> Decided | None:
         try:
-            return await self._asked(owner)
+            return await self._asked(owner, metadata)
         except Exception as error:  # whatever the store does, the pod must not wait for it
             log.warning("what was decided about %s is not known: %r", owner.get("name"), error)
             return None
 
-    async def _stays_ours(self, owner: Doc) -> bool:
+    async def _stays_ours(self, owner: Doc, metadata: Mapping[str, Any]) -> bool:
         """Whether its job came in before its queue lost the label. To let it pass is to show it every GPU."""
         try:
-            return await self._asked(owner) is not None
+            return await self._asked(owner, metadata) is not None
         except Exception as error:
             raise Transient(f"It is not known now whether {owner.get('name')} is reshaped; asked again.") from error
 
-    async def _asked(self, owner: Doc) -> Decided | None:
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, str(owner.get("uid")))
+    async def _asked(self, owner: Doc, metadata: Mapping[str, Any]) -> Decided | None:
+        launch = str(owner.get("name")) if _made(metadata) else None
+        about = str(owner.get("uid")), launch, member_of(str(metadata.get("name"))) or 0
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, *about)
         return await asyncio.wait_for(work, PATIENCE_S)
 
     def _tell(self, request: Doc, pod: Mapping[str, Any], namespace: str, why: CannotInject) -> None:
@@ -216,6 +223,16 @@ def _owner(metadata: Mapping[str, Any]) -> Doc | None:
     """The Volcano Job that made this pod."""
     owners = metadata.get("ownerReferences") or []
     return next((one for one in owners if str(one.get("apiVersion", "")).startswith("batch.volcano.sh/")), None)
+
+
+def _made(metadata: Mapping[str, Any]) -> bool:
+    """Whether the launcher made its Volcano Job, for a record: then all that names the job stands in the pod."""
+    label, owner = (metadata.get("labels") or {}).get(JOB), _owner(metadata)
+    return owner is not None and label is not None and is_launch_of(str(label), str(owner.get("name")))
+
+
+def _job_id(metadata: Mapping[str, Any]) -> str | None:
+    return (metadata.get("annotations") or {}).get(JOB_ID) if _made(metadata) else None
 
 
 def _launch(metadata: Mapping[str, Any]) -> str:

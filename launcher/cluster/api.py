@@ -28,6 +28,8 @@ NOT_INSTALLED = "the Kubernetes client is not installed here: pip install 'volca
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+JSON_MERGE = "application/merge-patch+json"
 
 
 class _Kind(NamedTuple):
@@ -56,6 +58,7 @@ KINDS = {
     "MutatingWebhookConfiguration": _Kind("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
     "Job": _Kind("batch.volcano.sh/v1alpha1", "jobs"),  # Volcano's: Kubernetes' own is not used here
     "Command": _Kind("bus.volcano.sh/v1alpha1", "commands"),
+    "Slaml": _Kind("sla-operator.dcn.com/v1alpha1", "slamls"),
     "Queue": _Kind("scheduling.volcano.sh/v1beta1", "queues", False),
 }
 
@@ -128,10 +131,21 @@ class Cluster:
         """Server-side apply: what `doc` names becomes so, whoever had set it; all else stays as it is."""
         return self._ask("patch", self._path(doc), body=doc, content_type=APPLY, **_OURS)
 
-    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc:
-        """Strategic merge: entries of lists such as `webhooks` are found by their name."""
-        path = KINDS[kind].path(namespace, name)
+    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None, part: str = "") -> Doc:
+        """Strategic merge: entries of lists such as `webhooks` are found by their name. `part`: a subresource."""
+        path = KINDS[kind].path(namespace, name) + (f"/{part}" if part else "")
         return self._ask("patch", path, body=changes, content_type=MERGE, field_manager=FIELD_MANAGER)
+
+    def patch_json(self, kind: str, name: str, operations: Sequence[Doc], namespace: str | None = None) -> Doc:
+        """JSON patch; `Rejected` when a `test` among the operations does not hold."""
+        path = KINDS[kind].path(namespace, name)
+        return self._ask("patch", path, body=[*operations], content_type=JSON_PATCH, field_manager=FIELD_MANAGER)
+
+    def show(self, seen: Doc, status: Doc) -> Doc:
+        """The status of a custom resource; None takes a field away. `Conflict` if it has changed since it was seen."""
+        about = {"resourceVersion": seen["metadata"]["resourceVersion"]}
+        body = {"metadata": about, "status": status}
+        return self._ask("patch", f"{self._path(seen)}/status", body=body, content_type=JSON_MERGE)
 
     def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
         """Ask for it to be deleted; False when there is none, or only another one of that name than `uid`."""
@@ -151,6 +165,10 @@ class Cluster:
         except ReshapeError:
             return False
         return True
+
+    def serves(self, part: str) -> bool:
+        """Whether it has this subresource of a core kind, such as `pods/resize`."""
+        return any(found.get("name") == part for found in self._ask("get", "/api/v1").get("resources") or [])
 
     def version(self) -> str:
         """Such as v1.34.3."""

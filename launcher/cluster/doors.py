@@ -176,7 +176,10 @@ class Doors:
         try:
             self._check(job)
             taken = bool(self._store.list("jobs", {"job_id": volcano_jobs.job_id(job)}))
-            self._store.insert("jobs", volcano_jobs.document(job, taken))
+            doc = volcano_jobs.document(job, taken)
+            self._store.insert("jobs", doc)
+            if said := volcano_jobs.fixed(job, doc):
+                self._news.tell(job, "KeepsItsSize", said, warning=True)
         except Rejected as refused:
             self._refused[key] = str(job["metadata"].get("resourceVersion"))
             reason = getattr(refused, "reason", "JobRefused")
@@ -259,13 +262,15 @@ class Doors:
         for pod in shown.pods.values():
             doc = jobs.get(volcano_jobs.key(pod.owner)) if pod.owner and pod.alive and pod.node else None
             new = doc is not None and doc.get("state") == s.SUBMITTED and doc.get("uid") and not doc.get("launch")
+            if doc is not None and doc.get("gpus_per_pod"):
+                continue  # its pods may be on several nodes; those that are not where they shall be are made again
             if doc is not None and new and doc.get("pinned") is None and self._has_gpus(pod.node):
                 self._change(doc, {"pinned": pod.node})
 
     def _place(self, doc: Doc, uid: str, shown: Shown) -> None:
         """The same before it is let in, so that no coordinator that comes up meanwhile decides otherwise."""
         placed = [pod.node for pod in shown.pods.values() if pod.owner == uid and pod.alive and pod.node]
-        if placed and doc.get("node") is None and self._has_gpus(placed[0]):
+        if placed and doc.get("node") is None and not doc.get("gpus_per_pod") and self._has_gpus(placed[0]):
             self._change(doc, {"node": placed[0]})
 
     def _has_gpus(self, node: str | None) -> bool:

@@ -2,7 +2,8 @@
 
 Promises: the same document and launch give the same objects for ever, so applying them twice is applying them once; no
 secret outside the Secret. Called by the launcher: for jobs of records both objects are applied, for pods of a user's
-own Volcano Job only the Secret that such a pod waits for.
+own Volcano Job only the Secret that such a pod waits for. A gang (`gpus_per_pod`) is one Volcano Job of several pods,
+which the webhook injects one by one, because each has GPUs, node and Secret of its own.
 
 Fields of the job document that count here, all but `image` optional: `namespace`, `queue`, `image`, `command`, `env`,
 `code` (the working folder in the image), `resources` {cores, memory}, `checkpoint_claim` (a PersistentVolumeClaim),
@@ -14,17 +15,18 @@ into the trainer's.
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
 from coordinator.core import pods as about_pods
-from coordinator.core.records import JobRecord
+from coordinator.core.records import JobRecord, number
 from coordinator.errors import Rejected
 from launcher import launch_file
 from launcher.admission import inject as pods
 from launcher.admission.inject import Devices, Injection, PodSettings
-from launcher.names import JOB, LAUNCH, SIDECAR, job_name, launch_name
+from launcher.names import INJECT, JOB, JOB_ID, LAUNCH, SIDECAR, job_name, launch_name
 from sidecar import protocol
 
 Doc = dict[str, Any]
@@ -32,17 +34,22 @@ Doc = dict[str, Any]
 TASK = TRAINER = "trainer"
 SCHEDULER = "volcano"
 PART_OF = "volcano-reshape"
+WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job may wait, from when its object was made
 # We alone start training again: Volcano only says that a pod has ended.
 POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
+# A pod that a gang gives back counts as evicted.
+POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
 
 
-def objects(doc: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc, Doc]:
+def objects(doc: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
     """Secret and Volcano Job of the launch that a record asks for. `Rejected` with what to correct in the record.
 
-    `emulated`: whether the GPUs of the decided node are.
+    `emulated`: whether the GPUs of the decided node are. No Secret for a gang: each of its pods waits for one.
     """
     job = JobRecord(dict(doc))
     name = launch_name(job.id, job.uid, job.launch)
+    if job.gpus_per_pod is not None:
+        return None, _volcano_job(job, name, _template_of_gang(job), settings)
     template = _template(job, settings, Injection(
         job_id=job.id, job=job_name(job.id, job.uid), launch=name, devices=devices_of(doc), emulated=emulated,
         gpu_ids=job.gpu_ids, node=doc.get("node"), claim=doc.get("checkpoint_claim"),
@@ -52,12 +59,16 @@ def objects(doc: Mapping[str, Any], settings: PodSettings, master_key: bytes, em
 
 
 def launch_secret(
-    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool
-) -> Doc:
-    """The Secret that this injected pod waits for. It belongs to the pod, once there is one, and goes with it."""
+    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool,
+    member: int = 0,
+) -> Doc:  # fmt: skip
+    """The Secret that this injected pod waits for. It belongs to the pod, once there is one, and goes with it.
+
+    `member`: which pod of a gang.
+    """
     job, about = JobRecord(dict(doc)), pod.get("metadata") or {}
     content = {
-        "launch.json": json.dumps(launch_json(doc, pod, settings, emulated), indent=1).encode(),
+        "launch.json": json.dumps(launch_json(doc, pod, settings, emulated, member), indent=1).encode(),
         "launch.key": protocol.launch_key(master_key, job.uid, job.launch),
         "operator.token": protocol.launch_token(master_key, job.uid, job.launch),
     }
@@ -68,17 +79,21 @@ def launch_secret(
     return {**secret, "type": "Opaque", "data": {name: b64encode(text).decode() for name, text in content.items()}}
 
 
-def launch_json(doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, emulated: bool) -> Doc:
+def launch_json(
+    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, emulated: bool, member: int = 0
+) -> Doc:
     """What shim and sidecar of this injected pod are told. The command stands in the pod."""
     job, spec, recreate = JobRecord(dict(doc)), pod.get("spec") or {}, devices_of(doc) == "recreate"
     beside = any(one.get("name") == pods.SIDECAR_CONTAINER for one in spec.get("initContainers") or [])
     return {
         **launch_file.fields(job, settings.coordinator, settings),
+        "member": member,
+        "pod_uid": str((pod.get("metadata") or {}).get("uid") or ""),
         "progress": _progress(doc, beside),
         "command": [],
         "env": launch_file.variables(doc, pods.CHECKPOINTS),
         "workdir": None,
-        "output": f"{pods.FOLDER}/output.log",
+        "output": output_of(member),
         "tee": True,
         "checkpoints": pods.CHECKPOINTS,
         "pod": True,
@@ -87,9 +102,14 @@ def launch_json(doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSet
         # In recreate mode the sidecar's container has no GPU to look at: the node agent watches them.
         "gpus": "emulated" if emulated else "none" if recreate else "nvml",
         "gpu_memory": settings.gpu_memory,
-        "visible_gpus": list(job.gpu_ids) if recreate else None,
+        "visible_gpus": list(job.parts(job.gpu_ids)[member]) if recreate else None,
         "device_plugin": recreate and not emulated,
     }
+
+
+def output_of(member: int) -> str:
+    """Where the output of a pod's trainings lies: beside the checkpoints, so that with a claim it outlives the pod."""
+    return f"{pods.CHECKPOINTS}/.output/output{f'-{member}' if member else ''}.log"
 
 
 def devices_of(doc: Mapping[str, Any]) -> Devices:
@@ -111,15 +131,22 @@ def _progress(doc: Mapping[str, Any], beside: bool) -> Doc:
 
 def _volcano_job(job: JobRecord, name: str, template: Doc, settings: PodSettings) -> Doc:
     body = _object("batch.volcano.sh/v1alpha1", "Job", name, job, job.doc, settings)
+    waits = job.operation is not None and job.operation.kind == "start"  # a relaunched job has waited already
+    if waits and (wait_s := number(job.doc.get("sla_waiting_s"))):
+        body["metadata"]["annotations"] = {WAITING: f"{math.ceil(wait_s)}s"}
+    replicas = len(job.parts(job.gpu_ids))
+    policies = POLICIES if job.gpus_per_pod is None else POLICIES_OF_GANGS
     body["spec"] = {
         "schedulerName": SCHEDULER,
         "queue": job.doc.get("queue") or settings.queue,
-        "minAvailable": 1,
+        "minAvailable": replicas,
         "maxRetry": 1,
         "ttlSecondsAfterFinished": settings.finished_s,
-        "policies": [{"event": event, "action": action} for event, action in POLICIES],
+        "policies": [{"event": event, "action": action} for event, action in policies],
         # All that Volcano's webhook fills in where it is missing: applied again, a task that lacks it is a changed one.
-        "tasks": [{"name": TASK, "replicas": 1, "minAvailable": 1, "maxRetry": 1, "template": template}],
+        "tasks": [
+            {"name": TASK, "replicas": replicas, "minAvailable": replicas, "maxRetry": 1, "template": template},
+        ],
     }
     return body
 
@@ -129,6 +156,13 @@ def _template(job: JobRecord, settings: PodSettings, one: Injection) -> Doc:
     metadata: Doc = {"labels": _labels(job), "annotations": {SIDECAR: pods.IN_IMAGE} if carries else {}}
     spec, annotations, labels = pods.inject(_pod(job.doc), metadata, one, settings)
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _template_of_gang(job: JobRecord) -> Doc:
+    """As a user's that asks to be reshaped."""
+    carries = {SIDECAR: pods.IN_IMAGE} if job.doc.get("single_container") else {}
+    metadata: Doc = {"labels": {**_labels(job), INJECT: "true"}, "annotations": {JOB_ID: job.id, **carries}}
+    return {"metadata": metadata, "spec": _pod(job.doc)}
 
 
 def _pod(doc: Mapping[str, Any]) -> Doc:

@@ -6,7 +6,7 @@ on by looking. First it says what has become known (`Note`), then what to do abo
     record   we make its Volcano Job and Secret ourselves, by a playbook (a job document inserted by a user)
     volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or take it away
 
-Called by `service.py`, in one thread, with one view per launch and turn.
+Called by `service.py`, in one thread, with one view per launch and turn. Launches of gangs are judged in `gangs.py`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ class Admit:
     """Write down that this pod is the launch, then give it the Secret that it waits for."""
 
     pod: Pod
+    member: int | None = None  # of a gang: which one
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Give its Volcano Job so many pods, of which so many have to be there at once."""
+
+    replicas: int
+    least: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,15 @@ class Forget:
     """Nothing of it is left, and nobody will ask: delete its Secret and its document."""
 
 
-Step = Note | Launch | Remove | Admit | DeletePod | Forget
+Step = Note | Launch | Remove | Admit | Scale | DeletePod | Forget
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What one pod of a gang is to have."""
+
+    node: str | None  # None: nobody knows where these GPUs are
+    gpu_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,7 @@ class View:
     ended: bool = False  # the job is completed, failed or cancelled
     patient: bool = False  # then its pod still has time to end by itself
     refused: str | None = None  # why Volcano could not make a pod
+    seats: tuple[Seat, ...] = ()  # of a gang: what each of its pods is to have
 
     @property
     def wanted(self) -> bool:
@@ -81,8 +99,8 @@ class View:
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """The pod that was written down."""
-        return self.record.get("pod") or {}
+        """The pod that was written down; of a gang the first one there is."""
+        return self.record.get("pod") or next(filter(None, self.record.get("pods") or ()), {})
 
     @property
     def gone(self) -> bool:
@@ -101,16 +119,21 @@ class View:
 
 def steps(view: View) -> Iterator[Step]:
     """In this order. Those that act come last, and only one of them."""
-    volcano = view.record.get("origin") == "volcano"
+    volcano = is_theirs(view)
     mine = [pod for pod in view.pods if not volcano or pod.uid == view.known.get("uid")]
     found = _found(view, mine)
     if found:
         yield Note(found)
     view = replace(view, record={**view.record, **found})
     if not view.wanted:
-        yield from _from_volcano_away(view, mine) if volcano else _away(view, mine)
+        yield from away_from_theirs(view, mine) if volcano else _away(view, mine)
     elif not view.gone and view.record.get("failure") is None:
         yield from _from_volcano(view, mine) if volcano else _launch(view)
+
+
+def is_theirs(view: View) -> bool:
+    """Whether a user's Volcano Job makes its pods."""
+    return view.record.get("origin") == "volcano"
 
 
 def _found(view: View, mine: list[Pod]) -> Doc:
@@ -131,9 +154,16 @@ def _found(view: View, mine: list[Pod]) -> Doc:
 def _unplaced(view: View) -> str | None:
     """What keeps it from being begun, though nothing is wrong with it."""
     pods = [pod for pod in view.pods if not pod.leaving]
-    if not pods and view.job is not None and phase(view.job) == "Pending":
-        return f"Volcano has not let its Volcano Job into queue {(view.job.get('spec') or {}).get('queue')} yet"
+    if not pods and (why := not_let_in(view)):
+        return why
     return next((why for pod in pods if (why := pod.unplaced)), None)
+
+
+def not_let_in(view: View) -> str | None:
+    """What to say where there is no pod yet."""
+    if view.job is None or phase(view.job) != "Pending":
+        return None
+    return f"Volcano has not let its Volcano Job into queue {(view.job.get('spec') or {}).get('queue')} yet"
 
 
 def _accounted(view: View, mine: list[Pod]) -> bool:
@@ -145,7 +175,7 @@ def _accounted(view: View, mine: list[Pod]) -> bool:
 def _failure(view: View, newest: Pod | None) -> str | None:
     if newest is not None and (why := newest.trouble):
         return why
-    if view.record.get("origin") != "volcano" and not view.record.get("applied"):
+    if not is_theirs(view) and not view.record.get("applied"):
         return None
     if newest is not None and not newest.leaving and not newest.ended:
         return None
@@ -216,7 +246,7 @@ def _fits(pod: Pod, view: View) -> bool:
     return doc.get("devices") != "recreate" or pod.holds([str(gpu) for gpu in doc.get("gpu_ids") or ()])
 
 
-def _from_volcano_away(view: View, mine: list[Pod]) -> Iterator[Step]:
+def away_from_theirs(view: View, mine: list[Pod]) -> Iterator[Step]:
     if view.gone:
         if view.over:
             yield Forget()

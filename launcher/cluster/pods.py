@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.admission.inject import GPU, NONE, VISIBLE, node_of
+from launcher.admission.inject import CLAIM_VOLUME, GPU, NONE, VISIBLE, node_of
 from launcher.names import CONTAINER, LAUNCH
 
 Doc = dict[str, Any]
@@ -90,6 +90,12 @@ class Pod:
         return node_of(self.spec)
 
     @property
+    def claim(self) -> str | None:
+        """The PersistentVolumeClaim of its checkpoints."""
+        ours: Mapping[str, Any] = next((v for v in self.spec.get("volumes") or [] if v.get("name") == CLAIM_VOLUME), {})
+        return (ours.get("persistentVolumeClaim") or {}).get("claimName")
+
+    @property
     def phase(self) -> str:
         return str(self.status.get("phase"))
 
@@ -134,9 +140,7 @@ class Pod:
 
     def holds(self, gpu_ids: Sequence[str]) -> bool:
         """Whether it was made for these GPUs, or for so many where a device plugin chooses them."""
-        container: Mapping[str, Any] = next(
-            (c for c in self.spec.get("containers") or [] if c.get("name") == self._trainer), {}
-        )
+        container = self.trainer
         named = {e.get("name"): e.get("value") for e in container.get("env") or []}.get(VISIBLE)
         if named is not None:
             return set(str(named).split(",")) - {NONE} == set(gpu_ids)
@@ -147,6 +151,20 @@ class Pod:
         ip, phase = self.status.get("podIP"), "Deleted" if self.deleted and not self.finished else self.phase
         about = {"name": self.name, "namespace": self.namespace, "uid": self.uid, "node": self.node}
         return {**about, "ip": ip, "phase": phase}
+
+    @property
+    def trainer(self) -> Mapping[str, Any]:
+        """The container that trains."""
+        return next((c for c in self.spec.get("containers") or [] if c.get("name") == self._trainer), {})
+
+    @property
+    def trains(self) -> bool:
+        """Whether that container runs."""
+        return "running" in self._state
+
+    @property
+    def qos_class(self) -> str:
+        return str(self.status.get("qosClass"))
 
     @property
     def _refused(self) -> bool:

@@ -12,27 +12,32 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinator.core import states as s
 from coordinator.elector import Elector
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.ports import Clock, Store
 from launcher import playbook
 from launcher.admission.inject import PodSettings
-from launcher.cluster import job_spec, volcano_jobs
+from launcher.cluster import gangs, job_spec
 from launcher.cluster.api import Away, Cluster
 from launcher.cluster.doors import Doors
-from launcher.cluster.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Step, View, steps
+from launcher.cluster.launching import Admit, DeletePod, Forget, Launch, Note, Remove, Scale, Step, View, steps
+from launcher.cluster.logs import Logs
 from launcher.cluster.mirror import Mirror
 from launcher.cluster.news import News
+from launcher.cluster.nodes import Nodes
 from launcher.cluster.pods import Cluster as Shown
 from launcher.cluster.pods import Pod
+from launcher.cluster.resizing import Resizing
+from launcher.cluster.slamls import Slamls
+from launcher.cluster.views import Views
 from launcher.cluster.works import Cancelled, Verb, Works
-from launcher.names import JOB, POD_SUFFIX
+from launcher.names import JOB
 
 Doc = dict[str, Any]
 
@@ -41,9 +46,7 @@ POLL_S = 0.5
 BREATH_S = 0.1  # between turns, however much changes
 REMOVE_AGAIN_S = 5.0
 REST_S = 5.0
-LOOK_S = 3.0
 STUCK_TERMS = 4  # a turn that takes longer than so many terms may never end: then another launcher acts
-FAILED_CREATE = "FailedCreate"  # Volcano's word, on the Volcano Job
 FOR_ANSIBLE = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 
 log = logging.getLogger(__name__)
@@ -67,10 +70,13 @@ class Service:
         self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
         self.news = News(cluster, clock, "reshape-launcher")
         self._doors = Doors(store, cluster, clock, self.news, settings, self.patience_s, namespaces)
+        self._slamls = Slamls(store, cluster, self.news, namespaces, wake)
+        self._nodes = Nodes(store, cluster, clock)
+        self._logs = Logs(store, cluster, clock, settings, master_key)
         self._works = Works(self._carry_out)
-        self._asked: dict[str, float] = {}  # when the removal of each launch was first seen
-        self._played: dict[str, float] = {}  # and when it was played last
-        self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
+        self._views = Views(store, cluster, clock, settings.namespace, self.patience_s, self._works.under_way)
+        self._resizing = Resizing(TABLE, store, cluster, clock, self.news)
+        self._played: dict[str, float] = {}  # when the removal of each launch was played last
         self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
         self._unheard: set[str] = set()  # launches whose playbook failed because the API server did not answer
         self._turned_at = 0.0
@@ -81,6 +87,8 @@ class Service:
     def start(self) -> None:
         for mirror in self._mirrors:
             mirror.start()
+        self._slamls.start()
+        self._nodes.start()
         self._thread.start()
         self._renewing.start()
 
@@ -90,6 +98,8 @@ class Service:
         self._wake.set()
         for mirror in self._mirrors:
             mirror.stop()
+        self._slamls.stop()
+        self._nodes.stop()
         self._thread.join(timeout=10)
         self._renewing.join(timeout=10)
         self._works.stop_all(timeout=5.0)
@@ -150,7 +160,7 @@ class Service:
         # Read later: a launch whose job is not there, or has gone on, is one that nobody wants.
         jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
         trouble = self._turn_doors(shown, jobs)
-        claimed = {str((record.get("pod") or {}).get("uid")): record["_id"] for record in records}
+        claimed = {uid: record["_id"] for record in records for uid in gangs.claims(record)}
         settled = True
         for record in records:
             if not led:  # what we did before another launcher acted is old
@@ -159,85 +169,42 @@ class Service:
         for mirror in self._pods if settled else ():
             mirror.looked_at([uid for uid, pod in shown.pods.items() if pod.deleted])
         self._forget_times({str(record["_id"]) for record in records})
+        self._resizing.forget(shown.pods)
         self.trouble = trouble
 
     def _turn_doors(self, shown: Shown, jobs: Mapping[str, Doc]) -> str:
-        """What is wrong there hinders no launch."""
-        try:
-            self._doors.turn(shown, jobs)
-        except ReshapeError as error:
-            log.warning("users' Volcano Jobs: %s", error)
-            return str(error)
-        return ""
+        """What is wrong with one of them hinders neither the others nor any launch."""
+        trouble, doors, logs = "", partial(self._doors.turn, shown, jobs), partial(self._logs.turn, shown)
+        turns: dict[str, Callable[[], None]] = {
+            "Volcano Jobs": doors, "Slamls": self._slamls.turn, "nodes": self._nodes.turn, "logs": logs,
+        }  # fmt: skip
+        for what, turn in turns.items():
+            try:
+                turn()
+            except ReshapeError as error:
+                log.warning("%s: %s", what, error)
+                trouble = str(error)
+        return trouble
 
     def _forget_times(self, known: set[str]) -> None:
-        for times in (self._asked, self._played, self._looked, self._rests):
+        self._views.forget(known)
+        for times in (self._played, self._rests):
             for name in times.keys() - known:
                 del times[name]
         self._unheard &= known
 
     # one launch
 
-    def _view(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> View:
-        doc, name = record.get("doc") or {}, record["_id"]
-        here = self._job(record, jobs)
-        over = here is None or int(here.get("launch") or 0) > int(record["launch"])
-        origin = doc.get("volcano") if record.get("origin") == "volcano" else None
-        if isinstance(origin, dict):
-            job = shown.jobs.get(str(origin.get("uid")))
-            pods = [pod for pod in shown.pods.values() if pod.owner == origin.get("uid")]
-            pods = [pod for pod in pods if claimed.get(pod.uid, name) == name]
-        else:
-            ours = f"{name}{POD_SUFFIX}"  # a pod that somebody copied has the labels and annotations, not the name
-            job = shown.job_named(self._namespace(doc), name)
-            pods = [pod for pod in shown.pods.values() if (pod.namespace, pod.name) == (self._namespace(doc), ours)]
-            if job is None and record.get("applied") and not record.get("gone"):  # it may only not be shown yet
-                job = self._cluster.get("Job", name, self._namespace(doc))
-        ended = here is None or here.get("state") in s.ENDED
-        busy, patient = self._works.under_way(name), self._patient(record, ended)
-        refused = self._refused(record, job) if job is not None and not pods and origin is None else None
-        return View(record, tuple(pods), job, busy, over, ended, patient, refused)
-
-    def _job(self, record: Doc, jobs: Mapping[str, Doc]) -> Doc | None:
-        """The living job of a launch; None once it is closed or deleted, of which a wanted launch has to be sure."""
-        key = (record.get("doc") or {}).get("_id")
-        living = jobs.get(str(key))
-        if living is None and record.get("wanted") == "launch" and key is not None:
-            living = self._store.get("jobs", key)
-        alive = living is not None and not living.get("closed", True) and living.get("uid") == record.get("uid")
-        return living if alive else None
-
-    def _refused(self, record: Doc, job: Doc) -> str | None:
-        """What Volcano says of the pod that it could not make, if a launch has none for long."""
-        name, now = record["_id"], self._clock.now()
-        if record.get("wanted") != "launch" or record.get("failure") is not None:
-            return None
-        if now - self._looked.setdefault(name, now) < LOOK_S:
-            return None
-        self._looked[name] = now
-        about = f"involvedObject.uid={job['metadata']['uid']},reason={FAILED_CREATE}"
-        found = self._cluster.list("Event", job["metadata"].get("namespace"), fields=about).items
-        newest = max(found, key=lambda event: str(event.get("lastTimestamp")), default=None)
-        return volcano_jobs.words(str(newest.get("message"))) if newest is not None else None
-
-    def _patient(self, record: Doc, ended: bool) -> bool:
-        """Whether the pod of a job that has ended is still given time to end by itself."""
-        if record.get("wanted") != "remove" or not ended:
-            return False
-        now = self._clock.now()
-        return now - self._asked.setdefault(record["_id"], now) < self.patience_s
-
-    def _namespace(self, doc: Doc) -> str:
-        return str(doc.get("namespace") or self._settings.namespace)
-
     def _tend(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> bool:
         """False if what is seen now must be looked at once more. A bad document hurts only itself."""
         if self._clock.now() < self._rests.get(record["_id"], 0.0):
             return False
         try:
-            view = self._view(record, shown, jobs, claimed)
-            for step in steps(view):
+            view = self._views.view(record, shown, jobs, claimed)
+            for step in gangs.steps(view) if view.seats else steps(view):
                 record = self._perform(step, record, view)
+            job = None if view.over else jobs.get(str((record.get("doc") or {}).get("_id")))
+            self._resizing.look(record, view.pods, job, view.job)
         except Conflict:
             self._wake.set()  # its document has changed
             return False
@@ -276,7 +243,9 @@ class Service:
             case Remove():
                 self._remove(record)
             case Admit():
-                return self._admit(step.pod, record, view)
+                return self._admit(step, record, view)
+            case Scale():
+                self._scale(step, record, view)
             case DeletePod():
                 log.info("deleting pod %s/%s for launch %s", step.pod.namespace, step.pod.name, record["_id"])
                 self._cluster.delete("Pod", step.pod.name, step.pod.namespace, step.pod.uid)
@@ -310,20 +279,32 @@ class Service:
             self._played[name] = now
             self._works.want(name, "remove", record)
 
-    def _admit(self, pod: Pod, record: Doc, view: View) -> Doc:
-        record = self._note(record, {"pod": {**pod.record(), "ended": False}, "secret": pod.launch}, view)
-        secret = job_spec.launch_secret(
-            record["doc"], pod.doc, self._settings, self._master_key, self._emulated(record["doc"])
-        )
-        self._cluster.apply(secret)
+    def _admit(self, step: Admit, record: Doc, view: View) -> Doc:
+        pod, member = step.pod, step.member
+        record = self._note(record, _written(step, record, applied=False), view)
+        emulated = self._emulated(record["doc"] if member is None else {"node": pod.node})
+        about = record["doc"], pod.doc, self._settings, self._master_key, emulated, member or 0
+        self._cluster.apply(job_spec.launch_secret(*about))
         if view.job is not None:
-            what = f"Launch {record['launch']} of job {record['job_id']} on node {pod.node}."
+            which = "" if member is None else f", pod {member}"
+            what = f"Launch {record['launch']} of job {record['job_id']}{which} on node {pod.node}."
             self.news.tell(view.job, "Launched", what)
-        return self._note(record, {"applied": True}, view)
+        return self._note(record, _written(step, record, applied=True), view)
+
+    def _scale(self, step: Scale, record: Doc, view: View) -> None:
+        """Only of the very Volcano Job that was looked at."""
+        meta = (view.job or {})["metadata"]
+        values = {"/tasks/0/replicas": step.replicas, "/tasks/0/minAvailable": step.least, "/minAvailable": step.least}
+        log.info("launch %s: %d pods, %d at least", record["_id"], step.replicas, step.least)
+        self._cluster.patch_json("Job", meta["name"], [
+            {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+            *({"op": "add", "path": f"/spec{path}", "value": value} for path, value in values.items()),
+        ], meta.get("namespace"))  # fmt: skip
 
     def _forget(self, record: Doc) -> None:
         name, doc = record["_id"], record["doc"]
-        self._cluster.delete("Secret", str(record.get("secret") or name), self._namespace(doc))
+        for secret in {str(pod["secret"]) for pod in gangs.known(record)} or {str(record.get("secret") or name)}:
+            self._cluster.delete("Secret", secret, self._views.namespace(doc))
         self._store.delete(TABLE, name, {"version": record.get("version")})
         self._works.forget(name)
         shutil.rmtree(self._folder / name, ignore_errors=True)
@@ -342,7 +323,7 @@ class Service:
             if verb == "launch":
                 self._play_launch(record, folder, cancelled)
             else:
-                values = {"name_of_launch": record["_id"], "namespace": self._namespace(record["doc"])}
+                values = {"name_of_launch": record["_id"], "namespace": self._views.namespace(record["doc"])}
                 self._play("remove.yml", folder, values, cancelled)
             self._unheard.discard(record["_id"])
         except ReshapeError as error:
@@ -355,15 +336,16 @@ class Service:
     def _play_launch(self, record: Doc, folder: Path, cancelled: Cancelled) -> None:
         doc = record["doc"]
         secret, job = job_spec.objects(doc, self._settings, self._master_key, self._emulated(doc))
-        self._cluster.apply(secret)  # before the job, whose pod waits for it
+        if secret is not None:
+            self._cluster.apply(secret)  # before the job, whose pod waits for it
         rendered = folder / "job.json"
         rendered.write_text(json.dumps(job), encoding="utf-8")
         self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
         if not self._applied(record, cancelled):
-            self._cluster.delete("Job", record["_id"], self._namespace(doc))
-            self._cluster.delete("Secret", record["_id"], self._namespace(doc))
+            self._cluster.delete("Job", record["_id"], self._views.namespace(doc))
+            self._cluster.delete("Secret", record["_id"], self._views.namespace(doc))
             return
-        found = self._cluster.get("Job", record["_id"], self._namespace(doc))
+        found = self._cluster.get("Job", record["_id"], self._views.namespace(doc))
         if found is not None:
             what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
             self.news.tell(found, "Launched", what)
@@ -388,3 +370,12 @@ class Service:
 
     def _play(self, name: str, folder: Path, values: Mapping[str, str], cancelled: Cancelled) -> None:
         playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)
+
+
+def _written(step: Admit, record: Doc, applied: bool) -> Doc:
+    """What is written of a pod, before its Secret and after it."""
+    if step.member is not None:
+        changes = gangs.written(record, step.member, gangs.entry_of(step.pod, applied))
+    else:
+        changes = {"pod": {**step.pod.record(), "ended": False}, "secret": step.pod.launch}
+    return {**changes, "applied": True} if applied else changes

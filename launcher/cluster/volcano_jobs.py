@@ -22,6 +22,7 @@ GPUS = f"{PREFIX}/gpus"
 MORE = f"{PREFIX}/job"
 FINISHED = frozenset({"Completed", "Failed", "Terminated", "Completing", "Terminating"})
 HALTED = frozenset({"Aborting", "Aborted"})  # somebody suspended it; it may be resumed
+HARMLESS = frozenset({"", None, "SyncJob", "ResumeJob", "EnqueueJob"})  # actions that end no pod
 # What the Volcano Job itself says, and the annotation cannot say otherwise.
 TAKEN = frozenset({"_id", "job_id", "uid", "state", "origin", "volcano", "namespace", "queue", "image", "command"})
 NOT = "This Volcano Job is not reshaped"
@@ -35,6 +36,20 @@ def pods(job: Mapping[str, Any]) -> int:
     """How many of its pods there are, by Volcano's count."""
     status = job.get("status") or {}
     return sum(int(status.get(name) or 0) for name in ("pending", "running", "terminating", "unknown"))
+
+
+def ends_with_a_pod(job: Mapping[str, Any]) -> str | None:
+    """The policy by which Volcano would end or restart all of it whenever one of its pods is deleted, also by itself.
+
+    A pod that a smaller `replicas` takes away counts as evicted (`job_controller_handler.go`, 1.10).
+    """
+    spec = job.get("spec") or {}
+    for owner in (*(spec.get("tasks") or []), spec):
+        for policy in owner.get("policies") or []:
+            found = {"PodEvicted", "*"} & {*(policy.get("events") or []), policy.get("event")}
+            if found and policy.get("action") not in HARMLESS:
+                return f"{min(found)}: {policy.get('action')}"
+    return None
 
 
 def words(message: str) -> str:
@@ -123,6 +138,7 @@ def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
     }
     if GPUS in notes or "optional_num_gpus" not in doc:
         doc["optional_num_gpus"] = _counts(notes.get(GPUS))
+    _gang(doc, int(task.get("replicas", 1)), job)
     if node := node_of(pod):
         doc["node"] = node
     if found := intake.problems(doc):
@@ -132,14 +148,45 @@ def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
 
 def _task(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     tasks = spec.get("tasks") or []
-    if len(tasks) != 1 or tasks[0].get("replicas", 1) != 1:
-        pods = sum(int(task.get("replicas", 1)) for task in tasks)
+    if len(tasks) != 1 or int(tasks[0].get("replicas", 1)) < 1:
         raise Rejected(
-            f"{NOT}: it has {pods} pods, and a job that is reshaped has one. "
-            "Give it one task with `replicas: 1`; it may use all GPUs of its node."
+            f"{NOT}: it has {len(tasks)} tasks, and a job that is reshaped has one, with one pod or more that all run "
+            "the same command. Pods that do something else, such as reading logs, belong in a Volcano Job of their own."
         )
     task: Mapping[str, Any] = tasks[0]
     return task
+
+
+def _gang(doc: Doc, replicas: int, job: Mapping[str, Any]) -> None:
+    """Several pods, or GPUs for each pod, make it one that comes and goes in whole pods."""
+    counts = doc.get("optional_num_gpus")
+    if replicas == 1 and "gpus_per_pod" not in doc:
+        return
+    each = doc.setdefault("gpus_per_pod", 1)
+    if not isinstance(each, int) or not isinstance(counts, list):
+        return  # intake has the sentence
+    if replicas * each not in counts:
+        raise Rejected(
+            f"{NOT}: its task has {replicas} pods with {each} GPUs each, which is {replicas * each} GPUs, but the "
+            f"annotation {GPUS} names {', '.join(map(str, counts))}. Write there all counts of GPUs that it can run "
+            f'on; if its pods have more than one GPU each, say so in the annotation {MORE}, as {{"gpus_per_pod": 2}}.'
+        )
+    if ends_with_a_pod(job):
+        doc["optional_num_gpus"] = [replicas * each]
+
+
+def fixed(job: Mapping[str, Any], doc: Mapping[str, Any]) -> str | None:
+    """What to tell the user of a gang whose own policies keep it at the size that it has."""
+    policy, notes = ends_with_a_pod(job), job["metadata"].get("annotations") or {}
+    if policy is None or not doc.get("gpus_per_pod"):
+        return None
+    asked = _counts(notes[GPUS]) if GPUS in notes else _more(notes.get(MORE)).get("optional_num_gpus")
+    if asked == doc.get("optional_num_gpus"):
+        return None
+    return (
+        f"Its policy {policy} would end all of it as soon as it gives back one pod, so it keeps its size. Take that "
+        "policy away: a pod that is lost is made again, and training goes on from its checkpoint without it."
+    )
 
 
 def _container(task: Mapping[str, Any]) -> Mapping[str, Any]:

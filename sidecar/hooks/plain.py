@@ -74,6 +74,8 @@ def environment(variables: Mapping[str, str] = os.environ) -> Environment:
     generation = variables.get("RESHAPE_GENERATION") or "0"
     if not re.fullmatch("[0-9]{1,18}", generation):
         raise SystemExit(f"RESHAPE_GENERATION must be a whole number, not {generation!r}")
+    nodes = variables.get("PET_NNODES", "")  # torchrun's word for the pods of a gang, all of as many GPUs
+    pods = int(nodes) if re.fullmatch("[1-9][0-9]{0,4}", nodes) else 1
     job_id = variables.get("RESHAPE_JOB_ID") or Path(sys.argv[0]).stem or "by-hand"
     return Environment(
         job_id,
@@ -82,7 +84,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> Environment:
         variables.get("RESHAPE_CHECKPOINTS") or str(Path("checkpoints") / job_id),
         variables.get("RESHAPE_CHECKPOINT") or None,
         variables.get("RESHAPE_ANNOUNCE") or None,
-        _step_seconds(variables.get("RESHAPE_EMULATED_SPEED", ""), len(gpus)),
+        _step_seconds(variables.get("RESHAPE_EMULATED_SPEED", ""), len(gpus) * pods),
         variables.get("RESHAPE_GPU_LOCKS") or None,
     )
 

@@ -60,6 +60,23 @@ def test_a_pod_made_before_its_record_is_told_from_an_earlier_job_of_that_name()
     assert ask("prioritize", before, now, raw=raw)["nodeScore"] == {"node-b": 1e6}
 
 
+def test_each_pod_of_a_gang_goes_where_its_gpus_are() -> None:
+    def scores(member: int, **more: Any) -> Doc:
+        raw = changed("prioritize", lambda doc: doc["task"]["Pod"]["metadata"].update(
+            name=f"train-mnist-trainer-{member}",
+            ownerReferences=[{"kind": "Job", "name": "train-mnist", "uid": OWNER}],
+        ))  # fmt: skip
+        job = record(s.RUNNING, "node-a", gpus_per_pod=1, gpu_ids=["g0", "g1"], **more)
+        nodes = {"g0": "node-a", "g1": "node-b", "g2": "node-c"}
+        found = Extending({job.id: job}.get, dict, nodes.get).answer("prioritize", raw)
+        score: Doc = json.loads(found)["nodeScore"]
+        return score
+
+    assert [scores(member) for member in range(3)] == [{"node-a": 1e6}, {"node-b": 1e6}, {}]
+    growing = {"kind": "reshape", "to": ["g0", "g1", "g2"]}
+    assert scores(2, reshape=growing) == {"node-c": 1e6}
+
+
 # may it enter
 
 

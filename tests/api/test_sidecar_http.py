@@ -6,15 +6,19 @@ import base64
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, sign, signed
+from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.errors import Fatal, Transient
+from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, StopCall, sign, signed
 from sidecar.server import may_be_operator
-from tests.fakes.sidecar_launch import Launch, eventually, rights
+from tests.fakes.sidecar_launch import ROOT, Launch, eventually, rights
 from tests.fakes.tiny_coordinator import KEY, TinyCoordinator, serving
 
 Begin = Callable[..., Launch]
@@ -196,6 +200,18 @@ def test_commands_obey_only_the_coordinator_and_all_others_get_the_same_answer(b
     assert (shim.trainer, shim.generation, shim.command_id) == ("none", 0, "")
 
 
+def test_a_pod_of_a_gang_says_which_it_is_and_its_trainer_is_told_where_the_others_are(
+    coordinator: TinyCoordinator, begin: Begin
+) -> None:
+    launch = begin(member=2, pod_uid="uid-of-the-pod")
+    meet = {"RANK": "2", "WORLD_SIZE": "3", "TF_CONFIG": '{"cluster": {}}'}
+    launch.start(1, env=meet)
+    told = last(coordinator, lambda b: b.shim.trainer == "running", "running")
+    assert (told.member, told.boot.partition("/")[2]) == (2, "uid-of-the-pod")
+    environ = Path(f"/proc/{told.shim.trainer_pid}/environ").read_bytes().decode().split("\0")
+    assert meet.items() <= dict(line.partition("=")[::2] for line in environ).items()
+
+
 @pytest.mark.parametrize(
     ("verb", "body", "named"),
     [
@@ -212,6 +228,10 @@ def test_commands_obey_only_the_coordinator_and_all_others_get_the_same_answer(b
         ("start", {**START, "gpu_ids": ["g0", "g0"]}, "gpu_ids"),
         ("start", {**START, "checkpoint": "../../etc"}, "checkpoint"),
         ("start", {**START, "checkpoint": ".."}, "checkpoint"),
+        ("start", {**START, "env": {"A B": "1"}}, "env"),
+        ("start", {**START, "env": {"A": "\0"}}, "env"),
+        ("start", {**START, "env": {f"A{n}": "" for n in range(65)}}, "env"),
+        ("start", {**START, "env": {"A": 1}}, "env"),
         ("start", {**START, "lease_s": 1e300}, "lease_s"),
         ("stop", {**STOP, "grace_s": -1}, "grace_s"),
         ("stop", {**STOP, "command_id": ""}, "command_id"),
@@ -285,6 +305,53 @@ def test_the_coordinator_reads_what_the_trainer_printed(coordinator: TinyCoordin
     assert (base64.b64decode(answer["data"]), answer["offset"]) == (text[5:15], 15)
     answer = launch.call("output", {"offset": 1 << 40, "limit": 10})[2]
     assert base64.b64decode(answer["data"]) == text[:10], "the file has been begun anew"
+
+
+def test_steps_of_an_earlier_launch_in_the_same_log_are_not_taken_for_those_of_its_own_trainer(
+    coordinator: TinyCoordinator, begin: Begin
+) -> None:
+    launch = begin(command=["sleep", "60"])
+    with (launch.folder / "output.log").open("a") as log:
+        log.write("step=1000 loss=0.5\n")  # the earlier one, in the moment in which it was stopped
+    launch.start(1)
+    beat = last(coordinator, lambda b: b.shim.trainer == "running" and b.progress.iterations == 1000, "read")
+    later = last(coordinator, lambda b: b.seq > beat.seq + 2, "more heartbeats")
+    assert (later.progress.first_step_at, later.progress.last_step_at, later.progress.value) == (None, None, 0.5)
+
+
+# the log of a launch that is gone
+
+
+def test_a_reader_shows_the_log_to_the_coordinator_and_to_nobody_else(tmp_path: Path) -> None:
+    log, key = tmp_path / "output.log", b"the reader's key"
+    log.write_bytes(b"step=1\nstep=2\n")
+    about = {"job_id": "job-1", "launch": 0, "coordinator": "http://c:8080", "output": str(log), "port": 0}
+    (tmp_path / "launch.json").write_text(json.dumps(about))
+    (tmp_path / "launch.key").write_bytes(key)
+    command = [sys.executable, "-m", "sidecar.reader", "--keys", str(tmp_path)]
+    reader = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert reader.stderr is not None
+        url = reader.stderr.readline().rpartition(" ")[2].strip()
+        found = HttpSidecars().read_output(url, key, "job-1", 0, 7, 100)
+        assert found == (b"step=2\n", 14)
+        for wrong in ((b"another key", "job-1", 0), (key, "job-2", 0), (key, "job-1", 1)):
+            with pytest.raises(Fatal, match="401"):
+                HttpSidecars().read_output(url, *wrong, 0, 100)
+        with pytest.raises(Fatal, match="404"):
+            HttpSidecars().stop(url, key, "job-1", 0, StopCall(generation=1, command_id="c", grace_s=1))
+        log.unlink()
+        assert HttpSidecars().read_output(url, key, "job-1", 0, 7, 100) == (b"", 0)
+        log.symlink_to(tmp_path / "launch.key")
+        with pytest.raises(Transient, match="cannot be read"):
+            HttpSidecars().read_output(url, key, "job-1", 0, 0, 100)
+        log.unlink()
+        os.mkfifo(log)
+        with pytest.raises(Transient, match="cannot be read"):
+            HttpSidecars().read_output(url, key, "job-1", 0, 0, 100)
+    finally:
+        reader.terminate()
+    assert reader.wait(10) == 0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ BUILD_LIMIT_S = 1800.0
 PACKAGES = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "/usr/lib/cni/ptp": "containernetworking-plugins",
     "iptables": "iptables", "conntrack": "conntrack", "ip": "iproute2", "nsenter": "util-linux", "sysctl": "procps",
-    "mount": "mount", "buildah": "buildah", "debootstrap": "debootstrap",
+    "mount": "mount", "buildah": "buildah", "debootstrap": "debootstrap", "prometheus": "prometheus",
+    "prometheus-node-exporter": "prometheus-node-exporter",
 }  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class Node:
             str(self.binaries / "kubelet"), f"--config={self.folder / 'kubelet.json'}",
             f"--kubeconfig={self._pki(f'kubelet-{self.name}.kubeconfig')}", f"--hostname-override={self.name}",
             f"--node-ip={network.node_ip(self.name)}", f"--root-dir={self.folder / 'kubelet'}",
+            f"--containerd={self.socket}",  # of cAdvisor, which names no containers if it finds no containerd
+            "--housekeeping-interval=5s",  # of cAdvisor: how old its figures may be
         ])  # fmt: skip
 
     def start_proxy(self) -> None:

@@ -88,6 +88,8 @@ class Volcano:
         arguments["extender.ignorable"] = True  # Volcano takes the text "true" for no
         arguments |= {f"extender.{verb}Verb": verb for verb in EXTENDER_VERBS} | dict(changes or {})
         conf = yaml.safe_load(self.default_conf())
+        each_pod = {"predicateErrorCacheEnable": False}
+        conf["configurations"] = [{"name": action, "arguments": each_pod} for action in ("allocate", "backfill")]
         tier = next(tier for tier in conf["tiers"] if any(each["name"] == "overcommit" for each in tier["plugins"]))
         tier["plugins"].append({"name": "extender", "arguments": arguments})
         self.set_conf(yaml.safe_dump(conf, sort_keys=False))

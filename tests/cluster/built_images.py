@@ -85,9 +85,18 @@ def buildah(*arguments: str, stdin: str | None = None) -> str:
 
 def wheels(*wanted: str) -> Path:
     """A folder that holds the locked wheels of these extras and distributions; downloaded by the host's pip."""
+    return downloaded(locked(*wanted))
+
+
+def locked(*wanted: str) -> str:
+    """What requirements.lock says of these extras and distributions, and of all that they need."""
+    return _run([sys.executable, str(ROOT / ".ci" / "subset.py"), *wanted])
+
+
+def downloaded(text: str) -> Path:
+    """A folder that holds the wheels that this part of a lock names."""
     folder = BUILT / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
-    text = _run([sys.executable, str(ROOT / ".ci" / "subset.py"), *wanted])
     lock = BUILT / f"wheels-{digest_of([text.encode()])[:12]}.lock"
     if not lock.exists():
         new = lock.with_suffix(".new")

@@ -9,6 +9,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -120,12 +123,41 @@ class Installed:
                 client.cancel(job_id)
             answered(f"job {job_id} is over", lambda: client.job(job_id)["closed"], 60)
 
+    def explained(self, job_id: str) -> list[str]:
+        """What `reshape explain` prints of each decision about a job, oldest first."""
+        return command_line(self, "explain", job_id).strip().split("\n\n")
+
+    def told(self, job_id: str) -> str:
+        """All that its trainings have printed, as `reshape logs` has it."""
+        text, offset, client = b"", 0, self.client
+        while (more := client.logs(job_id, offset))[0]:
+            text, offset = text + more[0], more[1]
+        return text.decode()
+
     def words(self, part: str, lines: int = 60) -> str:
         """The last lines of the log of all pods of a part, for whoever looks at a test that failed."""
         options = ("-l", f"app.kubernetes.io/component={part}", f"--tail={lines}", "--prefix", "--ignore-errors")
         with contextlib.suppress(BedError):
             return self.cluster.kubectl("logs", "-n", SYSTEM, *options)
         return ""
+
+
+def command_line(installed: Installed, *words: str) -> str:
+    """What `reshape …` prints, for a user elsewhere."""
+    client = installed.client
+    variables: dict[str, Any] = {
+        "RESHAPE_URL": client.url,
+        "RESHAPE_TOKEN": installed.secret("reshape-keys", "api.token"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "reshape", *words],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:

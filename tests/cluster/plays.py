@@ -1,4 +1,5 @@
-"""One scene, played with jobs of each device mode: a job on four GPUs, a newcomer that wants two, four again after it.
+"""Scenes that are played with jobs of each device mode or framework: a job on four GPUs, a newcomer that wants two,
+four again after it; and a job on two GPUs of a node that is full, which goes to the other one as that has four.
 
 What happened on the GPUs is read from what the trainings wrote, what became of pods from the API server. A play is
 kept, so that several tests may look at it. Imported by conftest.py; not a test.
@@ -6,7 +7,7 @@ kept, so that several tests may look at it. Imported by conftest.py; not a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import steps_job
-from tests.cluster.bed_kubectl import Object
+from tests.cluster.bed_kubectl import Object, until
 from tests.cluster.installed import Installed, answered
 from tests.fakes.gpu_log import GpuLog
 
@@ -112,6 +113,69 @@ def steps_on(installed: Installed, job_id: str, gpus: int) -> None:
     """Wait until a job has done steps on so many GPUs, by its own account."""
     installed.until_on(job_id, gpus)
     answered(f"job {job_id} steps on {gpus} GPUs", lambda: installed.gpus.shapes(job_id)[-1:] == [gpus], 30)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A job that grew onto another node (sequence D)."""
+
+    job: str
+    before: Object
+    after: Object
+    event: Doc
+    kinds: list[str]  # of its events until then
+    why: str  # as `reshape explain` tells it
+    gap: Gap
+
+    @property
+    def figures(self) -> Doc:
+        gpus, ready = f"{self.gap.before} -> {self.gap.after}", self.event["stages_s"]["newcomer ready"]
+        return {"downtime_s": self.gap.seconds, "newcomer_ready_s": ready, "gpus": gpus}
+
+
+def check_moved(installed: Installed, seen: Moved) -> None:
+    nodes = seen.before["spec"]["nodeName"], seen.after["spec"]["nodeName"]
+    assert (*nodes, seen.gap.before, seen.gap.after) == ("node-a", "node-b", 2, 4)
+    launched = [place for place, kind in enumerate(seen.kinds) if kind == "launching"]
+    assert launched[1] < seen.kinds.index("stop sent"), "its next pod comes up while it trains on"
+    assert in_order(installed.gpus.steps(seen.job)), "no step was lost or done again"
+    assert "node-b" in seen.why
+    assert installed.gpus.violations() == []
+
+
+def cross_host(installed: Installed, movers: Mapping[str, Doc]) -> dict[str, Moved]:
+    """Two GPUs of node-a are taken for good, so there is more to be had only on node-b. `movers`: their documents."""
+    jobs = [
+        installed.insert("sitter", ENDLESS, [2], node="node-a"),
+        installed.insert("filler", ENDLESS, [4], node="node-b"),
+    ]
+    found: dict[str, Moved] = {}
+    try:
+        for each, gpus in zip(jobs, (2, 4), strict=True):
+            steps_on(installed, each, gpus)
+        for name, document in movers.items():
+            job = installed.insert("mover", ENDLESS, [2, 4], checkpoint_claim=steps_job.CLAIM, **document)
+            jobs.append(job)
+            steps_on(installed, job, 2)
+            before = installed.pod(job)
+            installed.end(jobs.pop(-2))  # who is on node-b
+            steps_on(installed, job, 4)
+            until("its old pod is gone", lambda job=job: len(installed.pods(job)) == 1)
+            found[name] = _as_moved(installed, job, before)
+        return found
+    finally:
+        print(installed.words("coordinator"), installed.words("launcher"))
+        for each in jobs:
+            installed.end(each)
+
+
+def _as_moved(installed: Installed, job: str, before: Object) -> Moved:
+    with installed.table("events") as events:
+        told = list(events.find({"job_id": job}).sort("_id"))
+    event = next(each for each in told if each["type"] == "moved")
+    (why,) = [text for text in installed.explained(job) if f"[{event['decision_id']}]" in text]
+    (gap,) = gaps(installed.gpus, job)
+    return Moved(job, before, installed.pod(job), event, [each["type"] for each in told], why, gap)
 
 
 @pytest.fixture(scope="session")

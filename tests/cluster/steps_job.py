@@ -22,6 +22,8 @@ QUEUE, RECREATE_QUEUE = "reshape", "reshape-recreate"
 IMAGE = name_of("base")
 CODE = {
     "steps.py": "tests/cluster/trainers/steps.py",
+    "gang.py": "tests/cluster/trainers/gang.py",
+    "curve.py": "tests/fakes/trainers/curve.py",
     "sidecar/hooks/plain.py": "sidecar/hooks/plain.py",
     "sidecar/hooks/locks.py": "sidecar/hooks/locks.py",
 }

@@ -9,7 +9,7 @@ from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed
 from tests.cluster.plays import ENDLESS, identity, in_order, play
 
-NODE = "node-b"  # the only one that gets the image: it is large
+NODE = "node-b"  # one is enough: the image is large
 
 
 @pytest.mark.timeout(400, func_only=True)

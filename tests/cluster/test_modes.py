@@ -1,22 +1,20 @@
 """What each device mode can do: one test for each cell of the table in docs/kubernetes.md, on a real cluster.
 
              up           down for a newcomer   early initialization      move
-shared       living pod   living pod            yes                       new pod, from its checkpoint
-recreate     new pod      new pod               no: its GPUs come first   new pod, from its checkpoint
+shared       living pod   living pod            yes                       new pod first, from its checkpoint
+recreate     new pod      new pod               no: its GPUs come first   new pod first, from its checkpoint
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 
 from tests.cluster import steps_job, training_images
-from tests.cluster.bed_kubectl import Object, until
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed
-from tests.cluster.plays import ENDLESS, Play, gaps, identity, in_order, play, steps_on
+from tests.cluster.plays import ENDLESS, Moved, Play, check_moved, cross_host, identity, in_order, play
 
 Played = Callable[[str, str], Play]
 QUEUES = {"shared": steps_job.QUEUE, "recreate": steps_job.RECREATE_QUEUE}
@@ -41,12 +39,6 @@ def test_early_initialization(played: Played, mode: str, early: bool) -> None:
     assert (seen.first(seen.newcomer, "launching") < seen.first(seen.job, "stop sent")) == early
 
 
-class Moved(NamedTuple):
-    job: str
-    before: Object
-    after: Object
-
-
 @pytest.fixture(scope="module")
 def moved(installed: Installed) -> Callable[[str], Moved]:
     """A job of each mode that had two GPUs of node-a and went to node-b as its four came free. Played once for both."""
@@ -54,48 +46,18 @@ def moved(installed: Installed) -> Callable[[str], Moved]:
 
     def get(mode: str) -> Moved:
         if not kept:
-            kept.update(_moves(installed))
+            kept.update(cross_host(installed, {mode: {"queue": queue} for mode, queue in QUEUES.items()}))
         return kept[mode]
 
     return get
 
 
-def _moves(installed: Installed) -> dict[str, Moved]:
-    """Two GPUs of node-a are taken for good, so there is more to be had only on node-b."""
-    jobs = [
-        installed.insert("sitter", ENDLESS, [2], node="node-a"),
-        installed.insert("filler", ENDLESS, [4], node="node-b"),
-    ]
-    found: dict[str, Moved] = {}
-    try:
-        for each, gpus in zip(jobs, (2, 4), strict=True):
-            steps_on(installed, each, gpus)
-        for mode, queue in QUEUES.items():
-            job = installed.insert("mover", ENDLESS, [2, 4], queue=queue, checkpoint_claim=steps_job.CLAIM)
-            steps_on(installed, job, 2)
-            before = installed.pod(job)
-            installed.end(jobs.pop())  # who is on node-b
-            jobs.append(job)
-            steps_on(installed, job, 4)
-            until("its old pod is gone", lambda job=job: len(installed.pods(job)) == 1)
-            found[mode] = Moved(job, before, installed.pod(job))
-        return found
-    finally:
-        print(installed.words("coordinator"), installed.words("launcher"))
-        for each in jobs:
-            installed.end(each)
-
-
 @pytest.mark.parametrize("mode", QUEUES)
 def test_move(moved: Callable[[str], Moved], installed: Installed, report: Report, mode: str) -> None:
-    with report.scenario(f"move to another node ({mode})") as figures:
-        job, before, after = moved(mode)
-        (gap,) = gaps(installed.gpus, job)
-        figures["gap_s"] = gap.seconds
-        assert (before["spec"]["nodeName"], after["spec"]["nodeName"]) == ("node-a", "node-b")
-        assert (gap.before, gap.after) == (2, 4)
-        assert in_order(installed.gpus.steps(job))
-        assert installed.gpus.violations() == []
+    with report.scenario(f"growth onto another node ({mode})") as figures:
+        seen = moved(mode)
+        figures |= seen.figures
+        check_moved(installed, seen)
 
 
 def test_a_pod_of_one_container_is_reshaped_beside_one_of_two(installed: Installed, report: Report) -> None:

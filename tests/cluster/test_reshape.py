@@ -7,22 +7,18 @@ deleted and made again (device mode recreate) is played in the same run, to comp
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from tests.cluster import steps_job
 from tests.cluster.bed_kubectl import Object
 from tests.cluster.bed_report import Report
-from tests.cluster.installed import Installed, answered
+from tests.cluster.installed import Installed, answered, command_line
 from tests.cluster.plays import ENDLESS, Play, identity, in_order
 
 Played = Callable[[str, str], Play]
@@ -146,21 +142,3 @@ def wish(pod: Object, gpus: int, token: str | None) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
-
-
-def command_line(installed: Installed, *words: str) -> str:
-    """What `reshape …` prints, for a user elsewhere."""
-    client = installed.client
-    variables: dict[str, Any] = {
-        "RESHAPE_URL": client.url,
-        "RESHAPE_TOKEN": installed.secret("reshape-keys", "api.token"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "reshape", *words],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -1,14 +1,16 @@
-"""Images of the example trainings, built as a user would build them: by `reshape containerize`, from a bare Debian.
+"""Images of the example trainings, built as a user would build them: by `reshape containerize`.
 
-`archive("numpy")` and `archive("keras")` are docker-archives of `reshape.local/train-numpy:test` and
-`…/train-keras:test`; what has not changed is not built again. The code is in /code: `python numpy_digits.py`,
-`python keras_digits.py`. The second one holds TensorFlow (2 GB): import it into one node only.
+`archive("numpy")`, `archive("keras")` and `archive("torch")` are archives of `reshape.local/train-numpy:test` and so
+on; what has not changed is not built again. The code is in /code: `python numpy_digits.py`, `python keras_gang.py`, ...
+The first has its packages from a list; the others stand on an image that holds their framework, as most users' do. They
+take some 1.3 GB of each node's disk. `python -m tests.cluster.training_images` builds all.
 """
 
 from __future__ import annotations
 
 import fcntl
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +21,12 @@ from tests.cluster import built_images
 from tests.cluster.bed import Bed
 from tests.cluster.built_images import BUILT, IMAGES, ROOT, BuildFailed
 
-PACKAGES = {"numpy": "numpy", "keras": "tensorflow"}
+FRAMEWORKS = {"keras": "tensorflow", "torch": "torch"}  # kind -> the image below it, in frameworks/
+KINDS = ("numpy", *FRAMEWORKS)
+# TensorFlow for CPUs only is half as large; it needs what the TensorFlow of the lock needs.
+CPU_ONLY = r"tensorflow-cpu==\1 --hash=sha256:2b847d217b02ee7731ed91431daf3250daa0196c3c94614d23be27232e6e5b6c\n"
 RECIPE = ("playbooks/containerize.yml", "playbooks/training.Containerfile", "requirements.lock")
+RECIPES = "tests/cluster/frameworks"
 DATASET = "/code/sklearn/datasets/data/digits.csv.gz"
 
 
@@ -30,7 +36,7 @@ def name_of(kind: str) -> str:
 
 
 def archive(kind: str) -> Path:
-    """`numpy` or `keras`: its archive, built if it is not there or what goes into it has changed."""
+    """`numpy`, `keras` or `torch`: its archive, built if it is not there or what goes into it has changed."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     tar, stamp = IMAGES / f"train-{kind}.tar", IMAGES / f"train-{kind}.key"
     with (IMAGES / f"train-{kind}.lock").open("w") as lock:
@@ -76,25 +82,62 @@ def _code(kind: str) -> Path:
 
 
 def _build(kind: str, code: Path, tar: Path) -> None:
-    base = built_images.archive("base")
-    requirements = code.with_suffix(".txt")
-    requirements.write_text(PACKAGES[kind] + "\n")
-    wheels = built_images.wheels(PACKAGES[kind], ".", "gpu")
+    if kind in FRAMEWORKS:
+        base, more = _framework(FRAMEWORKS[kind]), []
+    else:
+        base, more = f"docker-archive:{built_images.archive('base')}", [*_packages(code), "--archive", str(tar)]
     command = [sys.executable, "-m", "reshape", "containerize", "--name", name_of(kind), "--code", str(code)]
-    command += ["--base", f"docker-archive:{base}", "--requirements", str(requirements), "--dataset", DATASET]
-    command += ["--wheels", str(wheels), "--archive", str(tar)]
+    command += ["--base", base, "--dataset", DATASET, "--wheels", str(built_images.wheels(".", "gpu")), *more]
     done = subprocess.run(command, env=built_images.storage(), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildFailed(f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}")
+    if kind in FRAMEWORKS:
+        _export(name_of(kind), tar)
+
+
+def _packages(code: Path) -> list[str]:
+    built_images.wheels("numpy")
+    requirements = code.with_suffix(".txt")
+    requirements.write_text("numpy\n")
+    return ["--requirements", str(requirements)]
+
+
+def _framework(name: str) -> str:
+    """An image that holds the framework, made here and now."""
+    built_images.have_base()
+    context, image, volumes = BUILT / "frameworks" / name, built_images.name_of(name), []
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir(parents=True)
+    if name == "tensorflow":
+        lock = re.sub(r"(?ms)^tensorflow==(\S+).*?(?=^[a-z0-9])", CPU_ONLY, built_images.locked(name))
+        (context / "lock.txt").write_text(lock)
+        volumes = ["--volume", f"{built_images.downloaded(lock)}:/wheels:ro"]
+    recipe = [
+        "-f",
+        str(ROOT / RECIPES / f"{name}.Containerfile"),
+        "--build-arg",
+        f"BASE={built_images.name_of('base')}",
+    ]
+    built_images.buildah("build", "--quiet", "--layers", *volumes, *recipe, "-t", image, str(context))
+    return image
+
+
+def _export(name: str, tar: Path) -> None:
+    """Compressed: it is large, and each node keeps the archive's layers beside what it unpacks of them."""
+    new = tar.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    built_images.buildah("push", "--quiet", "--compression-format=zstd", name, f"oci-archive:{new}:{name}")
+    new.replace(tar)
 
 
 def _key(kind: str, code: Path) -> str:
-    """Of the sidecar only where pods run the one in the image: else each change of it would copy 2 GB."""
-    sidecar = ["sidecar"] if kind == "numpy" else []
-    parts = [kind.encode(), (IMAGES / "base.key").read_bytes() if (IMAGES / "base.key").exists() else b""]
-    return built_images.digest_of([*parts, *built_images.contents([*RECIPE, *sidecar, str(code.relative_to(ROOT))])])
+    """Of the sidecar only where pods run the one in the image: else each change of it would copy a framework."""
+    more = [f"{RECIPES}/{FRAMEWORKS[kind]}.Containerfile"] if kind in FRAMEWORKS else ["sidecar"]
+    base = IMAGES / "base.key"
+    parts = [f"{kind} {CPU_ONLY}".encode(), base.read_bytes() if base.exists() else b""]
+    return built_images.digest_of([*parts, *built_images.contents([*RECIPE, *more, str(code.relative_to(ROOT))])])
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:] or PACKAGES:
+    for one in sys.argv[1:] or KINDS:
         archive(one)

@@ -11,6 +11,7 @@ from coordinator.errors import Fatal
 from coordinator.ports import Store
 from launcher.names import launch_name
 from sidecar.protocol import launch_key
+from tests.fakes.world import FakeClock
 
 Doc = dict[str, Any]
 
@@ -37,7 +38,7 @@ def sidecars() -> Sidecars:
 
 @pytest.fixture
 def launches(store: Store, sidecars: Sidecars) -> Launches:
-    return Launches(store, sidecars, MASTER, 8477, launch_name)  # type: ignore[arg-type]
+    return Launches(store, sidecars, MASTER, 8477, launch_name, FakeClock())  # type: ignore[arg-type]
 
 
 def found(store: Store) -> Doc:
@@ -56,7 +57,7 @@ def test_asking_writes_what_is_wanted_once_however_often_and_by_however_many(lau
     first = found(store)
     assert (first["wanted"], first["doc"]["command"], first["origin"]) == ("launch", ["x"], "record")
     assert (first["job_id"], first["uid"], first["launch"]) == ("j", "u", 1)
-    Launches(store, Sidecars(), MASTER, 8477, launch_name).launch(DOC)  # type: ignore[arg-type]
+    Launches(store, Sidecars(), MASTER, 8477, launch_name, FakeClock()).launch(DOC)  # type: ignore[arg-type]
     assert found(store) == first
 
 
@@ -131,3 +132,50 @@ def test_what_keeps_it_from_being_begun_is_the_launchers_word(launches: Launches
     assert launches.unplaced(DOC) is None
     answer(store, unplaced="Volcano finds no place for its pod")
     assert launches.unplaced(DOC) == "Volcano finds no place for its pod"
+
+
+# a job of several pods
+
+GANG: Doc = {**DOC, "gpus_per_pod": 1, "gpu_ids": ["g0", "g1"], "num_gpus": 2}
+
+
+def test_a_gang_is_asked_again_for_a_pod_more_or_less(launches: Launches, store: Store) -> None:
+    launches.launch(GANG)
+    answer(store, pod={"uid": "p0"}, pods=[{"uid": "p0"}, {"uid": "p1"}], applied=True)
+    before = found(store)
+    launches.launch(GANG)
+    assert found(store) == before
+    launches.launch({**GANG, "gpu_ids": ["g0", "g1", "g2"]})
+    after = found(store)
+    assert after["doc"]["gpu_ids"] == ["g0", "g1", "g2"]
+    assert (after["pods"], after["applied"], after["wanted"]) == (before["pods"], True, "launch")
+
+
+def test_a_growth_that_failed_is_taken_back(launches: Launches, store: Store) -> None:
+    launches.launch({**GANG, "gpu_ids": ["g0", "g1", "g2"]})
+    answer(store, failure="no such image", unplaced="there is no room")
+    assert launches.failure(GANG) == "no such image"
+    launches.launch(GANG)
+    assert (launches.failure(GANG), launches.unplaced(GANG)) == (None, None)
+    assert found(store)["doc"]["gpu_ids"] == ["g0", "g1"]
+
+
+def test_a_launch_of_one_pod_is_as_it_is_whatever_gpus_its_job_got_since(launches: Launches, store: Store) -> None:
+    launches.launch({**DOC, "gpu_ids": ["g0"]})
+    launches.launch({**DOC, "gpu_ids": ["g0", "g1"]})
+    assert found(store)["doc"]["gpu_ids"] == ["g0"]
+
+
+def test_a_gang_that_is_to_be_removed_gets_no_pod_more(launches: Launches, store: Store) -> None:
+    launches.launch(GANG)
+    launches.remove(GANG)
+    launches.launch({**GANG, "gpu_ids": ["g0", "g1", "g2"]})
+    assert (found(store)["wanted"], found(store)["doc"]["gpu_ids"]) == ("remove", ["g0", "g1"])
+
+
+def test_which_pods_have_ended_is_the_launchers_word(launches: Launches, store: Store) -> None:
+    assert launches.ended(GANG) == frozenset()
+    launches.launch(GANG)
+    assert launches.ended(GANG) == frozenset()
+    answer(store, pods=[{"uid": "p0", "ended": True}, None, {"uid": "p2"}, {"uid": "p3", "ended": True, "left": True}])
+    assert launches.ended(GANG) == {0}

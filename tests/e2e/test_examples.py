@@ -143,6 +143,15 @@ def test_a_complete_training_started_again_ends_at_once(start):
     assert field(again.lines[-1], "weights") == field(first.lines[-1], "weights")
 
 
+def test_it_validates_as_often_as_it_is_told_and_trains_as_well_as_without(start, tmp_path):
+    looking = start(NUMPY, "--iterations", "60", "--evaluate-every", "20")
+    blind = start(NUMPY, "--iterations", "60", RESHAPE_CHECKPOINTS=str(tmp_path / "blind"))
+    assert (looking.ended(), blind.ended()) == (0, 0)
+    seen = [i for i, line in enumerate(looking.lines) if line.startswith("val_accuracy=")]
+    assert [field(looking.lines[i - 1], "step") for i in seen] == ["20", "40", "60"]
+    assert field(looking.lines[-1], "weights") == field(blind.lines[-1], "weights")
+
+
 def test_numpy_saves_without_ending_where_it_announced_that_it_can(start, tmp_path):
     run = start(NUMPY, "--iterations", "4000", RESHAPE_ANNOUNCE=str(tmp_path / "announce"), **emulated(n2=0.004))
     run.read_to_step(3)
@@ -230,12 +239,13 @@ def test_keras_interrupted_in_the_middle_of_epochs_ends_as_if_never_interrupted(
 @pytest.mark.keras
 @needs_tensorflow
 def test_keras_prints_nothing_but_its_reports(start):
-    run = start(KERAS, "--iterations", "3")
+    run = start(KERAS, "--iterations", "3", "--evaluate-every", "2")
     assert run.ended() == 0
     assert [re.split("[= ]", line)[0] for line in run.lines] == [
         "job",
         "step",
         "step",
+        "val_accuracy",
         "step",
         "checkpoint",
         "finished",

@@ -117,7 +117,10 @@ def test_a_job_on_gpus_moves_to_a_node_where_it_trains_faster_once_that_is_free(
         assert up.violations() == []
 
 
-MOVING = ("after:claim", "before:stop", "after:stop", "before:grant", "after:grant", "after:launch", "after:start")
+MOVING = (
+    "after:claim", "after:launch", "before:stop", "after:stop", "before:grant", "after:grant", "after:remove",
+    "after:start",
+)  # fmt: skip
 
 
 def test_a_move_comes_to_its_end_though_each_step_of_it_is_a_crash(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.extending import Extending
 from coordinator.http.app import make_app, make_server
+from coordinator.http.facade import PROFILE_TABLES
 from sidecar import protocol
 
 TOKEN = "token-of-the-tests"
@@ -36,7 +37,7 @@ class FakeCoordinator:
         self.stored_decisions: list[View] = []
         self.events: list[View] = []
         self.callbacks: list[Callable[[], None]] = []
-        self.tables: dict[str, list[View]] = {"speed_profiles": [], "accuracy_profiles": [], "overheads": []}
+        self.tables: dict[str, list[View]] = {table: [] for table in PROFILE_TABLES}
         self.records: dict[str, JobRecord] = {}  # what the extender is answered from
         self.queues: dict[str, View] = {}
         self.store_down = False

@@ -7,10 +7,10 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
 from launcher.cluster.api import Expired, Seen
 
 Doc = dict[str, Any]
@@ -24,6 +24,7 @@ class Kube:
         self.objects: dict[Name, Doc] = {}
         self.calls: list[tuple[str, str, str]] = []  # verb, kind, name
         self.trouble: ReshapeError | None = None
+        self.refuses: ReshapeError | None = None  # what a resize of a pod is answered
         self._version = 1
         self._lock = threading.RLock()
         self._watches: list[tuple[str, queue.Queue[Any]]] = []
@@ -62,7 +63,7 @@ class Kube:
     def list(
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
     ) -> Seen:
-        """Of `fields` only `involvedObject.uid` and `reason` of events."""
+        """Of `fields` what is equal to a text, such as `involvedObject.uid` of events."""
         self._call("list", kind, "")
         wanted = dict(part.split("=") for part in fields.split(",")) if fields else {}
         with self._lock:
@@ -103,14 +104,41 @@ class Kube:
         self._call("apply", doc["kind"], doc["metadata"]["name"])
         return self._make(doc)
 
-    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc:
-        """A strategic merge of `webhooks`, as far as the launcher needs one."""
-        self._call("patch", kind, name)
+    def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None, part: str = "") -> Doc:
+        """A strategic merge of `webhooks` or of a pod's containers, as far as the launcher needs one."""
+        self._call(f"patch {part}".strip(), kind, name)
+        if part == "resize":
+            return self._resize(kind, name, changes, namespace)
         with self._lock:
             doc = copy.deepcopy(self.objects[(kind, namespace, name)])
             for change in changes["webhooks"]:
                 next(w for w in doc["webhooks"] if w["name"] == change["name"]).update(change)
             return self._store(doc, "MODIFIED")
+
+    def patch_json(self, kind: str, name: str, operations: Sequence[Doc], namespace: str | None = None) -> Doc:
+        """`test`, and `add` of what is there."""
+        self._call("patch_json", kind, name)
+        with self._lock:
+            doc = copy.deepcopy(self.objects[(kind, namespace, name)])
+            for one in operations:
+                *path, last = [int(part) if part.isdecimal() else part for part in one["path"].split("/")[1:]]
+                place: Any = doc
+                for part in path:
+                    place = place[part]
+                if one["op"] == "test" and place[last] != one["value"]:
+                    raise Rejected("the test failed", 422)
+                place[last] = one["value"]
+            return self._store(doc, "MODIFIED")
+
+    def show(self, seen: Doc, status: Doc) -> Doc:
+        """The status of a custom resource."""
+        self._call("show", seen["kind"], seen["metadata"]["name"])
+        with self._lock:
+            doc = copy.deepcopy(self.objects[_name(seen)])
+            if doc["metadata"]["resourceVersion"] != seen["metadata"]["resourceVersion"]:
+                raise Conflict("the object has been modified")
+            merged = {**(doc.get("status") or {}), **status}
+            return self._store({**doc, "status": {k: v for k, v in merged.items() if v is not None}}, "MODIFIED")
 
     def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
         self._call("delete", kind, name)
@@ -123,6 +151,20 @@ class Kube:
 
     def answers(self) -> bool:
         return self.trouble is None
+
+    def _resize(self, kind: str, name: str, changes: Doc, namespace: str | None) -> Doc:
+        if (kind, namespace, name) not in self.objects:
+            raise Rejected(f'{kind.lower()}s "{name}" not found', 404)
+        if self.refuses is not None:
+            raise self.refuses
+        with self._lock:
+            doc = copy.deepcopy(self.objects[(kind, namespace, name)])
+            for change in changes["spec"]["containers"]:
+                container = next(c for c in doc["spec"]["containers"] if c["name"] == change["name"])
+                resources = container.setdefault("resources", {})
+                for each, amounts in change["resources"].items():
+                    resources[each] = {**resources.get(each, {}), **amounts}
+            return self._store(doc, "MODIFIED")
 
     def _call(self, verb: str, kind: str, name: str) -> None:
         if self.trouble is not None:

@@ -32,7 +32,7 @@ class Pod:
     def __init__(self, folder: Path, argv: list[str], coordinator: str = "http://127.0.0.1:9", **launch: Any) -> None:
         self.folder, self.keys, self.command = folder / "reshape", folder / "keys", argv
         self.mark = f"mark-{time.monotonic_ns()}-{os.getpid()}"
-        self.checkpoints, self.output = self.folder / "checkpoints", self.folder / "output.log"
+        self.checkpoints, self.output = self.folder / "checkpoints", self.folder / "checkpoints/.output/output.log"
         for path in (self.folder, self.keys):
             path.mkdir(parents=True)
         self.folder.chmod(0o777)

@@ -45,13 +45,16 @@ class Behaviour:
     cores: float | None = None  # that it uses, as its sidecar reports
     value_name: str = "val_accuracy"
     partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
+    agrees: bool = False  # that all pods of a gang stop at the same step once one of them was asked to
+    cut: set[int] = field(default_factory=set)  # pods of a gang of which the same is true
     answers_lost: int = 0  # how many of the next calls are carried out and not answered
 
 
 class Launch:
     """One launch: a shim, and the trainer that it may have."""
 
-    def __init__(self, job: str, doc: Doc, up_at: float, pid: int) -> None:
+    def __init__(self, job: str, doc: Doc, up_at: float, pid: int, member: int | None = None) -> None:
+        self.member, self.variables = member, dict[str, str]()  # of a gang: which pod, and where it meets the others
         self.job, self.number, self.uid, self.up_at, self.pid = job, int(doc["launch"]), str(doc["uid"]), up_at, pid
         self.doc = doc
         self.up, self.alive, self.ending, self.failure = False, True, False, ""
@@ -72,7 +75,8 @@ class Launch:
 
     @property
     def url(self) -> str:
-        return f"{self.job}/{self.number}"
+        place = f"{self.job}/{self.number}"
+        return place if self.member is None else f"http://10.0.0.{self.pid % 250}:8477/{place}/{self.member}"
 
     @property
     def trains(self) -> bool:
@@ -106,7 +110,8 @@ class Launch:
         return Heartbeat(
             job_id=self.job, launch=self.number, seq=self.seq, url=self.url, sidecar_pid=self.pid + 1,
             shim=self.status, progress=progress, checkpoint=self.checkpoint, checkpoint_at=self.checkpoint_at,
-            usage=Usage(cpu_cores=behaviour.cores if self.trains else None),
+            usage=Usage(cpu_cores=behaviour.cores if self.trains else None), member=self.member or 0,
+            boot="" if self.member is None else f"machine/{self.pid}",
         )  # fmt: skip
 
 
@@ -126,6 +131,10 @@ class Machines:
 
     def of(self, job: str) -> Behaviour:
         return self.behaviour.setdefault(job, Behaviour())
+
+    def cut(self, launch: Launch) -> bool:
+        behaviour = self.of(launch.job)
+        return behaviour.partitioned or launch.member in behaviour.cut
 
     def present(self, job: str) -> Launch | None:
         """The newest launch of a job."""
@@ -165,7 +174,10 @@ class Machines:
 
     def gone(self, doc: Doc) -> bool:
         launch = self._find(doc)
-        return launch is None or (not launch.alive and not self.of(launch.job).partitioned)
+        return launch is None or (not launch.alive and not self.cut(launch))
+
+    def ended(self, doc: Doc) -> frozenset[int]:
+        return frozenset()
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         return b"", offset
@@ -195,9 +207,8 @@ class Machines:
         raise Conflict("this trainer cannot save without exiting")
 
     def _reach(self, url: str) -> Launch:
-        job, _, number = url.rpartition("/")
-        launch = self.launches.get((job, int(number)))
-        if launch is None or not launch.alive or not launch.up or self.of(job).partitioned:
+        launch = next((one for one in self.launches.values() if one.url == url), None)
+        if launch is None or not launch.alive or not launch.up or self.cut(launch):
             raise Transient(f"the sidecar at {url} does not answer")
         return launch
 
@@ -267,16 +278,16 @@ class Machines:
             self._quit(shim, self._clock.now() + self._grace_s)
 
     def kill_shim(self, job: str) -> None:
-        """By SIGKILL: the kernel kills its trainer with it."""
-        shim = self.present(job)
-        if shim is not None and shim.up:
+        """By SIGKILL: the kernel kills its trainer with it. Of the newest launch that is up."""
+        numbers = [number for (name, number), shim in self.launches.items() if name == job and shim.up]
+        if numbers:
+            shim = self.launches[job, max(numbers)]
             self._release(shim)
             shim.alive = False
 
     def end_trainer(self, job: str, code: int) -> None:
         """It ends by itself; with 0 it has saved."""
-        shim = self.present(job)
-        if shim is not None and shim.alive and shim.trains:
+        for shim in [one for (name, _), one in self.launches.items() if name == job and one.alive and one.trains]:
             self._exit(shim, code, saved=code == 0, tail="Traceback (most recent call last):\nout of memory")
 
     def zombie_stop(self, job: str, generation: int) -> None:
@@ -292,7 +303,7 @@ class Machines:
         """Bring every launch to the clock's present."""
         for shim in list(self.launches.values()):
             if shim.alive:
-                if shim.removal_asked and not self.of(shim.job).partitioned:
+                if shim.removal_asked and not self.cut(shim):
                     self._end(shim)
                 self._bring_up(shim)
                 self._train(shim)

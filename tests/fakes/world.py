@@ -26,7 +26,8 @@ from coordinator.loop import Basis
 from coordinator.seeding import FoundGpu, FoundNode, register_nodes
 from coordinator.service import Coordinator
 from sidecar.protocol import HeartbeatReply, launch_key, sign
-from tests.fakes.shims import Behaviour, Launch, Machines
+from tests.fakes.gangs import Gangs
+from tests.fakes.shims import Behaviour, Launch
 from tests.fakes.store import MemoryStore
 
 NODE, GPU_TYPE, JOB_TYPE = "n1", "V100", "mnist"
@@ -69,7 +70,7 @@ class World:
         self.clock, self.store = FakeClock(), store or MemoryStore()
         self.users = self.store.healthy()  # what users and observers see, whatever the coordinator's connection does
         self.config, self.settings = config, settings or Settings(cooldown_factor=1.0)
-        self.machines = Machines(self.clock, config.grace_s, config.kill_s)
+        self.machines = Gangs(self.clock, config.grace_s, config.kill_s)
         self.passed: list[str] = []  # failpoints, in order
         self.crash_at: int | None = None  # the position in `passed` at which the coordinator dies
         self.meanwhile: list[tuple[int, Callable[[], None]]] = []  # what other threads do at a position in `passed`
@@ -198,7 +199,7 @@ class World:
                 continue
             raw = msgspec.json.encode(launch.heartbeat(self.machines.of(launch.job)))
             signature = sign(launch_key(MASTER, launch.uid, launch.number), "POST", "/v1/heartbeats", raw)
-            if self.machines.of(launch.job).partitioned:
+            if self.machines.cut(launch):
                 self.late = [*self.late[-20:], (launch, raw, signature)]
             else:
                 self.last = [*self.last[-3:], (launch, raw, signature)]

@@ -51,7 +51,8 @@ def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
 
     def holds(world: World) -> bool:
         record, launch = world.job(job), world.machines.present(job)
-        ready = record.state == s.RUNNING and len(record.gpu_ids) == gpus
+        known = world.c.books.job(job) is not None  # also to one that has just begun anew
+        ready = known and record.state == s.RUNNING and len(record.gpu_ids) == gpus
         return ready and launch is not None and launch.trains and launch.steps >= steps
 
     return holds
@@ -59,6 +60,26 @@ def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
 
 def is_in(job: str, state: str) -> Callable[[World], bool]:
     return lambda world: world.states().get(job) == state
+
+
+def is_of_volcano(world: World) -> bool:
+    """The coordinator has read it."""
+    job = world.c.books.job("one")
+    return job is not None and job.doc.get("origin") == "volcano"
+
+
+def stayed(world: World) -> bool:
+    """The newcomer of a move was given up."""
+    job = world.c.books.job("one")
+    return job is not None and job.state == s.RUNNING and job.launch == 1 and job.newest_launch == 2
+
+
+def is_up(job: str, launch: int) -> Callable[[World], bool]:
+    def holds(world: World) -> bool:
+        newest = world.machines.present(job)
+        return newest is not None and newest.number == launch and newest.up
+
+    return holds
 
 
 def submits(job: str, counts: list[int], behaviour: Behaviour) -> Callable[[World], object]:
@@ -143,14 +164,65 @@ JOURNEYS = {
         (Act(trains("one", 2), ordered(TO_B)),),
         generations={"one": 2}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
     ),
-    "a move whose new launch fails at first": Journey(
+    "a move whose new launch fails": Journey(
         Behaviour(iterations=60),
         {"one": s.COMPLETED},
         (
             Act(trains("one", 2), lambda world: setattr(world.machines.of("one"), "launch_failures", 1)),
             Act(trains("one", 2), ordered(TO_B)),
         ),
+        generations={"one": 1}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a move whose new launch does not come up": Journey(
+        Behaviour(iterations=100),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 2), lambda world: setattr(world.machines.of("one"), "never_comes_up", True)),
+            Act(trains("one", 2), ordered(TO_B)),
+        ),
+        generations={"one": 1}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a move whose new launch dies as the job has stopped for it": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 2), ordered(TO_B)),
+            Act(is_up("one", 2), lambda world: world.machines.kill_shim("one")),
+        ),
         generations={"one": 3}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a move of a job whose launch dies meanwhile": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 2), ordered(TO_B)),
+            Act(is_in("one", s.ADJUSTING), lambda world: world.machines.kill_shim("one")),
+        ),
+        generations={"one": 2}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a move of a job that ends meanwhile": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 2), ordered(TO_B)),
+            Act(is_in("one", s.ADJUSTING), lambda world: world.machines.end_trainer("one", 0)),
+        ),
+        generations={"one": 1}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "a job moves there and back": Journey(
+        Behaviour(iterations=120),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 4), ordered(TO_B)), Act(trains("one", 2), ordered(Move("one", "n1", 4, WHY)))),
+        generations={"one": 3}, counts=(2, 4), nodes=(B,), settings=NOTHING_ELSE,
+    ),
+    "the pod of a user's Volcano Job moves": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 2), lambda world: world.users.update("jobs", "one", {}, {"origin": "volcano"})),
+            Act(is_of_volcano, ordered(TO_B)),
+        ),
+        generations={"one": 2}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
     ),
     "a move that is cancelled": Journey(
         Behaviour(iterations=60),
@@ -243,3 +315,11 @@ def test_a_coordinator_that_dies_at_any_failpoint_changes_nothing_for_users(name
 def test_the_journeys_pass_every_step_that_there_is() -> None:
     passed = {point for journey in JOURNEYS.values() for point in travel(journey).passed}
     assert passed == {f"{side}:{name}" for name in NAMES for side in ("before", "after")}
+
+
+def test_after_a_move_that_failed_the_next_one_has_a_launch_of_its_own() -> None:
+    fails = Act(trains("one", 2), lambda world: setattr(world.machines.of("one"), "launch_failures", 1))
+    acts = (fails, Act(trains("one", 2), ordered(TO_B)), Act(stayed, ordered(TO_B)))
+    world = travel(Journey(Behaviour(iterations=100), {}, acts, counts=(2,), nodes=(B,), settings=NOTHING_ELSE))
+    assert sorted(number for _, number in world.machines.launches) == [1, 2, 3]
+    assert (world.job("one").state, world.job("one").doc["moves"], world.broken()) == (s.COMPLETED, 1, [])

@@ -230,15 +230,34 @@ V1 = {
     "cpuacct/cpuacct.usage": "2500000000\n",
     "memory/memory.usage_in_bytes": "5000\n",
     "memory/memory.stat": "cache 7\ntotal_inactive_file 1000\n",
+    "blkio/blkio.throttle.io_service_bytes": "8:0 Read 30\n8:0 Write 12\n8:0 Total 42\nTotal 42\n",
+    "cpu/cpu.cfs_quota_us": "50000\n",
+    "cpu/cpu.cfs_period_us": "100000\n",
+    "cpu/cpu.shares": "512\n",
 }
 V2 = {
     "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
     "memory.current": "5000\n",
     "memory.stat": "anon 1\ninactive_file 1000\n",
+    "io.stat": "8:0 rbytes=20 wbytes=12 rios=3 wios=4 dbytes=9\n8:16 rbytes=10 wbytes=0\n",
+    "cpu.max": "50000 100000\n",
+    "cpu.weight": "20\n",
 }
+FREE_1 = {**V1, "cpu/cpu.cfs_quota_us": "-1\n", "blkio/blkio.throttle.io_service_bytes": "Total 0\n"}
+FREE_2 = {**V2, "cpu.max": "max 100000\n", "io.stat": ""}
+USED = {"cpu_s": 2.5, "memory": 4000}
 
 
-@pytest.mark.parametrize(("files", "found"), [(V1, (2.5, 4000)), (V2, (2.5, 4000)), ({}, (None, None))])
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (V1, {**USED, "block_io": 42, "cpu_limit": 0.5, "cpu_weight": 512}),
+        (V2, {**USED, "block_io": 42, "cpu_limit": 0.5, "cpu_weight": 20}),
+        (FREE_1, {**USED, "block_io": 0, "cpu_limit": None, "cpu_weight": 512}),
+        (FREE_2, {**USED, "block_io": 0, "cpu_limit": None, "cpu_weight": 20}),
+        ({}, dict.fromkeys(("cpu_s", "memory", "block_io", "cpu_limit", "cpu_weight"))),
+    ],
+)
 def test_what_a_container_uses_is_read_from_either_version_of_control_groups(monkeypatch, files, found):
     def opened(path: str) -> io.StringIO:
         if (name := path.removeprefix("/sys/fs/cgroup/")) not in files:
@@ -246,8 +265,7 @@ def test_what_a_container_uses_is_read_from_either_version_of_control_groups(mon
         return io.StringIO(files[name])
 
     monkeypatch.setattr(shim, "open", opened, raising=False)
-    use = shim.container_use()
-    assert (use["cpu_s"], use["memory"]) == found
+    assert shim.container_use() == found
 
 
 # beside a sidecar in another container

@@ -33,6 +33,7 @@ class Lifecycle(RuleBasedStateMachine):
     world: World
     config: Config = SHORT
     queues: tuple[str, ...] = ("default",)  # which the jobs are in, in turn
+    pods: tuple[int, ...] = (0,)  # GPUs of each pod of the jobs, in turn; 0: it has one pod
 
     @initialize(newcomer_s=st.sampled_from([None, 0.0, 2.0, 4.0, 5.0]))
     def begin(self, newcomer_s: float | None) -> None:
@@ -65,8 +66,10 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(counts=COUNTS, iterations=st.sampled_from([5, 20, 40]))
     def submit(self, counts: list[int], iterations: int) -> None:
         self.count += 1
-        queue = self.queues[self.count % len(self.queues)]
-        self.world.submit(f"job-{self.count - 1}", counts, Behaviour(iterations=iterations), queue=queue)
+        queue, each = self.queues[self.count % len(self.queues)], self.pods[self.count % len(self.pods)]
+        gang = {"gpus_per_pod": each} if each and counts != [0] and not any(n % each for n in counts) else {}
+        code = Behaviour(iterations=iterations, agrees=self.count % 2 == 0)
+        self.world.submit(f"job-{self.count - 1}", counts, code, queue=queue, **gang)
 
     @rule(index=JOBS, after=WHEN)
     def cancel(self, index: int, after: int) -> None:
@@ -236,6 +239,7 @@ class Lifecycle(RuleBasedStateMachine):
         for old in list(world.machines.behaviour.values()):
             old.exits, old.launch_failures, old.answers_lost = [], 0, 0
             old.never_comes_up = old.partitioned = old.ignores_stop = False
+            old.cut = set()
         world.run(lambda w: w.at_rest() and self._all_idle(), REST_S)
 
     def _all_idle(self) -> bool:
@@ -269,3 +273,37 @@ class MixedLifecycle(Lifecycle):
 
 TestMixed = MixedLifecycle.TestCase
 TestMixed.settings = settings(TestLifecycle.settings, max_examples=80)
+
+
+class GangLifecycle(Lifecycle):
+    """The same where most jobs have several pods, of which one may crash, go or be out of reach alone."""
+
+    pods = (1, 1, 2, 0)
+
+    def pod(self, index: int, member: int) -> int | None:
+        """If it has so many."""
+        first = self.world.machines.present(self.name(index))
+        return member if first and member < len(self.world.machines.pods(first)) else None
+
+    @rule(index=JOBS, member=st.integers(1, 3), code=st.sampled_from([0, 1, -9]), after=WHEN)
+    def trainer_in_one_pod_ends(self, index: int, member: int, code: int, after: int) -> None:
+        if self.pod(index, member) is not None:
+            self.later(after, lambda: self.world.machines.end_member(self.name(index), member, code))
+
+    @rule(index=JOBS, member=st.integers(1, 3), after=WHEN)
+    def one_pod_is_gone(self, index: int, member: int, after: int) -> None:
+        if self.pod(index, member) is not None:
+            self.later(after, lambda: self.world.machines.kill_pod(self.name(index), member))
+
+    @rule(gpus=st.sampled_from([1, 2, 4]))
+    def the_first_one_is_to_change(self, gpus: int) -> None:
+        self._ask(lambda: self.world.desk.wish("job-0", gpus, None))
+        self._pass(4.0)
+
+    @rule(index=JOBS, cut=st.sets(st.integers(0, 3)))
+    def pods_out_of_reach(self, index: int, cut: set[int]) -> None:
+        self.behaviour(index).cut = cut
+
+
+TestGangs = GangLifecycle.TestCase
+TestGangs.settings = settings(TestLifecycle.settings, max_examples=100)

@@ -143,8 +143,9 @@ def test_the_page_explains_every_setting_that_a_manifest_sets() -> None:
     assert [name for data in given for name in data if f"`{name}`" not in page] == []
 
 
-def test_the_record_of_the_examples_passes_intake() -> None:
-    doc = json.loads((ROOT / "examples" / "kubernetes" / "job-record.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["job-record.json", "gang-record.json"])
+def test_the_records_of_the_examples_pass_intake(name: str) -> None:
+    doc = json.loads((ROOT / "examples" / "kubernetes" / name).read_text(encoding="utf-8"))
     assert list(intake.problems(doc)) == []
 
 
@@ -153,3 +154,11 @@ def test_the_volcano_job_of_the_examples_becomes_a_record() -> None:
     job["metadata"] |= {"uid": "u", "namespace": "default"}
     doc = volcano_jobs.document(job)
     assert (doc["job_id"], doc["optional_num_gpus"], doc["queue"]) == ("default.count", [1, 2, 4], "reshape")
+
+
+def test_the_volcano_job_of_many_pods_of_the_examples_becomes_a_gang() -> None:
+    _, job = yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "gang.yaml").read_text(encoding="utf-8"))
+    job["metadata"] |= {"uid": "u", "namespace": "default"}
+    doc = volcano_jobs.document(job)
+    assert (doc["gpus_per_pod"], doc["optional_num_gpus"], doc["checkpoint_claim"]) == (1, [2, 3, 4], "digits")
+    assert list(intake.problems(doc)) == []

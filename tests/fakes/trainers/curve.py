@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 import time
+from pathlib import Path
 
 from sidecar.hooks import plain
 
@@ -16,6 +17,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--seconds", type=float, default=0.05, help="of one step")
 parser.add_argument("--flat", type=float, default=0.0)
+parser.add_argument("--calm", action="store_true", help="wait out each step and compute nothing")
+parser.add_argument("--until", type=Path, metavar="FILE", help="it ends before its last step once this is there")
 parser.add_argument("--measure", choices=["loss", "accuracy"], default="loss")
 options = parser.parse_args()
 
@@ -27,8 +30,10 @@ stop = plain.StopFlag(here.announce)
 saved = checkpoints.newest(here.prefer)
 done = saved.step if saved else 0
 plain.say(begins_at=done)
-while done < options.steps and not stop.stopping:
+while done < options.steps and not stop.stopping and not (options.until and options.until.exists()):
     until = time.monotonic() + options.seconds
+    if options.calm:
+        time.sleep(options.seconds)
     while time.monotonic() < until:  # it really computes: whoever shares its cores takes longer
         sum(range(1000))
     done += 1

@@ -9,7 +9,7 @@ import pytest
 from worlds import PROFILES, cluster, node, running, waiting
 
 from adaptive_scheduler.decision import Hold, Requeue, Start, check
-from adaptive_scheduler.diagnosis import alert, diagnose, heaviness
+from adaptive_scheduler.diagnosis import alert, diagnose, heaviness, wait_left_s
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.observations import Observation, Observations, percentile
 from adaptive_scheduler.outlook import after
@@ -81,6 +81,16 @@ def test_two_tasks_are_looked_up_each_and_added():
 
 def test_a_job_without_a_deadline_may_wait_for_ever():
     assert diagnosed(on_cpu("j", estimate_s=10)).tw_s == math.inf
+
+
+def test_d9_what_volcano_is_told_leaves_the_tolerance_for_later_and_counts_from_now():
+    job = on_cpu("j", sla_s=50, estimate_s=45, submit_s=100.0)
+    assert wait_left_s(job, diagnosed(job), 102.0) == 3.0
+    assert wait_left_s(job, diagnosed(job), 106.0) == 1.0, "only the tolerance is left"
+    assert wait_left_s(job, diagnosed(job), 108.0) is None, "lost: it is run as if it had no deadline"
+    unknown = on_cpu("j", sla_s=50, submit_s=100.0)
+    assert wait_left_s(unknown, diagnosed(unknown), 110.0) == 40.0
+    assert wait_left_s(on_cpu("j"), diagnosed(on_cpu("j")), 110.0) is None
 
 
 def test_a_job_of_which_nothing_is_known_is_never_alerted():

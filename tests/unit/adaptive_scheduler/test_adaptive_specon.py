@@ -153,6 +153,22 @@ def test_x1_a_job_under_an_operation_asks_again_later(state):
     assert schedule_move(asking(snapshot, "w1-3", leased=True), NOW, PAPER) == ()
 
 
+def test_a_job_whose_better_node_is_not_heard_of_stays_for_now_and_keeps_its_move():
+    (stay,) = schedule_move(asking(world(W1, crowd("w2", 0, 0, 1, heard=False)), "w1-3"), NOW, PAPER)
+    assert isinstance(stay, Stay) and not stay.spends_move
+    why = "w1-3 stays on w1 (score 5.5) for now: w2 (score 1) has not been heard of lately."
+    assert stay.explanation.sentence == why
+    (candidate,) = stay.explanation.candidates
+    assert (candidate.node, candidate.rejected) == ("w2", "it has not been heard of lately")
+
+
+def test_a_silent_node_that_would_not_be_better_or_is_not_for_this_job_keeps_no_chance():
+    crowded, pinned = crowd("w2", 3, heard=False), {"pinned": "w1"}
+    for silent, more in ((crowded, {}), (crowd("w2", heard=False), pinned)):
+        (stay,) = schedule_move(asking(world(W1, silent), "w1-3", **more), NOW, PAPER)
+        assert isinstance(stay, Stay) and stay.spends_move
+
+
 def test_the_jobs_of_a_node_that_is_not_heard_of_do_not_ask():
     silent = crowd("w1", 1, 1, 2, heard=False)
     assert schedule_move(asking(world(silent, crowd("w2")), "w1-3"), NOW, PAPER) == ()

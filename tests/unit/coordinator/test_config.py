@@ -66,3 +66,16 @@ def test_a_bad_setting_of_a_system_is_named_by_its_variable() -> None:
 def test_a_variable_that_cannot_be_read_is_named(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be .*, not '{text}'"):
         from_environment(Config, {name: text})
+
+
+@pytest.mark.parametrize(
+    "url", ["prometheus:9090", "http://", "ftp://host", "http://user:word@host", "http://host?x=1"]
+)
+def test_an_address_of_prometheus_that_is_none_stops_the_start(url: str) -> None:
+    with pytest.raises(ValueError, match=r"RESHAPE_PROMETHEUS must be an address such as http://HOST:9090"):
+        from_environment(Config, {"RESHAPE_PROMETHEUS": url})
+
+
+@pytest.mark.parametrize("url", ["http://host:9090", "https://host/prometheus/", "http://[fd00::1]:9090"])
+def test_an_address_of_prometheus_may_hold_a_port_and_a_path(url: str) -> None:
+    assert from_environment(Config, {"RESHAPE_PROMETHEUS": url}).prometheus == url

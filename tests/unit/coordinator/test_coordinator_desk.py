@@ -133,14 +133,10 @@ def test_gpus_and_nodes_are_counted_and_marked_as_emulated(training: World) -> N
     assert (views[0]["state"], views[0]["held_by"], views[0]["emulated"]) == (s.IN_USE, "one", True)
     (node,) = training.desk.nodes()
     assert node == {
-        "node": "n1",
-        "gpu_type": "V100",
-        "gpus": 4,
-        "idle": 0,
-        "cores": 0.0,
-        "emulated": True,
-        "heard": True,
-    }
+        "node": "n1", "gpu_type": "V100", "gpus": 4, "idle": 0, "cores": 0.0, "emulated": True, "heard": True,
+        "schedulable": True, "jobs": 1, "categories": {"PC": 0, "WC": 0, "CC": 0}, "score": 0.0, "cpu_use": 0.0,
+        "memory_use": 0.0, "told": None,
+    }  # fmt: skip
 
 
 # cancelling
@@ -346,7 +342,7 @@ def test_rows_of_another_table_are_refused_with_one_sentence(world: World) -> No
 
 
 def test_a_table_that_does_not_exist_is_refused_even_without_a_row(world: World) -> None:
-    sentence = "There is no profile table 'jobs'; there are speed_profiles, accuracy_profiles, overheads."
+    sentence = "There is no profile table 'jobs'; there are speed_profiles, accuracy_profiles, overheads, observations."
     assert refused(world.desk.import_profiles, "jobs", []) == (sentence, 404)
     assert refused(world.desk.import_profiles, "jobs", [ROW]) == (sentence, 404)
     assert refused(world.desk.profiles, "jobs") == (sentence, 404)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from adaptive_scheduler.profiles import Profiles
-from coordinator.core.records import JobRecord
 from coordinator.errors import Transient
 from coordinator.learning import LEAST_CHANGE, Learner
 from coordinator.ports import Doc
@@ -120,6 +119,38 @@ def test_two_threads_that_write_at_once_do_not_trip_over_a_finished_job(store: M
 
     slow = Slow()
     learner = Learner(slow)
-    learner.observed(JobRecord({"_id": "a", "uid": "u", "resources": {"cores": 1}, "ran_s": 5.0}))
+    learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
     learner.flush()
     assert [row["_id"] for row in slow.list("observations")] == ["u"]
+
+
+def test_rows_that_others_put_into_the_table_count_once_and_are_marked(store: MemoryStore) -> None:
+    learner = Learner(store)
+    store.put("observations", {"_id": "mine", "cores": 1, "execution_s": 60})
+    store.put("observations", {"_id": "of no use", "cores": 1, "execution_s": -1})
+    assert learner.observations().rows == ()
+    learner.take_foreign()
+    (known,) = learner.observations().rows
+    assert known.execution_s == 60
+    assert [row["origin"] for row in store.list("observations")] == ["imported", "imported"]
+    learner.take_foreign()
+    assert learner.observations().rows == (known,)
+
+
+def test_of_a_task_of_which_more_has_become_known_one_row_counts(store: MemoryStore) -> None:
+    learner = Learner(store)
+    learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
+    learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0, "used_cores": 0.5})
+    learner.flush()
+    assert len(learner.observations().rows) == 1
+    assert row(store, "observations")["used_cores"] == 0.5
+    assert len(Learner(store).observations().rows) == 1
+
+
+def test_only_the_newest_tasks_are_kept_in_memory(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.learning.MOST_OBSERVED", 2)
+    store.put("observations", {"_id": "a", "at": 3.0, "execution_s": 3})
+    store.put("observations", {"_id": "b", "at": 1.0, "execution_s": 1})
+    learner = Learner(store)
+    learner.observed({"_id": "c", "at": 4.0, "execution_s": 4.0})
+    assert [row.execution_s for row in learner.observations().rows] == [3, 4]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,8 +16,9 @@ from adaptive_scheduler.decision import Decision, Explanation, Finish, Limit, Mo
 from adaptive_scheduler.settings import FlowCon, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.core import states as s
+from coordinator.core.records import JobRecord
 from coordinator.errors import Conflict
-from coordinator.loop import Basis
+from coordinator.loop import LIMITS_KEPT, Basis
 from coordinator.seeding import FoundNode
 from sidecar.protocol import Heartbeat, HeartbeatReply, launch_key, sign
 from tests.fakes.shims import Behaviour
@@ -67,31 +70,60 @@ def test_a_limit_is_no_operation_and_is_told_with_the_answer_to_the_next_heartbe
     after = world.job("one")
     assert (after.state, after.generation, after.operation) == (s.RUNNING, before.generation, None)
     assert told(world, "limited") == [("limited", 0.5)]
-    kept = world.desk.decision("one-limit")
+    kept = world.desk.decision("one-limit-1")
     assert (kept["kind"], kept["cores"], kept["node"], kept["sentence"]) == ("limit", 0.5, "c", WHY.sentence)
 
 
 def test_the_same_limit_again_only_lasts_longer() -> None:
     world = running()
     world.order(limit(0.5))
-    kept = world.users.get("decisions", "one-limit")
+    kept = world.users.get("decisions", "one-limit-1")
     passes(world, 40)
     assert answer(world) == (0.5, 20.0)
     world.order(limit(0.5))
     assert answer(world) == (0.5, 60.0)
-    assert world.users.get("decisions", "one-limit") == kept
+    assert world.users.get("decisions", "one-limit-1") == kept
     assert (told(world, "limited"), world.job("one").limits) == ([("limited", 0.5)], 1)
 
 
-def test_changes_of_a_limit_are_counted_and_told_and_only_the_newest_is_kept_as_a_decision() -> None:
+def test_changes_of_a_limit_are_counted_and_told_and_each_can_be_explained() -> None:
     world = running()
     for cores in (0.5, 0.75, None):
         world.order(limit(cores))
     assert told(world, "limited", "released") == [("limited", 0.5), ("limited", 0.75), ("released", None)]
     assert world.job("one").limits == 3
     assert answer(world) == (None, 0.0)
-    limits = [d for d in world.users.list("decisions", {"kind": "limit"}) if d["job_id"] == "one"]
-    assert [d["cores"] for d in limits] == [None]
+    assert kept(world) == [0.5, 0.75, None]
+
+
+def kept(world: World) -> list[float | None]:
+    """The limits that were decided, as far as they can be explained."""
+    return [d["cores"] for d in world.users.list("decisions", {"kind": "limit"}) if d["job_id"] == "one"]
+
+
+def test_only_the_last_limits_of_a_job_are_kept() -> None:
+    world = running()
+    for round in range(LIMITS_KEPT + 1):
+        world.order(limit(0.1 * (round + 1) if round % 2 else None if round else 0.5))
+    assert len(kept(world)) == LIMITS_KEPT
+
+
+def test_a_limit_by_weight_says_so() -> None:
+    world = running()
+    world.order(replace(limit(0.5), by="weight"))
+    assert world.job("one").limit_by == "weight"
+    world.order(limit(None))
+    assert (world.job("one").limit_by, world.job("one").doc["limit_by"]) == ("quota", None)
+
+
+def test_a_job_that_cannot_be_limited_is_one_only_as_long_as_that_launch_lives() -> None:
+    world = running()
+    job = world.job("one")
+    world.users.update("jobs", "one", {}, {"unlimitable": {"launch": job.launch, "why": "class BestEffort"}})
+    world.decide()
+    assert world.job("one").unlimitable == "class BestEffort"
+    assert JobRecord({**world.job("one").doc, "launch": job.launch + 1}).unlimitable is None
+    assert world.desk.job("one")["unlimitable"] == "class BestEffort"
 
 
 def test_noise_moves_a_limit_without_an_event_until_it_has_come_far_from_what_was_told() -> None:
@@ -148,9 +180,11 @@ def test_a_training_that_ends_or_is_started_again_loses_its_limit() -> None:
 
 
 def test_a_limit_that_a_user_wrote_into_a_document_is_not_believed() -> None:
-    world = running(cpu_limit=0.1, limit_ts=9e12, limits=7)
+    more = {"limits_told": 3, "limit_by": "weight", "unlimitable": {"launch": 1, "why": "because"}}
+    world = running(cpu_limit=0.1, limit_ts=9e12, limits=7, **more)
     assert answer(world) == (None, 0.0)
-    assert world.job("one").limits == 0
+    one = world.job("one")
+    assert (one.limits, one.limits_told, one.limit_by, one.unlimitable) == (0, 0, "quota", None)
 
 
 def test_a_limit_decided_on_a_job_that_has_changed_meanwhile_is_dropped() -> None:
@@ -188,6 +222,28 @@ def test_a_job_whose_growth_has_slowed_is_limited_while_another_trains_there_and
     assert world.states()["two"] == s.COMPLETED
     assert told(world, "released") == [("released", None)]
     assert answer(world) == (None, 0.0)
+
+
+def test_who_comes_and_goes_is_seen_at_once_however_long_the_interval() -> None:
+    """Algorithm 2: a change of the pool interrupts the interval, on arrival and on exit."""
+    world = running("elastic", "flowcon")
+    slowing(world, 100.0)
+    world.c.loop.monitors._pace["c"] = replace(world.c.loop.monitors._pace["c"], due_s=1e9)
+    world.submit("two", [0], Behaviour(iterations=10_000, value=1.0, cores=1.0), node="c")
+    came = seconds_until(world, lambda: world.states()["two"] == s.RUNNING)
+    assert seconds_until(world, lambda: answer(world)[0] == 0.5) <= 1.0, came
+    world.c.loop.monitors._pace["c"] = replace(world.c.loop.monitors._pace["c"], due_s=1e9)
+    world.desk.cancel("two")
+    seconds_until(world, lambda: world.states()["two"] == s.CANCELLED)
+    assert seconds_until(world, lambda: answer(world)[0] is None) <= 1.0
+
+
+def seconds_until(world: World, so: Callable[[], bool]) -> float:
+    for seconds in range(60):
+        if so():
+            return float(seconds)
+        slowing(world, 1.0)
+    raise AssertionError("not within a minute")
 
 
 @checked(max_examples=60, deadline=None)

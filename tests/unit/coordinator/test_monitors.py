@@ -185,3 +185,21 @@ def test_use_is_kept_only_for_who_will_read_it() -> None:
     cluster.measures(1.0, after_s=0.0)
     watched = cluster.monitors._watched["one"]
     assert (len(watched.for_growth.samples), len(watched.for_efficiency.samples)) == (1, 0)
+
+
+# when the loop turns
+
+
+def test_the_loop_need_not_turn_for_readings_of_nobody() -> None:
+    assert Monitors(SETTINGS).next_s(100.0) > 1e9
+    assert Cluster(Settings(systems=("elastic",))).monitors.next_s(100.0) > 1e9
+
+
+def test_the_next_turn_is_due_with_the_next_reading_of_either_kind() -> None:
+    for systems in (("specon",), ("flowcon",), ("specon", "flowcon")):
+        cluster = Cluster(Settings(systems=systems, specon=SpeCon(interval_s=10.0), flowcon=FlowCon(interval_s=10.0)))
+        cluster.look()
+        assert cluster.monitors.next_s(cluster.now + 4.0) == 6.0
+        assert cluster.monitors.next_s(cluster.now + 40.0) == 0.0
+        cluster.look(40.0)
+        assert cluster.monitors.next_s(cluster.now) == 10.0

@@ -11,7 +11,7 @@ from coordinator.core import states as s
 from coordinator.errors import Conflict, Rejected, Transient, Unauthorized
 from coordinator.nodes import AWAY_BEATS, BOOTS, GONE_S, Nodes
 from coordinator.seeding import FoundGpu, FoundNode, register_node
-from sidecar.protocol import NodeGpu, NodeReply, NodeReport, sign
+from sidecar.protocol import NodeGpu, NodeJobs, NodeReply, NodeReport, sign
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import GPU_TYPE, SHORT, FakeClock, World
@@ -196,6 +196,73 @@ def test_a_node_that_is_silent_for_a_day_is_forgotten_unless_a_job_has_its_gpus(
     agents.report("n2", boot="another")
     agents.world.tick()
     assert agents.heard()["n2"] and agents.known()["n2-0"] == ("n2", s.IDLE)
+
+
+# how busy a node is, and whose jobs it has
+
+
+def test_what_an_agent_measured_is_in_the_next_snapshot_and_in_no_store(agents: Agents) -> None:
+    agents.report("n2", cpu_use=0.5, memory_use=0.25)
+    agents.world.tick()
+    writes = agents.world.store.writes
+    agents.report("n2", cpu_use=0.75, memory_use=0.25)
+    agents.world.c.loop.tick(read=False)
+    assert agents.world.store.writes == writes
+    (view,) = [node for node in agents.world.desk.nodes() if node["node"] == "n2"]
+    assert (view["cpu_use"], view["memory_use"]) == (0.75, 0.25)
+    text = agents.world.desk.metrics().decode()
+    assert 'reshape_node_use_ratio{node="n2",resource="cpu"} 0.75' in text
+    for share in (-0.1, 1.1):
+        with pytest.raises(Rejected, match="shares from 0 to 1"):
+            agents.report("n2", cpu_use=share)
+
+
+def test_the_use_of_a_silent_node_is_not_believed_any_more(agents: Agents) -> None:
+    agents.report("n2", cpu_use=0.5)
+    agents.pass_by(AWAY_S + 1)
+    (view,) = [node for node in agents.world.desk.nodes() if node["node"] == "n2"]
+    assert (view["cpu_use"], view["heard"], view["told"]) == (0.0, False, None)
+
+
+def test_an_agent_is_told_its_jobs_and_says_them_again_and_what_it_says_changes_nothing(agents: Agents) -> None:
+    agents.report("n2", [])
+    agents.world.submit("one", [0], Behaviour(iterations=4_000), node="n2")
+    agents.pass_by(10, "n2")
+    reply = agents.report("n2", [], jobs=NodeJobs(7, 1, 2, 3))
+    assert reply.jobs == NodeJobs(1, 1, 0, 0)
+    (view,) = [node for node in agents.world.desk.nodes() if node["node"] == "n2"]
+    assert (view["jobs"], view["categories"], view["score"]) == (1, {"PC": 1, "WC": 0, "CC": 0}, 2.0)
+    assert view["told"] == {"jobs": 7, "PC": 1, "WC": 2, "CC": 3}
+    assert 'reshape_node_jobs{category="PC",node="n2"} 1.0' in agents.world.desk.metrics().decode()
+
+
+def test_whether_a_node_takes_pods_outlives_its_agents_reports(agents: Agents) -> None:
+    agents.report("n2")
+    agents.world.users.update("nodes", "n2", {}, {"schedulable": False})
+    agents.report("n2", gpus("n2", 1))
+    agents.world.submit("one", [1])
+    agents.pass_by(3, "n2")
+    (view,) = [node for node in agents.world.desk.nodes() if node["node"] == "n2"]
+    assert not view["schedulable"] and agents.world.states()["one"] == s.SUBMITTED
+    agents.world.users.update("nodes", "n2", {}, {"schedulable": True})
+    agents.pass_by(3, "n2")
+    assert agents.world.job("one").node == "n2"
+
+
+def test_a_job_whose_pod_was_drained_goes_to_another_node(agents: Agents) -> None:
+    for node in ("n2", "n3"):
+        agents.report(node, gpus(node, 1))
+    agents.world.submit("one", [1], Behaviour(iterations=4_000))
+    agents.pass_by(10, "n2", "n3")
+    before = agents.world.job("one")
+    other = "n3" if before.node == "n2" else "n2"
+    agents.world.users.update("nodes", before.node, {}, {"schedulable": False})
+    agents.pass_by(5, "n2", "n3")
+    assert agents.world.job("one").node == before.node, "what runs there runs on"
+    agents.world.machines.kill_shim("one")
+    agents.pass_by(30, "n2", "n3")
+    after = agents.world.job("one")
+    assert (after.node, after.state, after.retries) == (other, s.RUNNING, before.retries)
 
 
 # health

@@ -103,7 +103,7 @@ def test_silence_is_counted_from_the_last_report_and_at_most_from_the_own_start(
 def test_a_forgotten_job_is_as_new(reports: Reports) -> None:
     reports.take(JOB, beat(5))
     reports.forget("one")
-    assert reports.all() == {}
+    assert reports.all() == []
     assert reports.take(JOB, beat(1))
 
 
@@ -131,3 +131,52 @@ def test_a_pod_that_lived_on_over_a_restart_of_its_machine_is_heard_and_what_it_
         assert (reports.of(JOB) or beat(0)).boot == "two"
     reports.forget(JOB.id)
     assert reports._left == {}
+
+
+# the pods of a gang
+
+GANG = job("running", "a", "b", gpus_per_pod=1)
+
+
+def pod(member: int, seq: int = 1, uid: str = "", **more: object) -> Heartbeat:
+    return msgspec.structs.replace(beat(seq, **more), member=member, boot=f"machine/{uid or member}")  # type: ignore[arg-type]
+
+
+def test_a_gang_has_reported_once_each_of_its_pods_has(reports: Reports) -> None:
+    assert reports.take(GANG, pod(0))
+    assert reports.of(GANG) is None
+    assert reports.take(GANG, pod(1))
+    assert (reports.of(GANG) or beat(0)).shim.trainer == "running"
+    reports.learn(GANG, ShimStatus(generation=2, trainer="stopping"), 0.0, 1)
+    assert (reports.of(GANG) or beat(0)).shim.trainer == "stopping"
+    assert reports.pods(GANG)[0].shim.trainer == "running"
+
+
+def test_a_gang_is_fresh_while_each_pod_is_and_silent_once_all_are(reports: Reports, clock: FakeClock) -> None:
+    reports.take(GANG, pod(0))
+    reports.take(GANG, pod(1))
+    assert reports.fresh(GANG)
+    clock.time += 100.0
+    reports.take(GANG, pod(1, seq=2))
+    assert not reports.fresh(GANG)
+    assert (reports.silent_s(GANG), reports.silent_s(GANG, 0)) == (0.0, 100.0)
+
+
+def test_a_pod_that_is_not_wanted_any_more_is_never_believed_again_but_another_one_of_its_number_is(
+    reports: Reports,
+) -> None:
+    grown = job("running", "a", "b", "c", gpus_per_pod=1)
+    for k in range(3):
+        reports.take(grown, pod(k))
+    reports.keep_only(GANG, 2)
+    assert not reports.take(grown, pod(2, seq=9))
+    assert reports.of(grown) is None
+    assert reports.take(grown, pod(2, uid="new", trainer="none", generation=0))
+    assert (reports.of(grown) or beat(0)).shim.trainer == "stopping", "it does not train yet, the others do"
+
+
+def test_nor_is_one_that_nobody_who_remembers_has_sent_away(reports: Reports) -> None:
+    assert not reports.take(GANG, pod(2))
+    assert not reports.take(job("running", "a", "b", "c", gpus_per_pod=1), pod(2, seq=2))
+    op = {"kind": "reshape", "to": ["a", "b", "c", "d"], "generation": 2}
+    assert reports.take(job("adjusting", "a", "b", op=op, gpus_per_pod=1), pod(3))

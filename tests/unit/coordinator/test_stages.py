@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.records import Operation
-from coordinator.core.stages import Marks, direction, gap_s, learned, reshape_stages, span, start_stages
+from coordinator.core.stages import (
+    Marks,
+    direction,
+    gap_s,
+    learned,
+    moved_gap_s,
+    reshape_stages,
+    span,
+    start_stages,
+)
 from sidecar.protocol import Heartbeat, Progress, ShimStatus
 from tests.unit.coordinator.situations import reshape_of, start_of
 
@@ -41,6 +50,23 @@ def test_a_new_launch_does_not_know_the_last_step_but_the_operation_does() -> No
                       progress=Progress(first_step_at=17.0))  # fmt: skip
     assert gap_s(OP, fresh) == 7.5
     assert gap_s(Operation(reshape_of(("a",), ("b",))), fresh) is None
+
+
+def test_the_parts_of_a_move_are_joined_by_the_coordinators_clock_as_each_machine_has_its_own() -> None:
+    move = {"kind": "move", "from": ["a"], "to": ["b"], "how": "relaunch", "launch": 2, "stopped": STOPPED}
+    elsewhere = Heartbeat(
+        job_id="one", launch=2, seq=1, url="u", sidecar_pid=1, shim=ShimStatus(spawn_at=900_000.0),
+        progress=Progress(first_step_at=900_003.0),
+    )  # fmt: skip
+    marks = Marks(0.25, {"decided": 100.0, "stop sent": 104.0, "start sent": 107.5})
+    stages = reshape_stages(Operation(move), elsewhere, marks)
+    assert stages == {
+        "decide": 0.25, "newcomer ready": 4.0, "checkpoint": 2.0, "exit": 1.0, "spawn": 0.5, "first step": 3.0,
+    }  # fmt: skip
+    assert moved_gap_s(Operation(move), elsewhere, marks) == 7.0
+    assert moved_gap_s(Operation(move), elsewhere, Marks()) is None
+    assert learned(Operation(move), elsewhere, marks) == {"ckpt": 2.0, "proc_term": 1.0, "proc_init": 3.5}
+    assert learned(Operation({**move, "launch": None}), elsewhere, marks) == {}, "its launch is in it"
 
 
 def test_the_parts_of_a_start() -> None:

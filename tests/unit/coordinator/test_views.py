@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.core import states as s
 from coordinator.core.records import GpuRecord
-from coordinator.views import gpu_view, heartbeat_row, job_view
+from coordinator.views import gpu_view, heartbeat_row, job_view, pods_view
 from sidecar.protocol import GpuReading
 from tests.unit.coordinator.situations import job, mine, seen
 
@@ -74,3 +74,16 @@ def test_what_is_kept_of_a_heartbeat_is_enough_to_show_the_job_after_a_restart()
     assert (row["job_id"], row["at"], row["iters_done"]) == ("one", 7.0, 40)
     assert row["gpus"][0]["gpu_id"] == "a"
     assert job_view(job(s.RUNNING, "a"), None, row, emulated=False)["iters_done"] == 40
+
+
+def test_each_pod_of_a_gang_is_shown_with_its_gpus_and_what_its_trainer_does() -> None:
+    gang = job(s.RUNNING, "a", "b", "c", "d", gpus_per_pod=2)
+    gpus = {n: GpuRecord({"_id": n, "node": "one" if n in "ab" else "two"}) for n in "abcd"}
+    shown = pods_view(gang, {0: seen("exited", exit_code=3)}, gpus)
+    facts = ("pod", "node", "gpu_ids", "trainer", "exit_code", "sidecar_url")
+    assert [[pod[f] for f in facts] for pod in shown] == [
+        [0, "one", ["a", "b"], "exited", 3, "u"],
+        [1, "two", ["c", "d"], None, None, None],
+    ]
+    assert pods_view(job(s.RUNNING, "a", "b"), {0: seen()}, gpus) == []
+    assert pods_view(job(s.SUBMITTED, gpus_per_pod=2), {}, gpus) == []

@@ -162,7 +162,7 @@ def test_what_reports_for_a_closed_job_is_told_to_end_and_not_believed() -> None
     body, signature = world.desk.heartbeat(*beat(world, gpus=[GpuReading("gpu-0", utilisation=1.0)]))
     assert signed(launch_key(MASTER, job.uid, job.launch), "REPLY", "/v1/heartbeats", body, signature)
     assert msgspec.json.decode(body, type=HeartbeatReply).known is False
-    assert world.c.reports.all() == {}
+    assert world.c.reports.all() == []
 
 
 # 6 an end that is none

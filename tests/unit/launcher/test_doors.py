@@ -16,7 +16,7 @@ from launcher.cluster.pods import Cluster as Shown
 from launcher.cluster.pods import Pod
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_pods import RUNNING, pod
-from tests.unit.launcher.test_volcano_jobs import GPUS, trainer, vcjob
+from tests.unit.launcher.test_volcano_jobs import GPUS, gang, trainer, vcjob
 
 Doc = dict[str, Any]
 
@@ -212,6 +212,25 @@ def test_a_pod_that_volcano_started_unasked_pins_a_new_job_there(ground: Ground)
     ground.store.insert("gpus", {"_id": "g", "node": "node-b"})
     ground.turn(vcjob(), pods=(there,))
     assert (ground.job() or {})["pinned"] == "node-b"
+
+
+def test_pods_of_a_gang_may_be_anywhere_and_pin_nothing(ground: Ground) -> None:
+    ground.store.insert("gpus", {"_id": "g1", "node": "node-a"})
+    early = Pod(pod(RUNNING, meta={"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}]}))
+    ground.turn(gang(2))
+    ground.turn(gang(2), pods=(early,))
+    ground.let_in(pinned=None, launch=0, state="submitted")
+    ground.turn(gang(2), pods=(early,))
+    job = ground.job() or {}
+    assert (job.get("pinned"), job.get("node"), job["gpus_per_pod"]) == (None, None, 1)
+    assert ground.kube.events() == []
+
+
+def test_a_gang_that_must_keep_its_size_is_let_in_and_its_user_is_told_once(ground: Ground) -> None:
+    for _ in range(2):
+        ground.turn(gang(2, policies=[{"event": "PodEvicted", "action": "RestartJob"}]))
+    assert (ground.job() or {})["optional_num_gpus"] == [2]
+    assert [reason for reason, _ in ground.kube.events()] == ["KeepsItsSize"]
 
 
 def test_a_pod_that_volcano_started_before_its_job_was_let_in_says_where_it_is_to_run(ground: Ground) -> None:

@@ -48,6 +48,40 @@ def test_the_same_launch_is_the_same_objects_for_ever() -> None:
     assert [one["metadata"]["name"] for one in made(launch=3)] == [launch_name("train", "u1", 3)] * 2
 
 
+@pytest.mark.parametrize(
+    ("wait_s", "kind", "text"),
+    [(6.2, "start", "7s"), (600, "start", "600s"), (None, "start", None), (9, "restart", None)],
+)
+def test_volcano_is_told_how_long_a_job_with_a_deadline_may_wait(
+    wait_s: float | None, kind: str, text: str | None
+) -> None:
+    _, job = made(sla_waiting_s=wait_s, reshape={"kind": kind, "to": []})
+    assert job["metadata"].get("annotations", {}).get("volcano.sh/sla-waiting-time") == text
+
+
+def test_a_gang_is_one_volcano_job_whose_pods_the_webhook_injects() -> None:
+    doc = {"gpus_per_pod": 2, "gpu_ids": ["A", "B", "C", "D"], "pod": {"containers": [{"name": "main"}]}}
+    secret, job = objects(DOC | doc, SETTINGS, MASTER, True)
+    assert secret is None  # each pod gets its own
+    (task,) = job["spec"]["tasks"]
+    assert (task["replicas"], task["minAvailable"], job["spec"]["minAvailable"]) == (2, 2, 2)
+    # A pod that a gang gives back is an evicted one for Volcano.
+    assert [one["event"] for one in job["spec"]["policies"]] == ["TaskCompleted"]
+    meta, spec = task["template"]["metadata"], task["template"]["spec"]
+    assert meta["labels"]["volcano-reshape.io/inject"] == "true"
+    assert meta["labels"]["volcano-reshape.io/job"] == job["metadata"]["labels"]["volcano-reshape.io/job"]
+    assert meta["annotations"] == {"volcano-reshape.io/job-id": "train"}
+    assert spec["containers"][0]["command"] == ["python", "t.py"] and "initContainers" not in spec
+    assert node_of(spec) is None
+
+
+def test_each_pod_of_a_gang_is_told_which_one_it_is() -> None:
+    pod = {**SIDECAR_POD, "metadata": {"annotations": {LAUNCH: "p-1"}, "uid": "pod-uid", "name": "p", "namespace": "n"}}
+    doc = DOC | {"gpus_per_pod": 1, "devices": "recreate"}
+    spec = told(launch_secret(doc, pod, SETTINGS, MASTER, True, 1))
+    assert (spec["member"], spec["pod_uid"], spec["visible_gpus"]) == (1, "pod-uid", ["B"])
+
+
 def test_volcano_ends_a_launch_and_never_starts_one_again() -> None:
     _, job = made()
     spec = job["spec"]
@@ -103,7 +137,7 @@ def test_what_shim_and_sidecar_are_told_is_what_they_can_read() -> None:
     spec = told(made(progress_pattern=r"it (?P<iteration>\d+)", emulated_speed={"1": 0.5}, dataset="/data")[0])
     read = msgspec.convert(spec, Launch)
     assert (read.pod, read.sidecar, read.port, read.gpus) == (True, None, 8477, "emulated")
-    assert (read.job_id, read.launch, read.output) == ("train", 2, "/reshape/output.log")
+    assert (read.job_id, read.launch, read.output) == ("train", 2, "/reshape/checkpoints/.output/output.log")
     assert read.progress is not None and read.progress.pattern == r"it (?P<iteration>\d+)"
     assert spec["env"] == {
         "RESHAPE_CHECKPOINTS": "/reshape/checkpoints",

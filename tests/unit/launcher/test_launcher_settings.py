@@ -104,6 +104,26 @@ def test_queues_are_answered_from_what_the_watches_show(tmp_path: Path) -> None:
         answers.queue("none")
 
 
+def test_each_pod_of_a_gang_is_told_its_own_part(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "s.db"))
+    answers = Answers(store, shown)
+    for gpu, node in (("g0", "node-a"), ("g1", "node-b"), ("g2", "node-b")):
+        store.insert("gpus", {"_id": gpu, "node": node, "emulated": True})
+    job = {"job_id": "j", "gpus_per_pod": 1, "gpu_ids": ["g0", "g1"], "launch": 1, "checkpoint_claim": "kept"}
+    growing = {"kind": "reshape", "to": ["g0", "g1", "g2"]}
+    store.insert("jobs", {**job, "_id": key("v"), "reshape": growing})
+    found = [answers.decided("v", None, member) for member in range(4)]
+    assert [(one.node, one.gpu_ids, one.claim) for one in found if one] == [
+        ("node-a", ("g0",), "kept"), ("node-b", ("g1",), "kept"), ("node-b", ("g2",), "kept"), (None, (), "kept"),
+    ]  # fmt: skip
+    store.insert("launches", {"_id": "j-l1", "doc": {**job, "_id": "j", "reshape": growing}})
+    of_record = answers.decided("its uid", "j-l1", 1)
+    assert of_record is not None and (of_record.node, of_record.gpu_ids) == ("node-b", ("g1",))
+    late = answers.decided("its uid", "j-l1", 2)  # what is wanted of the launch counts, not what the job is about to do
+    assert late is not None and (late.node, late.gpu_ids) == (None, ())
+    assert answers.decided("its uid", "j-l2", 0) is None
+
+
 def test_what_is_decided_is_where_the_job_goes_and_not_where_it_was(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "s.db"))
     answers = Answers(store, shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -89,6 +90,20 @@ class Ground:
         doc = pod(state, phase, meta={**about, **meta})
         self.kube.put("Pod", POD, spec=doc["spec"], status=doc["status"], meta={**about, **meta})
 
+    def make_pods(self, *members: int) -> None:
+        """As Volcano and our webhook do."""
+        owner = [{"kind": "Job", "uid": self.kube.of("Job")[0]["metadata"]["uid"]}]
+        for member in members:
+            name, node = f"{NAME}-trainer-{member}", "node-a" if member == 0 else "node-b"
+            doc = pod({"waiting": {"reason": "ContainerCreating"}}, "Pending", node)
+            notes = {"volcano-reshape.io/launch": f"{name}-0a1b2c3{member}"}
+            meta = {"annotations": notes, "labels": {"volcano-reshape.io/job": "j"}, "ownerReferences": owner}
+            self.kube.put("Pod", name, spec=doc["spec"], status=doc["status"], meta=meta)
+
+    def size(self) -> tuple[int, int]:
+        spec = self.kube.of("Job")[0]["spec"]
+        return spec["tasks"][0]["replicas"], spec["minAvailable"]
+
 
 @pytest.fixture
 def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
@@ -97,7 +112,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     yield made
     for service in made.made:
         service.stop()
-    for kind in ("Pod", "Job", "Queue"):
+    for kind in ("Pod", "Job", "Queue", "Slaml"):
         made.kube.put(kind, "last")  # ends the watches
     made.store.close()
 
@@ -112,6 +127,40 @@ def test_a_wanted_launch_becomes_one_volcano_job_and_its_secret(ground: Ground) 
     until(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
     assert ground.playbooks == ["launch.yml"]
     assert [reason for reason, _ in ground.kube.events()] == ["Launched"]
+
+
+def test_a_gang_gets_pods_one_by_one_and_gives_the_last_ones_back(ground: Ground) -> None:
+    for gpu, node in (("g0", "node-a"), ("g1", "node-b"), ("g2", "node-b")):
+        ground.store.insert("gpus", {"_id": gpu, "node": node, "emulated": True})
+    ground.ask(gpus_per_pod=1, gpu_ids=["g0", "g1"])
+    ground.start()
+    until(lambda: ground.record().get("applied"))
+    assert (ground.size(), ground.kube.of("Secret")) == ((2, 2), [])
+    ground.make_pods(0, 1)
+    until(lambda: [entry and entry["applied"] for entry in ground.record().get("pods") or ()] == [True, True])
+    told = [json.loads(base64.b64decode(each["data"]["launch.json"])) for each in ground.kube.of("Secret")]
+    assert [(one["member"], one["pod_uid"]) for one in told] == [
+        (member, ground.record()["pods"][member]["uid"]) for member in range(2)
+    ]
+    doc = ground.record()["doc"]
+    ground.store.update("launches", NAME, {}, {"doc": {**doc, "gpu_ids": ["g0", "g1", "g2"]}})
+    until(lambda: ground.size() == (3, 2))
+    ground.make_pods(2)
+    until(lambda: ground.size() == (3, 3))
+    ground.store.update("launches", NAME, {}, {"doc": doc})
+    until(lambda: ground.size() == (2, 2))
+    ground.kube.vanish("Pod", f"{NAME}-trainer-2")
+    until(lambda: len(ground.record()["pods"]) == 2)
+    assert ground.record()["pod"]["name"] == f"{NAME}-trainer-0" and ground.record()["failure"] is None
+    assert ground.playbooks == ["launch.yml"]
+    for member in range(2):
+        ended = pod(ENDED, "Succeeded", "node-a")
+        ground.kube.put("Pod", f"{NAME}-trainer-{member}", status=ended["status"])
+    until(lambda: ground.record()["gone"])
+    ground.kube.put("Job", NAME, status={"state": {"phase": "Completed"}})
+    ground.want_removal(closed=True)
+    until(lambda: not ground.record())
+    assert [each["metadata"]["name"] for each in ground.kube.of("Secret")] == [f"{NAME}-trainer-2-0a1b2c32"]
 
 
 def test_a_refusal_is_the_launchs_failure_and_asking_again_tries_again(ground: Ground) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -22,6 +23,14 @@ def vcjob(name: str = "train", uid: str = "1234abcd-0000", **more: Any) -> Doc:
     meta = {"name": name, "namespace": "team", "uid": uid, "annotations": {GPUS: "1, 2,4"}, **more.pop("meta", {})}
     spec = {"queue": "reshape", "tasks": [{"name": "t", "replicas": 1, "template": template}], **more}
     return {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def gang(replicas: int, each: int | None = None, policies: list[Doc] | None = None, gpus: str = "2,4") -> Doc:
+    more = {"checkpoint_claim": "kept"} | ({"gpus_per_pod": each} if each is not None else {})
+    job = vcjob(meta={"annotations": {GPUS: gpus, MORE: json.dumps(more)}})
+    job["spec"]["tasks"][0]["replicas"] = replicas
+    job["spec"]["policies"] = policies or []
+    return job
 
 
 def trainer(job: Doc) -> Doc:
@@ -87,8 +96,11 @@ def two_containers(named: str | None) -> Doc:
         (vcjob(meta={"annotations": {MORE: "[]"}}), "must be an object"),
         (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"command": "rm"}'}}), "cannot set command"),
         (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"epochs": -1}'}}), "epochs must be a whole number"),
-        (vcjob(tasks=[]), "it has 0 pods"),
-        (vcjob(tasks=[{"replicas": 3, "template": {}}]), "it has 3 pods, and a job that is reshaped has one"),
+        (vcjob(tasks=[]), "it has 0 tasks"),
+        (vcjob(tasks=[{"replicas": 0, "template": {}}]), "with one pod or more"),
+        (vcjob(tasks=[{"template": {}}, {"template": {}}]), "it has 2 tasks, and a job that is reshaped has one"),
+        (gang(3), "3 pods with 1 GPUs each, which is 3 GPUs, but .* names 2, 4"),
+        (gang(2, each=4), "2 pods with 4 GPUs each, which is 8 GPUs"),
         (with_container(vcjob(), command=None), "has no `command`"),
         (with_container(vcjob(), args=["{{ evil }}"]), "template mark"),
         (two_containers(None), "has 2 containers. Name the one that trains"),
@@ -98,6 +110,41 @@ def two_containers(named: str | None) -> Doc:
 def test_what_cannot_be_reshaped_is_refused_with_a_sentence(job: Doc, said: str) -> None:
     with pytest.raises(Rejected, match=said):
         volcano_jobs.document(job)
+
+
+def test_several_pods_are_a_gang_that_comes_and_goes_in_pods() -> None:
+    doc = volcano_jobs.document(gang(2))
+    assert (doc["gpus_per_pod"], doc["optional_num_gpus"]) == (1, [2, 4])
+    doc = volcano_jobs.document(gang(2, each=2))
+    assert (doc["gpus_per_pod"], doc["optional_num_gpus"]) == (2, [2, 4])
+    assert volcano_jobs.document(gang(1, each=2))["gpus_per_pod"] == 2
+    assert "gpus_per_pod" not in volcano_jobs.document(gang(1, gpus="1,2"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"event": "PodEvicted", "action": "RestartJob"}, "PodEvicted: RestartJob"),
+        ({"events": ["PodFailed", "*"], "action": "AbortJob"}, "*: AbortJob"),
+        ({"event": "PodFailed", "action": "RestartJob"}, None),
+        ({"event": "PodEvicted", "action": "SyncJob"}, None),
+        ({"event": "TaskCompleted", "action": "CompleteJob"}, None),
+    ],
+)
+def test_a_gang_whose_own_policies_would_end_it_keeps_its_size_and_its_user_is_told(
+    policy: Doc, said: str | None
+) -> None:
+    """Volcano takes a pod that a smaller `replicas` takes away for an evicted one."""
+    job = gang(2, policies=[policy])
+    doc = volcano_jobs.document(job)
+    assert doc["optional_num_gpus"] == ([2] if said else [2, 4])
+    assert (volcano_jobs.fixed(job, doc) or "").startswith(f"Its policy {said} would end" if said else "")
+    assert (volcano_jobs.fixed(job, doc) is None) == (said is None)
+    of_task = gang(2)
+    of_task["spec"]["tasks"][0]["policies"] = [policy]
+    assert volcano_jobs.ends_with_a_pod(of_task) == said
+    small = gang(2, gpus="2", policies=[policy])
+    assert volcano_jobs.fixed(small, volcano_jobs.document(small)) is None
 
 
 def test_of_several_containers_the_named_one_trains() -> None:

@@ -52,14 +52,16 @@ class Desk:
         self.answer, self.queues = decided, queues or {}
         self.reports: list[tuple[str, str, str]] = []
         self.hold: threading.Event | None = None
+        self.asked: tuple[str | None, int] | None = None
 
     def queue(self, name: str) -> tuple[bool, Devices]:
         if name == "new":
             raise Transient("Queue new is not known yet.")
         return name in self.queues, self.queues.get(name, "shared")
 
-    def decided(self, uid: str) -> Decided | None:
+    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> Decided | None:
         assert uid == OWNER["uid"]
+        self.asked = (launch, member)
         if self.hold is not None:
             self.hold.wait(10)
         if isinstance(self.answer, Exception):
@@ -159,6 +161,41 @@ def test_a_job_that_is_known_stays_ours_when_its_queue_loses_the_label() -> None
     assert review(Desk(None), given)[1]["response"] == {"uid": "r-1", "allowed": True}
     response = review(Desk(RuntimeError("down")), given)[1]["response"]
     assert not response["allowed"] and response["status"]["code"] == 503
+
+
+def made_by_us(index: int) -> dict[str, Any]:
+    """A pod of the Volcano Job of a record's gang."""
+    given = pod()
+    labels = {**given["metadata"]["labels"], JOB: "j-abc", "volcano.sh/job-name": "j-abc-l2"}
+    owner = [{**OWNER, "name": "j-abc-l2"}]
+    about = {
+        "name": f"j-abc-l2-trainer-{index}",
+        "labels": labels,
+        "annotations": {JOB_ID: "j"},
+        "ownerReferences": owner,
+    }
+    return pod(metadata=about)
+
+
+def test_each_pod_of_a_gang_is_asked_about_by_its_number_and_keeps_the_name_of_its_job() -> None:
+    desk = Desk(Decided("j", "node-b", ("g3",), emulated=True, devices="recreate", claim="kept"))
+    made = injected(desk, made_by_us(1))
+    assert desk.asked == ("j-abc-l2", 1)
+    assert made["metadata"]["labels"][JOB] == "j-abc"  # also the folder of its checkpoints, in every launch
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "g3"} in made["spec"]["containers"][0]["env"]
+    assert made["spec"]["containers"][0]["volumeMounts"][-1]["subPath"] == "j-abc"
+    assert node_of(made["spec"]) == "node-b"
+    injected(desk, pod(metadata={"name": "train-main-12"}))
+    assert desk.asked == (None, 12)
+    unknown = injected(Desk(RuntimeError("down")), made_by_us(0))
+    assert (unknown["metadata"]["annotations"][JOB_ID], unknown["metadata"]["labels"][JOB]) == ("j", "j-abc")
+
+
+def test_of_a_pod_that_the_launcher_has_injected_nothing_is_asked() -> None:
+    once = injected(Desk(Decided("j", "node-b")), made_by_us(0))
+    desk = Desk(RuntimeError("down"))
+    assert review(desk, once)[1]["response"] == {"uid": "r-1", "allowed": True}
+    assert desk.asked is None
 
 
 @pytest.mark.parametrize("how", ["unknown", "error", "too late"])

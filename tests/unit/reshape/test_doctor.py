@@ -26,6 +26,7 @@ tiers:
     arguments:
       extender.urlPrefix: http://reshape-coordinator.reshape-system.svc:8080/v1/extender
       extender.ignorable: true
+configurations: [{name: allocate, arguments: {predicateErrorCacheEnable: false}}]
 """
 METRICS = b'reshape_gpus{state="idle"} 6.0\nreshape_gpus{state="in use"} 2.0\n'
 
@@ -64,6 +65,7 @@ class Healthy(Memory):
         }
         self.answers: dict[str, bytes | Exception] = {"/metrics": METRICS}
         self.kubernetes = "v1.34.3"
+        self.parts = {"pods/resize"}
         self.made: dict[str, Any] | Exception = {"spec": {"initContainers": [{"name": "reshape-sidecar"}]}}
 
     def list(self, kind: str, namespace: str | None = None, labels: str | None = None) -> Any:
@@ -79,6 +81,9 @@ class Healthy(Memory):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def serves(self, part: str) -> bool:
+        return part in self.parts
 
     def version(self) -> str:
         return self.kubernetes
@@ -117,6 +122,12 @@ def test_what_is_not_there_is_named(api: Healthy, kind: str, name: str, sentence
     assert sentence in found(api, "missing")
 
 
+def test_where_pods_cannot_be_resized_it_is_said_what_falls_away(api: Healthy) -> None:
+    api.parts, api.kubernetes = set(), "v1.32.1"
+    assert "v1.32.1 cannot resize living pods" in found(api, "warning")
+    assert found(api, "missing") == ""
+
+
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [
@@ -144,6 +155,10 @@ def test_the_shipped_scheduler_configuration_passes(api: Healthy) -> None:
     assert yaml.safe_load(text)["actions"] == "enqueue, allocate, backfill"
     api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": text}}
     assert "asks our extender" in found(api, "well")
+    assert "several pods" not in found(api, "warning")
+    text = text.replace("predicateErrorCacheEnable: false", "")
+    api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": text}}
+    assert "predicateErrorCacheEnable: false" in found(api, "warning")
 
 
 def test_old_versions_are_told(api: Healthy) -> None:

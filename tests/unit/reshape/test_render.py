@@ -34,6 +34,18 @@ def test_a_job_that_is_limited_is_shown_with_how_it_is_held(usage: dict[str, Any
     assert f"cpu limit:   {said}" in render.job({"job_id": "one", "usage": usage}).splitlines()
 
 
+def test_use_and_growth_per_resource_are_shown() -> None:
+    usage = {"block_io": 2048.0, "network_io": 3 * 2**20}
+    growth = {"per_unit": {"cpu": 0.125, "memory": 0.5 / 2**30}, "shares": {"cpu": 0.25}, "list": "CL"}
+    lines = render.job({"job_id": "one", "usage": usage, "growth_efficiency": growth}).splitlines()
+    assert {"disk:        2.0 KiB/s", "network:     3.0 MiB/s"} <= set(lines)
+    assert "efficiency:  25% of its best; 0.125 per core, 0.5 per GiB" in lines
+
+
+def test_a_job_that_cannot_be_limited_is_shown_with_the_reason() -> None:
+    assert "not limited: because" in render.job({"job_id": "one", "unlimitable": "because"}).splitlines()
+
+
 def test_a_job_without_a_limit_is_shown_without_one() -> None:
     assert "limit" not in render.job({"job_id": "one", "usage": {"cpu_cores": 1.0, "cpu_limit": None}})
 
@@ -93,6 +105,15 @@ def test_a_long_name_of_a_value_is_kept_apart_from_it() -> None:
     assert "val_accuracy: 0.92" in render.job({"value_name": "val_accuracy", "value": 0.92})
 
 
+def test_a_job_of_several_pods_is_shown_with_a_line_for_each() -> None:
+    pods = [
+        {"pod": 0, "node": "a", "gpu_ids": ["g0", "g1"], "trainer": "running"},
+        {"pod": 1, "node": "b", "gpu_ids": ["g2", "g3"], "trainer": None},
+    ]
+    shown = render.job({"job_id": "j", "state": "running", "pods": pods}).splitlines()
+    assert shown[-2:] == ["pod 0:       g0, g1 on a, running", "pod 1:       g2, g3 on b, not heard of"]
+
+
 def test_what_a_job_asked_for_is_shown_as_it_was_written() -> None:
     asked = {"pinned": "c", "sla": "90s", "estimate": 40, "target": {"value": 0.1, "above": False, "name": "loss"}}
     lines = render.job({"job_id": "one", **asked}).splitlines()
@@ -109,7 +130,15 @@ def test_a_job_trained_on_cpu_is_started_and_moved_to_cores_not_to_no_gpus() -> 
 
 def test_a_node_without_gpus_is_listed_with_its_cores() -> None:
     rows = [{"node": "c", "gpu_type": None, "gpus": 0, "idle": 0, "cores": 2.0, "emulated": False}]
-    assert render.nodes(rows).splitlines()[1].split() == ["c", "-", "0", "0", "2"]
+    assert render.nodes(rows).splitlines()[1].split()[:5] == ["c", "-", "0", "0", "2"]
+
+
+def test_a_node_is_listed_with_its_jobs_and_whether_it_takes_more() -> None:
+    crowd = {"jobs": 3, "categories": {"PC": 1, "WC": 0, "CC": 2}, "score": 4.0, "cpu_use": 0.5, "memory_use": 0.256}
+    for state, more in (("open", {}), ("silent", {"heard": False}), ("closed", {"schedulable": False})):
+        row = {"node": "c", "gpus": 0, "idle": 0, "cores": 2.0, **crowd, **more}
+        cells = render.nodes([row]).splitlines()[1].split()
+        assert cells == ["c", "-", "0", "0", "2", "50%", "26%", "3", "1/0/2", "4.0", state]
 
 
 def test_a_message_that_only_repeats_the_state_is_left_out() -> None:

@@ -80,6 +80,12 @@ def test_the_environment_gives_the_pace_of_the_gpus_that_were_granted():
     assert here.emulated
 
 
+@pytest.mark.parametrize(("pods", "seconds"), [("3", 0.1), ("1", 0.5), ("", 0.5), ("1:4", 0.5)])
+def test_a_gang_is_paced_by_the_gpus_of_all_its_pods(pods, seconds):
+    speeds = {"RESHAPE_EMULATED_SPEED": '{"2": 0.5, "6": 0.1}', "CUDA_VISIBLE_DEVICES": "a,b"}
+    assert environment({**speeds, "PET_NNODES": pods}).step_seconds == seconds
+
+
 def test_by_hand_nothing_is_emulated_and_checkpoints_go_below_the_current_folder():
     here = environment({})
     assert (here.generation, here.gpus, here.prefer, here.emulated) == (0, (), None, False)

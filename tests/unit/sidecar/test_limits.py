@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.limits import ControlGroup, CpuLimiter, StopAndGo, Unable
+from sidecar.limits import ControlGroup, CpuLimiter, StopAndGo, for_launch, in_pod
 from sidecar.usage import UsageMeter
 
 BUSY = "import os\nif os.fork():\n  import time; time.sleep(600)\nwhile True: pass"
@@ -160,7 +160,22 @@ def test_nobody_is_held_in_two_ways_at_once(busy: int) -> None:
     limiter.hold(busy, None)
 
 
-def test_a_trainer_in_another_container_is_not_held_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Unable()
-    assert [limiter.hold(os.getpid(), cores, 1.0) for cores in (None, 0.5, 0.4)] == ["", "", ""]
-    assert len(caplog.records) == 1 and "another container" in caplog.text
+def test_in_a_pod_nobody_but_its_kubelet_holds_the_trainer(busy: int) -> None:
+    assert for_launch("launch", pod=True).hold(busy, 0.1, 1.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("quota", "told", "said"),
+    [
+        (None, 0.5, (None, "")),
+        (None, None, (None, "")),
+        (0.5, 0.5, (0.5, "pod resize")),
+        (0.01, 0.004, (0.01, "pod resize")),
+        (2.0, 0.5, (2.0, "its pod")),
+        (2.0, None, (2.0, "its pod")),
+    ],
+)
+def test_in_a_pod_the_limit_in_force_is_the_one_of_its_container(
+    quota: float | None, told: float | None, said: tuple[float | None, str]
+) -> None:
+    assert in_pod(quota, told) == said

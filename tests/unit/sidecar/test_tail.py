@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sidecar.tail import PIECE, Tail
+from sidecar.tail import BEHIND, PIECE, Tail
 
 
 def everything(tail: Tail) -> bytes:
@@ -59,3 +59,27 @@ def test_a_removed_file_is_an_empty_one(tmp_path: Path) -> None:
     assert tail.read() == b""
     tail.close()
     assert tail.read() == b""
+
+
+def test_of_a_file_that_is_long_already_only_beginning_and_end_are_read_and_what_comes_then(tmp_path: Path) -> None:
+    file = tmp_path / "output.log"
+    lines = [b"line %09d\n" % number for number in range(300_000)]
+    file.write_bytes(b"".join(lines))
+    tail = Tail(file)
+    read = b"".join(iter(tail.read, b""))
+    assert len(read) == PIECE + 1 + BEHIND
+    found = read.split(b"\n")
+    assert found[0] == b"line 000000000" and found[-2] == b"line 000299999"
+    with file.open("ab") as log:
+        log.write(b"more\n")
+    assert tail.read() == b"more\n"
+
+
+def test_a_file_that_grows_long_while_it_is_read_is_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "output.log"
+    file.write_bytes(b"first\n")
+    tail = Tail(file)
+    assert tail.read() == b"first\n"
+    with file.open("ab") as log:
+        log.write(b"x" * (PIECE + 2 * BEHIND))
+    assert len(b"".join(iter(tail.read, b""))) == PIECE + 2 * BEHIND

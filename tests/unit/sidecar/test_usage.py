@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.protocol import ShimStatus, Usage
-from sidecar.usage import UsageMeter
+from sidecar.usage import UsageMeter, quota
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
@@ -153,3 +153,60 @@ def test_a_trainer_in_another_container_is_counted_by_its_shim_whatever_its_pid_
     assert meter.sample(10, 1.0, ShimStatus(cpu_s=4.0, memory=700)) == Usage(memory=700)
     assert meter.sample(10, 3.0, ShimStatus(cpu_s=7.0, memory=800)) == Usage(cpu_cores=1.5, memory=800)
     assert meter.sample(10, 4.0, ShimStatus()) == Usage(), "its kernel does not say"
+
+
+def test_block_io_is_that_of_the_whole_tree_per_second(proc: Path) -> None:
+    meter = UsageMeter(proc, proc / "none")
+    for pid, read, written in ((10, 100, 0), (11, 50, 50), (99, 9, 9)):
+        (proc / str(pid) / "io").write_text(f"rchar: 7\nread_bytes: {read}\nwrite_bytes: {written}\n")
+    assert meter.sample(10, 1.0).block_io is None
+    (proc / "11" / "io").write_text("read_bytes: 350\nwrite_bytes: 150\ncancelled_write_bytes: 5\n")
+    assert meter.sample(10, 3.0).block_io == pytest.approx(200.0)
+
+
+def test_block_io_that_nobody_may_read_is_not_known(proc: Path) -> None:
+    meter = UsageMeter(proc, proc / "none")
+    meter.sample(10, 1.0)
+    assert meter.sample(10, 2.0) == Usage(cpu_cores=0.0, memory=13 * PAGE)
+
+
+TRAFFIC = """Inter-|   Receive                            |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier
+    lo: 77777 1 0 0 0 0 0 0 77777 1 0 0 0 0 0 0
+  eth0: {} 1 0 0 0 0 0 0 {} 1 0 0 0 0 0 0
+"""
+
+
+@pytest.mark.parametrize(("network", "found"), [(True, 150.0), (False, None)])
+def test_network_io_counts_where_it_is_the_pods_own(proc: Path, network: bool, found: float | None) -> None:
+    (proc / "net").mkdir()
+    (proc / "net" / "dev").write_text(TRAFFIC.format(1000, 500))
+    meter = UsageMeter(proc, proc / "none", network=network)
+    meter.sample(10, 1.0)
+    (proc / "net" / "dev").write_text(TRAFFIC.format(1200, 600))
+    assert meter.sample(10, 3.0).network_io == found
+
+
+def test_block_io_in_another_container_is_what_its_shim_counted(proc: Path) -> None:
+    meter = UsageMeter(proc, proc / "none")
+    meter.sample(7, 1.0, ShimStatus(cpu_s=1.0, memory=5, block_io=100))
+    assert meter.sample(7, 2.0, ShimStatus(cpu_s=1.5, memory=5, block_io=300)).block_io == 200.0
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "50000 100000\n"}, 0.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "20000\n", "cpu/cpu.cfs_period_us": "10000\n"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_our_container_is_read_in_both_versions(
+    tmp_path: Path, files: dict[str, str], cores: float | None
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert quota(tmp_path) == cores

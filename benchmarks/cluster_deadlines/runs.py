@@ -1,0 +1,293 @@
+"""One of the six runs: Volcano's configuration, dummy pods that hold nine tenths of the CPU, and the stream of jobs.
+
+Without deadlines each task is a Volcano Job that is submitted once the one before is completed, as a workflow engine
+would: Volcano's own `dependsOn` only waits until pods run. With deadlines each job is a Slaml, and all our systems act.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import yaml
+
+from benchmarks.cluster_deadlines.workload import JOB, MEMORY, Job, Task, history
+from tests.cluster import steps_job
+from tests.cluster.bed import Bed
+from tests.cluster.bed_kubectl import until
+from tests.cluster.bed_network import NODES
+from tests.cluster.bed_volcano import pod_template, volcano_job
+from tests.cluster.installed import EXTENDER, Installed
+from tests.cluster.steps_job import NAMESPACE
+
+Doc = dict[str, Any]
+
+ALGORITHMS = ("gang", "binpack", "task-topology")
+HELD = 0.9  # of each node's allocatable CPU, by dummies and by all that stands there anyway
+DUMMIES = 3  # on each node
+LIMIT_S = 180.0  # of one run; what has not ended by then has failed
+LOOK_S = 0.5
+STEPS_A_SECOND = 10  # of trainers/steps.py
+LABEL = "benchmark"
+BAD = ("Failed", "Aborted", "Terminated", "Cancelled", "Refused")
+UNITS = {"": 1.0, "m": 1e-3}
+
+
+@dataclass
+class Outcome:
+    """Seconds from request to result of each job that was done, and what became of the others."""
+
+    algorithm: str
+    deadlines: bool
+    response_s: dict[str, float] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    rescheduled: int = 0
+    in_time: int = 0
+    whole_s: float = 0.0
+
+    @property
+    def art_s(self) -> float | None:
+        """The average response time of the jobs that were done."""
+        return sum(self.response_s.values()) / len(self.response_s) if self.response_s else None
+
+
+class Side(Protocol):
+    """How jobs are submitted and looked at."""
+
+    def submit(self, job: Job) -> None: ...
+
+    def phases(self) -> dict[str, str]:
+        """Of each submitted job: Completed, one of `BAD`, or anything else while it is under way."""
+        ...
+
+    def rescheduled(self) -> int:
+        """How often a task was put back, or its pods were made anew."""
+        ...
+
+
+class Plain:
+    """Volcano alone."""
+
+    def __init__(self, on: Installed) -> None:
+        self._on = on
+        self._stage: dict[str, int] = {}  # of each job: which of its tasks is under way
+        self._jobs: dict[str, Job] = {}
+        self._restarts: dict[str, int] = {}
+
+    def submit(self, job: Job) -> None:
+        self._jobs[job.name], self._stage[job.name] = job, 0
+        self._on.cluster.apply(self._document(job, job.tasks[0]))
+
+    def phases(self) -> dict[str, str]:
+        found = self._on.cluster.list("vcjob", NAMESPACE, LABEL)
+        states = {each["metadata"]["name"]: each.get("status", {}) for each in found}
+        self._restarts |= {name: int(status.get("retryCount", 0)) for name, status in states.items()}
+        return {name: self._phase(job, states) for name, job in self._jobs.items()}
+
+    def _phase(self, job: Job, states: dict[str, Doc]) -> str:
+        stage = self._stage[job.name]
+        phase = str(states.get(f"{job.name}-{job.tasks[stage].name}", {}).get("state", {}).get("phase"))
+        if phase != "Completed" or stage == len(job.tasks) - 1:
+            return phase
+        self._stage[job.name] += 1
+        self._on.cluster.apply(self._document(job, job.tasks[stage + 1]))
+        return "Running"
+
+    def rescheduled(self) -> int:
+        return sum(self._restarts.values())
+
+    def _document(self, job: Job, task: Task) -> Doc:
+        base = steps_job.pod(self._on.shared)
+        (trainer,) = base["containers"]
+        asked = {"requests": {"cpu": f"{task.millicores}m", "memory": MEMORY}}
+        what = {"image": steps_job.IMAGE, "command": _command(task), "resources": asked}
+        made = volcano_job(f"{job.name}-{task.name}", pod_template({**trainer, **what}, volumes=base["volumes"]))
+        made["metadata"] |= {
+            "namespace": NAMESPACE, "labels": {LABEL: job.name},
+            "annotations": {"volcano.sh/task-topology-affinity": "trainer"},  # its replicas to one node
+        }  # fmt: skip
+        made["spec"]["tasks"][0]["replicas"] = made["spec"]["minAvailable"] = task.replicas
+        return made
+
+
+class Deadlines:
+    """Slamls, and behind them the coordinator with all its systems."""
+
+    def __init__(self, on: Installed) -> None:
+        self._on = on
+
+    def submit(self, job: Job) -> None:
+        image, _, tag = steps_job.IMAGE.rpartition(":")
+        more = {
+            "job_type": steps_job.JOB_TYPE,
+            "checkpoint_claim": steps_job.CLAIM,
+            "pod": steps_job.pod(self._on.shared),
+        }
+        tasks = [
+            {
+                "taskName": task.name, "type": task.name, "containerImage": image, "containerTag": tag,
+                "containerReplicas": task.replicas, "CPU": f"{task.millicores}m", "memory": str(MEMORY),
+                "command": _command(task), "job": more,
+            }
+            for task in job.tasks
+        ]  # fmt: skip
+        self._on.cluster.apply({
+            "apiVersion": "sla-operator.dcn.com/v1alpha1", "kind": "Slaml",
+            "metadata": {"name": job.name, "namespace": NAMESPACE, "labels": {LABEL: job.name}},
+            "spec": {"isSla": True, "slaTarget": job.target_s, "tasks": tasks},
+        })  # fmt: skip
+
+    def phases(self) -> dict[str, str]:
+        found = self._on.cluster.list("slaml", NAMESPACE, LABEL)
+        return {each["metadata"]["name"]: str(each.get("status", {}).get("state")) for each in found}
+
+    def rescheduled(self) -> int:
+        found = self._on.cluster.list("slaml", NAMESPACE, LABEL)
+        uids = {each["metadata"]["uid"] for each in found}
+        with self._on.table("jobs") as jobs:
+            docs = [doc for doc in jobs.find({"slaml": {"$ne": None}}) if doc["slaml"].get("uid") in uids]
+        return sum(max(0, int(doc.get("launch") or 1) - 1) for doc in docs)
+
+
+def run(
+    on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[Job], left: dict[str, float], limit_s: float
+) -> Outcome:
+    """With so many cores left on each node by the load. Nothing of it remains afterwards.
+
+    The coordinator counts its own jobs against all cores of a node and knows nothing of other pods: it is told that a
+    node has only those left. Told anew for each run: who takes over writes down what the agents report.
+    """
+    _tell(on, left)
+    on.bed.volcano.set_conf(configuration(on.bed, algorithm, deadlines))
+    side: Side = Deadlines(on) if deadlines else Plain(on)
+    outcome = Outcome(algorithm, deadlines)
+    try:
+        _play(side, jobs, outcome, limit_s)
+        outcome.rescheduled = side.rescheduled()
+    finally:
+        tidy(on)
+    return outcome
+
+
+def _play(side: Side, jobs: Sequence[Job], outcome: Outcome, limit_s: float) -> None:
+    began, waiting, under_way = time.monotonic(), list(jobs), dict[str, tuple[Job, float]]()
+    while (waiting or under_way) and time.monotonic() - began < limit_s:
+        while waiting and time.monotonic() - began >= waiting[0].arrives_s:
+            job = waiting.pop(0)
+            under_way[job.name] = (job, time.monotonic())
+            side.submit(job)
+        phases = side.phases()
+        for name in [name for name in under_way if phases.get(name) in ("Completed", *BAD)]:
+            job, asked_at = under_way.pop(name)
+            if phases[name] != "Completed":
+                outcome.failed.append(f"{name}: {phases[name]}")
+                continue
+            outcome.response_s[name] = time.monotonic() - asked_at
+            outcome.in_time += outcome.response_s[name] <= job.target_s * 1.05
+        time.sleep(LOOK_S)
+    outcome.failed += [
+        f"{name}: not done within {limit_s:.0f} s" for name in [*under_way, *(job.name for job in waiting)]
+    ]
+    outcome.whole_s = time.monotonic() - began
+
+
+def _command(task: Task) -> list[str]:
+    return steps_job.command(task.seconds * STEPS_A_SECOND)
+
+
+def tidy(on: Installed) -> None:
+    for kind in ("slaml", "vcjob"):
+        on.cluster.kubectl("delete", kind, "-n", NAMESPACE, "-l", LABEL, "--ignore-not-found", within_s=120)
+    until("no pod of these jobs runs", lambda: not any(map(_is_ours, on.cluster.list("pods", NAMESPACE))), 120)
+
+
+def _is_ours(pod: Doc) -> bool:
+    """Those that have ended hold nothing, and go with what the launcher keeps of ended launches."""
+    ours = re.match(f"({NAMESPACE}-)?{JOB}-[0-9]+-", pod["metadata"]["name"])
+    return bool(ours) and pod["status"].get("phase") not in ("Succeeded", "Failed")
+
+
+def configuration(bed: Bed, algorithm: str, deadlines: bool) -> str:
+    """Volcano's own, with this one of the three plugins; with deadlines also its `sla` and our extender."""
+    if deadlines:
+        bed.volcano.add_extender(EXTENDER)
+    conf = yaml.safe_load(bed.volcano.conf.read_text() if deadlines else bed.volcano.default_conf())
+    first, second = (tier["plugins"] for tier in conf["tiers"])
+    for plugins in (first, second):
+        plugins[:] = [each for each in plugins if each["name"] not in ALGORITHMS]
+    (first if algorithm == "gang" else second).append({"name": algorithm})
+    if deadlines:
+        first.append({"name": "sla"})
+    return str(yaml.safe_dump(conf, sort_keys=False))
+
+
+# the load
+
+
+@contextmanager
+def loaded(on: Installed, stretch: int) -> Iterator[dict[str, float]]:
+    """Dummies hold what is to be held; yields the cores that each node has left."""
+    left = {node: _hold(on, node) for node in NODES}
+    with on.table("nodes") as table:
+        before = {doc["_id"]: doc["cores"] for doc in table.find({"_id": {"$in": list(NODES)}})}
+    on.client.import_profiles("observations", history(stretch))
+    try:
+        until("the dummies run", lambda: _dummies_run(on), 60)
+        yield left
+    finally:
+        _tell(on, before)
+        on.cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "dummy", "--grace-period=1", within_s=120)
+        on.bed.volcano.add_extender(EXTENDER)
+
+
+def _tell(on: Installed, cores: dict[str, float]) -> None:
+    with on.table("nodes") as nodes:
+        for node, count in cores.items():
+            nodes.update_one({"_id": node}, {"$set": {"cores": count}, "$inc": {"version": 1}})
+
+
+def _hold(on: Installed, node: str) -> float:
+    """Cores that are left then."""
+    found = on.cluster.get("node", node) or {}
+    all_of_it = cores(found["status"]["allocatable"]["cpu"])
+    pods = [pod for pod in on.cluster.list("pods", None) if pod["spec"].get("nodeName") == node]
+    there = sum(map(requested, pods))
+    each = int(1000 * max(0.0, HELD * all_of_it - there) / DUMMIES)
+    on.cluster.apply([_dummy(node, number, each) for number in range(DUMMIES)])
+    return round(all_of_it - there - DUMMIES * each / 1000, 3)
+
+
+def _dummies_run(on: Installed) -> bool:
+    pods = on.cluster.list("pods", NAMESPACE, "dummy")
+    return len(pods) == DUMMIES * len(NODES) and all(pod["status"]["phase"] == "Running" for pod in pods)
+
+
+def _dummy(node: str, number: int, millicores: int) -> Doc:
+    container = {
+        "name": "dummy", "image": "reshape.local/pause:1", "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": f"{millicores}m"}},
+    }  # fmt: skip
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": f"dummy-{node}-{number}", "namespace": NAMESPACE, "labels": {"dummy": node}},
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [container]},
+    }  # fmt: skip
+
+
+def requested(pod: Doc) -> float:
+    """Cores; of a pod that has ended none."""
+    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return 0.0
+    spec = pod["spec"]
+    beside = [each for each in spec.get("initContainers", []) if each.get("restartPolicy") == "Always"]
+    asked = [each.get("resources", {}).get("requests", {}).get("cpu", "0") for each in [*spec["containers"], *beside]]
+    return sum(map(cores, asked))
+
+
+def cores(quantity: str) -> float:
+    match = re.fullmatch(r"([0-9.]+)(m?)", quantity)
+    return float(match[1]) * UNITS[match[2]] if match else 0.0

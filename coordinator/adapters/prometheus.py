@@ -1,0 +1,122 @@
+"""Prometheus, asked over its HTTP API what the pods of a task used and how loaded its node was (seed 003, D15).
+
+The names are those of cAdvisor in each kubelet (`/metrics/cadvisor`) and of the node exporter. Per-container series
+come first; where only the pod's own is kept, or cAdvisor names no containers, that one. Called by `profiler.py`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from coordinator.core.used import Series, from_counters, last
+from coordinator.errors import Transient
+from coordinator.ports import Doc
+
+TIMEOUT_S = 5.0
+ANSWER_MAX = 8 * 1024 * 1024
+MOST_S = 6 * 3600.0  # of a longer run the last hours: all its samples would be megabytes
+CPU, MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
+CONTAINERS = 'container!="",container!="POD",container!~"reshape-.*"'  # all but the pause container and ours
+WHOLE_POD = 'container="",image=""'
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The pods of a task, and when they trained."""
+
+    namespace: str
+    pods: tuple[str, ...]
+    node: str | None  # of the first
+    since: float
+    until: float
+
+
+class Prometheus:
+    """Thread-safe: one short connection per question."""
+
+    def __init__(self, url: str, pods: Callable[[Doc], Sequence[Doc]]) -> None:
+        """`url`: `http://HOST:PORT`, with a path where it is served under one. `pods`: of a job, as {name, namespace,
+        node}."""
+        address = urlsplit(url)
+        self._kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port = address.hostname or "", address.port
+        self._path = f"{address.path.rstrip('/')}/api/v1/query"
+        self._pods = pods
+
+    def used(self, doc: Doc, since: float, until: float) -> Doc:
+        """As `ports.Measurements` has it. Of a job that had several launches it is the last one's pods that tell."""
+        pods = self._pods(doc)
+        if not pods:
+            return {}
+        names, node = tuple(str(pod["name"]) for pod in pods), pods[0].get("node")
+        ran = Ran(str(pods[0]["namespace"]), names, None if node is None else str(node), since, until)
+        found = self._containers(ran, CONTAINERS) or self._containers(ran, WHOLE_POD)
+        load = self._node_load(ran) if ran.node else None
+        return found if load is None else {**found, "node_load": load}
+
+    def _containers(self, ran: Ran, which: str) -> Doc:
+        pods = "|".join(sorted(map(_literally, ran.pods)))
+        where = f'{{namespace="{_quoted(ran.namespace)}",pod=~"{_quoted(pods)}",{which}}}[{_span(ran)}]'
+        cpu = self.ask(CPU + where, ran.until)
+        return from_counters(cpu, self.ask(MEMORY + where, ran.until)) if cpu else {}
+
+    def _node_load(self, ran: Ran) -> float | None:
+        """The mean of the one-minute load of the machine that calls itself so, or is labelled so."""
+        node, load = _quoted(str(ran.node)), f"avg_over_time(node_load1%s[{_span(ran)}])"
+        named = f'on(job, instance) group_left node_uname_info{{nodename="{node}"}}'
+        labelled = load % f'{{node="{node}"}}'
+        return last(self.ask(f"{load % ''} * {named} or {labelled}", ran.until))
+
+    def ask(self, query: str, at: float) -> list[Series]:
+        """What the query finds at that time, with its samples. `Transient` when there is no answer to be had."""
+        body = urlencode({"query": query, "time": f"{at:.3f}", "timeout": f"{TIMEOUT_S:g}s"})
+        status, answer = self._post(body)
+        try:
+            doc: Any = msgspec.json.decode(answer)
+            if status == 200 and doc["status"] == "success":
+                return [_series(each) for each in doc["data"]["result"]]
+        except (msgspec.DecodeError, LookupError, TypeError, ValueError):
+            pass
+        said = answer[:200].decode("utf-8", "replace")
+        raise Transient(f"Prometheus at {self._host} did not answer a query ({status}): {said}")
+
+    def _post(self, body: str) -> tuple[int, bytes]:
+        connection = self._kind(self._host, self._port, timeout=TIMEOUT_S)
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        try:
+            connection.request("POST", self._path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read(ANSWER_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            raise Transient(f"Prometheus at {self._host} does not answer: {why}") from None
+        finally:
+            connection.close()
+
+
+def _series(given: Any) -> Series:
+    """A vector has one sample each, a matrix many. What is no number was not measured."""
+    pairs = given["values"] if "values" in given else [given["value"]]
+    samples = [(float(at), float(value)) for at, value in pairs]
+    return Series(given["metric"], [each for each in samples if math.isfinite(each[1])])
+
+
+def _span(ran: Ran) -> str:
+    return f"{min(max(1, math.ceil(ran.until - ran.since)), MOST_S):.0f}s"
+
+
+def _literally(name: str) -> str:
+    """The name as part of a regular expression that fits it alone. Kubernetes' names hold only dots and dashes."""
+    return re.sub(r"([^a-zA-Z0-9-])", r"\\\1", name)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,173 @@
+"""Jobs that move between the nodes of a real cluster: a converged one, one as a node runs idle, and onto more GPUs.
+
+The newcomer comes up while the job trains on; then it saves, stops and goes on there. Steps and the time between two of
+them are read from what the trainings printed, on the claim that both nodes see; pods from the API server. The scene is
+played once, several tests look at it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cluster import steps_job, training_images
+from tests.cluster.bed_kubectl import Object, until
+from tests.cluster.bed_network import NODES
+from tests.cluster.bed_report import Report
+from tests.cluster.installed import Installed, answered
+from tests.cluster.plays import ENDLESS, Moved, check_moved, cross_host, in_order
+
+Doc = dict[str, Any]
+STEP = re.compile(r"^step=(\d+) .*\btime=([0-9.]+)", re.MULTILINE)
+BEGINS = re.compile(r"^begins_at=(\d+)", re.MULTILINE)
+SCRIPTS = {"keras": "keras_digits.py", "torch": "torch_digits.py"}
+MOVES_S = 90.0  # within which a move is decided and made
+
+
+@dataclass(frozen=True)
+class Journey:
+    """One move of a job, seen from outside."""
+
+    before: Doc  # the job as it was shown
+    after: Doc
+    pods: tuple[Object, Object]
+    event: Doc
+    why: str  # as explained
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        return self.pods[0]["spec"]["nodeName"], self.pods[1]["spec"]["nodeName"]
+
+
+def curve(*options: str, until_file: str = "") -> list[str]:
+    """A training on CPU whose loss is a known curve; it waits out its steps and computes nothing."""
+    ends = ["--until", f"/gpu-locks/{until_file}"] if until_file else []
+    return ["python3", "/steps/curve.py", "--steps", str(ENDLESS), "--seconds", "0.1", "--calm", *options, *ends]
+
+
+class Scene:
+    """Jobs on CPU, inserted one after the other; those that `complete` may end without being cancelled."""
+
+    def __init__(self, installed: Installed) -> None:
+        self.on, self.made = installed, list[str]()
+        self.file = f"end-{uuid.uuid4().hex[:6]}"
+
+    def insert(self, name: str, *options: str, ends: bool = False, **more: Any) -> str:
+        asked = {"job_type": "curve", "command": curve(*options, until_file=self.file if ends else ""), **more}
+        job = self.on.insert(name, ENDLESS, [0], checkpoint_claim=steps_job.CLAIM, **asked)
+        self.made.append(job)
+        self.on.until(job, "running")
+        return job
+
+    def complete(self, *jobs: str) -> None:
+        (self.on.shared / "gpu-locks" / self.file).touch()
+        for job in jobs:
+            self.on.until(job, "completed")
+
+    def moved(self, job: str, moves: int, before: Doc, pod: Object) -> Journey:
+        """Once it has moved so often, and nothing is left of it where it was."""
+        answered(f"job {job} has moved", lambda: self.on.job(job)["moves"] == moves, MOVES_S)
+        after = self.on.until(job, "running")
+        until("its old pod is gone", lambda: len(self.on.pods(job)) == 1)
+        with self.on.table("events") as events:
+            told = list(events.find({"job_id": job, "type": "moved"}).sort("_id"))
+        why = next(text for text in self.on.explained(job) if f"[{told[-1]['decision_id']}]" in text)
+        return Journey(before, after, (pod, self.on.pod(job)), told[-1], why)
+
+    def close(self) -> None:
+        print(self.on.words("coordinator"), self.on.words("launcher"))
+        for job in self.made:
+            self.on.end(job)
+        (self.on.shared / "gpu-locks" / self.file).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Play:
+    job: str
+    speculative: Journey
+    rebalanced: Journey
+    steps: list[tuple[int, float]]
+    begun: list[int]  # the step after which each launch went on
+    kinds: list[str]  # of all events of the job
+
+
+@pytest.fixture(scope="module")
+def play(installed: Installed) -> Play:
+    """Two that progress beside a converged one: it moves to where one trains; then both end, and it moves back."""
+    scene = Scene(installed)
+    try:
+        job = scene.insert("flat", "--flat", "5")
+        before, pod = installed.job(job), installed.pod(job)
+        here, there = before["node"], next(node for node in NODES if node != before["node"])
+        scene.insert("mate", node=there)
+        beside = [scene.insert(name, ends=True, node=here) for name in ("one", "two")]
+        answered("it has converged", lambda: installed.job(job)["category"] == "CC", MOVES_S)
+        speculative = scene.moved(job, 1, installed.job(job) | {"node": here}, pod)
+        before, pod = installed.job(job), installed.pod(job)
+        scene.complete(*beside)
+        rebalanced = scene.moved(job, 2, before, pod)
+        steps = [(int(n), float(at)) for n, at in STEP.findall(installed.told(job))]
+        begun = [int(n) for n in BEGINS.findall(installed.told(job))]
+        with installed.table("events") as events:
+            kinds = [event["type"] for event in events.find({"job_id": job}).sort("_id")]
+        return Play(job, speculative, rebalanced, steps, begun, kinds)
+    finally:
+        scene.close()
+
+
+def downtimes(play: Play) -> list[float]:
+    """Between the last step of a launch and the first one of the next."""
+    at = dict(play.steps)
+    return [at[after + 1] - at[after] for after in play.begun[1:]]
+
+
+def test_a_converged_job_moves_to_a_node_where_it_disturbs_less(play: Play, report: Report) -> None:
+    moved = play.speculative
+    with report.scenario("a converged job moves to another node") as figures:
+        steps = [number for number, _ in play.steps]
+        figures |= {"downtime_s": downtimes(play)[0], "newcomer_ready_s": moved.event["stages_s"]["newcomer ready"]}
+        figures |= {"resumes_after_step": play.begun[1], "steps_monotonic": in_order(steps)}
+        figures |= {"category_before": moved.before["category"], "category_after": moved.after["category"]}
+        assert moved.nodes == (moved.before["node"], moved.after["node"])
+        assert len(set(moved.nodes)) == 2
+        assert in_order(steps), "no step was lost or done again"
+        assert (moved.before["category"], moved.after["category"]) == ("CC", "CC")
+        assert downtimes(play)[0] < moved.event["stages_s"]["newcomer ready"], "its pod came up while it trained on"
+        first = [kind for kind in play.kinds if kind in ("launching", "stop sent", "removing", "start sent")][2:]
+        assert first[:4] == ["launching", "stop sent", "removing", "start sent"]
+        assert "has converged and moves from" in moved.why
+
+
+def test_a_job_that_had_moved_goes_to_a_node_that_has_run_idle_as_others_completed(play: Play, report: Report) -> None:
+    moved = play.rebalanced
+    with report.scenario("rebalance after a completion") as figures:
+        figures |= {"downtime_s": downtimes(play)[1], "steps_monotonic": in_order([n for n, _ in play.steps])}
+        figures |= {"category": moved.after["category"]}
+        assert moved.nodes == play.speculative.nodes[::-1]
+        assert moved.after["category"] == "CC"
+        assert "which has too few" in moved.why
+
+
+@pytest.fixture(scope="module")
+def grown(installed: Installed) -> dict[str, Moved]:
+    """A training of each framework, grown onto the other node; played once for both."""
+    images = {kind: training_images.name_of(kind) for kind in SCRIPTS}
+    for kind in SCRIPTS:
+        for node in NODES:
+            training_images.provide(installed.bed, kind, node)
+    scripts = {kind: ["python", script, "--iterations", str(ENDLESS)] for kind, script in SCRIPTS.items()}
+    return cross_host(installed, {kind: {"image": images[kind], "command": scripts[kind]} for kind in SCRIPTS})
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+@pytest.mark.timeout(400, func_only=True)
+def test_a_training_of_each_framework_grows_onto_another_node(
+    grown: dict[str, Moved], installed: Installed, report: Report, kind: str
+) -> None:
+    with report.scenario(f"growth onto another node ({kind})") as figures:
+        figures |= grown[kind].figures
+        check_moved(installed, grown[kind])

@@ -1,0 +1,100 @@
+"""The Slaml of the examples: the paper's job, and tasks that really hand on to each other, stop and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from coordinator.core.slamls import Slaml, documents, problems
+from tests.test_tidy import ROOT
+
+FOLDER = ROOT / "examples" / "slaml"
+PAPER = {
+    "ml-task-1": ("data", 1, "2m", "2Mi", None),
+    "ml-task-2": ("feature", 3, "3m", "2Mi", None),
+    "ml-task-3": ("model", 3, None, "4Mi", "4"),
+}
+
+
+def slaml() -> Slaml:
+    _, found = yaml.safe_load_all((FOLDER / "mnist.yaml").read_text(encoding="utf-8"))
+    row = {"_id": "u", "namespace": "machine", "name": found["metadata"]["name"], "generation": 1}
+    return Slaml.of(row | {"spec": json.dumps(found["spec"]), "notes": json.dumps(found["metadata"]["annotations"])})
+
+
+def test_it_is_the_papers_job_and_becomes_seven_jobs() -> None:
+    found = slaml()
+    assert problems(found) == []
+    fields = ("type", "containerReplicas", "CPU", "memory", "GPU")
+    assert {part.name: tuple(part.spec.get(f) for f in fields) for part in found.parts} == PAPER
+    assert [tuple(p.values()) for p in found.parts[2].params] == [(64, 14, 1e-4), (128, 56, 1e-4), (256, 14, 1e-4)]
+    docs = documents(found)
+    assert [doc["optional_num_gpus"] for doc in docs] == [[0]] * 4 + [[1, 2, 4]] * 3
+    assert {doc["queue"] for doc in docs} == {"reshape"}
+
+
+class Tasks:
+    """The script, by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.variables = {**os.environ, "PYTHONPATH": str(ROOT), "DATA": str(folder / "data")}
+
+    def start(self, task: str, **more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(FOLDER / "mnist.py"), task]
+        return subprocess.Popen(command, env=self.variables | more, stdout=subprocess.PIPE, text=True)
+
+    def run(self, task: str, **more: str) -> str:
+        started = self.start(task, **more)
+        output, _ = started.communicate(timeout=60)
+        assert started.returncode == 0, output
+        return output
+
+    def saved(self, name: str) -> bytes:
+        """What the last checkpoint holds."""
+        return max((self.folder / name).rglob("state.f32"), key=lambda path: path.stat().st_mtime_ns).read_bytes()
+
+
+def _prepared(folder: Path) -> Tasks:
+    made = Tasks(folder)
+    made.run("prepare")
+    for n in range(3):
+        made.run("extract", RESHAPE_JOB_ID=f"machine.x.ml-task-2.{n}")
+    return made
+
+
+def test_the_tasks_hand_on_and_a_stopped_training_ends_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    tasks = _prepared(tmp_path)
+    how = {"BATCH_SIZE": "64", "EPOCHS": "40", "LR": "0.003"}
+    output = tasks.run("train", **how, RESHAPE_CHECKPOINTS=str(tmp_path / "whole"))
+    assert float(output.rsplit("val_accuracy=", 1)[1].split()[0]) > 0.85
+    at = {"RESHAPE_CHECKPOINTS": str(tmp_path / "parts")}
+    stopped = tasks.start("train", **how, **at)
+    assert stopped.stdout is not None
+    stopped.stdout.readline()  # it has begun
+    stopped.send_signal(signal.SIGTERM)
+    stopped.communicate(timeout=60)
+    if stopped.returncode:  # it may have been faster
+        assert stopped.returncode == 143
+        tasks.run("train", **how, **at)
+    assert tasks.saved("parts") == tasks.saved("whole")
+
+
+def test_mnist_itself_is_taken_where_it_is_at_hand(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 255, (30, 28, 28), np.uint8), random.integers(0, 10, 30)
+    np.savez(tmp_path / "data" / "mnist.npz", x_train=images, y_train=labels, x_test=images[:5], y_test=labels[:5])
+    tasks = _prepared(tmp_path)
+    with np.load(tmp_path / "data" / "prepared.npz") as made:
+        assert (made["x"].shape, made["y"].shape) == ((35, 784), (35,))
+    tasks.run("train", BATCH_SIZE="8", EPOCHS="1", LR="0.1", RESHAPE_CHECKPOINTS=str(tmp_path / "saved"))

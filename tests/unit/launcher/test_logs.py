@@ -1,0 +1,207 @@
+"""Readers of logs that outlived their pods: one per job, under few rights, gone when nobody asks any more."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.core.records import JobRecord
+from coordinator.errors import Rejected
+from coordinator.stores.sqlite import SqliteStore
+from launcher.admission.inject import PodSettings
+from launcher.cluster.logs import COMES_UP_S, IDLE_S, MOST, Delete, Forget, Logs, Make, Note, Unlock, next_step, pod_of
+from launcher.cluster.pods import Cluster as Shown
+from launcher.cluster.pods import Pod
+from launcher.names import launch_name
+from sidecar.config import read
+from sidecar.protocol import launch_key
+from tests.fakes.kube import Kube
+from tests.unit.launcher.test_doors import Time
+
+Doc = dict[str, Any]
+
+SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080", namespace="jobs")
+JOB: Doc = {"_id": "j", "job_id": "j", "uid": "u", "launch": 3, "checkpoint_claim": "kept", "closed": True}
+NAME = launch_name("j", "u", 0)
+RECORD: Doc = {"_id": NAME, "job": "j", "asked": 1.0, "ip": None, "failure": None, "version": 1}
+
+
+def reader(phase: str = "Pending", ip: str | None = None, **meta: Any) -> Pod:
+    return Pod({"metadata": {"name": NAME, "uid": "p", **meta}, "status": {"phase": phase, "podIP": ip}})
+
+
+@pytest.mark.parametrize(
+    ("record", "pod", "idle_s", "waits_s", "step"),
+    [
+        ({}, None, 0.0, 0.0, Make()),
+        ({}, reader(), 0.0, 0.0, Unlock(reader())),
+        ({"unlocked": "another"}, reader(), 0.0, 0.0, Unlock(reader())),
+        ({"unlocked": "p"}, reader(), 0.0, COMES_UP_S, None),
+        ({"unlocked": "p"}, reader("Running", "10.1.1.1"), 0.0, 0.0, Note({"ip": "10.1.1.1"})),
+        ({"unlocked": "p", "ip": "10.1.1.1"}, reader("Running", "10.1.1.1"), IDLE_S, 99.0, None),
+        ({"unlocked": "p", "ip": "10.1.1.1"}, reader("Failed", "10.1.1.1"), 0.0, 0.0, Note({"ip": None})),
+        ({"unlocked": "p"}, reader("Failed"), 0.0, 0.0, Delete(reader("Failed"))),
+        ({"unlocked": "p"}, reader("Running", deletionTimestamp="now"), 99.0, 0.0, None),
+        ({"unlocked": "p"}, reader("Running", "10.1.1.1"), IDLE_S + 1, 0.0, Delete(reader("Running", "10.1.1.1"))),
+        ({"ip": "10.1.1.1"}, None, 0.0, 0.0, Note({"ip": None})),
+        ({}, None, IDLE_S + 1, 0.0, Forget()),
+        ({"unlocked": "p"}, reader(), 0.0, COMES_UP_S + 1, Note({"failure": "its reader does not start"})),
+        ({"unlocked": "p", "failure": "why"}, reader(), 0.0, 0.0, Delete(reader())),
+        ({"failure": "why"}, None, IDLE_S, 0.0, None),
+        ({"failure": "why"}, None, IDLE_S + 1, 0.0, Forget()),
+    ],
+)
+def test_what_is_done_next(record: Doc, pod: Pod | None, idle_s: float, waits_s: float, step: Any) -> None:
+    assert next_step({**RECORD, **record}, pod, idle_s, waits_s) == step
+
+
+class Ground:
+    """The launcher's part over fakes; `kubelet` does what the node would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kube, self.time, self.store = Kube(), Time(), SqliteStore(str(folder / "store.db"))
+        self.logs = Logs(self.store, self.kube, self.time, SETTINGS, b"master")  # type: ignore[arg-type]
+        self.store.put("jobs", JOB)
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            pods = {doc["metadata"]["uid"]: Pod(doc) for doc in self.kube.of("Pod")}
+            self.logs.turn(Shown(pods))
+
+    def ask(self, at: float = 1.0) -> None:
+        found = self.store.get("readers", NAME)
+        if found is None:
+            self.store.insert("readers", {**RECORD, "asked": at})
+        else:
+            self.store.update("readers", NAME, {}, {"asked": at})
+
+    def kubelet(self, phase: str = "Running", ip: str | None = "10.1.1.1") -> None:
+        (pod,) = self.kube.of("Pod")
+        status = {"phase": phase, "podIP": ip}
+        self.kube.put("Pod", pod["metadata"]["name"], pod["metadata"]["namespace"], status=status)
+
+    def record(self) -> Doc:
+        return self.store.get("readers", NAME) or {}
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    made = Ground(tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_a_log_that_is_asked_for_gets_one_reader_that_goes_when_nobody_asks_any_more(ground: Ground) -> None:
+    ground.ask()
+    ground.turn(3)
+    (pod,), (secret,) = ground.kube.of("Pod"), ground.kube.of("Secret")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": NAME, "uid": pod["metadata"]["uid"]}
+    assert secret["metadata"]["ownerReferences"] == [owner]
+    ground.kubelet()
+    ground.turn()
+    assert ground.record()["ip"] == "10.1.1.1"
+    for at in (2.0, 3.0):
+        ground.time.at += IDLE_S - 1
+        ground.ask(at)
+        ground.turn()
+    assert len(ground.kube.of("Pod")) == 1
+    ground.time.at += IDLE_S + 1
+    ground.turn(3)
+    assert (ground.kube.of("Pod"), ground.record()) == ([], {})
+
+
+def test_a_reader_whose_time_was_over_is_followed_by_another_while_somebody_asks(ground: Ground) -> None:
+    ground.ask()
+    ground.turn(2)
+    ground.kubelet("Failed")
+    (first,) = ground.kube.of("Pod")
+    ground.turn(3)
+    (second,) = ground.kube.of("Pod")
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+def test_what_keeps_it_from_serving_is_told_and_may_be_tried_again_later(ground: Ground) -> None:
+    ground.ask()
+    ground.turn(2)
+    said = 'persistentvolumeclaim "kept" not found'
+    conditions = [{"type": "PodScheduled", "status": "False", "message": said}]
+    ground.kube.put("Pod", NAME, "jobs", status={"phase": "Pending", "conditions": conditions})
+    ground.turn()
+    ground.time.at += COMES_UP_S + 1
+    ground.ask(2.0)
+    ground.turn()
+    assert said in ground.record()["failure"]
+    ground.turn()
+    assert ground.kube.of("Pod") == []
+    ground.time.at += IDLE_S + 1
+    ground.turn()
+    assert ground.record() == {}
+
+
+def test_a_job_that_is_gone_or_has_no_claim_says_so(ground: Ground) -> None:
+    ground.store.put("jobs", {**JOB, "checkpoint_claim": None})
+    ground.ask()
+    ground.turn()
+    assert "no checkpoint_claim" in ground.record()["failure"] and ground.kube.of("Pod") == []
+    ground.store.delete("jobs", "j")
+    ground.store.update("readers", NAME, {}, {"failure": None})
+    ground.turn()
+    assert "gone" in ground.record()["failure"]
+
+
+def test_a_reader_that_nobody_knows_is_removed_and_a_pod_that_only_looks_like_one_is_not(ground: Ground) -> None:
+    made = pod_of(JobRecord(JOB), NAME, SETTINGS)
+    ground.kube.create(made)
+    labels = made["metadata"]["labels"]
+    ground.kube.put("Pod", "mine", "jobs", meta={"labels": labels})
+    ground.turn()
+    assert [pod["metadata"]["name"] for pod in ground.kube.of("Pod")] == ["mine"]
+
+
+def test_there_are_never_more_than_so_many(ground: Ground) -> None:
+    for number in range(MOST + 2):
+        job = {**JOB, "_id": f"j{number}", "job_id": f"j{number}"}
+        ground.store.put("jobs", job)
+        ground.store.insert("readers", {**RECORD, "_id": launch_name(job["job_id"], "u", 0), "job": job["_id"]})
+    ground.turn(2)
+    assert len(ground.kube.of("Pod")) == MOST
+
+
+def test_it_mounts_its_jobs_folder_read_only_and_has_no_rights(ground: Ground) -> None:
+    theirs = {
+        "securityContext": {"fsGroup": 7, "supplementalGroups": [8]}, "tolerations": [{"operator": "Exists"}],
+        "volumes": [{"name": "other"}],
+    }  # fmt: skip
+    pod = pod_of(JobRecord({**JOB, "pod": theirs}), NAME, SETTINGS)
+    spec = pod["spec"]
+    (container,) = spec["containers"]
+    claim = next(m for m in container["volumeMounts"] if m["mountPath"] == "/reshape/checkpoints")
+    assert (claim["readOnly"], claim["subPath"]) == (True, pod["metadata"]["labels"]["volcano-reshape.io/job"])
+    assert len(spec["volumes"]) == 2 and spec["tolerations"] == theirs["tolerations"]
+    assert spec["securityContext"]["supplementalGroups"] == [8, 7]
+    assert (spec["restartPolicy"], spec["automountServiceAccountToken"]) == ("Never", False)
+    assert container["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+    with pytest.raises(Rejected, match="no checkpoint_claim"):
+        pod_of(JobRecord({**JOB, "checkpoint_claim": None}), NAME, SETTINGS)
+    everybodys = PodSettings(image="ours:1", coordinator="http://c:8080", checkpoint_claim="all")
+    pod = pod_of(JobRecord({**JOB, "checkpoint_claim": None}), NAME, everybodys)
+    assert pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == "all"
+
+
+def test_its_secret_is_what_a_reader_reads_and_opens_no_launch(ground: Ground, tmp_path: Path) -> None:
+    ground.ask()
+    ground.turn(2)
+    (secret,) = ground.kube.of("Secret")
+    data: Mapping[str, str] = secret["data"]
+    for name, text in data.items():
+        (tmp_path / name).write_bytes(base64.b64decode(text))
+    settings = read(tmp_path)
+    assert settings.launch.output == "/reshape/checkpoints/.output/output.log"
+    assert (settings.launch.launch, settings.launch.job_id) == (0, "j")
+    assert settings.key == launch_key(b"master", "u", 0) != launch_key(b"master", "u", 3)
+    assert "operator.token" not in data and json.loads((tmp_path / "launch.json").read_text())["pod"] is True
