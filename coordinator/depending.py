@@ -26,11 +26,14 @@ class Depending:
     def __init__(self, books: Books, clock: Clock, told: Callable[[JobRecord, dict[str, Any]], None]) -> None:
         self._books, self._clock, self._told = books, clock, told
         self._ended: dict[str, str] = {}  # states that change no more, of jobs that somebody waits for
+        self._others: dict[str, str | None] = {}  # of jobs that are not let in or not there, as last read
 
-    def turn(self) -> list[Hold]:
+    def turn(self, read: bool = True) -> list[Hold]:
+        """`read`: those of which the books say nothing again, too."""
         waiting = [j for j in self._books.jobs().values() if j.state == s.SUBMITTED and dependencies.is_open(j)]
         wanted = {one for job in waiting for one in dependencies.named(job.doc)}
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
+        self._others = {} if read else self._others
         states = {one: self._state(one) for one in sorted(wanted)}
         return [hold for job in waiting for hold in self._look(job, dependencies.judge(job, states))]
 
@@ -48,8 +51,10 @@ class Depending:
     def _state(self, job_id: str) -> str | None:
         if (job := self._books.job(job_id)) is not None:
             return job.state
-        if job_id not in self._ended and (found := self._books.find(job_id)) is not None:
-            if found.state not in s.ENDED:
-                return found.state  # it may still be let in, or put right
-            self._ended[job_id] = found.state
-        return self._ended.get(job_id)
+        if job_id not in self._ended and job_id not in self._others:
+            found = self._books.find(job_id)
+            if found is not None and found.state in s.ENDED:
+                self._ended[job_id] = found.state
+            else:
+                self._others[job_id] = None if found is None else found.state  # it may still come, or be put right
+        return self._ended.get(job_id) or self._others.get(job_id)

@@ -62,6 +62,12 @@ class Gangs:
         silent = [k for k in was_up if self._reports.silent_s(job, k) > self._config.wait_out_s]
         return self._platform.ended(job.doc) | frozenset(silent)
 
+    def unheard(self, job: JobRecord) -> frozenset[int]:
+        """Those of which it is not known how they are."""
+        if job.gpus_per_pod is None:
+            return NO_MEMBERS
+        return frozenset(k for k in range(job.members) if not self._reports.recent(job, k))
+
     def away(self, job: JobRecord, gpus: Mapping[str, GpuRecord]) -> bool:
         """Whether a node of it is not heard of."""
         more = () if job.gpus_per_pod is None else [gpus[g].node for g in job.gpu_ids if g in gpus]

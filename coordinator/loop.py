@@ -101,7 +101,7 @@ class Loop:
             self._follow_queues()
             self._reclaim()
         self._watch()
-        waiting = self._depending.turn()
+        waiting = self._depending.turn(read)
         seen = self.books.jobs()
         self._forget(seen)
         began = self.clock.now()

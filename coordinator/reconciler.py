@@ -17,7 +17,7 @@ from coordinator.core.lifecycle import next_step
 from coordinator.core.records import JobRecord
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
 from coordinator.core.world import Newcomer, World
-from coordinator.errors import Fatal, ReshapeError
+from coordinator.errors import Fatal, ReshapeError, Transient
 from coordinator.gangs import Gangs
 from coordinator.ports import Clock, Doc, Platform, Sidecars
 from coordinator.reports import Reports
@@ -109,6 +109,7 @@ class Reconciler:
             left=leaves in standing.removed,
             pods=pods.each,
             parted=pods.parted,
+            unheard=self._gangs.unheard(job),
             pods_asked=standing.pods.get(job.launch),
             growth=self._gangs.growth(job, gpus, standing.pods.get(job.launch), waited_s),
         )
@@ -127,8 +128,9 @@ class Reconciler:
         )
 
     def _ended(self, job: JobRecord) -> bool:
-        """Whether certainly nothing of a launch that had come up runs any more."""
-        return self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
+        """Whether certainly nothing of a launch that had come up runs any more, or of one pod of a gang."""
+        parted = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
+        return parted or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
 
     def _stand(self, job: JobRecord, standing: _Standing, command: str) -> None:
         newest = job.coming.launch if job.coming else job.launch
@@ -167,8 +169,7 @@ class Reconciler:
             self._launch(job, step)
         elif isinstance(step, Remove):
             launch = step.launch or job.launch
-            self._standing[job.id].removed[launch] = step.why
-            self.platform.remove({**job.doc, "launch": launch})
+            self._remove(job, launch, step.why)
             self._tell(job, {"type": "removing", "launch": launch})
         elif isinstance(step, Stop | Start):
             self._command(world, step)
@@ -180,10 +181,23 @@ class Reconciler:
         standing.launched.add(job.launch)
         again = self.reports.of(job) is not None or job.launch in standing.pods
         self._tell(job, {"type": "scaling", "pods": job.members} if again else {"type": "launching"})
-        self.platform.launch(self._launch_doc(job))
+        try:
+            self.platform.launch(self._launch_doc(job))
+        except Transient:
+            standing.launched.discard(job.launch)  # nobody was asked
+            raise
         if job.gpus_per_pod is not None:
             self.reports.keep_only(job, job.members)
             standing.pods[job.launch] = job.members
+
+    def _remove(self, job: JobRecord, launch: int, why: str) -> None:
+        removed = self._standing[job.id].removed
+        removed[launch] = why
+        try:
+            self.platform.remove({**job.doc, "launch": launch})
+        except Transient:
+            del removed[launch]  # nobody was asked
+            raise
 
     def _write(self, world: World, step: WriteJob) -> None:
         before = world.jobs.get(step.job, world.job) if step.job else world.job

@@ -100,8 +100,11 @@ class Reports:
 
     def fresh(self, job: JobRecord) -> bool:
         """Whether the launch reported so recently that nobody needs to ask after it."""
-        longest = max(self.silent_s(job, member) for member in range(job.members))
-        return self.of(job) is not None and longest < FRESH_BEATS * self._heartbeat_s
+        return self.of(job) is not None and all(self.recent(job, member) for member in range(job.members))
+
+    def recent(self, job: JobRecord, member: int) -> bool:
+        """Whether this pod has missed no more heartbeats than any may."""
+        return self.silent_s(job, member) < FRESH_BEATS * self._heartbeat_s
 
     def forget(self, job_id: str) -> None:
         with self._lock:

@@ -149,7 +149,7 @@ class Deadlines:
         found = self._on.cluster.list("slaml", NAMESPACE, LABEL)
         uids = {each["metadata"]["uid"] for each in found}
         with self._on.table("jobs") as jobs:
-            docs = [doc for doc in jobs.find({"slaml": {"$ne": None}}) if doc["slaml"].get("uid") in uids]
+            docs = [doc for doc in jobs.find() if (doc.get("slaml") or {}).get("uid") in uids]
         return sum(max(0, int(doc.get("launch") or 1) - 1) for doc in docs)
 
 

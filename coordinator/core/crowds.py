@@ -6,7 +6,7 @@ Made by the loop at each turn; read by whoever shows nodes and by the replies to
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adaptive_scheduler.policies.specon import score
 from adaptive_scheduler.settings import SpeCon
@@ -18,7 +18,7 @@ from sidecar.protocol import NodeJobs
 class Crowd:
     """One node."""
 
-    jobs: NodeJobs = NodeJobs()
+    jobs: NodeJobs = field(default_factory=NodeJobs)
     score: float = 0.0  # 2.2: how much it is disturbed by the jobs that it trains on CPU
     cpu_use: float = 0.0
     memory_use: float = 0.0

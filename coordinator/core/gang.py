@@ -131,7 +131,8 @@ def broken(
     begun = [beat for beat in here if starting in (None, beat.shim.command_id)]
     over = [beat for beat in begun if beat.shim.trainer == "exited" and not _done(beat.shim)]
     asked = any(beat.shim.stop_asked for beat in begun)
-    return _why(culprit(over, fine), fine if asked else ()) if over else None
+    first = [beat for beat in over if beat.shim.fenced] or over  # others fail when one has fenced itself
+    return _why(culprit(first, fine), fine if asked else ()) if over else None
 
 
 def _why(worst: Heartbeat, fine: Collection[int]) -> Broken:

@@ -48,6 +48,8 @@ def scaled(w: World) -> Step | None:
 
 def fell_apart(w: World, broken: Broken) -> Step:
     """All of it is stopped, and goes on from the last checkpoint. A lost pod or node is no fault of the job."""
+    if broken.own and w.unheard:  # with a lost node the other trainers fail at once, long before it is known to be lost
+        return Wait(POLL_S, f"{broken.why}, and pod {min(w.unheard)} is not heard of")
     if not broken.own:
         return restart(w, f"{broken.why}; the whole gang goes on from its checkpoint")
     if w.shim.exit_code in (126, 127) and w.shim.exit_note:

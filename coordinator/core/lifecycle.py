@@ -176,7 +176,8 @@ def _launched(w: World) -> Step | None:
 def _died(w: World) -> Step:
     """The launch had reported and is gone before it trained: nobody is left who would obey a start."""
     why = "its processes ended before it trained"
-    if w.shim.ending:  # somebody ended it, such as an eviction: no fault of the job
+    if w.shim.ending or any(w.pods[k].shim.ending for k in w.parted & w.pods.keys()):
+        # Somebody ended it, such as an eviction: no fault of the job.
         return undo(w, why) if w.op.kind == "start" else restart(w, why)
     return launch_failed(w, why) if w.op.kind == "start" else again(w, why)
 

@@ -23,6 +23,7 @@ from coordinator.core.slamls import Part, Slaml, problems
 QUEUE, RUN, STOP, DONE, FAILED, CANCELLED = "QUEUE", "RUN", "STOP", "DONE", "FAILED", "CANCELLED"
 OF_TASKS = (FAILED, CANCELLED, RUN, STOP, QUEUE)  # what one replica is, in this order, its task is; else all are done
 STATES = {FAILED: "Failed", CANCELLED: "Cancelled", RUN: "Running", STOP: "Stopped", QUEUE: "Queued"}
+LAST_TIME = 253_402_300_799.0  # the end of the year 9999
 INFEASIBLE = "Infeasible"  # not for ever: nodes come and go
 GPU_WORDS = {"gpus": "GPUs", "cores": "CPU cores", "memory": "bytes of memory"}
 
@@ -247,8 +248,8 @@ def _condition(
 
 
 def stamp(wall: float) -> str:
-    """As Kubernetes writes times."""
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """As Kubernetes writes times; the last one that it knows for any that is later."""
+    return datetime.fromtimestamp(min(wall, LAST_TIME), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -60,6 +60,7 @@ class World:
     left: bool = False  # whether the removal of the launch that a move has left was asked for
     pods: Mapping[int, Heartbeat] = field(default_factory=dict)  # of a gang: the newest report of each pod
     parted: frozenset[int] = NO_MEMBERS  # of a gang: its pods that are certainly gone while others are not
+    unheard: frozenset[int] = NO_MEMBERS  # of a gang: its pods that have been silent for some heartbeats
     pods_asked: int | None = None  # of a gang: how many the platform was asked for
     growth: Newcomer | None = None  # of a gang: the pods that it is to grow by
 

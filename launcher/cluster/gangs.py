@@ -187,7 +187,7 @@ def _pod_of(view: View, pods: Sequence[Doc | None], member: int) -> Pod | None:
 def _candidates(view: View) -> list[Pod]:
     """A pod may claim anything: what it waits for is made for it, and no other Secret is written over."""
     taken = {entry["uid"] for entry in known(view.record)}
-    free = [pod for pod in view.pods if pod.uid not in taken and not pod.deleted]
+    free = [pod for pod in view.pods if pod.uid not in taken and not pod.leaving]
     return [pod for pod in free if pod.launch is not None and is_secret_of_pod(pod.name, pod.launch)]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from coordinator.core import pods as about_pods
 from coordinator.core.records import JobRecord
-from coordinator.errors import Conflict, Rejected, ReshapeError
+from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError
 from coordinator.ports import Clock, Store
 from launcher.admission import inject as pods
 from launcher.admission.inject import PodSettings
@@ -88,8 +88,9 @@ def next_step(record: Doc, pod: Pod | None, idle_s: float, waits_s: float) -> St
         return Delete(pod) if pod is not None else Forget() if idle_s > IDLE_S else None
     if pod is None:
         return Make()
-    if pod.finished:  # its time was over
-        return Delete(pod)
+    if pod.finished:  # its time was over, or its node had no room for it; else it would end the same way again
+        broken = pod.trouble if pod.phase == "Failed" and not pod.status.get("reason") else None
+        return Note({"failure": broken}) if broken else Delete(pod)
     if record.get("unlocked") != pod.uid:
         return Unlock(pod)
     if serves and pod.status.get("podIP") != record.get("ip"):
@@ -101,8 +102,12 @@ def next_step(record: Doc, pod: Pod | None, idle_s: float, waits_s: float) -> St
 class Logs:
     """Used in the launcher's one thread."""
 
-    def __init__(self, store: Store, cluster: Cluster, clock: Clock, settings: PodSettings, master_key: bytes) -> None:
-        self._store, self._cluster, self._clock = store, cluster, clock
+    def __init__(
+        self, store: Store, cluster: Cluster, clock: Clock, settings: PodSettings, master_key: bytes,
+        namespaces: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """`namespaces`: those that are watched; none: all."""
+        self._store, self._cluster, self._clock, self._namespaces = store, cluster, clock, namespaces
         self._settings, self._master_key = settings, master_key
         self._asked: dict[str, tuple[object, float]] = {}  # what stands in each document, and since when
         self._since: dict[str, float] = {}  # when each pod was first seen
@@ -110,19 +115,30 @@ class Logs:
 
     def turn(self, shown: Shown) -> None:
         records = {str(record["_id"]): record for record in self._store.list(TABLE)}
-        there = {pod.name: pod for pod in shown.pods.values() if _is_reader(pod) and not pod.deleted}
+        there = [pod for pod in shown.pods.values() if _is_reader(pod) and not pod.deleted]
         self._room = MOST - len(there)
-        self._forget(records.keys(), {pod.uid for pod in there.values()})
+        self._forget(records.keys(), {pod.uid for pod in there})
         for name, record in records.items():
             try:
-                self._tend(name, record, there.get(name))
+                self._tend(name, record, self._reader(record, there))
             except Conflict:
                 continue  # its document has changed
             except ReshapeError as error:
                 log.warning("log of %s: %s", name, error)
-        for pod in there.values():
+            except Exception:  # a job's `pod` may hold anything
+                log.exception("log of %s", name)
+        for pod in there:
             if pod.name not in records and not pod.leaving:
                 self._cluster.delete("Pod", pod.name, pod.namespace, pod.uid)
+
+    def _reader(self, record: Doc, there: list[Pod]) -> Pod | None:
+        """Where its job lives: one of that name elsewhere is somebody else's, and gets no key."""
+        named = [pod for pod in there if pod.name == record["_id"]]
+        job = self._job(record) if named else None
+        return next((pod for pod in named if job is None or pod.namespace == self._namespace(job)), None)
+
+    def _namespace(self, job: JobRecord) -> str:
+        return str(job.doc.get("namespace") or self._settings.namespace)
 
     def _forget(self, names: Set[str], uids: Set[str]) -> None:
         """What is kept of any but these."""
@@ -156,10 +172,13 @@ class Logs:
         if job is None:
             self._note(record, {"failure": "its job document is gone"})
             return
+        if self._namespaces and (where := self._namespace(job)) not in self._namespaces:
+            self._note(record, {"failure": f"namespace {where} is not one of those in RESHAPE_NAMESPACES"})
+            return
         try:
             with suppress(Conflict):  # made already, and not shown yet
                 self._cluster.create(pod_of(job, str(record["_id"]), self._settings))
-        except Rejected as error:
+        except (Rejected, Fatal) as error:  # a quota, Pod Security, or no right to make pods there
             self._note(record, {"failure": str(error)})
 
     def _unlock(self, record: Doc, pod: Pod) -> None:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from coordinator.errors import ReshapeError
+from coordinator.errors import Rejected, ReshapeError
 from launcher.cluster.api import Cluster, Doc, Expired
 from launcher.cluster.pods import Pod
 
@@ -71,7 +71,7 @@ class Mirror:
                 log.info("the watch of %s has expired; listing again", self.kind)
             except ReshapeError as error:
                 if self.in_step or self._tries == 0:
-                    log.warning("%s; listing %s until it answers again", error, self.kind)
+                    log.warning("%s; listing %s until it answers again", _lacks(error, self.kind) or error, self.kind)
                 self._tries, self.in_step = self._tries + 1, False
                 self._stopping.wait(PAUSE_S)
             except Exception:  # a watch must never end for good
@@ -113,3 +113,9 @@ class Mirror:
         self._vanished[uid] = last
         while len(self._vanished) > MOST_VANISHED:
             del self._vanished[next(iter(self._vanished))]
+
+
+def _lacks(error: ReshapeError, kind: str) -> str:
+    """The API server's own word for a kind that it does not have is `Not Found`."""
+    absent = isinstance(error, Rejected) and error.status == 404
+    return f"this cluster has no kind {kind}: apply its CustomResourceDefinition" if absent else ""

@@ -72,7 +72,7 @@ class Service:
         self._doors = Doors(store, cluster, clock, self.news, settings, self.patience_s, namespaces)
         self._slamls = Slamls(store, cluster, self.news, namespaces, wake)
         self._nodes = Nodes(store, cluster, clock)
-        self._logs = Logs(store, cluster, clock, settings, master_key)
+        self._logs = Logs(store, cluster, clock, settings, master_key, namespaces)
         self._works = Works(self._carry_out)
         self._views = Views(store, cluster, clock, settings.namespace, self.patience_s, self._works.under_way)
         self._resizing = Resizing(TABLE, store, cluster, clock, self.news)
@@ -184,6 +184,9 @@ class Service:
             except ReshapeError as error:
                 log.warning("%s: %s", what, error)
                 trouble = str(error)
+            except Exception as error:
+                log.exception("%s", what)
+                trouble = f"The launcher's part for {what} failed: {error}"
         return trouble
 
     def _forget_times(self, known: set[str]) -> None:
@@ -346,7 +349,7 @@ class Service:
             self._cluster.delete("Secret", record["_id"], self._views.namespace(doc))
             return
         found = self._cluster.get("Job", record["_id"], self._views.namespace(doc))
-        if found is not None:
+        if found is not None and secret is not None:  # of a gang it is said of each pod
             what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
             self.news.tell(found, "Launched", what)
 

@@ -66,7 +66,9 @@ class Views:
         """Its Volcano Job, and the pods that are or may become its own."""
         doc, name = record.get("doc") or {}, record["_id"]
         if origin := _theirs(record):
-            pods = [pod for pod in shown.pods.values() if pod.owner == origin.get("uid")]
+            # Whoever knows that uid could name it as the owner of a pod elsewhere, and would be given the key.
+            here = [pod for pod in shown.pods.values() if pod.namespace == str(origin.get("namespace"))]
+            pods = [pod for pod in here if pod.owner == origin.get("uid")]
             mine = tuple(pod for pod in pods if claimed.get(pod.uid, name) == name)
             return shown.jobs.get(str(origin.get("uid"))), mine
         job, namespace = shown.job_named(self.namespace(doc), name), self.namespace(doc)

@@ -24,7 +24,9 @@ FINISHED = frozenset({"Completed", "Failed", "Terminated", "Completing", "Termin
 HALTED = frozenset({"Aborting", "Aborted"})  # somebody suspended it; it may be resumed
 HARMLESS = frozenset({"", None, "SyncJob", "ResumeJob", "EnqueueJob"})  # actions that end no pod
 # What the Volcano Job itself says, and the annotation cannot say otherwise.
-TAKEN = frozenset({"_id", "job_id", "uid", "state", "origin", "volcano", "namespace", "queue", "image", "command"})
+TAKEN = frozenset(
+    {"_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command"}
+)
 NOT = "This Volcano Job is not reshaped"
 
 

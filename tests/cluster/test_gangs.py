@@ -214,8 +214,9 @@ def test_a_gang_that_loses_a_rank_or_a_pod_goes_back_to_its_checkpoint(
 def test_a_users_volcano_job_of_two_pods_is_a_gang(
     installed: Installed, scene: Scene, report: Report, request: pytest.FixtureRequest
 ) -> None:
+    """In device mode recreate: pods that stay keep their own GPUs, so they are not made again for others."""
     on, name = installed, f"their-gang-{os.urandom(3).hex()}"
-    made = steps_job.volcano(name, ENDLESS, [2, 3], on.shared, **KEPT)
+    made = steps_job.volcano(name, ENDLESS, [2, 3], on.shared, steps_job.RECREATE_QUEUE, **KEPT)
     (task,) = made["spec"]["tasks"]
     task["replicas"] = made["spec"]["minAvailable"] = 2
     task["template"]["spec"]["containers"][0]["command"] = GANG["command"]

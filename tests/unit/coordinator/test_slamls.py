@@ -229,6 +229,15 @@ def test_without_a_deadline_it_has_none() -> None:
     assert (condition(w, "Accepted")["reason"], w.job("machine.slaml.one.0").doc.get("sla")) == ("NoDeadline", None)
 
 
+@pytest.mark.parametrize("target", ["999999999999h", 2**62])
+def test_a_target_beyond_every_calendar_is_as_good_as_none(target: object) -> None:
+    w = world({1: 60.0})
+    put(w, tasks=[task()], target=target)
+    w.tick(), w.tick()
+    assert condition(w, "Accepted")["status"] == "True"
+    assert now(w)["status"]["latestStart"] == "9999-12-31T23:59:59Z"
+
+
 def test_one_that_comes_late_is_at_risk_and_then_violated_for_ever() -> None:
     w = world({1: 30.0})
     w.machines.behaviour["machine.slaml.one.0"] = Behaviour(iterations=60)

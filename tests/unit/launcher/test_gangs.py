@@ -198,6 +198,16 @@ def test_a_member_that_left_and_is_wanted_again_is_another_pod() -> None:
     assert acts(view(known, (*three[:2], new), job(3, 2))) == [Admit(new, 2)]
 
 
+def test_the_end_of_a_pod_that_left_is_no_trouble_of_the_one_that_is_to_come() -> None:
+    three = member(0), member(1), member(2, ENDED, "Failed", meta={"deletionTimestamp": "now"})
+    known = record(gpus="g0 g1 g2", **entries(*three))
+    known["pods"][2]["left"] = True
+    later = {**known, **facts(view(known, three, job(2)))}
+    assert later["pods"][2] is None
+    assert facts(view(later, three, job(2))) == {}
+    assert acts(view(later, three, job(2))) == [Scale(3, 2)]
+
+
 def test_a_member_given_up_and_asked_for_on_another_node_meanwhile_is_made_again() -> None:
     pods = member(0), member(1)
     elsewhere = record(gpus="g0 g3", **entries(*pods))

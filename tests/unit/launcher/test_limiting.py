@@ -228,7 +228,7 @@ MAYBE = st.one_of(st.none(), st.integers(1, 4000))
 
 @given(
     requests=MAYBE, limits=MAYBE, memory=MAYBE, memory_limit=MAYBE, beside=st.booleans(),
-    cores=st.floats(0.001, 8.0), by=st.sampled_from(["quota", "weight"]),
+    cores=st.floats(0.001, 7.9), by=st.sampled_from(["quota", "weight"]),
 )  # fmt: skip
 def test_whatever_a_pod_asks_for_the_api_server_takes_its_limit_and_its_class_stays(
     requests: int | None, limits: int | None, memory: int | None, memory_limit: int | None, beside: bool,

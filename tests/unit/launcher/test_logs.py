@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.records import JobRecord
-from coordinator.errors import Rejected
+from coordinator.errors import Fatal, Rejected
 from coordinator.stores.sqlite import SqliteStore
 from launcher.admission.inject import PodSettings
 from launcher.cluster.logs import COMES_UP_S, IDLE_S, MOST, Delete, Forget, Logs, Make, Note, Unlock, next_step, pod_of
@@ -205,3 +205,54 @@ def test_its_secret_is_what_a_reader_reads_and_opens_no_launch(ground: Ground, t
     assert (settings.launch.launch, settings.launch.job_id) == (0, "j")
     assert settings.key == launch_key(b"master", "u", 0) != launch_key(b"master", "u", 3)
     assert "operator.token" not in data and json.loads((tmp_path / "launch.json").read_text())["pod"] is True
+
+
+def broken(**status: Any) -> Pod:
+    state = {"name": "reader", "state": {"terminated": {"exitCode": 1, "message": "no launch.key"}}}
+    about = {"phase": "Failed", "containerStatuses": [state], **status}
+    return Pod({"metadata": {"name": NAME, "uid": "p"}, "spec": {"containers": [{"name": "reader"}]}, "status": about})
+
+
+def test_a_reader_that_ends_by_itself_is_no_reason_for_another_one_but_its_time_is() -> None:
+    said = Note({"failure": "its container reader ended with exit code 1: no launch.key"})
+    assert next_step({**RECORD, "unlocked": "p"}, broken(), 0.0, 0.0) == said
+    late = broken(reason="DeadlineExceeded")
+    assert next_step({**RECORD, "unlocked": "p"}, late, 0.0, 0.0) == Delete(late)
+
+
+def test_a_reader_that_the_api_server_forbids_is_said_to_be(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbids(doc: Doc) -> Doc:
+        raise Fatal("exceeded quota: few")
+
+    monkeypatch.setattr(ground.kube, "create", forbids)
+    ground.ask()
+    ground.turn()
+    assert ground.record()["failure"] == "exceeded quota: few"
+
+
+def test_no_reader_is_made_where_nobody_would_see_it(ground: Ground) -> None:
+    ground.logs = Logs(ground.store, ground.kube, ground.time, SETTINGS, b"master", ("other",))  # type: ignore[arg-type]
+    ground.ask()
+    ground.turn()
+    assert ground.kube.of("Pod") == []
+    assert ground.record()["failure"] == "namespace jobs is not one of those in RESHAPE_NAMESPACES"
+
+
+def test_a_pod_with_the_name_of_a_reader_in_another_namespace_gets_no_key(ground: Ground) -> None:
+    ground.ask()
+    ground.turn()
+    labels = ground.kube.of("Pod")[0]["metadata"]["labels"]
+    ground.kube.put("Pod", NAME, "evil", meta={"labels": labels}, status={"phase": "Running", "podIP": "10.6.6.6"})
+    ground.turn(3)
+    assert {secret["metadata"]["namespace"] for secret in ground.kube.of("Secret")} == {"jobs"}
+    assert ground.record()["ip"] is None
+
+
+def test_a_job_whose_pod_holds_nonsense_hinders_no_other_reader(ground: Ground) -> None:
+    ground.store.put("jobs", {**JOB, "pod": {"securityContext": {"supplementalGroups": 5}}})
+    other = launch_name("k", "u", 0)
+    ground.store.put("jobs", {**JOB, "_id": "k", "job_id": "k"})
+    ground.ask()
+    ground.store.insert("readers", {**RECORD, "_id": other, "job": "k"})
+    ground.turn()
+    assert [pod["metadata"]["name"] for pod in ground.kube.of("Pod")] == [other]

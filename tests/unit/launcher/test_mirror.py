@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from coordinator.errors import Rejected
 from launcher.cluster.api import Expired
 from launcher.cluster.mirror import Mirror
 from tests.fakes.kube import AWAY, Kube
@@ -92,3 +93,12 @@ def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
     assert jobs.vanished() == {}
     jobs.stop()
     kube.put("Job", "last")
+
+
+def test_a_kind_that_the_cluster_lacks_is_named_with_what_to_do(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
+    kube.trouble = Rejected("Not Found", 404)
+    made = Mirror(kube, "Slaml", None, None, lambda: None)  # type: ignore[arg-type]
+    made.start()
+    until(lambda: made._tries > 0)
+    made.stop()
+    assert "this cluster has no kind Slaml" in caplog.text and not made.in_step

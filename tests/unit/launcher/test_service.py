@@ -386,6 +386,29 @@ def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:
     assert len(ground.kube.of("Job")) == 1
 
 
+def test_a_pod_of_another_namespace_that_names_its_owner_gets_no_key(ground: Ground) -> None:
+    origin = {"namespace": "team", "name": "train", "uid": "v"}
+    ground.kube.put("Job", "train", "team", apiVersion="batch.volcano.sh/v1alpha1", meta={"uid": "v"})
+    ground.ask(origin="volcano", volcano=origin, namespace="team")
+    notes = {"volcano-reshape.io/launch": f"{POD}-12345678"}
+    ground.show_pod(None, "Pending", annotations=notes, ownerReferences=[{"kind": "Job", "uid": "v"}])
+    service = ground.start()
+    until(lambda: service.trouble == "")
+    service.stop()
+    assert (ground.kube.of("Secret"), ground.record()["pod"]) == ([], None)
+
+
+def test_a_part_that_trips_hinders_no_launch(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trips(*_: Any) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr("launcher.cluster.logs.Logs.turn", trips)
+    ground.ask()
+    service = ground.start()
+    until(lambda: ground.record().get("applied"))
+    until(lambda: service.trouble == "The launcher's part for logs failed: 'odd'")
+
+
 def test_a_document_that_cannot_be_launched_fails_alone(ground: Ground) -> None:
     ground.ask(pod={"containers": [{}, {}]})
     other = {**ground.record(), "_id": "k-l1", "job_id": "k", "doc": {**JOB, "_id": "k", "job_id": "k"}}

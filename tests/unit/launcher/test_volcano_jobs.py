@@ -95,6 +95,7 @@ def two_containers(named: str | None) -> Doc:
         (vcjob(meta={"annotations": {MORE: "{"}}), "is no JSON"),
         (vcjob(meta={"annotations": {MORE: "[]"}}), "must be an object"),
         (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"command": "rm"}'}}), "cannot set command"),
+        (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"slaml": {"since": 1}}'}}), "cannot set slaml"),
         (vcjob(meta={"annotations": {GPUS: "1", MORE: '{"epochs": -1}'}}), "epochs must be a whole number"),
         (vcjob(tasks=[]), "it has 0 tasks"),
         (vcjob(tasks=[{"replicas": 0, "template": {}}]), "with one pod or more"),
