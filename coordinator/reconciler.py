@@ -87,7 +87,8 @@ class Reconciler:
         standing = self._standing.setdefault(job.id, _Standing())
         pods = self._gangs.pods(job, job.launch in standing.removed)
         seen, gpus = pods.seen, self.books.gpus()
-        self._stand(job, standing, seen.shim.command_id if seen else "")
+        over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
+        self._stand(job, standing, seen.shim.command_id if seen else "", over)
         waited_s = self.clock.now() - standing.since
         late = seen is None and job.launch in standing.launched and waited_s > self.config.init_timeout_s
         leaves = job.operation.leaves if job.operation else None
@@ -132,11 +133,11 @@ class Reconciler:
         parted = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
         return parted or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
 
-    def _stand(self, job: JobRecord, standing: _Standing, command: str) -> None:
+    def _stand(self, job: JobRecord, standing: _Standing, command: str, over: frozenset[int]) -> None:
         newest = job.coming.launch if job.coming else job.launch
         pods = standing.pods.get(job.launch)
         asked = newest in standing.launched, newest in standing.removed, job.launch in standing.removed, pods
-        point = (job.state, job.launch, job.generation, command, asked)
+        point = (job.state, job.launch, job.generation, command, asked, over)
         if point != standing.point:
             standing.point, standing.since = point, self.clock.now()
 

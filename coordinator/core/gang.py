@@ -135,6 +135,15 @@ def broken(
     return _why(culprit(first, fine), fine if asked else ()) if over else None
 
 
+def left_hanging(beats: Mapping[int, Heartbeat], wanted: int) -> Broken | None:
+    """Some have finished and others train on. Nothing is wrong with that, unless it lasts."""
+    over = [beats[k] for k in range(wanted) if k in beats and beats[k].shim.trainer == "exited"]
+    if not over or len(over) == wanted:
+        return None
+    why = f"the training in pod {over[0].member} has ended, and that in other pods goes on without it"
+    return Broken(why, True, max(_ran_s(beat.shim) for beat in over))
+
+
 def _why(worst: Heartbeat, fine: Collection[int]) -> Broken:
     """`fine`: exit codes of those that stop when another pod was asked to, for they stop at the same step."""
     shim = worst.shim

@@ -306,8 +306,8 @@ def _keep(w: World) -> Step:
         return Wait(POLL_S, "not heard from yet")
     if w.shim.ending and not finished(w):  # it obeys nobody any more
         return Wait(POLL_S, "its launch is ending")
-    if w.broken and not finished(w):
-        return fell_apart(w, w.broken)
+    if (why := w.broken or w.hangs) and not finished(w):
+        return fell_apart(w, why)
     if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a shim that was started afresh

@@ -36,7 +36,10 @@ def number(value: object, least: float = 0.0) -> float | None:
     """A finite number of at least `least`, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and value >= least else None
+    try:
+        return float(value) if math.isfinite(value) and value >= least else None
+    except OverflowError:  # JSON holds whole numbers of any length
+        return None
 
 
 def whole(value: object, least: int) -> TypeGuard[int]:

@@ -284,6 +284,6 @@ def _text(value: object) -> str:
 def _read(text: object) -> dict[str, Any]:
     try:
         found = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

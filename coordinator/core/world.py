@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.config import Config
-from coordinator.core.gang import NO_MEMBERS, Broken, broken, culprit
+from coordinator.core.gang import NO_MEMBERS, Broken, broken, culprit, left_hanging
 from coordinator.core.records import GpuRecord, JobRecord, Operation, name
 from sidecar.protocol import Heartbeat, ShimStatus, command_id
 
@@ -88,6 +88,12 @@ class World:
         starting = op is not None and (op.kind == "start" or self.job.generation >= op.generation)
         command = self.start_id if starting else None
         return broken(self.pods, self.job.members, self.parted, command, self.job.reshape_exit_codes)
+
+    @property
+    def hangs(self) -> Broken | None:
+        """Of a gang whose pods have not ended together: those that are left would keep their GPUs for ever."""
+        late = self.job.gpus_per_pod is not None and self.waited_s > self.config.init_timeout_s
+        return left_hanging(self.pods, self.job.members) if late and self.trains else None
 
     @property
     def start_id(self) -> str:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import ssl
+import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from launcher.cluster.service import Service
 TERM = "launcher"
 LOOK_S = 10.0  # how often the certificate's files are looked at
 WAIT_S = 2.0
+DEEPEST = 20_000  # the API server takes objects nested 10,000 deep: one of them must not hide all others of a list
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 def run(environment: Mapping[str, str], playbooks: Path) -> int:
     """Until a signal ends it. Raises `ReshapeError` with a sentence when it cannot start."""
     settings, pods = config.read(environment)
+    sys.setrecursionlimit(DEEPEST)
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())

@@ -28,6 +28,10 @@ TAKEN = frozenset(
     {"_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command"}
 )
 NOT = "This Volcano Job is not reshaped"
+MOST_DEPTH = 32
+TOO_DEEP = (
+    f"{NOT}: the annotation {MORE} is nested more than {MOST_DEPTH} deep: write plain fields such as epochs there."
+)
 
 
 def phase(job: Mapping[str, Any]) -> str:
@@ -150,12 +154,16 @@ def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
 
 def _task(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     tasks = spec.get("tasks") or []
-    if len(tasks) != 1 or int(tasks[0].get("replicas", 1)) < 1:
+    if len(tasks) != 1:
         raise Rejected(
             f"{NOT}: it has {len(tasks)} tasks, and a job that is reshaped has one, with one pod or more that all run "
             "the same command. Pods that do something else, such as reading logs, belong in a Volcano Job of their own."
         )
     task: Mapping[str, Any] = tasks[0]
+    if int(task.get("replicas", 1)) < 1:
+        raise Rejected(
+            f"{NOT}: its task has {task['replicas']} replicas, so there is no pod to train in. Write 1 or more."
+        )
     return task
 
 
@@ -227,11 +235,27 @@ def _more(text: object) -> Doc:
         found = json.loads(str(text))
     except ValueError as error:
         raise Rejected(f"{NOT}: the annotation {MORE} is no JSON: {error}.") from None
+    except RecursionError:
+        raise Rejected(TOO_DEEP) from None
     if not isinstance(found, dict):
         raise Rejected(f'{NOT}: the annotation {MORE} must be an object such as {{"epochs": 3}}.')
     if odd := sorted(str(field) for field in found if field in TAKEN):
         raise Rejected(f"{NOT}: the annotation {MORE} cannot set {', '.join(odd)}; the Volcano Job says that.")
+    if _is_deep(found):
+        raise Rejected(TOO_DEEP)
     return {str(k): v for k, v in found.items()}
+
+
+def _is_deep(found: object) -> bool:
+    """Whether no store would take it."""
+    left = [(found, 1)]
+    while left:
+        part, depth = left.pop()
+        if depth > MOST_DEPTH:
+            return True
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        left += [(one, depth + 1) for one in inner]
+    return False
 
 
 def _labels(task: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What goes wrong just between two steps: nobody was asked, a pod goes as another one comes, a node takes others along."""
+"""What goes wrong between two steps: nobody was asked, a pod goes as another one comes, a node takes others along."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from coordinator.core import states as s
 from coordinator.errors import Transient
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
-from tests.unit.coordinator.situations import fresh, job, mine, reshape_of, world, written
-from tests.unit.coordinator.test_gang import exited
+from tests.unit.coordinator.situations import job, mine, written
 from tests.unit.coordinator.test_gang_lifecycle import gang, runs_on, trains
 from tests.unit.coordinator.test_gang_steps import situation
 
@@ -59,7 +58,7 @@ def test_a_gang_does_not_move_to_pods_of_which_one_is_gone_again() -> None:
     w.run(lambda w: w.job("gang").operation is None)
     assert (w.job("gang").launch, w.job("gang").retries) == (1, 0), w.story()
     assert "ended before it was needed" in w.job("gang").doc["message"]
-    assert trains(w, 2) or w.machines.launches["gang", 1].status.trainer == "running"
+    assert w.machines.launches["gang", 1].status.trainer == "running"
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -98,6 +97,16 @@ def test_a_pod_that_somebody_ends_before_its_gang_trained_costs_no_try() -> None
     told: tuple[Any, ...] = ({"trainer": "none", "generation": 0}, {"trainer": "none", "generation": 0, "ending": True})
     changes = written(situation(starting, told, mine("a", "b"), parted=frozenset({1})), "undo")
     assert (changes["state"], changes["retries"]) == (s.SUBMITTED, 0)
+
+
+def test_a_pod_that_ends_while_the_others_hang_is_not_waited_for_without_end() -> None:
+    w = gang(3)
+    w.machines.end_member("gang", 1, 0)
+    w.run(lambda w: w.job("gang").state == s.RESTARTING, SHORT.init_timeout_s + 5)
+    assert "in pod 1 has ended, and that in other pods goes on without it" in w.job("gang").doc["message"]
+    w.run(runs_on(3))
+    assert (w.job("gang").launch, w.job("gang").retries) == (1, 1)
+    assert trains(w, 3)
 
 
 def test_ids_that_nobody_knows_are_looked_for_only_as_the_store_is_read() -> None:

@@ -114,6 +114,11 @@ def test_what_cannot_be_run_is_refused_with_a_sentence(changes: Doc, words: str)
     assert words in found
 
 
+def test_a_spec_too_deep_to_be_read_is_refused() -> None:
+    deep = {**row(), "spec": '{"job":' * 9900 + "1" + "}" * 9900}
+    assert "tasks is empty: list at least one task" in problems(Slaml.of(deep))
+
+
 def test_a_target_that_is_no_time_is_refused() -> None:
     assert "slaTarget must be seconds above 0" in problems(Slaml.of(row(target="0s")))[0]
 

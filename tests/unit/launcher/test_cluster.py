@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ import pytest
 
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from launcher.cluster.api import FIELD_MANAGER, Cluster, Expired
+from launcher.cluster.running import DEEPEST
 
 pytest.importorskip("kubernetes")
 
@@ -213,3 +215,19 @@ def test_an_api_server_that_is_not_there_is_told_with_the_cause(tmp_path: Path) 
     (tmp_path / "config").write_text(json.dumps(config))
     with pytest.raises(Transient, match="Connection refused"):
         Cluster(str(tmp_path / "config")).version()
+
+
+def test_an_object_as_deep_as_the_api_server_takes_keeps_nobody_from_seeing_the_others(
+    cluster: Cluster, server: Server
+) -> None:
+    deep = '{"a":' * 9900 + "1" + "}" * 9900
+    server.answer = 200, f'{{"metadata": {{}}, "items": [{{"spec": {deep}}}, {{"metadata": {{"name": "b"}}}}]}}'
+    found: list[Any] = []
+    thread, before = threading.Thread(target=lambda: found.extend(cluster.list("Slaml").items)), sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEPEST)  # as the launcher does, whose watches are threads
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        sys.setrecursionlimit(before)
+    assert found[1]["metadata"] == {"name": "b"}
