@@ -22,7 +22,7 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
 test: install ## run all tests but those on a cluster (ARGS="-k shim" passes options on)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadscope $(ARGS)
 
 check: install ## lint, format, types, layers, house rules
 	$(BIN)/ruff check .
@@ -34,7 +34,7 @@ check: install ## lint, format, types, layers, house rules
 bench: install ## measure, and print the numbers that README quotes
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-cluster: install ## seed 003 on a real Volcano: response times with and without deadlines (15 min; ARGS="--jobs 3")
+bench-cluster: install ## seed 003 on a real Volcano: response times with and without deadlines (25 min; ARGS="--jobs 3")
 	@$(BIN)/python -m benchmarks.cluster_deadlines $(ARGS)
 
 cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 8 min)

@@ -83,7 +83,7 @@ def _write(outcomes: Sequence[Outcome], jobs: Sequence[Job], left: dict[str, flo
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_deadlines", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=6, help="how many jobs arrive in each run (default 6)")
+    parser.add_argument("--jobs", type=int, default=5, help="how many jobs arrive in each run (default 5)")
     parser.add_argument("--seed", type=int, default=0, help="of sizes, arrivals and targets (default 0)")
     stretch = "how many times as long tasks take, and jobs come apart: launching weighs less then (default 1)"
     parser.add_argument("--stretch", type=int, default=1, help=stretch)

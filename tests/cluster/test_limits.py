@@ -54,12 +54,14 @@ def changed(pid: int, cores: float | None, within_s: float = SOON_S) -> float:
     return wall()
 
 
-def told(on: Installed, job_id: str, kind: str) -> float:
-    """When the first event of that kind was told of a job."""
+def told(on: Installed, job_id: str, cores: float | None) -> float:
+    """When that limit, or its end, was first told of a job."""
+    kind = "limited" if cores else "released"
 
     def first() -> float:
         with on.table("events") as events:
-            return min((float(each["at"]) for each in events.find({"job_id": job_id, "type": kind})), default=0.0)
+            found = list(events.find({"job_id": job_id, "type": kind}))
+        return min((float(each["at"]) for each in found if each["cores"] == cores), default=0.0)
 
     return answered(f"job {job_id} is {kind}", first, SOON_S)
 
@@ -115,8 +117,8 @@ def play(installed: Installed) -> Doc:
         made["use"] = answered("it uses no more than its sidecar says it may", lambda: held(on, slow), SOON_S)
         on.client.cancel(young)
         released_at = changed(pid, 2.0)
-        made |= {"limited after": held_at - told(on, slow, "limited"), "after": on.pod(slow)}
-        made["released after"] = released_at - told(on, slow, "released")
+        made |= {"limited after": held_at - told(on, slow, LIMIT), "after": on.pod(slow)}
+        made["released after"] = released_at - told(on, slow, None)
         answered("it is known that the other cannot be limited", lambda: on.job(fixed)["unlimitable"], SOON_S)
         made["jobs"] = {"slow": on.job(slow), "fixed": on.job(fixed)}
         made["explained"] = on.explained(slow)
@@ -218,7 +220,7 @@ def test_a_tensorflow_job_makes_room_for_a_pytorch_job(installed: Installed, rep
         assert quota(pid) is None, "alone it is never held"
         young = begin("torch", "torch_digits.py")
         held_at = changed(pid, LIMIT, SLOWED_S)
-        figures["decision_to_cgroup_s"] = held_at - told(on, slow, "limited")
+        figures["decision_to_cgroup_s"] = held_at - told(on, slow, LIMIT)
         on.client.cancel(young)
         changed(pid, 2.0)
         assert identity(on.pod(slow)) == identity(before)

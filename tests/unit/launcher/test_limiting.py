@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.records import JobRecord
@@ -226,6 +227,7 @@ def test_quantities_are_read_as_kubernetes_writes_them(text: object, value: floa
 MAYBE = st.one_of(st.none(), st.integers(1, 4000))
 
 
+@settings(deadline=None)
 @given(
     requests=MAYBE, limits=MAYBE, memory=MAYBE, memory_limit=MAYBE, beside=st.booleans(),
     cores=st.floats(0.001, 7.9), by=st.sampled_from(["quota", "weight"]),
@@ -273,7 +275,7 @@ def _given(**amounts: str | None) -> Doc:
     return {name: value for name, value in amounts.items() if value is not None}
 
 
-def _class(spec: Doc) -> str:
+def _class(spec: Mapping[str, Any]) -> str:
     """By the words of Kubernetes' documentation, on amounts that are all written alike."""
     each = [one.get("resources", {}) for one in spec["containers"]]
     if not any(one.get(kind) for one in each for kind in ("requests", "limits")):
