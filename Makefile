@@ -6,6 +6,9 @@ BIN := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
+# What computes runs in two processes, what runs real trainings by itself: it measures them.
+REAL := tests/e2e tests/faults
+PURE := tests $(addprefix --ignore=,$(REAL))
 
 .PHONY: help install demo test check bench bench-cluster cluster cluster-down test-cluster lock clean
 
@@ -22,7 +25,7 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
 test: install ## run all tests but those on a cluster (ARGS="-k shim" passes options on)
-	@$(BIN)/pytest -n 2 --dist loadscope $(ARGS)
+	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(BIN)/pytest -n 2 --dist loadscope $(PURE) && $(BIN)/pytest $(REAL))
 
 check: install ## lint, format, types, layers, house rules
 	$(BIN)/ruff check .
