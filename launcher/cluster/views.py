@@ -35,9 +35,11 @@ class Views:
         self._patience_s, self._busy = patience_s, busy
         self._asked: dict[str, float] = {}  # when the removal of each launch was first seen
         self._looked: dict[str, float] = {}  # when it was last asked why a launch has no pod
+        self._nodes: dict[str, str] | None = None  # of each GPU, as read in this turn; only gangs need it
 
     def forget(self, known: set[str]) -> None:
-        """All launches but these."""
+        """The end of a turn: all launches but these, and where the GPUs were."""
+        self._nodes = None
         for times in (self._asked, self._looked):
             for name in times.keys() - known:
                 del times[name]
@@ -60,7 +62,9 @@ class Views:
         doc = record.get("doc") or {}
         if not doc.get("gpus_per_pod"):
             return ()
-        return gangs.seats(doc, {str(gpu["_id"]): str(gpu.get("node")) for gpu in self._store.list("gpus")})
+        if self._nodes is None:
+            self._nodes = {str(gpu["_id"]): str(gpu.get("node")) for gpu in self._store.list("gpus")}
+        return gangs.seats(doc, self._nodes)
 
     def _shown(self, record: Doc, shown: Shown, claimed: Mapping[str, str]) -> tuple[Doc | None, tuple[Pod, ...]]:
         """Its Volcano Job, and the pods that are or may become its own."""
