@@ -129,21 +129,20 @@ def _base() -> None:
     shutil.rmtree(folder)
 
 
-def have_base() -> None:
-    """The base image is in buildah's storage, which somebody may have emptied since it was built."""
-    tar = archive("base")
-    if not buildah("images", "--quiet", "--filter", f"reference={name_of('base')}"):
+def have(name: str, tar: Path) -> None:
+    """That image is in buildah's storage, which somebody may have emptied since it was built."""
+    if not buildah("images", "--quiet", "--filter", f"reference={name}"):
         buildah("pull", "--quiet", f"docker-archive:{tar}")
 
 
 def _reshape() -> None:
-    have_base()
+    have(name_of("base"), archive("base"))
     ours = ("--layers", "--build-arg", f"BASE={name_of('base')}", "-f", str(ROOT / "Containerfile"))
     buildah("build", "--quiet", *ours, *_offline(), "-t", name_of("reshape"), str(ROOT))
 
 
 def _nx() -> None:
-    have_base()
+    have(name_of("base"), archive("base"))
     buildah("build", "--quiet", "--layers", *_offline(), "-t", name_of("nx"), "-f", "-", str(IMAGES), stdin=NX)
 
 

@@ -21,7 +21,9 @@ SHIM = "/opt/reshape/ours/sidecar/shim.py"
 
 @pytest.fixture(scope="module")
 def numpy_image(images: None) -> Path:
-    return training_images.archive("numpy")
+    tar = training_images.archive("numpy")
+    built_images.have(training_images.name_of("numpy"), tar)
+    return tar
 
 
 def config(archive: Path) -> dict[str, object]:

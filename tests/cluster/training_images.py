@@ -104,7 +104,7 @@ def _packages(code: Path) -> list[str]:
 
 def _framework(name: str) -> str:
     """An image that holds the framework, made here and now."""
-    built_images.have_base()
+    built_images.have(built_images.name_of("base"), built_images.archive("base"))
     context, image, volumes = BUILT / "frameworks" / name, built_images.name_of(name), []
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir(parents=True)
