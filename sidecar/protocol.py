@@ -77,6 +77,14 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     generation: int
 
 
+class Lost(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What a generation did again of what earlier ones had done, as the output says (`lost.py`)."""
+
+    iterations: int = 0
+    epochs: float = 0.0
+    generation: int = 0  # the one that did it again
+
+
 class ShimStatus(msgspec.Struct, omit_defaults=True):
     """What the shim knows: facts only, the coordinator judges them."""
 
@@ -122,6 +130,8 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     checkpoint: Checkpoint | None = None
     checkpoint_at: float | None = None  # when that checkpoint was complete on disk
     emulated: bool = False
+    hook: bool = False  # whether this generation's trainer has announced that it saves when asked
+    lost: Lost | None = None  # None: not known yet, or nothing was done before
 
 
 class HeartbeatReply(msgspec.Struct, omit_defaults=True):
