@@ -106,7 +106,11 @@ class Job:
     iterations_done: float = 0.0
     running_s: float = 0.0  # how long it has trained so far
     leased: bool = False
+    rigid: bool = False  # it has not shown that it saves and resumes: nothing may stop its training
+    forced: bool = False  # an operator agreed to lose that work: `wanted` may stop it although it is rigid
+    unsaved_s: float = 0.0  # seconds of training that would be done again if it were stopped now
     cooling_until: float = 0.0  # no reshape before this time
+    grew_from: int = 0  # the count it had before it last grew; 0: it has not grown, or it is not known
     wanted: int | None = None  # an operator's explicit wish for a GPU count
     reshape_cost_s: float | None = None  # its own measured reshape cost, where one was measured
     stays: bool = False  # its checkpoints do not outlive its launch: no other launch of it without need
@@ -149,6 +153,11 @@ class Job:
     def uses_cpu(self) -> bool:
         """Whether it trains without any GPU."""
         return self.optional == (0,)
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether its training may be stopped to go on elsewhere, with other GPUs or later, without being asked."""
+        return not self.rigid
 
     @property
     def cores(self) -> float:
