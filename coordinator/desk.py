@@ -13,6 +13,7 @@ from coordinator import views
 from coordinator.core import intake, pods
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
+from coordinator.core.picture import held_by_others
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.extending import Extending
@@ -169,7 +170,7 @@ class Desk:
         nodes = {
             name: {
                 **NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False,
-                "schedulable": bool(doc.get("schedulable", True)),
+                "schedulable": bool(doc.get("schedulable", True)), "others_cores": held_by_others(doc)["cores"],
             }
             for name, doc in known.items()
         }  # fmt: skip

@@ -227,6 +227,8 @@ def _gpu_cells(view: View) -> Cells:
 def _node_cells(view: View) -> Cells:
     kind = _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else "")
     cores = _measured(view.get("cores") or None, "{:g}") or NONE
+    if taken := view.get("others_cores"):
+        cores = f"{max(0.0, view['cores'] - taken):.3g} of {cores}"
     use = (_measured(view.get(f), "{:.0%}") or NONE for f in ("cpu_use", "memory_use"))
     of = view.get("categories") or {}
     categories = "/".join(_text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{options.jobs} jobs, seed {options.seed}; cores left by the dummies: {left}", flush=True)
             for algorithm in options.only or ALGORITHMS:
                 for deadlines in SIDES[options.deadlines]:
-                    outcomes.append(runs.run(on, algorithm, deadlines, jobs, left, options.limit))
+                    outcomes.append(runs.run(on, algorithm, deadlines, jobs, options.limit))
                     _write(outcomes, jobs, left, options.seed)
                     print(" ".join(_cells(outcomes[-1], len(jobs))), flush=True)
     except BedError as error:

@@ -153,15 +153,8 @@ class Deadlines:
         return sum(max(0, int(doc.get("launch") or 1) - 1) for doc in docs)
 
 
-def run(
-    on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[Job], left: dict[str, float], limit_s: float
-) -> Outcome:
-    """With so many cores left on each node by the load. Nothing of it remains afterwards.
-
-    The coordinator counts its own jobs against all cores of a node and knows nothing of other pods: it is told that a
-    node has only those left. Told anew for each run: who takes over writes down what the agents report.
-    """
-    _tell(on, left)
+def run(on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[Job], limit_s: float) -> Outcome:
+    """Nothing of it remains afterwards."""
     on.bed.volcano.set_conf(configuration(on.bed, algorithm, deadlines))
     side: Side = Deadlines(on) if deadlines else Plain(on)
     outcome = Outcome(algorithm, deadlines)
@@ -232,22 +225,13 @@ def configuration(bed: Bed, algorithm: str, deadlines: bool) -> str:
 def loaded(on: Installed, stretch: int) -> Iterator[dict[str, float]]:
     """Dummies hold what is to be held; yields the cores that each node has left."""
     left = {node: _hold(on, node) for node in NODES}
-    with on.table("nodes") as table:
-        before = {doc["_id"]: doc["cores"] for doc in table.find({"_id": {"$in": list(NODES)}})}
     on.client.import_profiles("observations", history(stretch))
     try:
         until("the dummies run", lambda: _dummies_run(on), 60)
         yield left
     finally:
-        _tell(on, before)
         on.cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "dummy", "--grace-period=1", within_s=120)
         on.bed.volcano.add_extender(EXTENDER)
-
-
-def _tell(on: Installed, cores: dict[str, float]) -> None:
-    with on.table("nodes") as nodes:
-        for node, count in cores.items():
-            nodes.update_one({"_id": node}, {"$set": {"cores": count}, "$inc": {"version": 1}})
 
 
 def _hold(on: Installed, node: str) -> float:

@@ -98,18 +98,26 @@ def _node(
     """What is in use of it is its agent's word (S18); where none tells, what its jobs use, whose `beats` these are."""
     kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # those that are gone do not tell
     cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
+    others = held_by_others(doc)
     usages = [beat.usage for beat in beats if beat is not None]
     return Node(
         name=name,
         gpu_type=kind,
         gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus),
-        cores=cores,
-        memory=memory,
+        cores=max(0.0, cores - others["cores"]),
+        memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 means that it is not known
         schedulable=bool(doc.get("schedulable", True)),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
         heard=doc.get("heard") is not False,
     )
+
+
+def held_by_others(doc: Doc) -> dict[str, float]:
+    """Cores and bytes of a node that pods of others ask for, as the launcher counted them; else 0."""
+    others = doc.get("others")
+    found = others if isinstance(others, dict) else {}
+    return {resource: number(found.get(resource)) or 0.0 for resource in ("cores", "memory")}
 
 
 def _known(share: object, otherwise: float) -> float:

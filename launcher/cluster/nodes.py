@@ -1,8 +1,8 @@
-"""Which nodes take pods: Ready and not cordoned (S10), written as `schedulable` into table `nodes`.
+"""Which nodes take pods, and what pods of others hold of them: fields `schedulable` and `others` of table `nodes`.
 
-Promises: only documents that node agents' reports have made are touched, only this field, and only when it changes; a
-node that the API server does not show takes none. Without the right to watch nodes nothing is written. Called by
-`service.py` at each turn.
+Promises: only documents that node agents' reports have made are touched, only these fields, and only when they change;
+a node that the API server does not show, or that is not Ready or cordoned (S10), takes none. Without the right to
+watch nodes nothing is written. Called by `service.py` at each turn.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from coordinator.errors import Conflict
 from coordinator.ports import Clock, Store
 from launcher.cluster.api import Cluster
 from launcher.cluster.mirror import Mirror
+from launcher.cluster.others import Asked, Others
+
+Doc = dict[str, Any]
 
 TABLE = "nodes"
 LOOK_S = 5.0  # how often documents are compared though no node has changed: some may be new
@@ -23,25 +26,44 @@ LOOK_S = 5.0  # how often documents are compared though no node has changed: som
 class Nodes:
     """`start` begins its watch, `stop` ends it."""
 
-    def __init__(self, store: Store, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, store: Store, cluster: Cluster, clock: Clock, namespaces: tuple[str, ...] = ()) -> None:
+        """`namespaces`: whose pods are watched; none: all."""
         self._store, self._clock = store, clock
         self._mirror = Mirror(cluster, "Node", None, None, lambda: None)  # seen at the next turn: no hurry
-        self.start, self.stop = self._mirror.start, self._mirror.stop
-        self._written: dict[str, bool] | None = None
+        self._others = Others(cluster, namespaces)
+        self._written: object = None
         self._look_at = 0.0
+
+    def start(self) -> None:
+        self._mirror.start()
+        self._others.start()
+
+    def stop(self) -> None:
+        self._mirror.stop()
+        self._others.stop()
 
     def turn(self) -> None:
         if not self._mirror.in_step:
             return
         shown = {str(node["metadata"]["name"]): schedulable(node) for node in self._mirror.items().values()}
-        if shown == self._written and self._clock.now() < self._look_at:
+        others = self._others.asked()
+        if (shown, others) == self._written and self._clock.now() < self._look_at:
             return
         for doc in self._store.list(TABLE):
-            takes = shown.get(str(doc["_id"]), False)
-            if doc.get("agent") and bool(doc.get("schedulable", True)) != takes:
+            if doc.get("agent") and (changes := _changes(doc, shown, others)):
                 with suppress(Conflict):  # forgotten meanwhile
-                    self._store.update(TABLE, doc["_id"], {}, {"schedulable": takes})
-        self._written, self._look_at = shown, self._clock.now() + LOOK_S
+                    self._store.update(TABLE, doc["_id"], {}, changes)
+        self._written, self._look_at = (shown, others), self._clock.now() + LOOK_S
+
+
+def _changes(doc: Doc, shown: Mapping[str, bool], others: Mapping[str, Asked] | None) -> Doc:
+    """The fields of a node's document that are not as they should be."""
+    name = str(doc["_id"])
+    wanted: Doc = {"schedulable": shown.get(name, False)}
+    if others is not None:
+        wanted["others"] = others.get(name, Asked())._asdict()
+    now = {"schedulable": True, "others": Asked()._asdict(), **doc}
+    return {field: value for field, value in wanted.items() if now[field] != value}
 
 
 def schedulable(node: Mapping[str, Any]) -> bool:

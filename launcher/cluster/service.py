@@ -71,7 +71,7 @@ class Service:
         self.news = News(cluster, clock, "reshape-launcher")
         self._doors = Doors(store, cluster, clock, self.news, settings, self.patience_s, namespaces)
         self._slamls = Slamls(store, cluster, self.news, namespaces, wake)
-        self._nodes = Nodes(store, cluster, clock)
+        self._nodes = Nodes(store, cluster, clock, namespaces)
         self._logs = Logs(store, cluster, clock, settings, master_key, namespaces)
         self._works = Works(self._carry_out)
         self._views = Views(store, cluster, clock, settings.namespace, self.patience_s, self._works.under_way)

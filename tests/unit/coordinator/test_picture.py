@@ -201,3 +201,10 @@ def test_a_gang_has_its_pods_where_their_gpus_are_and_may_be_on_as_many_nodes_as
     gang = job(s.RUNNING, "a", "b", "c", "d", gpus_per_pod=2, optional_num_gpus=[2, 4, 6], node="n", devices="recreate")
     (found,) = take([gang], gpus).jobs
     assert (found.gpus_per_pod, found.pods, found.max_workers, found.relaunches) == (2, ("n", "m"), 3, False)
+
+
+def test_what_pods_of_others_ask_for_is_not_there_for_our_jobs() -> None:
+    held = {"cores": 1.5, "memory": 3e9}
+    nodes = {"a": {"cores": 4.0, "memory": 8e9, "others": held}, "full": {"cores": 1.0, "memory": 1e9, "others": held}}
+    seen = {n.name: (n.cores, n.memory) for n in picture({}, {}, {}, Known(nodes=nodes), Moment(0.0, 0.0)).nodes}
+    assert seen == {"a": (2.5, 5e9), "full": (0.0, 1.0)}, "0 bytes would mean that nobody knows how many"
