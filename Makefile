@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
-# What computes runs in two processes, what runs real trainings by itself: it measures them.
+# What computes runs in two processes, what runs real trainings by itself: it measures them. Both always run.
 REAL := tests/e2e tests/faults
 PURE := tests $(addprefix --ignore=,$(REAL))
 
@@ -25,7 +25,9 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
 test: install ## run all tests but those on a cluster (ARGS="-k shim" passes options on)
-	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(BIN)/pytest -n 2 --dist loadscope $(PURE) && $(BIN)/pytest $(REAL))
+	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),failed=; \
+	$(BIN)/pytest -n 2 --dist loadscope $(PURE) || failed=1; $(BIN)/pytest $(REAL) || failed=1; \
+	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; })
 
 check: install ## lint, format, types, layers, house rules
 	$(BIN)/ruff check .

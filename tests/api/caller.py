@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.facade import TOKEN, Live
+from tests.patience import patient
 
 GOOD = {"command": ["true"], "optional_num_gpus": [1, 2]}
 
@@ -42,7 +43,7 @@ class Caller:
             body = json.dumps(body).encode()
         if body is not None:
             merged.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.live.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.live.port, timeout=patient(20))
         try:
             connection.request(method, path, body, {k: v for k, v in merged.items() if v is not None})
             response = connection.getresponse()

@@ -13,6 +13,7 @@ from coordinator.http.auth import Failures, is_bearer
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, ShimStatus, Wish, sign, signed
 from tests.api.caller import GOOD, Caller
 from tests.fakes.facade import KEY, TOKEN, Live
+from tests.patience import patient
 
 PATHS = yaml.safe_load(OPENAPI)["paths"]
 OPERATIONS = [(m.upper(), p, d) for p, item in PATHS.items() for m, d in item.items() if m in ("get", "post", "delete")]
@@ -161,8 +162,8 @@ def test_heartbeats_are_answered_while_every_other_thread_waits_for_the_store(ca
     over, waiting = threading.Event(), threading.Barrier(9)
 
     def slow() -> list[dict[str, Any]]:
-        waiting.wait(20)
-        over.wait(20)
+        waiting.wait(patient(20))
+        over.wait(patient(20))
         return []
 
     live.facade.gpus = slow  # type: ignore[method-assign]
@@ -170,7 +171,7 @@ def test_heartbeats_are_answered_while_every_other_thread_waits_for_the_store(ca
     for other in others:
         other.start()
     try:
-        waiting.wait(20)
+        waiting.wait(patient(20))
         body = beat()
         assert Caller(live, headers("/v1/heartbeats", body))("POST", "/v1/heartbeats", body).status == 200
         assert call("GET", "/healthz").status == 200

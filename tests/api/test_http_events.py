@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from typing import Any
 
 import pytest
@@ -12,13 +11,14 @@ import pytest
 from coordinator.http import events
 from tests.api.caller import Caller
 from tests.fakes.facade import TOKEN, FakeCoordinator, Live, serve
+from tests.patience import eventually, patient
 
 
 class Stream:
     """One client of the event stream."""
 
     def __init__(self, live: Live, path: str = "/v1/events", **headers: str) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=20)
+        self.connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=patient(20))
         self.connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}", **headers})
         self.response = self.connection.getresponse()
         assert self.response.status == 200
@@ -38,13 +38,6 @@ class Stream:
     def close(self) -> None:
         self.response.close()
         self.connection.close()
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def tell(live: Live, count: int) -> None:
@@ -103,10 +96,10 @@ def test_a_stream_may_not_be_buffered_or_stored(live: Live) -> None:
 
 def test_a_client_that_goes_is_forgotten(live: Live) -> None:
     streams = [Stream(live) for _ in range(5)]
-    until(lambda: len(live.facade.callbacks) == 5)
+    eventually(lambda: len(live.facade.callbacks) == 5)
     for stream in streams:
         stream.close()
-    until(lambda: not live.facade.callbacks)
+    eventually(lambda: not live.facade.callbacks)
 
 
 def test_no_type_of_event_can_break_the_stream(live: Live) -> None:
@@ -122,7 +115,7 @@ def test_a_stream_ends_when_the_store_goes_down(live: Live) -> None:
     live.facade.store_down = True
     tell(live, 1)
     assert stream.response.read() == b""
-    until(lambda: not live.facade.callbacks)
+    eventually(lambda: not live.facade.callbacks)
     stream.close()
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from tests.api.caller import Caller
 from tests.fakes.facade import TOKEN, Live
+from tests.patience import patient
 
 
 @contextmanager
 def raw(live: Live, sent: bytes) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", live.port), timeout=patient(20)) as connection:
         connection.sendall(sent)
         yield connection
 
@@ -36,7 +37,7 @@ def test_a_body_of_unknown_length_is_bounded_too(call: Caller, live: Live) -> No
 
 
 def test_slow_clients_keep_nobody_waiting(call: Caller, live: Live) -> None:
-    slow = [socket.create_connection(("127.0.0.1", live.port), timeout=20) for _ in range(100)]
+    slow = [socket.create_connection(("127.0.0.1", live.port), timeout=patient(20)) for _ in range(100)]
     try:
         for number, connection in enumerate(slow):
             connection.sendall(b"GET /v1/jo" if number % 2 else head(Content_Length="100") + b"{")

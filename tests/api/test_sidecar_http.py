@@ -18,8 +18,9 @@ from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.errors import Fatal, Transient
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, StopCall, sign, signed
 from sidecar.server import may_be_operator
-from tests.fakes.sidecar_launch import ROOT, Launch, eventually, rights
+from tests.fakes.sidecar_launch import ROOT, Launch, rights
 from tests.fakes.tiny_coordinator import KEY, TinyCoordinator, serving
+from tests.patience import eventually, patient
 
 Begin = Callable[..., Launch]
 START = {"generation": 1, "command_id": "job-1:1:start", "gpu_ids": ["g0"]}
@@ -351,7 +352,7 @@ def test_a_reader_shows_the_log_to_the_coordinator_and_to_nobody_else(tmp_path: 
             HttpSidecars().read_output(url, key, "job-1", 0, 0, 100)
     finally:
         reader.terminate()
-    assert reader.wait(10) == 0
+    assert reader.wait(patient(10)) == 0
 
 
 @pytest.mark.parametrize(

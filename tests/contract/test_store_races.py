@@ -25,9 +25,10 @@ from coordinator.ports import Store
 from coordinator.stores.mongo import MongoStore
 from coordinator.stores.opening import open_store
 from tests.fakes.nx import start_nx, stop_nx
+from tests.patience import patient
 
 ROOT = Path(__file__).parents[2]
-SOON = 60.0  # a deadline against hanging, never a measurement
+SOON = patient(60.0)  # a deadline against hanging, never a measurement
 IMPATIENT = "serverSelectionTimeoutMS=300&connectTimeoutMS=300&socketTimeoutMS=300"
 
 

@@ -18,11 +18,12 @@ import pytest
 
 from coordinator.stores.opening import open_store
 from tests.e2e.up import ROOT, of_folder, wait_for
+from tests.patience import patient
 
 View = dict[str, Any]
 
 # One run may be the set-up of several tests: its time counts for the first.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 GAP_S = 2.0  # twice the second that is promised: other tests may use the other core
 STAGES = {"decide", "signal", "checkpoint", "exit", "spawn", "first step"}
@@ -197,7 +198,7 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: 
     try:
         wait_for(lambda: process.poll() is not None or moment in told.read_text(), what=moment)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130, told.read_text()
+        assert process.wait(patient(60)) == 130, told.read_text()
     finally:
         process.kill()
         process.wait()

@@ -19,6 +19,7 @@ import pytest
 
 from sidecar.hooks.locks import violations
 from sidecar.hooks.plain import boottime
+from tests.patience import patient
 
 ROOT = Path(__file__).parents[2]
 needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow here")
@@ -59,7 +60,7 @@ class Run:
 
     def ended(self) -> int:
         self.lines.extend(self.process.stdout)
-        return self.process.wait(60)
+        return self.process.wait(patient(60))
 
     def steps(self) -> list[int]:
         return [int(found[1]) for line in self.lines if (found := re.match(r"step=(\d+) ", line))]

@@ -20,7 +20,8 @@ import pytest
 
 from coordinator.core.gang import rendezvous
 from sidecar.hooks.locks import violations
-from tests.fakes.shim_client import ShimProcess, eventually, running_shim
+from tests.fakes.shim_client import ShimProcess, running_shim
+from tests.patience import eventually
 
 ROOT = Path(__file__).parents[2]
 TOTAL = 120

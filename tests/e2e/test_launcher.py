@@ -9,8 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from sidecar.limits import ControlGroup
 from sidecar.protocol import launch_key
+from tests.patience import eventually, patient
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOKS = ROOT / "playbooks"
@@ -37,14 +37,6 @@ PLAY = """\
       ansible.builtin.command:
         argv: {argv}
 """
-
-
-def wait_for(true: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-    return found
 
 
 def alive(pid: int) -> bool:
@@ -70,7 +62,7 @@ def shim_pid(platform: LocalPlatform, doc: dict[str, Any]) -> int:
 def launched(platform: LocalPlatform, doc: dict[str, Any]) -> int:
     """The pid of the shim, once it listens; asserts that the launch did not fail."""
     platform.launch(doc)
-    wait_for(lambda: platform.failure(doc) or shim_pid(platform, doc))
+    eventually(lambda: platform.failure(doc) or shim_pid(platform, doc))
     assert platform.failure(doc) is None
     return shim_pid(platform, doc)
 
@@ -79,7 +71,7 @@ def ask(platform: LocalPlatform, doc: dict[str, Any], **request: Any) -> dict[st
     """One request over the shim's socket, and its answer."""
     folder = os.open(platform.folders(doc).launch, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(10)
+        link.settimeout(patient(10))
         link.connect(f"/proc/self/fd/{folder}/shim.sock")
         os.close(folder)
         link.sendall(json.dumps(request).encode() + b"\n")
@@ -111,7 +103,7 @@ class Ground:
         for pid in self.state.glob("jobs/*/shim.pid"):
             folder = pid.parent
             command = [sys.executable, ROOT / "sidecar" / "shim.py", "--folder", folder, "--end"]
-            subprocess.run(command, timeout=30, check=False, capture_output=True)
+            subprocess.run(command, timeout=patient(30), check=False, capture_output=True)
 
 
 @pytest.fixture
@@ -135,12 +127,12 @@ def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: G
     later = ground.platform()
     assert not later.gone(doc)
     later.remove(doc)
-    wait_for(lambda: later.gone(doc))
-    wait_for(lambda: not alive(shim))
+    eventually(lambda: later.gone(doc))
+    eventually(lambda: not alive(shim))
     assert not key.exists()
     assert not token.exists()
     later.remove(doc)
-    wait_for(lambda: later.gone(doc))
+    eventually(lambda: later.gone(doc))
     assert list(folder.glob("ansible-*")) == []
 
 
@@ -153,9 +145,9 @@ def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground:
     except OSError as why:
         pytest.skip(f"no control group can be made here: {why}")
     os.kill(shim, signal.SIGKILL)
-    wait_for(lambda: not (group.folder / "cgroup.procs").read_text().split())
+    eventually(lambda: not (group.folder / "cgroup.procs").read_text().split())
     platform.remove(doc)
-    wait_for(lambda: not group.folder.exists())
+    eventually(lambda: not group.folder.exists())
 
 
 def test_a_launch_asked_for_again_also_by_another_coordinator_is_the_same_launch(ground: Ground) -> None:
@@ -178,7 +170,7 @@ def test_a_trainer_sees_what_its_job_says_and_nothing_of_ours(ground: Ground, mo
     launched(platform, doc)
     asked = {"generation": 1, "command_id": "c1", "gpu_ids": ["GPU-0"], "checkpoint": "", "lease_deadline": 0}
     assert ask(platform, doc, do="start", **asked)["ok"]
-    text = wait_for(lambda: platform.output(doc, 0, 100_000)[0]).decode()
+    text = eventually(lambda: platform.output(doc, 0, 100_000)[0]).decode()
     assert "'MINE': \"{{ lookup('pipe', 'true') }}\"" in text
     assert "'MONGODB_URI': 'mine'" in text
     assert "'RESHAPE_DATASET': '/data'" in text
@@ -211,18 +203,18 @@ def test_a_failing_playbook_reaches_the_user_as_one_sentence(ground: Ground, tmp
     )
     platform, doc = ground.platform(tmp_path / "plays"), doc_of()
     platform.launch(doc)
-    sentence = wait_for(lambda: platform.failure(doc))
+    sentence = eventually(lambda: platform.failure(doc))
     assert sentence == "task 'start the shim' failed: the disk is full"
     assert platform.gone(doc)
     platform.launch(doc)  # it has been heard: once more
     assert platform.failure(doc) is None
-    assert wait_for(lambda: platform.failure(doc)) == sentence
+    assert eventually(lambda: platform.failure(doc)) == sentence
 
 
 def test_a_code_folder_that_is_not_there_is_said_so(ground: Ground) -> None:
     platform, doc = ground.platform(), doc_of(code="/no/such/folder")
     platform.launch(doc)
-    sentence = wait_for(lambda: platform.failure(doc))
+    sentence = eventually(lambda: platform.failure(doc))
     assert sentence == "its `code` must be the full path of a folder on this machine, not /no/such/folder"
     assert not (platform.folders(doc).launch / "operator.token").exists()
     assert platform.gone(doc)
@@ -232,18 +224,18 @@ def test_a_playbook_that_hangs_is_stopped_and_leaves_no_process(ground: Ground, 
     write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
     platform, doc = ground.platform(tmp_path / "plays", launch_timeout_s=3.0), doc_of()
     platform.launch(doc)
-    assert wait_for(lambda: platform.failure(doc)) == "its playbook took longer than 3 s and was stopped"
-    wait_for(lambda: not running(str(platform.folders(doc).launch)))
+    assert eventually(lambda: platform.failure(doc)) == "its playbook took longer than 3 s and was stopped"
+    eventually(lambda: not running(str(platform.folders(doc).launch)))
 
 
 def test_removing_does_not_wait_for_a_launch_that_hangs(ground: Ground, tmp_path: Path) -> None:
     write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
     platform, doc = ground.platform(tmp_path / "plays"), doc_of()
     platform.launch(doc)
-    wait_for(lambda: running(str(platform.folders(doc).launch)))
+    eventually(lambda: running(str(platform.folders(doc).launch)))
     assert not platform.gone(doc)
     platform.remove(doc)
-    wait_for(lambda: platform.gone(doc))
+    eventually(lambda: platform.gone(doc))
     assert not running(str(platform.folders(doc).launch))
 
 
@@ -251,7 +243,7 @@ def test_closing_waits_for_playbooks_only_so_long(ground: Ground, tmp_path: Path
     write_play(tmp_path / "plays", "launch_local.yml", "hang", "sleep", "517.25")
     platform, doc = ground.platform(tmp_path / "plays"), doc_of()
     platform.launch(doc)
-    wait_for(lambda: running(str(platform.folders(doc).launch)))
+    eventually(lambda: running(str(platform.folders(doc).launch)))
     platform.stop_all(0.1)
     assert not running(str(platform.folders(doc).launch))
 
@@ -267,7 +259,7 @@ def test_a_coordinator_killed_while_its_playbook_runs_leads_to_one_launch(ground
     victim = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)})
     platform = ground.platform()
     try:
-        wait_for(lambda: running(str(platform.folders(doc).launch)))
+        eventually(lambda: running(str(platform.folders(doc).launch)))
     finally:
         victim.send_signal(signal.SIGKILL)
         victim.wait()

@@ -16,7 +16,7 @@ import pytest
 from coordinator.stores.opening import open_store
 from tests.e2e.up import ROOT, TRAINERS, Up, digits, running, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 CURVE = str(TRAINERS / "curve.py")
 SPEEDS = [

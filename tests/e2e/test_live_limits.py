@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 LIMIT = 0.5  # cores: 1 / (beta x jobs) = a quarter of two
 FAST = {

@@ -21,6 +21,7 @@ from pymongo.database import Database
 from reshape.client import Client, Unreachable
 from tests.e2e.up import ROOT, SHORT, digits, wait_for
 from tests.fakes.nx import _free_port, start_nx, stop_nx
+from tests.patience import patient
 
 pytestmark = pytest.mark.slow
 TERM_S = 2.0
@@ -73,14 +74,14 @@ class Ground:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
-    process.wait(30)
+    process.wait(patient(30))
 
 
 def probe(client: Client, path: str) -> bool:
     import http.client
 
     try:
-        connection = http.client.HTTPConnection(client._host, client._port, timeout=5)
+        connection = http.client.HTTPConnection(client._host, client._port, timeout=patient(5))
         connection.request("GET", path)
         return connection.getresponse().status == 200
     except OSError:
@@ -111,7 +112,7 @@ def test_one_acts_the_other_is_alive_but_not_ready_and_takes_over_at_once_when_t
     assert ready(one) and not ready(two) and probe(two, "/livez")
     assert not two.health()["ok"]
     first.send_signal(signal.SIGTERM)
-    assert first.wait(20) == 0
+    assert first.wait(patient(20)) == 0
     wait_for(lambda: ready(two), what="the second acts")
     assert two.health()["ok"]
 
@@ -169,12 +170,10 @@ def test_nodes_tell_of_their_gpus_and_a_job_is_asked_for_in_the_table_of_launche
 def test_sqlite_is_refused_on_a_cluster_and_a_missing_key_is_named(ground: Ground) -> None:
     run = [sys.executable, "-m", "reshape", "coordinator", "--keys", str(ground.folder), "--store"]
     env = {**os.environ, **SHORT}
-    sqlite = subprocess.run([*run, "sqlite:///x.db"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    sqlite = subprocess.run([*run, "sqlite:///x.db"], cwd=ROOT, env=env, capture_output=True, text=True)
     assert sqlite.returncode == 1
     assert "On a cluster the store must be MongoDB" in sqlite.stderr
-    keys = subprocess.run(
-        [*run, "mongodb://127.0.0.1:1/x"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60
-    )
+    keys = subprocess.run([*run, "mongodb://127.0.0.1:1/x"], cwd=ROOT, env=env, capture_output=True, text=True)
     assert keys.returncode == 1
     assert "master.key cannot be read" in keys.stderr
 
@@ -182,7 +181,7 @@ def test_sqlite_is_refused_on_a_cluster_and_a_missing_key_is_named(ground: Groun
 def test_the_client_says_what_to_do_without_a_token(ground: Ground) -> None:
     run = [sys.executable, "-m", "reshape", "--url", "http://127.0.0.1:9", "jobs"]
     env = {**os.environ, **SHORT, "RESHAPE_TOKEN": ""}
-    done = subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 2
     assert "set RESHAPE_TOKEN" in done.stderr
     with pytest.raises(Unreachable):

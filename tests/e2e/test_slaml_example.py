@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from coordinator.core.slamls import Slaml, documents, problems
+from tests.patience import patient
 from tests.test_tidy import ROOT
 
 FOLDER = ROOT / "examples" / "slaml"
@@ -54,7 +55,7 @@ class Tasks:
 
     def run(self, task: str, **more: str) -> str:
         started = self.start(task, **more)
-        output, _ = started.communicate(timeout=60)
+        output, _ = started.communicate(timeout=patient(60))
         assert started.returncode == 0, output
         return output
 
@@ -82,7 +83,7 @@ def test_the_tasks_hand_on_and_a_stopped_training_ends_as_if_it_had_never_stoppe
     assert stopped.stdout is not None
     stopped.stdout.readline()  # it has begun
     stopped.send_signal(signal.SIGTERM)
-    stopped.communicate(timeout=60)
+    stopped.communicate(timeout=patient(60))
     if stopped.returncode:  # it may have been faster
         assert stopped.returncode == 143
         tasks.run("train", **how, **at)

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.up import ROOT, of_folder
 
 # Downloads what the extra needs: the time is the network's.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 SHIPPED = (
     "reshape/_playbooks/launch_local.yml",

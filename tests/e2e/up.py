@@ -12,20 +12,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from reshape.client import Client, Refused, Unreachable
 from tests.fakes.gpu_log import GpuLog
+from tests.patience import eventually, patient
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 TRAINERS = ROOT / "tests" / "fakes" / "trainers"
 SHIM = ROOT / "sidecar" / "shim.py"
 ENDED = ("completed", "failed", "cancelled")
-WITHIN_S = 90.0  # a deadline, not a duration: nothing here takes so long on a machine that works
+WITHIN_S = 90.0  # nothing here takes so long on a machine that is not loaded
 SHORT = {
     "RESHAPE_STORE": "",  # not the one of the shell that runs the tests
     "RESHAPE_HEARTBEAT_S": "0.5",
@@ -44,12 +44,8 @@ View = dict[str, Any]
 
 
 def wait_for(condition: Callable[[], T], seconds: float = WITHIN_S, what: str = "") -> T:
-    """What `condition` returns, once that is true; AssertionError at the deadline."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what or condition}"
-        time.sleep(0.05)
-    return found
+    """What `condition` returns, once that is true; AssertionError long afterwards."""
+    return eventually(condition, what, seconds)
 
 
 def digits(job_id: str, iterations: int, counts: list[int], **more: Any) -> View:
@@ -120,12 +116,12 @@ class Up(GpuLog):
         """SIGTERM, as Ctrl-C; its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WITHIN_S)
+        return self.process.wait(patient(WITHIN_S))
 
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(WITHIN_S)
+        self.process.wait(patient(WITHIN_S))
 
     def job(self, job_id: str) -> View:
         return self.client.job(job_id)
@@ -153,7 +149,7 @@ class Up(GpuLog):
             self.process.wait()
         for launch in self.state.glob("jobs/*/shim.lock"):
             command = [sys.executable, str(SHIM), "--folder", str(launch.parent), "--end"]
-            subprocess.run(command, timeout=60, check=False, capture_output=True)
+            subprocess.run(command, timeout=patient(60), check=False, capture_output=True)
         sys.stdout.write(self.log[-6000:])  # pytest shows it for a test that failed
         wait_for(lambda: not of_folder(self.state), 10, f"nothing is left of {self.state}: {of_folder(self.state)}")
 

@@ -17,7 +17,9 @@ from pathlib import Path
 import pymongo
 from pymongo.errors import PyMongoError
 
-START_SECONDS = 30.0
+from tests.patience import patient
+
+START_SECONDS = patient(30.0)
 TRIES = 3  # somebody else may take the free port before the server does
 
 

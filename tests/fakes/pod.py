@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, sign
-from tests.fakes.shim_client import WITHIN_S, ShimClient, eventually, marked
+from tests.fakes.shim_client import WITHIN_S, ShimClient, marked
 from tests.fakes.sidecar_launch import ROOT
 from tests.fakes.tiny_coordinator import KEY
+from tests.patience import eventually
 
 CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 

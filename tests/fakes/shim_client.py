@@ -14,13 +14,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.patience import eventually, patient
+
 SHIM = Path(__file__).resolve().parents[2] / "sidecar" / "shim.py"
 TRAINERS = Path(__file__).resolve().parent / "trainers"
-WITHIN_S = 15.0  # how long a promise may take on a busy machine before the test says it is broken
+WITHIN_S = patient(15.0)
 
 
 def boottime() -> float:
@@ -30,15 +32,6 @@ def boottime() -> float:
 def trainer(name: str, *arguments: str) -> list[str]:
     """The command of a fake trainer."""
     return [sys.executable, str(TRAINERS / f"{name}.py"), *arguments]
-
-
-def eventually(true: Callable[[], Any], what: str, within: float = WITHIN_S) -> Any:
-    """Polls until `true()` is; fails with `what` otherwise."""
-    limit = time.monotonic() + within
-    while not (value := true()):
-        assert time.monotonic() < limit, f"{what}: not within {within:g} s"
-        time.sleep(0.02)
-    return value
 
 
 def marked(mark: str) -> list[int]:
@@ -100,14 +93,15 @@ class ShimClient:
         fields = {"command_id": f"j:{generation}:stop", **fields}
         return self.ask("stop", generation=generation, grace_s=grace_s, **fields)
 
-    def wait(self, trainer: str, within: float = WITHIN_S) -> dict[str, Any]:
+    def wait(self, trainer: str) -> dict[str, Any]:
         """The status, once the trainer is in that state."""
 
         def there() -> dict[str, Any] | None:
             status = self.status()
             return status if status["trainer"] == trainer else None
 
-        found: dict[str, Any] = eventually(there, f"trainer {trainer}", within)
+        found = eventually(there, f"trainer {trainer}")
+        assert found is not None
         return found
 
     def close(self) -> None:

@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +16,9 @@ import msgspec
 
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, sign
 from tests.fakes.tiny_coordinator import KEY
+from tests.patience import eventually, patient
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHIN_S = 20.0
 
 # Prints a step every 20 ms; on SIGTERM saves a checkpoint with its manifest and exits 143.
 TRAINER = """
@@ -44,14 +42,6 @@ json.dump(manifest, open(os.path.join(path, "manifest.json"), "w"))
 print(f"checkpoint={name} step={step} time={clock()}", flush=True)
 sys.exit(143)
 """
-
-
-def eventually(true: Callable[[], Any], what: str) -> Any:
-    limit = time.monotonic() + WITHIN_S
-    while not (value := true()):
-        assert time.monotonic() < limit, f"{what}: not within {WITHIN_S:g} s"
-        time.sleep(0.02)
-    return value
 
 
 class Launch:
@@ -107,7 +97,7 @@ class Launch:
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers, body."""
         address = urlsplit(self.url())
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=15)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=patient(15))
         try:
             connection.request(method, path, body or None, headers or {})
             response = connection.getresponse()
@@ -135,7 +125,7 @@ class Launch:
             os.kill(self.shim.pid, signal.SIGCONT)
             self.shim.terminate()
             try:
-                self.shim.wait(10)
+                self.shim.wait(patient(10))
             except subprocess.TimeoutExpired:
                 self.shim.kill()
                 self.shim.wait()

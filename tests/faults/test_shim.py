@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, eventually, marked, running_shim, trainer
+from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, marked, running_shim, trainer
+from tests.patience import eventually, patient
 
 SHOW_ENV = [sys.executable, "-c", "import json,os,sys; print(json.dumps([dict(os.environ), os.getcwd(), sys.argv]))"]
 
@@ -41,7 +42,7 @@ def cpu_seconds(pid: int) -> float:
 def shim_once(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", "sidecar/shim.py", "--folder", str(folder), *more]
     home = Path(__file__).resolve().parents[2]
-    return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=patient(30), check=False)
 
 
 def test_a_start_gives_the_trainer_its_gpus_generation_and_checkpoint(tmp_path):

@@ -24,9 +24,10 @@ import pytest
 from sidecar import shim
 from sidecar.protocol import Heartbeat, Output
 from tests.fakes.pod import CONTAINER, Pod, can_make_containers, pod, signed_call
-from tests.fakes.shim_client import boottime, eventually, trainer
+from tests.fakes.shim_client import boottime, trainer
 from tests.fakes.sidecar_launch import ROOT
 from tests.fakes.tiny_coordinator import TinyCoordinator, serving
+from tests.patience import eventually, patient
 
 EXITS = [sys.executable, "-c", "import sys; sys.exit(int(sys.argv[1]))"]
 SHOWS = [sys.executable, "-c", "import json,os; print(json.dumps([dict(os.environ), os.getcwd()]))"]
@@ -279,7 +280,7 @@ def coordinator():
 
 def call(beat: Heartbeat, path: str, body: Any) -> tuple[int, bytes]:
     address, (raw, headers) = urlsplit(beat.url), signed_call(path, body)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=15)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=patient(15))
     try:
         connection.request("POST", path, raw, headers)
         response = connection.getresponse()
@@ -347,7 +348,7 @@ def test_when_the_coordinator_is_done_with_a_launch_its_containers_end_by_themse
         assert one.ended() == status
         assert any(b.shim.trainer == "exited" and b.shim.ending for b in coordinator.beats), "the end was told"
         one.sidecar.terminate()  # as the kubelet does once the trainer's container has ended
-        assert one.sidecar.wait(10) == 0
+        assert one.sidecar.wait(patient(10)) == 0
 
 
 def test_a_deleted_pod_tells_its_end_and_its_checkpoint_before_it_goes(tmp_path, coordinator):

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,8 +21,6 @@ from coordinator.errors import ReshapeError
 from coordinator.seeding import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import GPU_TYPE, SHORT, Crash, World
-
-pytestmark = pytest.mark.timeout(600)  # hundreds of whole journeys each
 
 COUNTS = st.sampled_from([[1], [2], [1, 2], [2, 4], [1, 2, 4], [3], [4], [0]])
 OTHERS = tuple(FoundGpu(f"other-{i}", GPU_TYPE, None, True) for i in range(2))

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 
 from coordinator.workqueue import WorkQueue
+from tests.patience import patient
 
-LIMIT_S = 10.0  # for what takes milliseconds
+LIMIT_S = patient(10.0)  # for what takes milliseconds
 
 
 def consumers(queue: WorkQueue, count: int, work: object) -> list[threading.Thread]:

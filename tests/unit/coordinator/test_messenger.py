@@ -16,8 +16,9 @@ from coordinator.service import BREATH_S, Coordinator
 from tests.fakes.shims import Behaviour, Machines
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import MASTER, SHORT, FakeClock, World
+from tests.patience import patient
 
-TURNS, WITHIN_S = 5, 20.0
+TURNS, WITHIN_S = 5, patient(20.0)
 
 
 def one_on_cpu(interval_s: float) -> World:

@@ -14,6 +14,7 @@ from coordinator.profiler import Profiler, observation
 from sidecar.protocol import Heartbeat, ShimStatus, Usage
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
+from tests.patience import patient
 
 Doc = dict[str, Any]
 
@@ -90,7 +91,7 @@ def test_prometheus_betters_a_row_that_is_known_already(answer: Any, cores: floa
     assert len(learner.observations().rows) == 1  # nobody waited
     thread = threading.Thread(target=profiler.run, args=(stopping,))
     thread.start()
-    assert watching.done.wait(10)
+    assert watching.done.wait(patient(10))
     stopping.set()
     thread.join()
     learner.flush()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,15 +16,9 @@ from coordinator.service import Coordinator
 from tests.fakes.shims import Machines
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import MASTER, SHORT, FakeClock
+from tests.patience import eventually, patient
 
-WITHIN_S = 20.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+WITHIN_S = patient(20.0)
 
 
 @pytest.fixture
@@ -60,11 +53,11 @@ def renewals(store: MemoryStore) -> int:
 def test_the_term_is_renewed_while_a_turn_takes_longer_than_it(busy: tuple[Coordinator, MemoryStore]) -> None:
     coordinator, store = busy
     before = renewals(store)
-    wait_for(lambda: renewals(store) >= before + 5)
+    eventually(lambda: renewals(store) >= before + 5)
     assert not coordinator.succeeded.is_set()
 
 
 def test_one_that_hangs_lets_another_begin(busy: tuple[Coordinator, MemoryStore]) -> None:
     coordinator, _ = busy
     coordinator._turned_at = float("-inf")
-    wait_for(lambda: not coordinator.elector.leads)
+    eventually(lambda: not coordinator.elector.leads)

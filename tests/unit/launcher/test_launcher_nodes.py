@@ -11,8 +11,8 @@ import pytest
 from coordinator.stores.sqlite import SqliteStore
 from launcher.cluster.nodes import LOOK_S, Nodes, schedulable
 from tests.fakes.kube import AWAY, Kube
+from tests.patience import eventually
 from tests.unit.launcher.test_doors import Time
-from tests.unit.launcher.test_service import until
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
@@ -38,7 +38,7 @@ class Ground:
 def ground(tmp_path: Path) -> Iterator[Ground]:
     made = Ground(tmp_path)
     made.nodes.start()
-    until(lambda: made.nodes._mirror.in_step)
+    eventually(lambda: made.nodes._mirror.in_step)
     yield made
     made.nodes.stop()
     made.store.close()
@@ -61,19 +61,19 @@ def test_a_node_takes_pods_while_it_is_ready_and_not_cordoned(node: dict[str, An
 def test_a_cordon_is_written_and_taken_back_and_no_document_is_touched_without_need(ground: Ground) -> None:
     assert ground.takes() == {"a": None, "b": None, "here": None}, "what is true anyway is not written"
     ground.node("a", unschedulable=True)
-    until(lambda: ground.takes() == {"a": False, "b": None, "here": None})
+    eventually(lambda: ground.takes() == {"a": False, "b": None, "here": None})
     ground.node("a", unschedulable=False)
-    until(lambda: ground.takes() == {"a": True, "b": None, "here": None})
+    eventually(lambda: ground.takes() == {"a": True, "b": None, "here": None})
 
 
 def test_a_node_that_the_cluster_does_not_show_takes_none(ground: Ground) -> None:
     ground.kube.vanish("Node", "b", None)
-    until(lambda: ground.takes()["b"] is False)
+    eventually(lambda: ground.takes()["b"] is False)
 
 
 def test_a_document_that_was_made_late_is_found_within_seconds(ground: Ground) -> None:
     ground.node("c", unschedulable=True)
-    until(lambda: "c" in {n["metadata"]["name"] for n in ground.nodes._mirror.items().values()})
+    eventually(lambda: "c" in {n["metadata"]["name"] for n in ground.nodes._mirror.items().values()})
     ground.takes()
     ground.store.put("nodes", {"_id": "c", "agent": True, "version": 1})
     ground.time.at += LOOK_S

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,13 +10,7 @@ from coordinator.errors import Rejected
 from launcher.cluster.api import Expired
 from launcher.cluster.mirror import Mirror
 from tests.fakes.kube import AWAY, Kube
-
-
-def until(so: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.patience import eventually
 
 
 @pytest.fixture
@@ -31,7 +24,7 @@ def kube() -> Kube:
 def mirror(kube: Kube) -> Iterator[Mirror]:
     made = Mirror(kube, "Pod", "default", None, lambda: None)  # type: ignore[arg-type]
     made.start()
-    until(lambda: made.in_step and kube._watches)
+    eventually(lambda: made.in_step and kube._watches)
     yield made
     made.stop()
     kube.put("Pod", "last", status={})  # ends its watch
@@ -45,13 +38,13 @@ def test_it_follows_what_changes(kube: Kube, mirror: Mirror) -> None:
     assert phases(mirror) == {"a": "Running"}
     kube.put("Pod", "b", status={"phase": "Pending"})
     kube.put("Pod", "a", status={"phase": "Failed"})
-    until(lambda: phases(mirror) == {"a": "Failed", "b": "Pending"})
+    eventually(lambda: phases(mirror) == {"a": "Failed", "b": "Pending"})
 
 
 def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(kube: Kube, mirror: Mirror) -> None:
     kube.put("Pod", "a", status={"phase": "Succeeded"})
     kube.vanish("Pod", "a")
-    until(lambda: mirror.vanished())
+    eventually(lambda: mirror.vanished())
     (pod,) = mirror.vanished().values()
     assert (pod.phase, pod.deleted, pod.sure) == ("Succeeded", True, True)
     mirror.looked_at(mirror.vanished())
@@ -65,7 +58,7 @@ def test_where_nobody_looks_only_the_newest_that_vanished_are_kept(
     for name in "bcd":
         kube.put("Pod", name, status={"phase": "Succeeded"})
         kube.vanish("Pod", name)
-    until(lambda: {pod.name for pod in mirror.vanished().values()} == {"c", "d"})
+    eventually(lambda: {pod.name for pod in mirror.vanished().values()} == {"c", "d"})
 
 
 @pytest.mark.parametrize("trouble", [Expired("too old"), AWAY, RuntimeError("a fault")])
@@ -74,11 +67,11 @@ def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_lit
 ) -> None:
     kube.trouble = AWAY
     kube.break_watches(trouble)  # type: ignore[arg-type]
-    until(lambda: not mirror.in_step)
+    eventually(lambda: not mirror.in_step)
     kube.objects.pop(("Pod", "default", "a"))
     kube.trouble = None
     kube.put("Pod", "b", status={"phase": "Running"})
-    until(lambda: mirror.in_step and phases(mirror) == {"b": "Running"})
+    eventually(lambda: mirror.in_step and phases(mirror) == {"b": "Running"})
     (pod,) = mirror.vanished().values()
     assert pod.deleted and not pod.sure
 
@@ -87,9 +80,9 @@ def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
     kube.put("Job", "j")
     jobs = Mirror(kube, "Job", None, None, lambda: None)  # type: ignore[arg-type]
     jobs.start()
-    until(lambda: jobs.items() and kube._watches)
+    eventually(lambda: jobs.items() and kube._watches)
     kube.vanish("Job", "j")
-    until(lambda: not jobs.items())
+    eventually(lambda: not jobs.items())
     assert jobs.vanished() == {}
     jobs.stop()
     kube.put("Job", "last")
@@ -99,6 +92,6 @@ def test_a_kind_that_the_cluster_lacks_is_named_with_what_to_do(kube: Kube, capl
     kube.trouble = Rejected("Not Found", 404)
     made = Mirror(kube, "Slaml", None, None, lambda: None)  # type: ignore[arg-type]
     made.start()
-    until(lambda: made._tries > 0)
+    eventually(lambda: made._tries > 0)
     made.stop()
     assert "this cluster has no kind Slaml" in caplog.text and not made.in_step

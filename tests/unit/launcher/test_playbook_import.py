@@ -57,6 +57,6 @@ def test_a_launch_waits_for_the_import_that_another_launch_began(tmp_path: Path)
     (tmp_path / "other.py").write_text(OTHER)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run(
-        [sys.executable, "-c", MAIN], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", MAIN], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "launched", done.stderr

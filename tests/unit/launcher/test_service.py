@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from launcher.cluster.api import Away
 from launcher.cluster.service import Service
 from launcher.names import launch_name
 from tests.fakes.kube import AWAY, Kube
+from tests.patience import eventually, patient
 from tests.unit.launcher.test_doors import Time
 from tests.unit.launcher.test_pods import ENDED, RUNNING, pod
 
@@ -34,14 +34,6 @@ JOB: Doc = {
 }  # fmt: skip
 NAME = launch_name("j", "u", 1)
 POD = f"{NAME}-trainer-0"
-
-
-def until(so: Callable[[], Any], within_s: float = 10.0) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := so()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-    return found
 
 
 class Ground:
@@ -120,11 +112,11 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
 def test_a_wanted_launch_becomes_one_volcano_job_and_its_secret(ground: Ground) -> None:
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     assert [job["metadata"]["name"] for job in ground.kube.of("Job")] == [NAME]
     assert set(ground.kube.of("Secret")[0]["data"]) == {"launch.json", "launch.key", "operator.token"}
     ground.show_pod(RUNNING)
-    until(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
+    eventually(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
     assert ground.playbooks == ["launch.yml"]
     assert [reason for reason, _ in ground.kube.events()] == ["Launched"]
 
@@ -134,32 +126,32 @@ def test_a_gang_gets_pods_one_by_one_and_gives_the_last_ones_back(ground: Ground
         ground.store.insert("gpus", {"_id": gpu, "node": node, "emulated": True})
     ground.ask(gpus_per_pod=1, gpu_ids=["g0", "g1"])
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     assert (ground.size(), ground.kube.of("Secret")) == ((2, 2), [])
     ground.make_pods(0, 1)
-    until(lambda: [entry and entry["applied"] for entry in ground.record().get("pods") or ()] == [True, True])
+    eventually(lambda: [entry and entry["applied"] for entry in ground.record().get("pods") or ()] == [True, True])
     told = [json.loads(base64.b64decode(each["data"]["launch.json"])) for each in ground.kube.of("Secret")]
     assert [(one["member"], one["pod_uid"]) for one in told] == [
         (member, ground.record()["pods"][member]["uid"]) for member in range(2)
     ]
     doc = ground.record()["doc"]
     ground.store.update("launches", NAME, {}, {"doc": {**doc, "gpu_ids": ["g0", "g1", "g2"]}})
-    until(lambda: ground.size() == (3, 2))
+    eventually(lambda: ground.size() == (3, 2))
     ground.make_pods(2)
-    until(lambda: ground.size() == (3, 3))
+    eventually(lambda: ground.size() == (3, 3))
     ground.store.update("launches", NAME, {}, {"doc": doc})
-    until(lambda: ground.size() == (2, 2))
+    eventually(lambda: ground.size() == (2, 2))
     ground.kube.vanish("Pod", f"{NAME}-trainer-2")
-    until(lambda: len(ground.record()["pods"]) == 2)
+    eventually(lambda: len(ground.record()["pods"]) == 2)
     assert ground.record()["pod"]["name"] == f"{NAME}-trainer-0" and ground.record()["failure"] is None
     assert ground.playbooks == ["launch.yml"]
     for member in range(2):
         ended = pod(ENDED, "Succeeded", "node-a")
         ground.kube.put("Pod", f"{NAME}-trainer-{member}", status=ended["status"])
-    until(lambda: ground.record()["gone"])
+    eventually(lambda: ground.record()["gone"])
     ground.kube.put("Job", NAME, status={"state": {"phase": "Completed"}})
     ground.want_removal(closed=True)
-    until(lambda: not ground.record())
+    eventually(lambda: not ground.record())
     assert [each["metadata"]["name"] for each in ground.kube.of("Secret")] == [f"{NAME}-trainer-2-0a1b2c32"]
 
 
@@ -167,33 +159,33 @@ def test_a_refusal_is_the_launchs_failure_and_asking_again_tries_again(ground: G
     ground.refusal = "exceeded quota"
     ground.ask()
     ground.start()
-    until(lambda: ground.record()["failure"] == "exceeded quota")
+    eventually(lambda: ground.record()["failure"] == "exceeded quota")
     ground.refusal = None
     ground.store.update("launches", NAME, {}, {"failure": None})
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
 
 
 def test_why_volcano_cannot_make_the_pod_is_the_launchs_failure(ground: Ground) -> None:
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     uid = ground.kube.of("Job")[0]["metadata"]["uid"]
     ground.kube.put("Event", "e", reason="FailedCreate", involvedObject={"uid": uid}, message="exceeded quota")
     ground.kube.put("Event", "f", reason="FailedCreate", involvedObject={"uid": "other"}, message="something else")
-    until(lambda: ground.time.__setattr__("at", ground.time.at + 1) or ground.record()["failure"])
+    eventually(lambda: ground.time.__setattr__("at", ground.time.at + 1) or ground.record()["failure"])
     assert ground.record()["failure"] == "Volcano cannot make its pod: exceeded quota"
 
 
 def test_while_the_api_server_is_away_nothing_fails_and_then_it_goes_on(ground: Ground) -> None:
     service = ground.start()
-    until(lambda: service.trouble == "")
+    eventually(lambda: service.trouble == "")
     ground.kube.trouble = AWAY
     ground.ask()
     ground.kube.break_watches(AWAY)
-    until(lambda: service.trouble.startswith("The API server"))
+    eventually(lambda: service.trouble.startswith("The API server"))
     assert ground.record()["failure"] is None
     ground.kube.trouble = None
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
 
 
 def test_a_launch_of_which_the_api_server_did_not_answer_once_is_played_again(
@@ -203,7 +195,7 @@ def test_a_launch_of_which_the_api_server_did_not_answer_once_is_played_again(
     monkeypatch.setattr(ground.kube, "apply", lambda doc: _raise(silent.pop()) if silent else apply(doc))
     ground.start()
     ground.ask()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     assert ground.record()["failure"] is None
 
 
@@ -220,7 +212,7 @@ def test_a_store_that_is_away_after_the_playbook_fails_no_launch(
     monkeypatch.setattr(ground.store, "update", away)
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     assert ground.record()["failure"] is None and ground.playbooks == ["launch.yml"]
 
 
@@ -236,17 +228,17 @@ def test_what_was_made_after_everybody_forgot_the_launch_is_taken_away(
     monkeypatch.setattr(playbook, "run", late)
     ground.ask()
     ground.start()
-    until(lambda: ("delete", "Secret", NAME) in ground.kube.calls)
-    until(lambda: ground.kube.of("Job") == ground.kube.of("Secret") == [])
+    eventually(lambda: ("delete", "Secret", NAME) in ground.kube.calls)
+    eventually(lambda: ground.kube.of("Job") == ground.kube.of("Secret") == [])
 
 
 def test_a_launch_whose_job_is_gone_is_removed_though_nobody_asked(ground: Ground) -> None:
     """Its document was deleted while no coordinator acted."""
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     ground.store.delete("jobs", "j")
-    until(lambda: ground.record() == {})
+    eventually(lambda: ground.record() == {})
     assert ground.kube.of("Job") == ground.kube.of("Secret") == []
 
 
@@ -257,32 +249,32 @@ def _raise(error: Exception) -> None:
 def test_a_launcher_that_follows_a_killed_one_applies_the_same_objects_again(ground: Ground) -> None:
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     ground.made.pop().stop()
     ground.store.update("launches", NAME, {}, {"applied": False})  # as if it was killed before it wrote that
     ground.start("two")
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     assert ground.playbooks == ["launch.yml", "launch.yml"]
     assert len(ground.kube.of("Job")) == len(ground.kube.of("Secret")) == 1
 
 
 def test_only_one_launcher_acts(ground: Ground) -> None:
     first = ground.start()
-    until(lambda: first.trouble == "")
+    eventually(lambda: first.trouble == "")
     second = ground.start("two")
-    until(lambda: second.trouble.startswith("Another launcher"))
+    eventually(lambda: second.trouble.startswith("Another launcher"))
     ground.ask()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     assert ground.playbooks == ["launch.yml"]
 
 
 def test_a_launcher_that_stands_by_answers_the_webhook_and_follows_one_that_ends(ground: Ground) -> None:
     ground.kube.put("Queue", "team", None, meta={"labels": {"volcano-reshape.io/inject": "true"}})
     first = ground.start()
-    until(lambda: first.trouble == "")
+    eventually(lambda: first.trouble == "")
     second = ground.start("two")
-    until(lambda: second.trouble.startswith("Another launcher"))
-    until(lambda: second.ready)
+    eventually(lambda: second.trouble.startswith("Another launcher"))
+    eventually(lambda: second.ready)
     ground.ask()
     ground.store.put("jobs", {**JOB, "_id": "volcano-w", "job_id": "ns.w"})
     answers = Answers(ground.store, second.shown)
@@ -290,9 +282,9 @@ def test_a_launcher_that_stands_by_answers_the_webhook_and_follows_one_that_ends
     assert (found := answers.decided("w")) is not None and (found.job_id, found.node) == ("ns.w", "node-a")
     ground.made.remove(first)
     first.stop()
-    until(lambda: second.elector.leads)
+    eventually(lambda: second.elector.leads)
     ground.show_pod(RUNNING)
-    until(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
+    eventually(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
 
 
 def test_while_the_queues_are_not_known_a_launcher_is_not_ready(ground: Ground) -> None:
@@ -300,70 +292,70 @@ def test_while_the_queues_are_not_known_a_launcher_is_not_ready(ground: Ground) 
     service = ground.start()
     assert not service.ready
     ground.kube.trouble = None
-    until(lambda: service.ready)
+    eventually(lambda: service.ready)
 
 
 def test_a_turn_that_takes_long_does_not_lose_the_term(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     service, entered, leave = ground.start(term_s=0.5), threading.Event(), threading.Event()
-    until(lambda: service.trouble == "")
-    monkeypatch.setattr(service._doors, "turn", lambda *_: (entered.set(), leave.wait(10)))
-    assert entered.wait(10)
+    eventually(lambda: service.trouble == "")
+    monkeypatch.setattr(service._doors, "turn", lambda *_: (entered.set(), leave.wait(patient(10))))
+    assert entered.wait(patient(10))
     renewed = (ground.store.get("terms", "launcher") or {})["version"]
     ground.time.at += 0.3
-    until(lambda: (ground.store.get("terms", "launcher") or {})["version"] > renewed)
+    eventually(lambda: (ground.store.get("terms", "launcher") or {})["version"] > renewed)
     leave.set()
 
 
 def test_a_copy_of_a_pod_is_not_taken_for_its_launch(ground: Ground) -> None:
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     copy = pod(ENDED, "Failed", meta={"annotations": {"volcano-reshape.io/launch": NAME}})
     ground.kube.put("Pod", "copied", spec=copy["spec"], status=copy["status"], meta=copy["metadata"] | {"uid": "c"})
     ground.show_pod(RUNNING)
-    until(lambda: ground.record()["pod"])
+    eventually(lambda: ground.record()["pod"])
     assert ground.record()["pod"]["name"] == POD and ground.record()["failure"] is None
 
 
 def test_a_removed_launch_is_gone_once_its_pod_is_proven_to_be_and_then_forgotten(ground: Ground) -> None:
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     ground.show_pod(RUNNING)
-    until(lambda: ground.record()["pod"])
+    eventually(lambda: ground.record()["pod"])
     ground.want_removal(launch=2)
-    until(lambda: "remove.yml" in ground.playbooks)
+    eventually(lambda: "remove.yml" in ground.playbooks)
     assert not ground.record()["gone"]
     ground.show_pod(ENDED, "Failed")
     ground.kube.vanish("Pod", POD)
-    until(lambda: ground.record() == {})
+    eventually(lambda: ground.record() == {})
     assert ground.kube.of("Secret") == []
 
 
 def test_a_pod_that_vanished_without_proof_is_not_gone(ground: Ground) -> None:
     ground.ask()
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     ground.show_pod(RUNNING)
-    until(lambda: ground.record()["pod"])
+    eventually(lambda: ground.record()["pod"])
     ground.want_removal()
-    until(lambda: ground.kube.of("Job") == [])
+    eventually(lambda: ground.kube.of("Job") == [])
     ground.kube.vanish("Pod", POD)
-    until(lambda: ground.record()["pod"]["phase"] == "Deleted")
+    eventually(lambda: ground.record()["pod"]["phase"] == "Deleted")
     assert not ground.record()["gone"]
 
 
 def test_a_finished_pods_volcano_job_is_left_to_its_user(ground: Ground) -> None:
     ground.ask()
     service = ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     ground.show_pod(ENDED, "Succeeded")
-    until(lambda: ground.record()["gone"])
+    eventually(lambda: ground.record()["gone"])
     ground.want_removal(state="completed", closed=True)
-    until(lambda: ground.record() == {})
+    eventually(lambda: ground.record() == {})
     assert len(ground.kube.of("Job")) == 1 and ground.kube.of("Secret") == []
     assert ground.playbooks == ["launch.yml"]
-    until(lambda: not (ground.folder / NAME).exists())
+    eventually(lambda: not (ground.folder / NAME).exists())
     assert not service._works._works  # nothing is kept of it
 
 
@@ -375,14 +367,14 @@ def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:
     secret_name = f"{POD}-12345678"
     ground.show_pod(None, "Pending", annotations={"volcano-reshape.io/launch": secret_name}, ownerReferences=owner)
     ground.start()
-    until(lambda: ground.record().get("applied"))
+    eventually(lambda: ground.record().get("applied"))
     (secret,) = ground.kube.of("Secret")
     assert secret["metadata"]["name"] == secret_name
     assert secret["metadata"]["ownerReferences"][0]["uid"] == ground.record()["pod"]["uid"]
     assert ground.playbooks == []
     ground.store.put("jobs", {**JOB, "volcano": origin, "launch": 2})
     ground.store.update("launches", NAME, {}, {"wanted": "remove"})
-    until(lambda: ground.kube.of("Pod") == [])  # Volcano makes another one
+    eventually(lambda: ground.kube.of("Pod") == [])  # Volcano makes another one
     assert len(ground.kube.of("Job")) == 1
 
 
@@ -393,7 +385,7 @@ def test_a_pod_of_another_namespace_that_names_its_owner_gets_no_key(ground: Gro
     notes = {"volcano-reshape.io/launch": f"{POD}-12345678"}
     ground.show_pod(None, "Pending", annotations=notes, ownerReferences=[{"kind": "Job", "uid": "v"}])
     service = ground.start()
-    until(lambda: service.trouble == "")
+    eventually(lambda: service.trouble == "")
     service.stop()
     assert (ground.kube.of("Secret"), ground.record()["pod"]) == ([], None)
 
@@ -405,8 +397,8 @@ def test_a_part_that_trips_hinders_no_launch(ground: Ground, monkeypatch: pytest
     monkeypatch.setattr("launcher.cluster.logs.Logs.turn", trips)
     ground.ask()
     service = ground.start()
-    until(lambda: ground.record().get("applied"))
-    until(lambda: service.trouble == "The launcher's part for logs failed: 'odd'")
+    eventually(lambda: ground.record().get("applied"))
+    eventually(lambda: service.trouble == "The launcher's part for logs failed: 'odd'")
 
 
 def test_a_document_that_cannot_be_launched_fails_alone(ground: Ground) -> None:
@@ -416,5 +408,5 @@ def test_a_document_that_cannot_be_launched_fails_alone(ground: Ground) -> None:
     ground.store.put("launches", other)
     ground.store.put("launches", {"_id": "broken", "version": 1})
     ground.start()
-    until(lambda: (ground.store.get("launches", "k-l1") or {}).get("applied"))
-    assert until(lambda: ground.record()["failure"]).startswith("pod.containers must hold one container")
+    eventually(lambda: (ground.store.get("launches", "k-l1") or {}).get("applied"))
+    assert eventually(lambda: ground.record()["failure"]).startswith("pod.containers must hold one container")

@@ -17,6 +17,7 @@ from coordinator.errors import Rejected, Transient
 from reshape import logs as logs_of_jobs
 from tests.fakes.facade import Live
 from tests.fakes.terminal import ROOT, Output, environment
+from tests.patience import patient
 
 Run = Callable[..., Output]
 Process = Callable[..., "subprocess.Popen[str]"]
@@ -236,7 +237,7 @@ def test_a_refusal_shows_every_problem_once(reshape: Run, tmp_path: Path) -> Non
 def test_logs_are_printed_byte_for_byte(reshape: Run, live: Live, process: Process) -> None:
     submit(reshape)
     live.facade.outputs["a"] = "épochs ▁▂▃\n".encode() * 40_000
-    out, err = process("logs", "a").communicate(timeout=30)
+    out, err = process("logs", "a").communicate(timeout=patient(30))
     assert (out.encode(), err) == (live.facade.outputs["a"], "")
 
 
@@ -309,7 +310,7 @@ def test_interrupting_logs_ends_quietly_with_130(reshape: Run, live: Live, proce
     assert running.stdout is not None
     assert running.stdout.readline() == "step 1\n"
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=patient(30))
     assert (running.returncode, err.strip()) == (130, "")
 
 
@@ -322,7 +323,7 @@ def test_a_reader_that_has_had_enough_ends_it_quietly(reshape: Run, process: Pro
         running.stdout.close()
         assert running.stderr is not None
         assert running.stderr.read() == ""
-        assert running.wait(30) == 0
+        assert running.wait(patient(30)) == 0
         running.stderr.close()
 
 

@@ -12,6 +12,7 @@ import pytest
 from sidecar import shimlink
 from sidecar.protocol import ShimStatus
 from sidecar.shimlink import ShimLink, ShimUnreachable
+from tests.patience import patient
 
 Shim = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = {"ok": True, "status": {"trainer": "none"}}
@@ -27,7 +28,7 @@ class Heard:
         self.gone += 1
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             while not true():
                 await asyncio.sleep(0.01)
 

@@ -13,6 +13,7 @@ import pytest
 
 from sidecar.protocol import ShimStatus, Usage
 from sidecar.usage import UsageMeter, quota
+from tests.patience import patient
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
@@ -125,7 +126,7 @@ def busy() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_real_trainers_busy_child_is_seen(busy: subprocess.Popen[bytes]) -> None:
-    meter, deadline, cores = UsageMeter(), time.monotonic() + 20, 0.0
+    meter, deadline, cores = UsageMeter(), time.monotonic() + patient(20), 0.0
     while cores <= 0.05 and time.monotonic() < deadline:
         usage = meter.sample(busy.pid, time.clock_gettime(time.CLOCK_BOOTTIME))
         cores = usage.cpu_cores or 0.0
