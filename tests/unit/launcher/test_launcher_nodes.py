@@ -92,7 +92,7 @@ def test_without_the_right_to_watch_nodes_nothing_is_written(tmp_path: Path) -> 
 def test_what_pods_of_others_ask_for_is_written_beside_their_node(ground: Ground) -> None:
     asked = {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
     ground.kube.put("Pod", "p", spec={"nodeName": "a", "containers": [asked]}, status={"phase": "Running"})
-    until(lambda: ground.nodes._others.asked())
+    eventually(lambda: ground.nodes._others.asked())
     ground.nodes.turn()
     held = {str(doc["_id"]): doc.get("others") for doc in ground.store.list("nodes")}
     assert held == {"a": {"cores": 0.5, "memory": 2.0**30}, "b": None, "here": None}
