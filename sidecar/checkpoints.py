@@ -50,14 +50,59 @@ def look(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
             found.append(_manifest(path, job_id))
         except Damaged as bad:
             problems.append(f"checkpoint {path.name} is not used: {bad}")
-    for one in sorted(found, key=lambda m: (m.generation, m.step, m.name), reverse=True):
-        try:
-            _verify(folder / one.name, one.files)
-        except Damaged as bad:
-            problems.append(f"checkpoint {one.name} is not used: {bad}")
-        else:
-            return Checkpoint(name=one.name, step=one.step, generation=one.generation), problems
+    for one in _newest_first(found):
+        if checkpoint := _verified(folder, one, problems):
+            return checkpoint, problems
     return None, problems
+
+
+class Watch:
+    """Finds, while training goes on, each newer checkpoint once. What was looked at is not read again."""
+
+    def __init__(self, folder: Path, job_id: str) -> None:
+        self._folder, self._job_id = folder, job_id
+        self._seen: dict[str, tuple[int, int]] = {}  # name -> when its manifest was written, and its size
+        self._newest = (-1, -1)  # generation and step of the one that was found
+
+    def look(self) -> Checkpoint | None:
+        """The newest whole one, if it is newer than what was found before. Damaged ones are for `look` to tell."""
+        here = {path.name: written for path in _folders(self._folder, []) if (written := _written(path / MANIFEST))}
+        fresh = [name for name, written in here.items() if self._seen.get(name) != written]
+        self._seen = here
+        found = [one for name in fresh if (one := self._read(name)) and (one.generation, one.step) > self._newest]
+        for one in _newest_first(found):
+            if checkpoint := _verified(self._folder, one, []):
+                self._newest = (one.generation, one.step)
+                return checkpoint
+        return None
+
+    def _read(self, name: str) -> _Manifest | None:
+        try:
+            return _manifest(self._folder / name, self._job_id)
+        except Damaged:
+            return None
+
+
+def _written(manifest: Path) -> tuple[int, int] | None:
+    """None where there is none: it comes last, so the checkpoint is not complete."""
+    try:
+        status = manifest.lstat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _newest_first(found: list[_Manifest]) -> list[_Manifest]:
+    return sorted(found, key=lambda m: (m.generation, m.step, m.name), reverse=True)
+
+
+def _verified(folder: Path, one: _Manifest, problems: list[str]) -> Checkpoint | None:
+    try:
+        _verify(folder / one.name, one.files)
+    except Damaged as bad:
+        problems.append(f"checkpoint {one.name} is not used: {bad}")
+        return None
+    return Checkpoint(name=one.name, step=one.step, generation=one.generation)
 
 
 def _folders(folder: Path, problems: list[str]) -> list[Path]:

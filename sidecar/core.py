@@ -2,7 +2,8 @@
 
 Promises, each with a test in `tests/unit/sidecar/test_core.py`:
 * never two heartbeats at once, and none while the shim is out of reach: an old status is no news;
-* a change that the coordinator waits for is told at once, else every `heartbeat_s`;
+* a change that the coordinator waits for is told at once, else every `heartbeat_s`; so are a hook that announces
+  itself and the first checkpoint that is verified while a trainer runs, since from then on it may be stopped;
 * a lease runs from the moment the answered heartbeat was *sent* (`reliability.md` 5);
 * that a trainer has ended is first said by a heartbeat that also names its verified checkpoint, so
   that nobody restarts it from an older one (`reliability.md` 4, P3).
@@ -48,10 +49,19 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Read:
-    """Output was read; `first_step_at` is that of the present generation."""
+    """Output was read; `first_step_at` is that of the present generation. `hook`: its trainer has announced itself."""
 
     at: float
     first_step_at: float | None
+    hook: bool = False
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A checkpoint that was completed while the trainer runs."""
+
+    at: float
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ class Failed:
     jitter: float
 
 
-Event = ShimSaid | ShimGone | Inspected | Read | Timer | Answered | Failed
+Event = ShimSaid | ShimGone | Inspected | Read | Verified | Timer | Answered | Failed
 
 
 # what to do
@@ -139,6 +149,7 @@ class State:
     checkpoint: Checkpoint | None = None
     spawn_at: float | None = None
     first_step_at: float | None = None
+    hook: bool = False  # whether this generation's trainer has announced that it saves when asked
     sent_at: float | None = None  # of the heartbeat under way; None: none is
     sending: ShimStatus | None = None  # what that one says
     told: ShimStatus | None = None  # what the newest answered one said
@@ -161,6 +172,8 @@ def step(state: State, event: Event) -> Result:
             return _inspected(state, event)
         case Read():
             return _read(state, event)
+        case Verified():
+            return _verified(state, event)
         case Timer():
             return _beat(state, event.at)
         case Answered():
@@ -194,6 +207,11 @@ def settled(state: State) -> bool:
     return heard and state.sent_at is None and state.ended is None
 
 
+def running(state: State) -> bool:
+    """Whether there is a trainer, as far as is known."""
+    return state.shim is not None and state.ended is None and rest(state.shim) is None
+
+
 def leaving(state: State) -> bool:
     """Whether the shim, in another container, only waits until the end of its trainer has been told."""
     return state.shim is not None and state.shim.ending and rest(state.shim) is not None and settled(state)
@@ -207,7 +225,7 @@ def rest(status: ShimStatus) -> Rest | None:
 def _shim_said(state: State, at: float, status: ShimStatus) -> Result:
     before: tuple[Instruction, ...] = ()
     if status.spawn_at is not None and status.spawn_at != state.spawn_at:
-        state = replace(state, spawn_at=status.spawn_at, first_step_at=None)
+        state = replace(state, spawn_at=status.spawn_at, first_step_at=None, hook=False)
         before = (NewGeneration(status.spawn_at),)
     end = rest(status)
     if end is None or end == state.inspected:
@@ -239,7 +257,18 @@ def _facts(status: ShimStatus) -> ShimStatus:
 def _read(state: State, event: Read) -> Result:
     if event.first_step_at is not None and event.first_step_at != state.first_step_at:
         state = replace(state, first_step_at=event.first_step_at, due_at=event.at)
+    if event.hook and not state.hook:
+        state = replace(state, hook=True, due_at=event.at)
     return _beat(state, event.at)
+
+
+def _verified(state: State, event: Verified) -> Result:
+    """The first one is news: it shows that this training can save. What was found at its end counts for more."""
+    have, found = state.checkpoint, event.checkpoint
+    if not running(state) or (have is not None and (found.generation, found.step) <= (have.generation, have.step)):
+        return state, ()
+    due_at = event.at if have is None else state.due_at
+    return _beat(replace(state, checkpoint=found, due_at=due_at), event.at)
 
 
 def _beat(state: State, at: float) -> Result:

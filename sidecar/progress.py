@@ -22,6 +22,7 @@ import msgspec
 from sidecar.protocol import Progress
 
 LINE_LIMIT = 4096  # characters; a longer line is no report
+MOST_SAVED = 16  # checkpoints whose time is kept
 WINDOW = 32  # steps that count for seconds per iteration
 MOST = 10**12  # a count or value above this is a misread line
 CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
@@ -47,7 +48,7 @@ class Reader:
     def __init__(self, pattern: str | None = None) -> None:
         """`pattern`: a regular expression with groups out of iteration, epoch, value, total. `re.error` if bad."""
         self.progress = Progress()
-        self.checkpoint: tuple[str, float] | None = None  # newest one announced: its name, when it was complete
+        self.saved: dict[str, float] = {}  # the newest checkpoints announced: name -> when it was complete
         self._pattern = re.compile(pattern) if pattern else None
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest, self._skipping = "", False
@@ -95,7 +96,8 @@ class Reader:
         own = number(pairs.get("time"))
         when = own if own is not None and 0 < own <= at + CLOCK_SLACK_S else None if late else at
         if marked := _CHECKPOINT.search(text):
-            self.checkpoint = (marked[1], when) if when is not None else self.checkpoint
+            if when is not None:
+                self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
         elif self._pattern is not None:
             found = self._pattern.search(text)
             self._take(found.groupdict() if found else {}, when)

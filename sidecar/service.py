@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import random
+import stat
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from typing import Any
 import msgspec
 
 from sidecar import core, limits
-from sidecar.checkpoints import look
+from sidecar.checkpoints import Watch, look
 from sidecar.config import Settings
 from sidecar.coordinatorlink import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
 from sidecar.gpus import GpuProbe, probe_for
@@ -38,6 +39,8 @@ log = logging.getLogger("sidecar")
 
 LOOK_S = 1.0  # the output is read at least this often
 STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
+WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause between two looks for checkpoints; most of the time that they may take
+ANNOUNCE = "announce"  # written beside the shim's socket by a hook
 FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
 
 
@@ -83,7 +86,7 @@ class Sidecar:
 
     async def run(self) -> None:
         """Until `end`. An error in here ends the process: the shim starts another."""
-        work = (self.shim.run(), self._look(), self._measure(), self._farewell())
+        work = (self.shim.run(), self._look(), self._watch(), self._measure(), self._farewell())
         running = [asyncio.create_task(one) for one in work]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for one in running:
@@ -109,7 +112,6 @@ class Sidecar:
     def heartbeat(self, shim: ShimStatus, seq: int) -> Heartbeat:
         """What this sidecar knows, around the given status of the shim."""
         named = self.state.checkpoint
-        marked = self.reader.checkpoint
         return Heartbeat(
             job_id=self.settings.launch.job_id,
             launch=self.settings.launch.launch,
@@ -123,8 +125,9 @@ class Sidecar:
             gpus=self._readings(shim),
             usage=self.sample.usage,
             checkpoint=named,
-            checkpoint_at=marked[1] if named and marked and marked[0] == named.name else None,
+            checkpoint_at=self.reader.saved.get(named.name) if named else None,
             emulated=self._probe.emulated,
+            hook=self.state.hook,
         )
 
     async def wish(self, gpus: int | None, signal: str | None) -> bytes:
@@ -248,7 +251,8 @@ class Sidecar:
                     at = None  # what comes after this piece may be newer
                     await asyncio.sleep(0)
             self._late = False
-        self.handle(core.Read(boottime(), self.reader.progress.first_step_at))
+        hook = self.state.hook or (core.running(self.state) and _is_there(self.settings.folder / ANNOUNCE))
+        self.handle(core.Read(boottime(), self.reader.progress.first_step_at, hook))
 
     def _read_file(self, path: Path) -> None:
         try:
@@ -259,6 +263,24 @@ class Sidecar:
         if content != self._file_seen:
             self._file_seen = content
             self.reader.line(content.decode("utf-8", "replace"), boottime(), self._late)
+
+    async def _watch(self) -> None:
+        """Verify what the trainer saves while it goes on: the bigger, the rarer."""
+        folder, pause = self.settings.checkpoints, WATCH_S
+        watch = None if folder is None else Watch(folder, self.settings.launch.job_id)
+        while True:
+            await asyncio.sleep(pause)
+            if watch is None or not core.running(self.state):
+                continue
+            began = boottime()
+            try:
+                found = await asyncio.to_thread(watch.look)
+            except Exception:  # whatever lies there, leases must go on being renewed
+                log.exception("the checkpoints could not be looked at")
+                continue
+            pause = max(WATCH_S, (boottime() - began) / WATCH_SHARE)
+            if found is not None:
+                self.handle(core.Verified(boottime(), found))
 
     async def _measure(self) -> None:
         while True:
@@ -312,3 +334,11 @@ class Sidecar:
         self._running.discard(work)
         if not work.cancelled() and (fault := work.exception()) is not None:
             log.error("an error that nobody foresaw: %r", fault, exc_info=fault)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a plain file; its text is the shim's business."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

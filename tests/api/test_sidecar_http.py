@@ -114,6 +114,51 @@ def test_training_is_told_from_first_step_to_verified_checkpoint(coordinator: Ti
     assert ended.checkpoint_at is not None and ended.shim.stop_at <= ended.checkpoint_at <= ended.shim.exit_at
 
 
+SAVES_ON = """
+import hashlib, json, os, sys, time
+if sys.argv[2] == "hook":
+    open(os.environ["RESHAPE_ANNOUNCE"], "w").write("SIGUSR1")
+else:
+    path = os.path.join(sys.argv[1], "g1-s7")
+    os.makedirs(path)
+    open(os.path.join(path, "model"), "w").write("weights")
+    manifest = {"job_id": sys.argv[2], "generation": 1, "step": 7}
+    manifest["files"] = {"model": hashlib.sha256(b"weights").hexdigest()}
+    json.dump(manifest, open(os.path.join(path, "manifest.json"), "w"))
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def saving(begin: Begin, tmp_path: Path, what: str) -> Launch:
+    folder, script = tmp_path / "launch", tmp_path / "saves_on.py"
+    script.write_text(SAVES_ON)
+    launch = begin(command=[sys.executable, str(script), str(folder / "checkpoints"), what], heartbeat_s=30.0)
+    launch.start(1)
+    return launch
+
+
+def test_a_hook_that_announces_itself_is_told_at_once_and_by_the_next_sidecar_too(
+    coordinator: TinyCoordinator, begin: Begin, tmp_path: Path
+) -> None:
+    launch = saving(begin, tmp_path, "hook")
+    told = last(coordinator, lambda b: b.hook, "a heartbeat that names the hook")
+    assert told.shim.trainer == "running" and not any(b.hook for b in coordinator.beats if b.shim.trainer != "running")
+    os.kill(told.sidecar_pid, signal.SIGKILL)
+    last(coordinator, lambda b: b.sidecar_pid != told.sidecar_pid and b.hook, "the hook, told by the next sidecar")
+    launch.call("stop", STOP)
+    last(coordinator, lambda b: b.shim.trainer == "exited", "the end")
+
+
+def test_a_checkpoint_is_verified_and_told_while_its_trainer_goes_on(
+    coordinator: TinyCoordinator, begin: Begin, tmp_path: Path
+) -> None:
+    saving(begin, tmp_path, "job-1")
+    told = last(coordinator, lambda b: b.checkpoint, "a heartbeat with the checkpoint")
+    assert told.shim.trainer == "running" and told.checkpoint is not None
+    assert (told.checkpoint.name, told.checkpoint.step, told.checkpoint.generation) == ("g1-s7", 7, 1)
+
+
 def test_a_second_generation_goes_on_and_its_gap_can_be_told(coordinator: TinyCoordinator, begin: Begin) -> None:
     launch = begin()
     launch.start(1)

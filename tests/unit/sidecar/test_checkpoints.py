@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.checkpoints import look, newest_good
+from sidecar import checkpoints
+from sidecar.checkpoints import Watch, look, newest_good
 from sidecar.protocol import Checkpoint
 
 
@@ -132,3 +133,41 @@ def test_a_folder_that_is_a_file_is_a_problem_not_an_error(tmp_path: Path) -> No
     (tmp_path / "f").write_text("")
     found, problems = look(tmp_path / "f", "j")
     assert found is None and problems == ["the checkpoint folder cannot be read: Not a directory"]
+
+
+def test_a_watch_finds_each_newer_checkpoint_once(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "none", "j")
+    assert watch.look() is None
+    watch = Watch(tmp_path, "j")
+    put(tmp_path, "a", 1, 10)
+    assert watch.look() == Checkpoint(name="a", step=10, generation=1)
+    assert watch.look() is None
+    put(tmp_path, "older", 1, 5)
+    put(tmp_path, "theirs", 9, 9, job="another")
+    assert watch.look() is None
+    put(tmp_path, "b", 2, 1)
+    assert watch.look() == Checkpoint(name="b", step=1, generation=2)
+
+
+def test_a_watch_reads_nothing_again_however_many_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(50):
+        put(tmp_path, f"s{step}", 1, step)
+    read: list[str] = []
+    whole = checkpoints._sha256
+    monkeypatch.setattr(checkpoints, "_sha256", lambda path, name: read.append(str(path)) or whole(path, name))
+    watch = Watch(tmp_path, "j")
+    assert watch.look() == Checkpoint(name="s49", step=49, generation=1)
+    assert all("s49" in path for path in read) and len(read) == 2
+    assert watch.look() is None and len(read) == 2
+
+
+def test_a_watch_passes_over_what_is_damaged_or_half_written_until_it_is_complete(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, "j")
+    put(tmp_path, "good", 1, 1)
+    (put(tmp_path, "bad", 1, 2) / "model").write_bytes(b"weighty")
+    whole = put(tmp_path, "half", 1, 3) / "manifest.json"
+    text = whole.read_text()
+    whole.write_text(text[:20])
+    assert watch.look() == Checkpoint(name="good", step=1, generation=1)
+    whole.write_text(text)
+    assert watch.look() == Checkpoint(name="half", step=3, generation=1)

@@ -189,6 +189,30 @@ def test_a_trainer_started_while_an_end_was_inspected_counts() -> None:
     assert state.shim == again and state.checkpoint == FOUND
 
 
+def test_a_hook_that_announces_itself_is_told_at_once_and_until_the_next_generation() -> None:
+    state, done = play(running(), core.Read(12.5, None, hook=True), core.Read(12.6, None, hook=True))
+    assert len(beats(done)) == 1 and state.hook
+    again = msgspec.structs.replace(RUNNING, generation=2, spawn_at=30.0)
+    assert not play(state, core.ShimSaid(31.0, again))[0].hook
+
+
+def test_the_first_checkpoint_of_a_running_trainer_is_told_at_once_and_newer_ones_with_what_follows() -> None:
+    state, done = play(running(), core.Verified(12.5, FOUND))
+    assert [one.checkpoint for one in beats(done)] == [FOUND]
+    state, _ = play(state, answer(state, 12.6))
+    newer = Checkpoint(name="g1-s9", step=9, generation=1)
+    state, done = play(state, core.Verified(13.0, newer), core.Verified(13.1, FOUND))
+    assert beats(done) == [] and state.checkpoint == newer
+
+
+def test_what_was_verified_at_the_end_is_not_replaced_by_a_look_that_came_late() -> None:
+    newer = Checkpoint(name="g1-s9", step=9, generation=1)
+    state, _ = play(running(), core.ShimSaid(20.0, EXITED), core.Verified(20.1, newer))
+    assert state.checkpoint is None
+    state, _ = play(state, core.Inspected(21.0, (7, 10.0, 20.0), None), core.Verified(21.1, newer))
+    assert state.checkpoint is None
+
+
 def test_an_answer_to_a_call_says_stopping_until_a_heartbeat_has_told_the_end() -> None:
     state, _ = play(running(), core.ShimSaid(20.0, EXITED), core.Inspected(20.1, (7, 10.0, 20.0), FOUND))
     assert core.sayable(state, EXITED).trainer == "stopping"

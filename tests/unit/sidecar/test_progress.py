@@ -162,7 +162,7 @@ def test_times_before_any_trainer_of_ours_are_not_believed() -> None:
 
 def test_a_finished_checkpoint_is_noted_and_is_no_step() -> None:
     reader = read("checkpoint=g1-s40 step=40 time=0.9")
-    assert reader.checkpoint == ("g1-s40", 0.9) and reader.progress.iterations == 0
+    assert reader.saved == {"g1-s40": 0.9} and reader.progress.iterations == 0
 
 
 @pytest.mark.parametrize("bad", ["nan", "NaN", "inf", "1e300", "-3", "1e999", "9" * 400, "0.5", "true", "x", ""])
