@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.core.gang import Broken
-from coordinator.core.outcomes import again, failed, restart, undo
+from coordinator.core.hopeless import hopeless
+from coordinator.core.outcomes import again, for_good, restart, undo
 from coordinator.core.steps import Launch, Step, Wait
 from coordinator.core.world import POLL_S, Newcomer, World
 
@@ -52,6 +53,6 @@ def fell_apart(w: World, broken: Broken) -> Step:
         return Wait(POLL_S, f"{broken.why}, and pod {min(w.unheard)} is not heard of")
     if not broken.own:
         return restart(w, f"{broken.why}; the whole gang goes on from its checkpoint")
-    if w.shim.exit_code in (126, 127) and w.shim.exit_note:
-        return failed(w, broken.why)
+    if hopeless(w):
+        return for_good(w, broken.why)
     return again(w, broken.why, broken.ran_s)

@@ -11,6 +11,7 @@ from typing import Any
 from coordinator.core import asks
 from coordinator.core import states as s
 from coordinator.core.gang import how_it_ended
+from coordinator.core.hopeless import hopeless
 from coordinator.core.picture import measured
 from coordinator.core.records import UNLIMITED
 from coordinator.core.steps import Step, WriteJob
@@ -41,8 +42,8 @@ def ended_by_itself(w: World) -> Step:
     if w.shim.stop_asked or w.shim.trainer == "none":
         return restart(w, "had been stopped; goes on from its checkpoint")
     why = how_it_ended(w.shim, w.culprit)
-    if w.shim.exit_code in (126, 127) and w.shim.exit_note:
-        return failed(w, why)
+    if hopeless(w):
+        return for_good(w, why)
     return again(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
 
 
@@ -64,6 +65,11 @@ def again(w: World, why: str, ran_s: float = 0.0) -> Step:
     if tries >= w.config.retries:
         return failed(w, f"{why}; gave up after {tries + 1} tries")
     return restart(w, f"{why}; starts again from its checkpoint", tries + 1)
+
+
+def for_good(w: World, why: str) -> Step:
+    """Failed without another try, as `hopeless` says."""
+    return failed(w, why if w.shim.exit_note else f"{why}; not tried again, as it would only end so again")
 
 
 def restart(w: World, why: str, retries: int | None = None) -> Step:
