@@ -72,8 +72,9 @@ def drain(cores: float, jobs: Mapping[str, Portion]) -> dict[str, float]:
 
 
 def move_cost_s(profiles: Profiles, job: Job) -> float:
-    """What its move takes: saved, ended, launched elsewhere and begun there; measured or from its profile."""
-    return reshape_cost_s(profiles, job) + cross_host_s(profiles, job)
+    """What its move takes: saved, ended, launched elsewhere and begun there, measured or from its profile; then what
+    it had not saved, once more."""
+    return reshape_cost_s(profiles, job) + cross_host_s(profiles, job) + job.unsaved_s
 
 
 class Trip(NamedTuple):

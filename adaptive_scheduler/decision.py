@@ -146,8 +146,9 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bo
     """Raise `Broken` unless the decisions can all be carried out on `snapshot`.
 
     Holds what P7 promises: allowed counts only, never more GPUs than a node has idle or a victim
-    gives up, one operation per job, no limit on a job that is being changed. `anywhere`: a job may be
-    spread over any number of hosts, whatever its `max_workers` (G7, `placement="count_only"`).
+    gives up, one operation per job, no limit on a job that is being changed, and none that is rigid is
+    stopped. `anywhere`: a job may be spread over any number of hosts, whatever its `max_workers` (G7,
+    `placement="count_only"`).
     """
     idle = {n.name: n.idle for n in snapshot.nodes}
     touched: set[str] = set()
@@ -159,6 +160,8 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bo
             if job_id in touched or job.leased:
                 raise Broken(f"a second operation on job {job_id}")
             touched.add(job_id)
+        if (stopped := _stopped(decision)) is not None:
+            _check_may_stop(snapshot.job[stopped], decision)
         if isinstance(decision, Start | Reshape | Move):
             _check_gpus(snapshot, decision, idle, anywhere)
         elif isinstance(decision, Limit) and not (
@@ -170,6 +173,23 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bo
 def _jobs(decision: Operation | Limit) -> list[str]:
     victim = decision.victim if isinstance(decision, Start) else None
     return [decision.job] if victim is None else [decision.job, victim]
+
+
+def _stopped(decision: Operation | Limit) -> str | None:
+    """Whose training it stops. Not one that ends: its own record names the target that ends it."""
+    match decision:
+        case Reshape() | Move() | Requeue():
+            return decision.job
+        case Start():
+            return decision.victim
+    return None
+
+
+def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
+    """A rigid job is stopped for nothing but the count that an operator wished, who agreed to what it loses."""
+    agreed = job.forced and isinstance(decision, Reshape) and decision.num_gpus == job.wanted
+    if not job.stoppable and not agreed:
+        raise Broken(f"job {job.id} has not shown that it can save and resume: it must not be stopped")
 
 
 def _check_gpus(

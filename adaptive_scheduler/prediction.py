@@ -53,7 +53,7 @@ def t_keep(profiles: Profiles, job: Job, gpu_type: str) -> float:
 def t_run(
     profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, trains_on_s: float = 0.0, hosts: int = 1
 ) -> float:
-    """A running job reshaped to `num_gpus` on its node: checkpoint, new process, training, its end.
+    """A running job reshaped to `num_gpus` on its node: checkpoint, new process, what is lost again, training, its end.
 
     `hosts`: over how many it is spread then. `trains_on_s`: how long it first trains on as it is, while its
     newcomer is launched (G5 refined).
@@ -62,11 +62,16 @@ def t_run(
     o = profiles.overheads(job.type)
     training = t_train(profiles, job, gpu_type, num_gpus, hosts)
     if trains_on_s == 0.0:
-        return changes_s(profiles, job) + training + o.finish
+        return stops_s(profiles, job) + training + o.finish
     as_is = t_train(profiles, job, gpu_type, job.num_gpus, len(job.workers) or 1)
     if as_is <= trains_on_s:
         return as_is + o.finish
-    return trains_on_s + changes_s(profiles, job) + training * (1.0 - trains_on_s / as_is) + o.finish
+    return trains_on_s + stops_s(profiles, job) + training * (1.0 - trains_on_s / as_is) + o.finish
+
+
+def stops_s(profiles: Profiles, job: Job) -> float:
+    """What a reshape delays the job by: the change, and what it has trained since it last saved, done again."""
+    return changes_s(profiles, job) + job.unsaved_s
 
 
 def changes_s(profiles: Profiles, job: Job) -> float:

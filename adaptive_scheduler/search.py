@@ -21,10 +21,10 @@ from adaptive_scheduler.numbering import Book, Floats, Ints, ranks
 from adaptive_scheduler.prediction import (
     RemainingTimes,
     assumed_s,
-    changes_s,
     cross_host_s,
     lets_go_s,
     reshape_cost_s,
+    stops_s,
 )
 from adaptive_scheduler.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
@@ -196,7 +196,7 @@ class Table:
             book.shape(job), book.types[job.type, len(job.workers) or 1], book.types[job.type, 1],
             job.num_gpus, book.counts[job.num_gpus],
             length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
-            changes_s(profiles, job), o.finish, lets_go_s(profiles, job), reshape_cost_s(profiles, job),
+            stops_s(profiles, job), o.finish, lets_go_s(profiles, job), reshape_cost_s(profiles, job),
             cross_host_s(profiles, job),
             -1 if job.gpu_type is None else book.kinds[job.gpu_type],
             job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",

@@ -84,12 +84,17 @@ def least(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
     return min(job.optional, default=0) if "elastic" in settings.systems else fixed_count(snapshot, job)
 
 
+UNSHOWN = "it has not shown that it can save and resume"
+
+
 def why_not(job: Job, now: float) -> str:
     """Why a placed job may not be reshaped now, for people; empty if it may."""
     if job.leased:
         return "has an operation under way"
     if job.state != "running":
         return f"is {job.state}"
+    if not job.stoppable:
+        return f"keeps its {gpus(job.num_gpus)}: {UNSHOWN}"
     if job.wanted is not None:
         return "keeps the count an operator wished"
     if job.stays and job.relaunches:
@@ -158,6 +163,8 @@ def _why_rejected(way: Way, chosen: Way | None) -> str:
         return no_speed(way.num_gpus, way.node)
     if way.rank == TO_MEASURE and way.num_gpus > chosen.num_gpus:
         return f"{gpus(chosen.num_gpus)} are enough to measure it" if chosen.num_gpus > 1 else "1 GPU is enough"
+    if way.rank == chosen.rank == TO_MEASURE and way.num_gpus < chosen.num_gpus:
+        return f"{way.job.id} keeps what it starts on: {UNSHOWN}"
     longer = way.makespan_s - chosen.makespan_s
     if longer > 0:
         return f"makespan {seconds(longer)} longer"

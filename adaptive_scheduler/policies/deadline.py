@@ -152,8 +152,8 @@ def _overdue_words(job: Job) -> str:
 
 
 def _is_overdue(job: Job, now: float, settings: Settings) -> bool:
-    """Its present task has run longer than expected and tolerated; and an operator's wish is never touched."""
-    if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None:
+    """Its present task has run longer than expected and tolerated; nor is an operator's wish or a rigid job touched."""
+    if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None or not job.stoppable:
         return False
     return job.task_s > job.expected_s * (1 + settings.deadlines.beta) and job.cooling_until <= now
 
@@ -267,6 +267,7 @@ def _replacements(
     place = _Place(snapshot, heavy, settings)
     budget = _budget_s(heavy, found, now, settings)
     left_s = found.te_s or 0.0
+    again_s = left_s + heavy.unsaved_s
     for job in lighter:
         its = diagnose(job, snapshot, settings)
         job_s = its.te_s or 0.0
@@ -283,8 +284,8 @@ def _replacements(
         else:
             budget -= cost
         yield Candidate(
-            node=heavy.node or "", num_gpus=least(snapshot, job, settings), makespan_s=job_s + left_s,
-            sum_s=2 * job_s + left_s, job_s=job_s, job=job.id, victim=heavy.id, victim_num_gpus=0, rejected=why,
+            node=heavy.node or "", num_gpus=least(snapshot, job, settings), makespan_s=job_s + again_s,
+            sum_s=2 * job_s + again_s, job_s=job_s, job=job.id, victim=heavy.id, victim_num_gpus=0, rejected=why,
             low_confidence=its.low_confidence or found.low_confidence,
         )  # fmt: skip
 
@@ -308,7 +309,7 @@ def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> f
     deadline = heavy.submit_s + heavy.sla_s * (1 + settings.deadlines.beta)
     if literal:
         return deadline - (now - heavy.task_s) - (heavy.expected_s or 0.0)
-    slack = deadline - now - found.te_s
+    slack = deadline - now - found.te_s - heavy.unsaved_s
     return slack if slack >= 0 else still_s
 
 

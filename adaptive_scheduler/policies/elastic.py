@@ -1,14 +1,16 @@
 """Seed 004's judgement: Algorithm 1 (incoming job, reshape down) and Algorithm 2 (reshape up, sequence D).
 
-As resolved in `algorithms.md` 1.6 and 1.7, with the ids of 1.8. `elastic_ways` and `elastic_growth` find
-every way and what it leads to, here the best is taken, `elastic_words` says why. Called by the engine. Pure.
+As resolved in `algorithms.md` 1.6 and 1.7, with the ids of 1.8. `elastic_ways`, `elastic_waiting` and
+`elastic_growth` find every way and what it leads to, here the best is taken, `elastic_words` says why. Called by the
+engine. Pure.
 """
 
 from __future__ import annotations
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start, placed_on
 from adaptive_scheduler.policies.elastic_growth import running_ways
-from adaptive_scheduler.policies.elastic_ways import held_together, incoming_ways, waiting_way
+from adaptive_scheduler.policies.elastic_waiting import rigid_ways, waiting_way
+from adaptive_scheduler.policies.elastic_ways import held_together, incoming_ways
 from adaptive_scheduler.policies.elastic_words import (
     growth_sentence,
     hold_sentence,
@@ -51,7 +53,7 @@ def schedule_incoming(
 
     # Whoever would break a deadline waits, unless it has one itself (5.4).
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):
-        sentence = hold_sentence(table, job, best)
+        sentence, ways = hold_sentence(table, job, best), [*rigid_ways(table, job), *ways]
         return Hold(job.id, explain(INCOMING, sentence, ways, None, table.times, snapshot.profiles, more))
     later = waiting_way(table, job) if settings.compare_with_waiting else None
     if later is not None and best.rank == GOOD and _times(later) < _times(best):

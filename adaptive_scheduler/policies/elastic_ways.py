@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adaptive_scheduler.decision import placed_on
 from adaptive_scheduler.numbering import Floats, Ints
 from adaptive_scheduler.prediction import t_new
 from adaptive_scheduler.search import Bools, Column, Givers, Table, smallest
@@ -93,6 +92,11 @@ class Newcomer:
         self.kept = allowed[table.kept[allowed]]
         self.together = self.settings.placement == "count_only" and len(self.open) > 1
         self.room = table.idle if not self.together else np.full_like(table.idle, table.idle[self.open].sum())
+
+    @property
+    def keeps_its_count(self) -> bool:
+        """Whether what it starts on is what it will have, since it cannot be grown later, and nobody else waits."""
+        return not self.job.stoppable and self.table.snapshot.queue == (self.job,)
 
     @cached_property
     def launch_s(self) -> Floats:
@@ -258,7 +262,10 @@ class Weighed:
             lambda c: self.table.job_rank[new.givers.row[cells.giver[c]]],
             lambda c: new.givers.gives[cells.giver[c]],
         ]
-        return [*times, taken, count, *names] if rank == GOOD else [count, taken, *times, *names]
+        if rank == GOOD:
+            return [*times, taken, count, *names]
+        most: Column = lambda c: -count(c)  # noqa: E731
+        return [taken, most, *times, *names] if new.keeps_its_count else [count, taken, *times, *names]
 
     # as objects
 
@@ -365,27 +372,3 @@ def _why(new: Newcomer, cells: _Cells, cell: int) -> str:
     where = "all nodes" if new.together else node.name
     wait = f"would have to wait: {idle} of {gpus(count)} idle on {where}, "
     return f"{wait}no running job there can give {exactly(count - idle, new.settings)}"
-
-
-def waiting_way(table: Table, job: Job) -> Way | None:
-    """G19: to wait for the placed job that is predicted to end first, and start on its GPUs and the idle ones there.
-
-    None where nobody is to end on a node that is open to the job, or that would not be enough.
-    """
-    nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
-    there = [j for j in table.snapshot.placed if j.node in nodes]
-    if not there:
-        return None
-    first = min(there, key=lambda j: (table.times.seconds[j.id], j.id))
-    node = nodes[first.node or ""]
-    free = node.idle + sum(w.num_gpus for w in placed_on(first) if w.node == node.name)
-    known = table.snapshot.profiles.speeds.get((job.type, node.gpu_type))
-    ways = [_later(table, job, node, n, table.times.seconds[first.id]) for n in job.optional if n <= free and known]
-    full = table.settings.tiebreak == "full"
-    return min(ways, key=lambda w: (w.makespan_s, w.sum_s, w.num_gpus) if full else (w.makespan_s,), default=None)
-
-
-def _later(table: Table, job: Job, node: Node, count: int, wait_s: float) -> Way:
-    job_s = wait_s + t_new(table.snapshot.profiles, job, node.gpu_type, count)
-    makespan, total = table.scope.replace(job.id, job_s)
-    return Way((GOOD, 0.0, 0), job, node, count, makespan, total, job_s)

@@ -89,6 +89,8 @@ def _missing(table: Table, job: Job) -> str:
 
 def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> str:
     gives = removable(other, settings)
+    if not gives and not other.stoppable:
+        return f"{other.id} has its smallest count, {other.num_gpus}."
     if why := why_not(other, now):
         return f"{other.id} {why}."
     if not gives:

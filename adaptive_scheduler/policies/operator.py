@@ -10,7 +10,7 @@ from adaptive_scheduler.outlook import after
 from adaptive_scheduler.prediction import RemainingTimes, t_run
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
-from adaptive_scheduler.ways import GOOD, Way, explain, gpus, spread
+from adaptive_scheduler.ways import GOOD, UNSHOWN, Way, explain, gpus, spread
 
 OPERATOR = "operator"
 
@@ -31,6 +31,12 @@ def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -
 
 
 def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTimes) -> Reshape | Hold:
+    if not (job.stoppable or job.forced):
+        sentence = (
+            f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {UNSHOWN}, so it would begin again; "
+            f"wish with --force to agree to that."
+        )
+        return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     node = snapshot.node.get(job.node or "")
     workers = () if node is None else _workers(snapshot, job, wanted, node)
     if node is None or not workers:

@@ -39,11 +39,14 @@ def schedule_move(snapshot: ClusterSnapshot, now: float, settings: Settings) -> 
 
 
 def _asks(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> bool:
-    """Converged and slower still (S7), its one chance not had, no operation under way (X1), not refused since."""
+    """Converged and slower still (S7), its one chance not had, no operation under way (X1), not refused since.
+
+    One that is rigid never asks: a move would stop it.
+    """
     entered = specon.request_on_entry and job.growth.converged_s == _read_s(job)
     if job.growth.category != "CC" or not (job.growth.slow_again or entered):
         return False
-    if not job.uses_cpu or job.state != "running" or job.leased or job.migrated_s is not None:
+    if not job.uses_cpu or not job.stoppable or job.state != "running" or job.leased or job.migrated_s is not None:
         return False
     if job.move_refused_s is not None and job.move_refused_s >= _read_s(job):
         return False
@@ -198,6 +201,7 @@ def _givers(snapshot: ClusterSnapshot, balance: Balance) -> Iterator[Job]:
             yield from (
                 job for job in jobs
                 if job.state == "running" and not job.leased and job.migrated_s is not None and not job.rebalanced
+                and job.stoppable
             )  # fmt: skip
 
 

@@ -55,7 +55,8 @@ def _best_step(snapshot: ClusterSnapshot) -> Reshape | None:
     for job in snapshot.placed:
         node = snapshot.node[job.node or ""]
         bigger = min((n for n in job.optional if n > job.num_gpus), default=None)
-        if job.state == "running" and not job.leased and bigger and bigger - job.num_gpus <= node.idle:
+        free = job.state == "running" and not job.leased and job.stoppable
+        if free and bigger and bigger - job.num_gpus <= node.idle:
             kept = t_keep(snapshot.profiles, job, node.gpu_type)
             gain = kept - _t_restart(snapshot.profiles, job, node.gpu_type, bigger)
             gains.append((gain / (bigger - job.num_gpus), job.id, bigger, node))

@@ -38,7 +38,7 @@ def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool
     `wanted` that is free there; if `whole`, only all of it.
     """
     order = {job: place for place, job in enumerate(wanted)}
-    running = [job for job in snapshot.placed if job.state == "running" and not job.leased]
+    running = [job for job in snapshot.placed if job.state == "running" and not job.leased and job.stoppable]
     free = sorted(running, key=lambda job: (order.get(job.id, len(order)), job.submit_s, job.id))
     waiting = sorted((job for job in snapshot.queue if job.id in order), key=lambda job: order[job.id])
     decisions: list[Decision] = []

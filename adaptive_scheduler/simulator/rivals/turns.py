@@ -47,7 +47,7 @@ class Gavel:
         decisions: list[Decision] = []
         for job in snapshot.placed:
             has_turn = self._picked.get(job.id) == snapshot.node[job.node or ""].gpu_type
-            if job.state == "running" and not job.leased and not has_turn:
+            if job.state == "running" and not job.leased and job.stoppable and not has_turn:
                 decisions.append(
                     Requeue(job.id, self._because(f"{job.id} waits: others have more of their share due."))
                 )

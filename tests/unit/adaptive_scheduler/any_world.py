@@ -210,6 +210,18 @@ def _converged(rng, job):
     )  # fmt: skip
 
 
+def _some_rigid(rng, jobs):
+    """In every other world some jobs have not shown that they resume, and stopping any of them loses something."""
+    share = rng.choice((0.0, 0.0, 0.3, 0.8))
+    return tuple(
+        replace(
+            job, rigid=rng.random() < share, forced=rng.random() < share / 2,
+            unsaved_s=rng.choice((0.0, 5.0, 500.0)) if rng.random() < share else 0.0,
+        )
+        for job in jobs
+    )  # fmt: skip
+
+
 FACTORS = {"cooldown_factor": (0.0, 10.0), "min_gain_factor": (0.0, 1.0, 3.0), "reserve_after_s": (0.0, 500.0, 3600.0)}
 
 
@@ -247,4 +259,5 @@ def _any(rng, kind, **given):
 def drawn(seed):
     """A cluster and settings for it."""
     rng = random.Random(seed)
-    return snapshot(rng), settings(rng)
+    world, chosen = snapshot(rng), settings(rng)
+    return replace(world, jobs=_some_rigid(random.Random(f"rigid {seed}"), world.jobs)), chosen

@@ -231,6 +231,7 @@ HINDERED = {
     "initialized": ({"state": "initialized"}, "v is initialized."),
     "restarting": ({"state": "restarting"}, "v is restarting."),
     "cooling": ({"cooling_until": 60.5}, "v was reshaped a short while ago and is left alone for 20.5 s more."),
+    "rigid": ({"rigid": True}, "v keeps its 2 GPUs: it has not shown that it can save and resume."),
     "wished": ({"wanted": 2}, "v keeps the count an operator wished."),
 }
 
@@ -247,6 +248,38 @@ def test_a_job_that_must_not_be_reshaped_gives_nothing_and_the_newcomer_is_told_
 @pytest.mark.parametrize(("state", "words"), HINDERED.values(), ids=HINDERED)
 def test_a_job_that_must_not_be_reshaped_does_not_grow(state, words):
     assert grow(cluster(running("v", 2, 9000, **state), idle=2), now=40.0) is None
+
+
+def test_who_waits_sees_among_its_candidates_who_could_have_given_and_why_nobody_did():
+    held = incoming(cluster(running("v", 4, rigid=True), running("w", 1, rigid=True), waiting(optional=(1,))))
+    first, *others = held.explanation.candidates
+    assert (first.victim, first.victim_num_gpus, first.num_gpus) == ("v", 4, 1)
+    assert first.rejected == "job v keeps its 4 GPUs: it has not shown that it can save and resume"
+    assert all(other.victim is None for other in others), "w has its smallest count: nobody asks it"
+
+
+def test_a_job_that_saved_long_ago_is_left_alone_where_another_loses_less():
+    def victim(**unsaved):
+        jobs = (running(v, 4, unsaved_s=s) for v, s in unsaved.items())
+        return incoming(cluster(*jobs, waiting(optional=(2,)), nodes=(node("a", used=8),))).victim
+
+    assert (victim(v=0.0, w=0.0), victim(v=300.0, w=0.0), victim(v=300.0, w=301.0)) == ("v", "w", "v")
+
+
+def test_a_job_grows_only_if_that_gains_more_than_it_trains_again():
+    assert grow(cluster(running("j", 1, 9000), idle=3)).num_gpus == 4
+    assert grow(cluster(running("j", 1, 9000, unsaved_s=6000.0), idle=3)) is None
+
+
+def test_an_unknown_job_that_keeps_what_it_starts_on_gets_all_that_is_idle_if_nobody_else_waits():
+    def start(*others, **more):
+        return incoming(cluster(waiting(optional=(1, 2, 4, 8), **more), *others, idle=5, used=3, profiles=UNKNOWN))
+
+    assert start(rigid=True).num_gpus == 4
+    assert start().num_gpus == 1, "it can be grown later"
+    assert start(waiting("other", submit_s=1.0), rigid=True).num_gpus == 1
+    rejected = {c.num_gpus: c.rejected for c in start(rigid=True).explanation.candidates}
+    assert rejected[1] == "new keeps what it starts on: it has not shown that it can save and resume"
 
 
 def test_a_job_has_cooled_down_at_the_very_moment_given():

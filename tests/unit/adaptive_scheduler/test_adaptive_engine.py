@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_scheduler import engine
-from adaptive_scheduler.decision import Broken, Explanation, Hold, Move, Reshape, Start, check, workers_of
+from adaptive_scheduler.decision import (
+    Broken,
+    Explanation,
+    Finish,
+    Hold,
+    Limit,
+    Move,
+    Requeue,
+    Reshape,
+    Start,
+    check,
+    workers_of,
+)
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.outlook import after
 from adaptive_scheduler.profiles import Profiles
@@ -128,6 +140,42 @@ def test_a_wish_beyond_the_node_or_on_a_lost_node_says_so():
 @pytest.mark.parametrize("more", [{"leased": True}, {"state": "adjusting"}, {"wanted": 1}], ids=str)
 def test_a_wish_that_is_fulfilled_or_under_way_needs_no_answer(more):
     assert decide(cluster(running("w", 1, **({"wanted": 4} | more)), idle=4), 0.0) == ()
+
+
+def test_a_wish_that_would_lose_work_is_granted_only_to_who_agreed_to_that():
+    (held,) = wish(1, 4, idle=3, rigid=True)
+    assert isinstance(held, Hold)
+    assert held.explanation.sentence == (
+        "w keeps 1 GPU, although 4 were wished: it has not shown that it can save and resume, so it would begin "
+        "again; wish with --force to agree to that."
+    )
+    (decision,) = wish(1, 4, idle=3, rigid=True, forced=True)
+    assert (type(decision), decision.num_gpus) == (Reshape, 4)
+
+
+WHY = Explanation("test", "because")
+STOPS = {
+    "reshape": Reshape("r", "a", 1, WHY), "move": Move("r", "b", 2, WHY), "requeue": Requeue("r", WHY),
+    "victim": Start("new", "a", 1, WHY, victim="r", victim_num_gpus=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("decision", STOPS.values(), ids=STOPS)
+def test_no_decision_stops_a_rigid_job_whoever_made_it(decision):
+    def world(**more):
+        return cluster(running("r", 2, **more), waiting(), nodes=(node("a", idle=0, used=2), node("b", idle=4)))
+
+    check(world(), [decision])
+    for forced in ({}, {"forced": True}, {"forced": True, "wanted": 4}):
+        with pytest.raises(Broken, match="job r has not shown that it can save and resume: it must not be stopped"):
+            check(world(rigid=True, **forced), [decision])
+
+
+def test_what_does_not_stop_a_rigid_job_is_allowed_and_so_is_the_one_wish_that_was_agreed_to():
+    rigid = running("r", 2, rigid=True, forced=True, wanted=1)
+    check(cluster(rigid), [Finish("r", WHY)])
+    check(cluster(rigid), [Limit("r", "a", 1.0, 60.0, WHY)])
+    check(cluster(rigid), [STOPS["reshape"]])
 
 
 def test_a_fulfilled_wish_stands_against_both_algorithms():

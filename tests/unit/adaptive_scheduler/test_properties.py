@@ -23,6 +23,7 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.outlook import after
 from adaptive_scheduler.prediction import cross_host_s, reshape_cost_s, t_keep
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.simulator.rivals.carrying import towards
 from tests.unit.adaptive_scheduler.any_world import NOW, drawn
 
 ROOT = Path(__file__).parents[3]
@@ -126,6 +127,31 @@ def test_nobody_is_changed_twice_or_while_an_operation_is_under_way_or_against_i
             if running and not job.uses_cpu and not by_people:
                 assert job.wanted is None and job.cooling_until <= NOW
     assert not changed or max(changed.values()) == 1
+
+
+def stopped(decision):
+    """Whose training it stops; a job that ends at its own target has asked for that."""
+    whose = decision.victim if isinstance(decision, Start) else decision.job
+    return None if isinstance(decision, Finish | Hold | Stay | Limit) else whose
+
+
+@some
+@given(seeds)
+def test_no_policy_ever_stops_a_job_that_has_not_shown_that_it_resumes(seed):
+    snapshot, chosen = drawn(seed)
+    for decision in decide(snapshot, NOW, chosen):
+        job = snapshot.job.get(stopped(decision))
+        if job is not None and job.rigid:
+            assert by(decision) == "operator" and job.forced and decision.num_gpus == job.wanted
+
+
+@some
+@given(seeds)
+def test_no_rival_of_the_simulator_ever_stops_such_a_job(seed):
+    snapshot, _ = drawn(seed)
+    placed = {job.id for job in snapshot.placed if not job.uses_cpu}
+    decisions = [*towards(snapshot, dict.fromkeys(placed, 8), "all"), *towards(snapshot, {}, "none")]
+    assert not any(job.rigid for job in map(snapshot.job.get, map(stopped, decisions)) if job is not None)
 
 
 @some
@@ -279,12 +305,14 @@ def test_every_kind_of_answer_comes_up():
         for d in decide(snapshot, NOW, chosen):
             seen[f"{type(d).__name__} {by(d)}"] += 1
             seen["by a victim"] += getattr(d, "victim", None) is not None
+            seen["rigid by an operator"] += snapshot.job[d.job].rigid and isinstance(d, Reshape)
             seen["spread"] += bool(getattr(d, "workers", ()))
             seen["kept"] += "is kept for" in d.explanation.sentence
     kinds = (
         "Finish target", "Limit flowcon", "Move elastic.running", "Move specon.move", "Move specon.rebalance",
         "Requeue deadline.overdue", "Reshape elastic.running", "Reshape operator", "Start deadline.overdue",
         "Start default", "Start elastic.incoming", "Start cpu", "Stay specon.move", "by a victim", "spread", "kept",
+        "rigid by an operator",
     )  # fmt: skip
     assert [kind for kind in kinds if seen[kind] < 2] == []
 
