@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from adaptive_scheduler.expectation import Expected
 from adaptive_scheduler.observations import unfit
 from adaptive_scheduler.profiles import Profiles
 from coordinator import views
@@ -70,10 +71,11 @@ class Desk:
             for doc in self._c.store.list("jobs", {"closed": True}):
                 records.setdefault(str(doc["_id"]), JobRecord(doc))
         ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
-        return [self._view(j) for j in ordered if include_ended or j.state not in s.ENDED]
+        expected = self._c.loop.expected()
+        return [self._view(j, expected) for j in ordered if include_ended or j.state not in s.ENDED]
 
     def job(self, job_id: str) -> View:
-        return self._view(self._get(job_id))
+        return self._view(self._get(job_id), self._c.loop.expected())
 
     def cancel(self, job_id: str) -> View:
         for _ in range(CANCEL_TRIES):
@@ -132,8 +134,9 @@ class Desk:
 
     def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
         """A decision that an operator made."""
-        doc = {"_id": decision_id, "job_id": job.raw_id, "at": self._c.clock.wall(), "kind": kind, "candidates": []}
-        self._c.store.put("decisions", {**doc, "algorithm": "operator", "sentence": sentence})
+        about = {"job_id": job.raw_id, "jobs": [job.id], "at": self._c.clock.wall(), "kind": kind}
+        doc = {"_id": decision_id, **about, "algorithm": "operator", "sentence": sentence, "candidates": []}
+        self._c.store.put("decisions", doc)
 
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
         return self._c.platform.output(self._get(job_id).doc, offset, limit)
@@ -144,13 +147,14 @@ class Desk:
             raise Rejected(f"There is no job {job_id!r}.", 404)
         return job
 
-    def _view(self, job: JobRecord) -> View:
+    def _view(self, job: JobRecord, expected: tuple[Mapping[str, Expected], float] = ({}, 0.0)) -> View:
         gpus = self._c.books.gpus()
         node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
         emulated = any(g.doc.get("emulated") for g in node_gpus)
         stored, (_, efficiency, needs) = self._c.batches.stored.get(job.id, {}), self._c.loop.monitors.of(job)
         view = views.job_view(job, self._c.reports.of(job), stored, emulated, needs, efficiency)
-        return {**view, "pods": views.pods_view(job, self._c.reports.pods(job), gpus)}
+        pods = views.pods_view(job, self._c.reports.pods(job), gpus)
+        return {**view, **views.times(job, view, *expected, self._c.clock.wall()), "pods": pods}
 
     # GPUs, decisions, events, profiles
 
@@ -191,14 +195,16 @@ class Desk:
         return [_decision_view(doc) for doc in found[:limit]]
 
     def _decided(self, job_id: str | None) -> Sequence[Doc]:
-        """All, those about one job, or those about what never became one, such as a Slaml that was refused."""
+        """All, those that touch one job, or those about what never became one, such as a Slaml that was refused."""
         if job_id is None:
             return self._c.store.list("decisions")
         job = self._c.books.find(job_id)
-        found = self._c.store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
+        own = self._c.store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
+        found = {doc["_id"]: doc for doc in own}  # those of former versions name no others
+        found |= {doc["_id"]: doc for doc in self._c.store.list("decisions", {"jobs": job_id})}
         if job is None and not found:
             self._get(job_id)
-        return found
+        return list(found.values())
 
     def decision(self, decision_id: str) -> View:
         doc = self._c.store.get("decisions", decision_id)

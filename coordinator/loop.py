@@ -8,27 +8,28 @@ dropped: the next turn decides again.
 from __future__ import annotations
 
 import logging
-import math
 import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
-
-import msgspec
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
 from adaptive_scheduler.diagnosis import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.expectation import Expected, expected, guesses
+from adaptive_scheduler.outlook import after
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.books import Books
 from coordinator.config import Config
-from coordinator.core import intake
+from coordinator.core import intake, lateness
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd, crowds
+from coordinator.core.decided import decision_doc
 from coordinator.core.intents import Around, intent
 from coordinator.core.picture import Known, Moment, Seen, picture
 from coordinator.core.pods import QUEUE
@@ -59,6 +60,11 @@ class Basis:
     snapshot: ClusterSnapshot
     took_s: float  # deciding
 
+    @cached_property
+    def guesses(self) -> tuple[str, ...]:
+        """Jobs of unknown length that what was predicted rests on."""
+        return guesses(self.snapshot)
+
 
 Told = Callable[[JobRecord, dict[str, Any]], None]
 
@@ -85,6 +91,7 @@ class Loop:
         self.as_heard: Callable[[Mapping[str, Doc]], Mapping[str, Doc]] = lambda nodes: nodes
         """Marks the documents of nodes that are silent; set where nodes have agents."""
         self.crowds: dict[str, Crowd] = {}  # how the nodes stood at the last turn
+        self._outlook: tuple[ClusterSnapshot, float] | None = None  # as the last turn left it, and when that began
         self._depending, self._slamls = Depending(books, clock, told), Slamls(books, clock, settings)
         self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
@@ -108,8 +115,10 @@ class Loop:
         snapshot = self._picture(seen, began)  # 3 freeze
         self.crowds = crowds(snapshot, self.settings.specon)
         seen |= self._warned(seen, snapshot)
+        seen |= self._missed(seen)
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
+        self._outlook = after(snapshot, *decisions), began
         for decision in (*waiting, *decisions):  # 5 write the reason, then the intent
             try:
                 self._apply(decision, Basis(seen, snapshot, took))
@@ -128,6 +137,13 @@ class Loop:
         for kept in (self.reshaped_at, self._held):
             for job_id in kept.keys() - jobs.keys():
                 kept.pop(job_id, None)
+
+    def expected(self) -> tuple[dict[str, Expected], float]:
+        """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
+        if self._outlook is None:
+            return {}, 0.0
+        snapshot, at = self._outlook
+        return expected(snapshot, at, self.settings), self.clock.now() - at
 
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.books.jobs())
@@ -249,17 +265,27 @@ class Loop:
                     self._told(written[job.id], {"type": "warned", "sentence": why})
         return written
 
+    def _missed(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
+        """Tell once of a job whose deadline has passed."""
+        wall, written = self.clock.wall(), dict[str, JobRecord]()
+        for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
+            if missed := lateness.event(job, wall):
+                with suppress(Conflict):
+                    written[job.id] = self.books.write_job(job, {"missed_ts": wall}, "missed")
+                    self._told(written[job.id], missed)
+        return written
+
     # carrying a decision into the store
 
     def _apply(self, decision: Decision, basis: Basis) -> None:
         job = basis.seen[decision.job]
         match decision:
             case Hold():
-                self._hold(job, decision)
+                self._hold(job, decision, basis)
             case Stay():
-                self._stay(job, decision)
+                self._stay(job, decision, basis)
             case Limit():
-                self._limit(job, decision)
+                self._limit(job, decision, basis)
             case _:
                 self._operate(job, decision, basis)
 
@@ -270,7 +296,7 @@ class Loop:
         changes = intent(decision, around)
         if isinstance(decision, Start):
             changes |= self._times(job, basis.snapshot)
-        decision_id = self._store(job, decision, basis.took_s)
+        decision_id = self._store(job, decision, basis)
         changes["reshape"]["decision"] = decision_id
         record = self.books.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
         self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": basis.took_s})
@@ -287,17 +313,17 @@ class Loop:
         wait_s = wait_left_s(seen, found, self.clock.now())
         return {"expected_s": None if left is None else seen.task_s + left, "sla_waiting_s": wait_s}
 
-    def _stay(self, job: JobRecord, decision: Stay) -> None:
+    def _stay(self, job: JobRecord, decision: Stay, basis: Basis) -> None:
         """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
         wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
         before = self.books.store.get("decisions", f"{job.id}-stays") or {}
-        self._store(job, decision, 0.0)
+        self._store(job, decision, basis)
         spent = {"migrated_ts": wall} if decision.spends_move else {}
         record = self.books.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
         if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
             self._told(record, {"type": "stays", "sentence": sentence})
 
-    def _limit(self, job: JobRecord, decision: Limit) -> None:
+    def _limit(self, job: JobRecord, decision: Limit, basis: Basis) -> None:
         """No operation: its sidecar hears of it in the answer to its next heartbeat, in a pod its launcher reads it.
 
         The same again is only renewed.
@@ -313,29 +339,31 @@ class Loop:
         news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
         count = job.limits_told + news
         told: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
-        decision_id = self._store(job, decision, 0.0, f"limit-{count % LIMITS_KEPT}")
+        decision_id = self._store(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
         record = self.books.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
         if news:
             kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
             self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
 
-    def _hold(self, job: JobRecord, decision: Hold) -> None:
+    def _hold(self, job: JobRecord, decision: Hold, basis: Basis) -> None:
         sentence, now = decision.explanation.sentence, self.clock.now()
         reason = (_asked(job, decision) or decision.explanation.algorithm, NUMBERS.sub("#", sentence))
         before, at = self._held.get(job.id, (None, -HOLD_S))
         if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
             return
-        self._store(job, decision, 0.0)
+        self._store(job, decision, basis)
         record = self.books.write_job(job, {"message": sentence}, "hold")
         self._held[job.id] = (reason, now)
         self._told(record, {"type": "waits", "sentence": sentence})
 
-    def _store(self, job: JobRecord, decision: Decision, took: float, name: str = "") -> str:
+    def _store(self, job: JobRecord, decision: Decision, basis: Basis, name: str = "") -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
         lasting = {Hold: "waits", Stay: "stays"}.get(type(decision))  # one reason to wait and to stay per job
         name = name or lasting or f"v{job.doc.get('version')}"
         decision_id = _asked(job, decision) or f"{job.id}-{name}"
-        self.books.store.put("decisions", decision_doc(decision_id, job, decision, self.clock.wall(), took))
+        took_s = basis.took_s if isinstance(decision, Operation) else 0.0
+        doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.guesses)
+        self.books.store.put("decisions", doc)
         return decision_id
 
 
@@ -346,20 +374,3 @@ def _asked(job: JobRecord, decision: Decision) -> str:
 
 def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:
     return job is not None and job not in jobs
-
-
-def decision_doc(decision_id: str, job: JobRecord, decision: Decision, wall: float, took: float) -> Doc:
-    """A decision as it lies in the store; `candidates` holds the chosen one and its rejected rivals."""
-    given: Doc = finite(msgspec.to_builtins(decision))
-    why, _ = given.pop("explanation"), given.pop("job")
-    kind = type(decision).__name__.lower()
-    return {**given, **why, "_id": decision_id, "job_id": job.raw_id, "at": wall, "kind": kind, "decide_s": took}
-
-
-def finite(value: Any) -> Any:
-    """The same with null for numbers that no store keeps: a way that never ends is predicted to take so long."""
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

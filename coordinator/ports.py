@@ -19,7 +19,8 @@ class Store(Protocol):
     """Documents in named tables. Each method is atomic for one document and durable on return.
 
     Raises only `Conflict`, `Transient`, `Rejected` (`coordinator.errors`). `where` and `expect`
-    are equalities on top-level fields; None also matches a missing field, as MongoDB has it.
+    are equalities on top-level fields; None also matches a missing field, and a value a list that
+    holds it, as MongoDB has it.
     The rules for documents are those every server keeps (`reliability.md` 1): unique by `_id` only,
     no `.` or `$` in keys, no NaN, times as numbers.
     """

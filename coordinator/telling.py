@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from adaptive_scheduler.profiles import Profiles
-from coordinator.core import stages
+from coordinator.core import lateness, stages
+from coordinator.core import states as s
 from coordinator.core.records import GpuRecord, JobRecord, Operation
 from coordinator.core.stages import Marks
 from coordinator.journal import Journal
@@ -69,6 +70,8 @@ class Telling:
             self._running(job, event["before"].operation)
         else:
             self._log(job, event)
+        if kind in (s.COMPLETED, s.FAILED) and (missed := lateness.event(job, self.clock.wall())):
+            self._log(job, missed)
         if kind == "removed":
             self._removed(job)
         elif kind == "completed":

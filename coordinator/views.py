@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adaptive_scheduler.expectation import Expected
 from adaptive_scheduler.progress import UNMEASURED, Efficiency
-from coordinator.core import asks
+from coordinator.core import asks, lateness
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
 from coordinator.core.picture import iterations, left
@@ -55,6 +56,22 @@ def job_view(
         # One that is back in the queue trains no more: its last report tells of processes that are gone.
         view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
     return view
+
+
+def times(job: JobRecord, view: Mapping[str, Any], expected: Mapping[str, Expected], ago_s: float, wall: float) -> View:
+    """When a waiting job starts and a placed one ends, and whether its deadline is missed.
+
+    `expected` is of `ago_s` seconds ago. An end by the measured speed, which the view has, is better than a predicted
+    one. `guesses` names jobs of unknown length that the start rests on.
+    """
+    found = expected.get(job.id, Expected()) if job.accepted and job.state not in s.ENDED else Expected()
+    start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
+    waits = job.state == s.SUBMITTED
+    return {
+        "start_in_s": start if waits else None, "start_guesses": list(found.guesses) if waits else [],
+        "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
+        "late_s": lateness.late_s(job.doc, wall) if job.accepted else None,
+    }  # fmt: skip
 
 
 def pods_view(job: JobRecord, beats: Mapping[int, Heartbeat], gpus: Mapping[str, GpuRecord]) -> list[View]:

@@ -217,10 +217,24 @@ def explain(settings: Settings, job_id: str) -> None:
     """Show why: what was decided about a job, or one decision by its id."""
     from reshape import render
 
-    decisions = _decisions(settings.client(), job_id)
+    client = settings.client()
+    decisions = _decisions(client, job_id)
     if not decisions and settings.output == "table":
         click.echo(f"Nothing has been decided about job {job_id} yet.", err=True)
-    print_out(settings, decisions, lambda ds: "\n\n".join(render.decision(d, width()) for d in reversed(ds)))
+    now = _now(client, job_id) if settings.output == "table" else ""
+    texts = [*(render.decision(d, width()) for d in reversed(decisions)), *([now] if now else [])]
+    print_out(settings, decisions, lambda _: "\n\n".join(texts))
+
+
+def _now(client: Client, name: str) -> str:
+    """What is to be said of a job beside what was decided; a decision or a Slaml is no job."""
+    from reshape import render
+    from reshape.client import Refused
+
+    try:
+        return render.present(client.job(name))
+    except Refused:
+        return ""
 
 
 def _decisions(client: Client, name: str) -> list[dict[str, Any]]:

@@ -86,7 +86,9 @@ def job(view: View) -> str:
         "epochs": view.get("epochs_done"),
         view.get("value_name") or "value": view.get("value"),
         "speed": _measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
+        "starts": expected_start(view),
         "eta": _measured(view.get("eta_s"), seconds),
+        "deadline": missed(view),
         "cpu": _measured(usage.get("cpu_cores"), "{:.2f} cores"),
         "cpu limit": _limit(usage),
         "not limited": view.get("unlimitable"),
@@ -125,7 +127,12 @@ def decision(view: View, width: int | None = None) -> str:
         f"  {plain(_text(view.get('sentence')))}",
     ]
     if unchanged := view.get("unchanged_makespan_s"):
-        lines.append(f"  If nothing changed, the jobs that already run would be done in {_exact(unchanged)}.")
+        guesses = view.get("unchanged_guesses")
+        doubt = f", a guess, since nobody knew how long {_and(guesses)} would take" if guesses else ""
+        ran = (
+            f"If nothing changed, it was predicted then{doubt}, the jobs that ran would be done in {_exact(unchanged)}."
+        )
+        lines.append(f"  {plain(ran)}")
     if candidates := view.get("candidates"):
         head = ("", "GPUS", "NODE", "TAKEN FROM", "MAKESPAN", "SUM", "THIS JOB", "WHY NOT")
         rows = table(head, (_candidate_cells(c) for c in candidates), width and width - 2)
@@ -133,6 +140,34 @@ def decision(view: View, width: int | None = None) -> str:
         if any(c.get("low_confidence") for c in candidates):
             lines.append("  ~ rests on a speed or a length that was never measured")
     return "\n".join(lines)
+
+
+def present(view: View) -> str:
+    """What is known of the job now, whatever was predicted when something was decided; empty where there is nothing."""
+    facts = {"expected start": expected_start(view), "deadline": missed(view)}
+    return "\n".join(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)
+
+
+def expected_start(view: View) -> str | None:
+    """When a waiting job starts, by how things stand; said to be a guess where it rests on unknown lengths."""
+    start, guesses = view.get("start_in_s"), view.get("start_guesses")
+    if not isinstance(start, int | float):
+        return None
+    doubt = f", a guess: nobody knows how long {_and(guesses)} will take" if guesses else ""
+    return f"in about {seconds(start)}{doubt}" if start or doubt else "at any moment"
+
+
+def missed(view: View) -> str | None:
+    """A deadline that has passed."""
+    return _measured(view.get("late_s"), lambda late: f"missed by {seconds(late)}")
+
+
+def _and(names: Any) -> str:
+    """Some of these names, and how many more."""
+    names = [str(name) for name in names] if isinstance(names, list) else []
+    more = [f"{len(names) - 2} more"] if len(names) > 3 else []
+    named = [*(names[:2] if more else names), *more]
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
 
 
 def progress(view: View) -> str:
@@ -197,17 +232,24 @@ def _cut(text: str, width: int) -> str:
 
 def _job_cells(view: View) -> Cells:
     problems = view.get("problems") or ()
-    message = f"not accepted: {problems[0]}" if problems else _message(view)
+    late = missed(view)
+    said = [f"deadline {late}" if late else None, f"not accepted: {problems[0]}" if problems else _message(view)]
+    message = "; ".join(str(one) for one in said if one) or None
     return (
         _text(view.get("job_id")),
         _text(view.get("state")),
         _gpu_count(view),
         _text(view.get("node")),
         progress(view),
-        _measured(view.get("eta_s"), seconds) or NONE,
+        _measured(view.get("eta_s"), seconds) or _starts(view) or NONE,
         _text(view.get("reshapes")),
         _text(message),
     )
+
+
+def _starts(view: View) -> str | None:
+    """Short, for a table: a guess has a question mark."""
+    return _measured(view.get("start_in_s"), lambda s: f"starts in {seconds(s)}{'?' * bool(view.get('start_guesses'))}")
 
 
 def _gpu_cells(view: View) -> Cells:

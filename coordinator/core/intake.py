@@ -40,7 +40,7 @@ OURS = (
     "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
     "moves", "newest_launch", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
     "limits_told", "limit_by", "unlimitable",
-    "held_back", "fault", "members", "depends_met", "sla_waiting_s",
+    "held_back", "fault", "members", "depends_met", "sla_waiting_s", "missed_ts",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")

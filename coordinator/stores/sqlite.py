@@ -231,8 +231,9 @@ def _matches(doc: Doc, expect: Mapping[str, Any]) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
-    # MongoDB keeps booleans and numbers apart, Python does not.
-    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+    # MongoDB keeps booleans and numbers apart, Python does not; and it finds a list by what is in it.
+    one_of = isinstance(left, list) and any(_same(one, right) for one in left if not isinstance(one, list))
+    return one_of or (bool(left == right) and isinstance(left, bool) == isinstance(right, bool))
 
 
 def _next_version(version: Any) -> Any:

@@ -121,6 +121,18 @@ def test_where_selects_by_equality_of_every_field_named(store: Store) -> None:
     assert store.list("gpus", {"state": "faulty"}) == []
 
 
+def test_a_value_is_found_in_a_list_that_holds_it(store: Store, adapter: str) -> None:
+    """By this a decision is found under every job that it touches."""
+    store.insert("decisions", {"_id": 0, "jobs": ["one", "two"]})
+    store.insert("decisions", {"_id": 1, "jobs": ["two"]})
+    store.insert("decisions", {"_id": 2, "jobs": []})
+    store.insert("decisions", {"_id": 3, "jobs": "one"})
+    store.insert("decisions", {"_id": 4})
+    assert [doc["_id"] for doc in store.list("decisions", {"jobs": "one"})] == [0, 3]
+    assert [doc["_id"] for doc in store.list("decisions", {"jobs": "two"})] == [0, 1]
+    assert store.list("decisions", {"jobs": "three"}) == []
+
+
 def test_none_matches_null_and_missing_alike(store: Store) -> None:
     store.insert("gpus", {"_id": 0, "job_id": None})
     store.insert("gpus", {"_id": 1})

@@ -117,4 +117,12 @@ def _key(key: Key) -> tuple[bool, Key]:
 
 
 def _matches(doc: Doc, where: Mapping[str, Any]) -> bool:
-    return all(doc.get(k) == v and isinstance(doc.get(k), bool) == isinstance(v, bool) for k, v in where.items())
+    return all(_same(doc.get(k), v) or _holds(doc.get(k), v) for k, v in where.items())
+
+
+def _same(left: Any, right: Any) -> bool:
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+
+
+def _holds(field: Any, value: Any) -> bool:
+    return isinstance(field, list) and any(_same(one, value) for one in field)

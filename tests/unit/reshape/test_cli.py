@@ -193,7 +193,7 @@ def test_explain_shows_every_candidate_with_its_makespan(reshape: Run, live: Liv
     live.facade.stored_decisions = [DECISION]
     shown = reshape("explain", "b").out
     assert shown == reshape("explain", "b-v1").out
-    unchanged = "If nothing changed, the jobs that already run would be done in 80.0 s."
+    unchanged = "If nothing changed, it was predicted then, the jobs that ran would be done in 80.0 s."
     for part in ("start job b on 2 GPUs, job a keeps 2", DECISION["sentence"], unchanged, "70.5 s", "ends later"):
         assert part in shown
     chosen = next(line for line in shown.splitlines() if "->" in line)
