@@ -19,7 +19,8 @@ class Measured:
     arrival_s: float  # when job two was submitted, since job one was
     speeds: Mapping[int, float]
     launch_s: float  # from the decision until the sidecar reports
-    spawn_s: float  # from there to the first step
+    spawn_s: float  # from there to the first step, of a training that starts alone
+    together_s: float  # the same, of two that start at once
     stop_s: float  # from the decision until the old process is gone
     remove_s: float  # until the launch is gone
 
@@ -37,7 +38,7 @@ def default(m: Measured) -> float:
 def termination(m: Measured) -> float:
     """Makespan, seconds: both jobs are launched once job one's launch is gone, and so again to grow."""
     done = (m.arrival_s - m.start_s) / m.speeds[4]
-    restarted = m.arrival_s + m.stop_s + m.remove_s + m.start_s
+    restarted = m.arrival_s + m.stop_s + m.remove_s + m.launch_s + m.together_s
     second_ends = restarted + m.second_iterations * m.speeds[2]
     done += (second_ends - restarted) / m.speeds[2]
     if done >= m.first_iterations:
