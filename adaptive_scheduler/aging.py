@@ -1,33 +1,18 @@
 """Nobody starves: what becomes free is kept for a job that has waited very long (`algorithms.md` 1.11).
 
 A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; no more may one
-trained on CPU that asks for many cores. Once it has waited `Settings.reserve_after_s`, the node where it comes nearest
+trained on CPU that asks for many cores. Once it has waited very long (`queueing.py`), the node where it comes nearest
 is its own: nobody else of its kind starts, grows or moves there. Only the longest waiting job on GPUs that cannot start
 has one, and the longest waiting one on CPU. Called by the engine. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from adaptive_scheduler.room import room_on, whole
-from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from adaptive_scheduler.ways import nodes_for
-
-
-def is_aged(job: Job, now: float, settings: Settings) -> bool:
-    """Whether it has waited so long; without seed 004 nobody is, since the paper's baselines let jobs starve."""
-    after_s = settings.reserve_after_s
-    return "elastic" in settings.systems and 0 < after_s <= now - job.submit_s
-
-
-def aged_first(queue: Iterable[Job], now: float, settings: Settings) -> list[Job]:
-    """The aged jobs, the longest waiting first, then the others as they come."""
-    queue = list(queue)
-    aged = sorted((j for j in queue if is_aged(j, now, settings)), key=lambda j: (j.submit_s, j.id))
-    return [*aged, *(j for j in queue if not is_aged(j, now, settings))]
 
 
 def nearest(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from adaptive_scheduler.aging import Kept, aged_first, is_aged
+from adaptive_scheduler.aging import Kept
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.outlook import after
 from adaptive_scheduler.policies import baselines, cpu, deadline, elastic, flowcon, operator, specon, targets
+from adaptive_scheduler.queueing import Queue
 from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
@@ -60,7 +61,7 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     if "deadline" in settings.systems:
         accept(*deadline.schedule_overdue(world, now, settings))
 
-    # 3. Queued jobs, the most urgent first, then idle GPUs to running jobs (seed 004).
+    # 3. Queued jobs, in the order of their setting, then idle GPUs to running jobs (seed 004).
     filled, kept = _fill(world, now, settings)
     accept(*deadline.with_alerts(world, now, settings, filled))
 
@@ -82,12 +83,12 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
 def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], Kept]:
     """Algorithms 1 and 2 until neither has an answer, then why the others wait; and what is kept for some of them."""
     policy, table = POLICIES["elastic" in settings.systems], Table(world, now, settings)
-    decisions, held, moved = list[Decision](), list[Hold](), True
+    decisions, held, moved, queue = list[Decision](), list[Hold](), True, Queue(now, settings)
     while moved:
         moved, held, kept, table = False, list[Hold](), Kept(), table.then(world)
 
         # Every queued job; one that must wait does not hold up the next (G14).
-        for job in aged_first(deadline.in_order(world, now, settings), now, settings):
+        for job in queue.in_order(world):
             chosen, seen = (cpu, kept.hidden(world, on_cpu=True)) if job.uses_cpu else (policy, table.snapshot)
             answer = chosen.schedule_incoming(seen, job, now, settings, table)
             if isinstance(answer, Start):
@@ -95,7 +96,7 @@ def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[
                 world, moved = after(world, answer), True
             else:
                 held.append(answer)
-                if not (is_aged(job, now, settings) and kept.keep(world, job)):
+                if not (queue.is_aged(world, job) and kept.keep(world, job)):
                     continue
             table = table.then(kept.hidden(world))
 

@@ -11,9 +11,8 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from adaptive_scheduler.aging import aged_first
-from adaptive_scheduler.policies import deadline
 from adaptive_scheduler.prediction import is_certain, t_keep, t_new
+from adaptive_scheduler.queueing import Queue
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from adaptive_scheduler.ways import least, nodes_for
@@ -56,7 +55,7 @@ def expected(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULT
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
     running = [_end(world, job) for job in world.placed]
     placed = {e.job: Expected(end_s=e.at_s) if e.certain else Expected(guesses=(e.job,)) for e in running}
-    queue = [job for job in aged_first(deadline.in_order(world, now, settings), now, settings) if not job.uses_cpu]
+    queue = [job for job in Queue(now, settings).in_order(world) if not job.uses_cpu]
     return placed | dict(_starts(world, running, queue[:MOST], settings))
 
 

@@ -16,6 +16,7 @@ MakespanScope = Literal["cluster", "pair"]
 RemovalRange = Literal["resolved", "printed"]
 Tiebreak = Literal["full", "first"]
 Placement = Literal["host", "count_only"]
+QueueOrder = Literal["arrival", "shortest", "deadline"]
 BatchScaling = Literal["fixed", "weak"]
 
 
@@ -218,8 +219,14 @@ class Settings(_Checked):
     moves: bool = True
     """Whether a running job may go to another host, where it gets more GPUs or faster ones (sequence D)."""
 
-    reserve_after_s: float = 3600.0
-    """Aging: GPUs that become free are kept for a job that has waited so long; 0: never."""
+    queue_order: QueueOrder = "shortest"
+    """Who of the waiting jobs is asked first: as they came; the one that would end soonest, jobs of unknown length
+    behind those; or by latest start, who has no deadline as if it had `Deadlines.default_wait_s`. Among the shortest a
+    job with a deadline keeps its place by latest start."""
+
+    reserve_after_s: float = 86400.0
+    """Aging: a job that has waited so long, and twice as long as it takes, goes first, and GPUs that become free are
+    kept for it; 0: never. After an hour nearly all jobs of a full cluster would be first."""
 
     specon: SpeCon = SpeCon()
     """Moves of jobs trained on CPU."""

@@ -268,6 +268,7 @@ choices = st.builds(
     batch_scaling=st.sampled_from(["fixed", "fixed", "weak"]),
     compare_with_waiting=st.booleans(),
     reserve_after_s=st.sampled_from([0, 10, 3600]),
+    queue_order=st.sampled_from(["shortest", "arrival", "deadline"]),
 )
 
 

@@ -246,7 +246,7 @@ def test_g19_waiting_for_the_next_end_competes_where_it_is_asked_for():
 
 # ---- aging
 
-BIG = waiting("big", optional=(8,), submit_s=-4000)
+BIG = waiting("big", optional=(8,), submit_s=-90_000)
 
 
 def test_a_job_that_has_waited_long_keeps_the_node_where_it_comes_nearest():
@@ -257,7 +257,7 @@ def test_a_job_that_has_waited_long_keeps_the_node_where_it_comes_nearest():
     assert (type(start), start.job, start.node) == (Start, "small", "a")
     assert (type(hold), hold.job) == (Hold, "big")
     # Before its time it keeps nothing from anybody.
-    young = cluster(grower, replace(BIG, submit_s=-3599), small, nodes=nodes)
+    young = cluster(grower, replace(BIG, submit_s=-86_399), small, nodes=nodes)
     assert [d.job for d in decide(young, 0.0)] == ["small", "r", "big"]
     assert [d.job for d in decide(world, 0.0, Settings(reserve_after_s=0))] == ["small", "r", "big"]
 
@@ -265,11 +265,11 @@ def test_a_job_that_has_waited_long_keeps_the_node_where_it_comes_nearest():
 def test_those_who_are_held_back_are_told_for_whom():
     small = waiting("small", optional=(1,), submit_s=-1)
     _, held = decide(cluster(BIG, small, idle=5, used=3), 0.0)
-    assert held.explanation.sentence == "small waits: node a is kept for big, which has waited 4000.0 s."
+    assert held.explanation.sentence == "small waits: node a is kept for big, which has waited 90000.0 s."
     assert [c.rejected for c in held.explanation.candidates] == ["a is kept for big"]
     nodes = node("a", idle=5, used=3), node("b", used=8)
     _, held = decide(cluster(BIG, small, nodes=nodes), 0.0)
-    assert held.explanation.sentence.endswith("Node a is kept for big, which has waited 4000.0 s.")
+    assert held.explanation.sentence.endswith("Node a is kept for big, which has waited 90000.0 s.")
 
 
 def test_the_long_waiting_job_gets_its_node_as_soon_as_that_is_free():
@@ -279,13 +279,13 @@ def test_the_long_waiting_job_gets_its_node_as_soon_as_that_is_free():
 
 
 def test_only_the_longest_waiting_job_keeps_a_node_and_never_one_that_is_too_small_for_it():
-    other = waiting("other", optional=(4,), submit_s=-3900)
+    other = waiting("other", optional=(4,), submit_s=-89_000)
     nodes = node("a", idle=3, used=1), node("b", idle=2, used=6), node("c", idle=3, used=1)
     small = waiting("small", optional=(2,), submit_s=0)
     decisions = decide(cluster(BIG, other, small, nodes=nodes), 0.0)
     assert [(type(d), d.job) for d in decisions] == [(Start, "small"), (Hold, "big"), (Hold, "other")]
     assert decisions[0].node == "a"
-    hopeless = waiting("big", optional=(16,), submit_s=-4000)
+    hopeless = waiting("big", optional=(16,), submit_s=-90_000)
     assert decide(cluster(hopeless, small, nodes=nodes), 0.0)[0].job == "small"
 
 

@@ -229,7 +229,7 @@ def test_a_new_job_gets_the_room_that_a_move_would_have_taken():
     assert (type(start), start.job, type(stay), stay.job) == (Start, "new", Stay, "a")
 
 
-@pytest.mark.parametrize("waited_s", [3000.0, 4000.0])
+@pytest.mark.parametrize("waited_s", [80_000.0, 90_000.0])
 def test_a_large_job_on_cpu_keeps_a_node_from_small_ones_once_it_has_waited_long(waited_s):
     """Nor does SpeCon move anybody there, which would put it off for ever."""
     half = (Task("t", cores=2.0),)
@@ -240,15 +240,15 @@ def test_a_large_job_on_cpu_keeps_a_node_from_small_ones_once_it_has_waited_long
     decisions = decide(world, NOW)
     by_job = {d.job: d for d in decisions if not isinstance(d, Limit)}
     assert isinstance(by_job["big"], Hold)
-    assert by_job["small"].node == ("w2" if waited_s > 3600 else "w1")
+    assert by_job["small"].node == ("w2" if waited_s > 86_400 else "w1")
     mover = asks("a", "w2", tasks=(Task("t", cores=0.1),))
     full = [replace(p, node="w2", tasks=(Task("t", cores=1.0),)) for p in CROWD]  # so big comes nearest on w1
     crowded = cluster(mover, *full, big, progresses("b", tasks=half), nodes=nodes)
-    assert (Move in [kind for kind, _ in kinds(decide(crowded, NOW, ALL))]) == (waited_s < 3600)
+    assert (Move in [kind for kind, _ in kinds(decide(crowded, NOW, ALL))]) == (waited_s < 86_400)
 
 
 def test_a_job_on_cpu_starts_on_a_node_whose_gpus_are_kept_for_another():
-    big = waiting("big", optional=(8,), submit_s=NOW - 4000)
+    big = waiting("big", optional=(8,), submit_s=NOW - 90_000)
     new = waiting("new", optional=(0,))
     nodes = (replace(node("a", idle=5, used=3), cores=4.0),)
     assert kinds(decide(cluster(big, new, nodes=nodes), NOW)) == [(Start, "new"), (Hold, "big")]
