@@ -5,7 +5,7 @@ Called by the reconciler, which builds from it what `lifecycle` looks at. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -35,6 +35,11 @@ class Pods:
     @property
     def lost(self) -> bool:
         return bool(self.ended) and self.ended == self.everyone
+
+
+def unfit(beats: Iterable[Heartbeat | None]) -> str | None:
+    """Why a trainer would certainly fail to start in one of these."""
+    return next((beat.unfit for beat in beats if beat and beat.unfit), None)
 
 
 class Gangs:
@@ -92,7 +97,7 @@ class Gangs:
             lost=not gone.isdisjoint(more),
             away=any(self._away(gpus[g].node) for part in job.parts(op.to)[job.members :] for g in part if g in gpus),
             asked=is_asked,
-            failure=self._platform.failure(job.doc) if is_asked else None,
+            failure=(self._platform.failure(job.doc) if is_asked else None) or unfit(each.get(k) for k in more),
             unplaced=self._platform.unplaced(job.doc) if waited_s > self._config.init_timeout_s else None,
         )
 

@@ -18,7 +18,7 @@ from coordinator.core.records import JobRecord
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteGpu, WriteJob
 from coordinator.core.world import Newcomer, World
 from coordinator.errors import Fatal, ReshapeError, Transient
-from coordinator.gangs import Gangs
+from coordinator.gangs import Gangs, unfit
 from coordinator.ports import Clock, Doc, Platform, Sidecars
 from coordinator.reports import Reports
 from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command_id, launch_key
@@ -116,14 +116,15 @@ class Reconciler:
         )
 
     def _newcomer(self, coming: JobRecord, standing: _Standing, waited_s: float) -> Newcomer:
-        up, asked = self.reports.of(coming) is not None, coming.launch in standing.launched
+        beat, asked = self.reports.of(coming), coming.launch in standing.launched
+        up = beat is not None
         late = not up and asked and waited_s > self.config.init_timeout_s
         return Newcomer(
             up=up,
             lost=up and not self.reports.fresh(coming) and self._ended(coming),
             away=self._away(coming.node),
             asked=asked,
-            failure=self.platform.failure(coming.doc) if asked else None,
+            failure=(self.platform.failure(coming.doc) if asked else None) or unfit([beat]),
             unplaced=self.platform.unplaced(coming.doc) if late else None,
             removed=standing.removed.get(coming.launch),
         )

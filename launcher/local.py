@@ -100,7 +100,7 @@ class LocalPlatform:
 
     def _launch(self, doc: Doc, cancelled: Cancelled) -> None:
         code, folders = doc.get("code"), self.folders(doc)
-        if code and not (Path(code).is_absolute() and Path(code).is_dir()):
+        if code and not Path(code).is_absolute():  # whether it is there, the shim says
             raise Fatal(f"its `code` must be the full path of a folder on this machine, not {code}")
         try:
             self._render(doc, folders)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,6 +39,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     launch: int
     member: Annotated[int, msgspec.Meta(ge=0)] = 0  # which pod of a gang this is
     pod_uid: str = ""  # of the pod, where it is in one
+    command: list[Any] = []  # of the trainer; empty in a pod, where it stands in the container
+    env: dict[str, Any] = {}  # the trainer's, over the shim's own
     coordinator: str  # base URL, as http://127.0.0.1:8080
     output: str  # the trainer's log file
     checkpoints: str = ""  # folder; without one no checkpoint is reported

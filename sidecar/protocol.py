@@ -105,6 +105,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     exit_at: float | None = None  # last process of the trainer gone
     spawn_at: float | None = None  # this trainer spawned
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
+    unfit: str = ""  # why its command cannot be started, as far as that is certain before it is tried
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
     block_io: int | None = None  # bytes it ever read and wrote on disks
@@ -130,6 +131,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     checkpoint: Checkpoint | None = None
     checkpoint_at: float | None = None  # when that checkpoint was complete on disk
     emulated: bool = False
+    unfit: str = ""  # why a trainer would certainly fail at its start, as a sentence; found out before there is one
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked
     lost: Lost | None = None  # None: not known yet, or nothing was done before
 

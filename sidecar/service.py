@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from sidecar import core, limits
+from sidecar import core, limits, preflight
 from sidecar.checkpoints import Watch, look
 from sidecar.config import Settings
 from sidecar.coordinatorlink import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
@@ -74,6 +74,7 @@ class Sidecar:
         self._tail = Tail(Path(launch.output))
         self._reading = asyncio.Lock()
         self._met = False  # whether the shim has said what runs: before, the output cannot be dated
+        self._unfit = ""  # as `preflight` says
         self._late = True  # until the output was read to its end once
         self._file_seen = b""
         self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
@@ -127,6 +128,7 @@ class Sidecar:
             checkpoint=named,
             checkpoint_at=self.reader.saved.get(named.name) if named else None,
             emulated=self._probe.emulated,
+            unfit=shim.unfit or self._unfit,
             hook=self.state.hook,
         )
 
@@ -205,6 +207,8 @@ class Sidecar:
     async def _inspect(self, rest: core.Rest) -> None:
         found: Checkpoint | None = None
         try:
+            if rest[1] is None:  # nothing has been started yet: who makes room for it must know before
+                self._unfit = await self._judge()
             await self._read(None)
             self.reader.flush(boottime(), self._late)
             if (folder := self.settings.checkpoints) is not None:
@@ -214,6 +218,13 @@ class Sidecar:
         except Exception:  # an end that is never told would keep the job and its GPUs for ever
             log.exception("output or checkpoints could not be read; the end is told without them")
         self.handle(core.Inspected(boottime(), rest, found))
+
+    async def _judge(self) -> str:
+        launch = self.settings.launch
+        if launch.pod or not launch.command:
+            return ""
+        env = preflight.environment(os.environ, launch.env)
+        return await preflight.verdict([str(word) for word in launch.command], env, launch.workdir or ".")
 
     # what is read and measured
 

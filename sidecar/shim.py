@@ -105,6 +105,33 @@ def container_use() -> "dict[str, Any]":
     }  # fmt: skip
 
 
+def unfit(launch: argparse.Namespace) -> str:
+    """Why its command certainly cannot be started, as a sentence; nothing where it may be."""
+    home, program, env = launch.workdir, launch.command[0], {**os.environ, **launch.env}
+    if not os.path.isdir(home):
+        return f"no such folder: {home}; correct the job's `code`"
+    found, asked, where = locate(program, home, env), program, f"in {home}" if "/" in program else "on its PATH"
+    if found and os.access(found, os.X_OK):
+        with open(found, "rb") as file:
+            words = os.fsdecode(file.read(256).partition(b"\n")[0]).replace("#!", "#! ", 1).split()
+        if words[:1] != ["#!"] or len(words) == 1:
+            return ""
+        asked, where = words[1], f"asked for by {program}"
+        if os.path.basename(asked) == "env" and len(words) == 3 and words[2][0] != "-" and "=" not in words[2]:
+            asked = words[2]
+        found = locate(asked, home, env)
+    if not found:
+        return f"no such file: {asked} ({where}); correct the job's command"
+    return "" if os.access(found, os.X_OK) else f"{found} is not executable; make it so (chmod +x) or name its program"
+
+
+def locate(program: str, home: str, env: "dict[str, str]") -> "str | None":
+    """The file that is executed, or would be if it could; as the kernel and `execvp` look for it."""
+    places = [""] if "/" in program else os.get_exec_path(env)
+    files = list(filter(os.path.isfile, (os.path.join(home, place, program) for place in places)))
+    return next((file for file in files if os.access(file, os.X_OK)), files[0] if files else None)
+
+
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
     """In a session of its own, with a bounded log. Dies with the thread that made it, so make it in the main one."""
 
@@ -154,6 +181,9 @@ class Shim:
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
+        self.status["unfit"] = ""
+        with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
+            self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
         self.done: list[tuple[str, str]] = []
         self.trainer: Child | None = None
@@ -167,6 +197,8 @@ class Shim:
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         if launch.pod and os.path.exists("shim.state"):
             self._go_on()
+        elif self.status["unfit"]:
+            say(f"cannot start: {self.status['unfit']}")
 
     def _go_on(self) -> None:
         """From where the container was that ended under us. Not its lease: the machine may have started anew."""
@@ -388,6 +420,8 @@ class Shim:
     def _exit_status(self) -> int:
         """In a container the trainer's, as a shell says it; one that was only stopped has not come to its end."""
         code = self.status["exit_code"] if self.end_as is None else self.end_as
+        if code is None and self.status["unfit"]:
+            return 127 if self.launch.pod else 0
         if code is None or (code == 0 and self.end_as is None and self.status["stop_asked"]):
             code = STOPPED
         return (code if code >= 0 else 128 - code) if self.launch.pod else 0

@@ -24,7 +24,7 @@ LAUNCHER = tuple(
     for name in ("names", "launch_file", "local_spec", "admission/inject", "admission/json_patch", "cluster/job_spec")
 )
 PURE = ("adaptive_scheduler/", "coordinator/core/", "sidecar/core.py", "sidecar/protocol.py", *LAUNCHER)
-MOST_LINES = {"sidecar/shim.py": 500}  # one file, because it is put into images of users, whatever they hold
+MOST_LINES = {"sidecar/shim.py": 541}  # one file, because it is put into images of users, whatever they hold
 NOT_PURE = "adaptive_scheduler/simulator/"
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\btime\.localtime\(")
 TELLS_PEOPLE_THE_TIME = {"coordinator/adapters/clock.py"}  # the one source of times that people read

@@ -55,6 +55,7 @@ def joint(
         gpus=[gpu for beat in here for gpu in beat.gpus],
         usage=_usage([beat.usage for beat in here]),
         checkpoint=_newest([beat.checkpoint for beat in here]),
+        unfit=next((beat.unfit for beat in here if beat.unfit), ""),
     )
 
 

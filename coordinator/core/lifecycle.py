@@ -40,6 +40,7 @@ from coordinator.core.outcomes import (
     reached,
     restart,
     undo,
+    unfit,
     unsaved,
     yielded,
 )
@@ -135,7 +136,7 @@ def _initialized(w: World) -> Step | None:
     waits = [g for g in w.op.to if w.gpus[g].held_by not in (None, w.job.id)]
     if waits and not starts_early(w.job, w.config):
         return Wait(POLL_S, "its GPUs are still in use")
-    if step := _launched(w):
+    if step := _launched(w) or unfit(w):
         return step
     if w.job.state == s.INITIALIZING:
         return WriteJob("initialized", {"state": s.INITIALIZED, "up": w.job.launch}, {"type": "initialized"})

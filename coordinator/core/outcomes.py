@@ -128,6 +128,14 @@ def launch_late(w: World) -> Step:
     return requeue(w, f"could not be launched, tries again: {w.unplaced}", pause_s=w.config.init_timeout_s / 10)
 
 
+def unfit(w: World) -> Step | None:
+    """Its command would certainly fail: found out before a victim is touched. What has trained may be right again."""
+    why = w.seen.unfit[:500] if w.seen else ""
+    if not why:
+        return None
+    return launch_failed(w, why) if w.job.iterations_done else failed(w, f"cannot start: {why}")
+
+
 def launch_failed(w: World, why: str) -> Step:
     """Back into the queue, later for good: a victim that still trains has lost nothing."""
     retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)

@@ -41,6 +41,7 @@ class Behaviour:
     silent_training: bool = False  # no progress is ever seen
     launch_failures: int = 0  # how many of the next launches fail
     never_comes_up: bool = False
+    unfit: str = ""  # what its sidecars say of its command
     value: float | None = None  # as measured at every step
     cores: float | None = None  # that it uses, as its sidecar reports
     value_name: str = "val_accuracy"
@@ -111,7 +112,7 @@ class Launch:
             job_id=self.job, launch=self.number, seq=self.seq, url=self.url, sidecar_pid=self.pid + 1,
             shim=self.status, progress=progress, checkpoint=self.checkpoint, checkpoint_at=self.checkpoint_at,
             usage=Usage(cpu_cores=behaviour.cores if self.trains else None), member=self.member or 0,
-            boot="" if self.member is None else f"machine/{self.pid}",
+            boot="" if self.member is None else f"machine/{self.pid}", unfit=behaviour.unfit,
         )  # fmt: skip
 
 

@@ -134,8 +134,9 @@ def test_a_job_for_more_gpus_than_there_are_waits_with_a_reason_and_smaller_ones
 def test_a_code_folder_that_is_not_there_is_said(ground: Ground) -> None:
     missing = str(ground.up.state / "no-code")
     ground.submit("homeless", ["true"], [1], code=missing)
-    message = ground.until("homeless", "failed")["message"]
-    assert "`code` must be the full path of a folder on this machine" in message and missing in message
+    job = ground.until("homeless", "failed")
+    assert job["message"] == f"cannot start: no such folder: {missing}; correct the job's `code`"
+    assert not job["retries"]
 
 
 def test_a_killed_sidecar_comes_back_and_the_training_never_notices(ground: Ground) -> None:
