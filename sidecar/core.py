@@ -129,9 +129,14 @@ class Inspect:
 
 @dataclass(frozen=True)
 class NewGeneration:
-    """Another trainer writes the output from now on."""
+    """Another trainer writes the output: from byte `output_from` of its file on, where that is known.
+
+    `generation` is None where it is not known, since a command of the next one has come meanwhile.
+    """
 
     spawn_at: float
+    generation: int | None
+    output_from: int | None
 
 
 Instruction = SendHeartbeat | Renew | LimitCpu | EndShim | Inspect | NewGeneration
@@ -226,7 +231,8 @@ def _shim_said(state: State, at: float, status: ShimStatus) -> Result:
     before: tuple[Instruction, ...] = ()
     if status.spawn_at is not None and status.spawn_at != state.spawn_at:
         state = replace(state, spawn_at=status.spawn_at, first_step_at=None, hook=False)
-        before = (NewGeneration(status.spawn_at),)
+        generation = None if status.stop_asked else status.generation
+        before = (NewGeneration(status.spawn_at, generation, status.output_from),)
     end = rest(status)
     if end is None or end == state.inspected:
         state, after = _adopt(replace(state, ended=None), at, status)

@@ -2,8 +2,8 @@
 
 Promise: any text may be fed and nothing is raised; iterations and epochs never go back; numbers
 that cannot be (NaN, 1e300, a negative step) are dropped field by field. Pure: no clock, no files.
-Called by `service.py`; understands plain `key=value` lines, JSON lines, Keras' own output and a
-user's pattern (`algorithms.md` 1.3, the periodic report).
+Called by `service.py`; understands plain `key=value` lines, JSON lines, the usual outputs of trainings
+(`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report).
 
 Times are CLOCK_BOOTTIME seconds. A line may carry its own (`time=…`), which then counts instead of
 the time at which it arrived.
@@ -19,7 +19,9 @@ from typing import Any
 
 import msgspec
 
-from sidecar.protocol import Progress
+from sidecar.formats import NUMBER, Formats, Report
+from sidecar.lost import Losses
+from sidecar.protocol import Lost, Progress
 
 LINE_LIMIT = 4096  # characters; a longer line is no report
 MOST_SAVED = 16  # checkpoints whose time is kept
@@ -33,13 +35,10 @@ PLAIN_VALUES = ("accuracy", "acc", "loss")
 
 _BREAK = re.compile(r"[\r\n\x08]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
-_NUMBER = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,3})?"
-_PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({_NUMBER})(?![\w.])")
+_PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
 _CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
-_EPOCH = re.compile(r"^\s*Epoch ([0-9]{1,9})/([0-9]{1,9})\s*$")
-_BAR = re.compile(r"^\s*([0-9]{1,12})/([0-9]{1,12})\s+(?:[━=>.\[]| ?- )")
+_SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # on which data; at a name's beginning
 _VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
-_METRIC = re.compile(rf" - ([A-Za-z_]\w{{0,40}}): ({_NUMBER})(?![\w.])")
 
 
 class Reader:
@@ -55,7 +54,12 @@ class Reader:
         self._spawn_at: float | None = None
         self._window: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._newest_step: int | None = None
-        self._keras = _Keras()
+        self._formats, self._losses = Formats(), Losses()
+
+    @property
+    def lost(self) -> Lost | None:
+        """What this generation did again."""
+        return self._losses.lost
 
     def new_generation(self, spawn_at: float) -> None:
         """A new trainer was spawned: times start afresh, counts stay."""
@@ -64,8 +68,13 @@ class Reader:
         self.progress = msgspec.structs.replace(
             p, seconds_per_iteration=None, first_step_at=None, last_step_at=None, previous_last_step_at=last
         )
-        self._spawn_at, self._newest_step, self._keras = spawn_at, None, _Keras()
+        self._spawn_at, self._newest_step = spawn_at, None
         self._window.clear()
+
+    def new_output(self, generation: int | None) -> None:
+        """What is fed from here on was printed by that generation; None: nobody knows since when."""
+        self._formats.new_generation()
+        self._losses.new_generation(generation)
 
     def feed(self, chunk: bytes, at: float, late: bool = False) -> None:
         """Output as it came, cut anywhere, at `at`. `late`: printed long before, so only a line's own time counts."""
@@ -76,9 +85,9 @@ class Reader:
             self._skipping = False
         if len(self._rest) > LINE_LIMIT:
             self._rest, self._skipping = "", True
-        elif self._pattern is None and (bar := self._keras.bar(_ANSI.sub("", self._rest))):
-            # A bar ends only when the next one begins: its step must not wait for that.
-            self._take(bar, None if late else at)
+        elif self._pattern is None and (report := self._formats.unfinished(_ANSI.sub("", self._rest))):
+            self._take(report, None if late else at)
+            self._rest = "" if report.closes else self._rest
 
     def flush(self, at: float, late: bool = False) -> None:
         """The trainer has ended: what is left is a whole line."""
@@ -92,7 +101,8 @@ class Reader:
         if not text or len(text) > LINE_LIMIT:
             return
         text = _ANSI.sub("", text).strip()
-        pairs = _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
+        known = self._formats.line(text) if self._pattern is None else None
+        pairs = {} if known else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
         own = number(pairs.get("time"))
         when = own if own is not None and 0 < own <= at + CLOCK_SLACK_S else None if late else at
         if marked := _CHECKPOINT.search(text):
@@ -100,24 +110,22 @@ class Reader:
                 self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
         elif self._pattern is not None:
             found = self._pattern.search(text)
-            self._take(found.groupdict() if found else {}, when)
+            self._take(_report("pattern", found.groupdict() if found else {}), when)
         else:
-            self._take(pairs or self._keras.line(text), when)
+            self._take(known or _report(" ".join(sorted(pairs)), pairs), when)
 
-    def _take(self, pairs: dict[str, Any], at: float | None) -> None:
-        p = self.progress
-        step = count(next((pairs[key] for key in STEP_KEYS if key in pairs), None))
-        total = count(next((pairs[key] for key in TOTAL_KEYS if key in pairs), None))
-        epoch = number(pairs.get("epoch"))
+    def _take(self, report: Report, at: float | None) -> None:
+        p, epoch = self.progress, number(report.epoch)
         self.progress = msgspec.structs.replace(
             p,
-            iterations=max(p.iterations, step or 0),
-            total_iterations=total or p.total_iterations,
+            iterations=max(p.iterations, count(report.step) or 0),
+            total_iterations=count(report.total) or p.total_iterations,
             epochs=max(p.epochs, epoch or 0.0),
         )
-        self._value(pairs)
-        if step is not None and at is not None:
-            self._stepped(step, at)
+        self._value(report.values)
+        self._losses.report(report)
+        if report.step is not None and at is not None:
+            self._stepped(report.step, at)
 
     def _value(self, pairs: dict[str, Any]) -> None:
         """Once a better-ranked value was seen a lesser one never replaces it: a curve of two measures is none."""
@@ -160,42 +168,15 @@ class Reader:
         return (ended - began) / (last - first)
 
 
-class _Keras:
-    """Keras' own output: `Epoch 3/10`, then `12/100 ━━━ 0s 12ms/step - accuracy: 0.91 - loss: 0.3`."""
-
-    def __init__(self) -> None:
-        self._epoch: tuple[int, int] | None = None  # the open one, of how many
-
-    def line(self, text: str) -> dict[str, Any]:
-        if header := _EPOCH.match(text):
-            self._epoch = (int(header[1]), int(header[2]))
-            return {}
-        found = self.bar(text)
-        if not _BAR.match(text):
-            return {}
-        if found and found["step"] == found["ends"]:
-            self._epoch = None  # a bar without a header of its own is evaluate's or predict's, not training's
-        return found | dict(_METRIC.findall(text))
-
-    def bar(self, text: str) -> dict[str, Any]:
-        """Only the counts, so that an unfinished line will do."""
-        match = _BAR.match(text)
-        if match is None or self._epoch is None:
-            return {}
-        (epoch, epochs), done, steps = self._epoch, int(match[1]), int(match[2])
-        if epoch < 1 or not 0 < done <= steps:
-            return {}
-        before = (epoch - 1) * steps
-        return {
-            "step": before + done,
-            "ends": before + steps,
-            "total": epochs * steps,
-            "epoch": epoch - 1 + done / steps,
-        }
+def _report(kind: str, pairs: dict[str, Any]) -> Report:
+    """What names and values say, whatever the line around them."""
+    step, total = (next((pairs[key] for key in keys if key in pairs), None) for keys in (STEP_KEYS, TOTAL_KEYS))
+    return Report(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
 
 
 def rank(name: str) -> int | None:
     """Which measure says most of the training's success: lower is better, None is no measure."""
+    name = _plain(name).removesuffix("_step")
     if name == "value":
         return 0
     if name in ("val_accuracy", "val_acc"):
@@ -205,6 +186,11 @@ def rank(name: str) -> int | None:
     if _VALIDATION.fullmatch(name):
         return 3
     return 4 + PLAIN_VALUES.index(name) if name in PLAIN_VALUES else None
+
+
+def _plain(name: str) -> str:
+    found = _SPLIT.match(name)
+    return name if found is None else ("" if found[0].startswith("train") else "val_") + name[found.end() :]
 
 
 def number(given: Any) -> float | None:

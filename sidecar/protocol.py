@@ -104,6 +104,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     stop_at: float | None = None  # SIGTERM sent
     exit_at: float | None = None  # last process of the trainer gone
     spawn_at: float | None = None  # this trainer spawned
+    output_from: int | None = None  # where in its log file the output of this trainer begins, bytes
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command cannot be started, as far as that is certain before it is tried
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one

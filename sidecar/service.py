@@ -76,6 +76,7 @@ class Sidecar:
         self._met = False  # whether the shim has said what runs: before, the output cannot be dated
         self._unfit = ""  # as `preflight` says
         self._late = True  # until the output was read to its end once
+        self._unread: core.NewGeneration | None = None  # whose output is somewhere in what is still to be read
         self._file_seen = b""
         self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
         self._meter = UsageMeter(network=launch.pod and launch.port != 0)  # else the traffic of the whole machine
@@ -130,6 +131,7 @@ class Sidecar:
             emulated=self._probe.emulated,
             unfit=shim.unfit or self._unfit,
             hook=self.state.hook,
+            lost=self.reader.lost,
         )
 
     async def wish(self, gpus: int | None, signal: str | None) -> bytes:
@@ -178,7 +180,15 @@ class Sidecar:
             case core.Inspect():
                 self._start(self._inspect(instruction.rest))
             case core.NewGeneration():
-                self.reader.new_generation(instruction.spawn_at)
+                self._new_generation(instruction)
+
+    def _new_generation(self, begun: core.NewGeneration) -> None:
+        """All that earlier trainers printed has been read, unless this one was there before us."""
+        self.reader.new_generation(begun.spawn_at)
+        if self._late and self.settings.progress_file is None:
+            self._unread = begun
+        else:
+            self.reader.new_output(begun.generation)
 
     async def _send(self, beat: core.SendHeartbeat) -> None:
         body = msgspec.json.encode(self.heartbeat(beat.shim, beat.seq))
@@ -258,12 +268,30 @@ class Sidecar:
                 self._read_file(self.settings.progress_file)
             else:
                 while piece := self._tail.read():
-                    self.reader.feed(piece, boottime() if at is None else at, self._late)
+                    self._feed(piece, boottime() if at is None else at)
                     at = None  # what comes after this piece may be newer
                     await asyncio.sleep(0)
+                if self._unread is not None:  # it has printed nothing yet
+                    self._begins(self._unread.output_from is not None)
             self._late = False
         hook = self.state.hook or (core.running(self.state) and _is_there(self.settings.folder / ANNOUNCE))
         self.handle(core.Read(boottime(), self.reader.progress.first_step_at, hook))
+
+    def _feed(self, piece: bytes, at: float) -> None:
+        """A piece of the output; where the present trainer's begins in it, that is told."""
+        begun = None if self._unread is None else self._unread.output_from
+        if begun is not None and begun <= self._tail.began + len(piece):
+            cut = begun - self._tail.began
+            self.reader.feed(piece[: max(0, cut)], at, self._late)
+            self._begins(cut >= 0)  # else it began in what was passed over
+            piece = piece[max(0, cut) :]
+        self.reader.feed(piece, at, self._late)
+
+    def _begins(self, known: bool) -> None:
+        if self._unread is not None:
+            self.reader.flush(boottime(), self._late)
+            self.reader.new_output(self._unread.generation if known else None)
+        self._unread = None
 
     def _read_file(self, path: Path) -> None:
         try:

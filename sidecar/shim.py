@@ -31,7 +31,7 @@ FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to te
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
-    "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None,
+    "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None, "output_from": None,
     "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None,
 }  # fmt: skip
 
@@ -167,6 +167,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
                 if self.log.tell() + len(data) > BIG_LOG:
                     os.replace(self.path, self.path + ".1")
                     self.log = open(self.path, "ab", buffering=0)
+                    self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
                 self.log.write(data)
                 if self.tee and select.select([], [1], [], 0)[1]:  # who does not read our stdout must not stop us
                     os.write(1, data)
@@ -282,7 +283,7 @@ class Shim:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("announce")
             self.alive, self.trainer = True, Child(self, launch.command, env, launch.workdir, launch.output, launch.tee)
-            self.status.update(trainer="running", trainer_pid=self.trainer.pid)
+            self.status.update(trainer="running", trainer_pid=self.trainer.pid, output_from=self.trainer.log.tell())
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as fault:  # codes are a shell's
             what, why = getattr(fault, "filename", None) or launch.command[0], getattr(fault, "strerror", None) or fault
             self.status.update(exit_note=f"cannot start {what!r} ({why}); correct the job's command", trainer="exited")

@@ -23,6 +23,7 @@ class Tail:
         self._file: BinaryIO | None = None
         self._met = False  # whether there has been a file
         self._skip_to = 0  # where to go on after the first piece of it
+        self.began = 0  # where in its file the last piece began
 
     def read(self) -> bytes:
         """The next piece, empty when there is no more for now."""
@@ -45,6 +46,7 @@ class Tail:
             return b""
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
             self._file.seek(0)
+        self.began = self._file.tell()
         piece = self._file.read(PIECE)
         if self._skip_to and piece:
             self._file.seek(self._skip_to)

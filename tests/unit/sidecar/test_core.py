@@ -48,7 +48,7 @@ def test_nothing_is_sent_before_the_shim_has_spoken() -> None:
 
 def test_the_first_heartbeat_goes_out_at_once() -> None:
     _, done = play(fresh(), core.ShimSaid(11.0, RUNNING))
-    assert done == [core.NewGeneration(10.0), core.SendHeartbeat(101, RUNNING, None)]
+    assert done == [core.NewGeneration(10.0, 1, None), core.SendHeartbeat(101, RUNNING, None)]
 
 
 def test_heartbeats_follow_one_another_at_the_interval() -> None:
@@ -184,7 +184,7 @@ def test_a_new_launch_tells_of_the_checkpoint_that_an_earlier_one_left() -> None
 def test_a_trainer_started_while_an_end_was_inspected_counts() -> None:
     again = msgspec.structs.replace(RUNNING, generation=2, spawn_at=21.0)
     state, done = play(running(), core.ShimSaid(20.0, EXITED), core.ShimSaid(21.0, again))
-    assert [b.shim for b in beats(done)] == [again] and core.NewGeneration(21.0) in done
+    assert [b.shim for b in beats(done)] == [again] and core.NewGeneration(21.0, 2, None) in done
     state, _ = play(state, core.Inspected(22.0, (7, 10.0, 20.0), FOUND))
     assert state.shim == again and state.checkpoint == FOUND
 

@@ -1,0 +1,149 @@
+"""What trainings usually print, and what of it is progress."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.formats import TABLE, Formats, Report
+from sidecar.progress import Reader, rank
+from sidecar.protocol import Progress
+
+# name of the row -> what its example says: iterations, of how many, epochs, value, its name
+SAID = {
+    "PyTorch's MNIST example": (0, None, 4.4, 0.312, "loss"),
+    "PyTorch's MNIST test": (0, None, 0.0, 0.991, "val_accuracy"),
+    "PyTorch's ImageNet example": (240, None, 2.4, 3.1, "loss"),
+    "an epoch and a step": (1300, 18000, 2.1667, 0.4213, "loss"),
+    "an epoch and its values": (0, None, 3.0, 0.42, "loss"),
+    "Epoch 3/30": (0, None, 2.0, None, ""),
+    "Keras' bar": (132, 1800, 2.2, None, None),  # which of its two values counts is for test_progress
+    "Lightning's bar": (204, None, 3.4, 0.52, "train_loss"),
+    "HF's length": (0, None, 0.0, None, ""),
+    "HF's log": (0, None, 1.2, 0.52, "loss"),
+    "HF's evaluation": (0, None, 2.0, None, None),
+    "Hugging Face's bar": (400, 1000, 1.2, 0.52, "loss"),
+}
+HF_LOG = "{'loss': 0.52, 'grad_norm': 1.3, 'learning_rate': 4.9e-05, 'epoch': 1.2}"
+
+
+def read(*pieces: str) -> Progress:
+    """Piece n arrives at second n of a generation."""
+    reader = Reader()
+    reader.new_generation(0.5)
+    for at, piece in enumerate(pieces, 1):
+        reader.feed(piece.encode(), float(at))
+    return reader.progress
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_the_example_of_each_row_is_read(row) -> None:
+    p = read(row.example + "\n")
+    iterations, total, epochs, value, name = SAID[row.name]
+    assert (p.iterations, p.total_iterations, round(p.epochs, 4)) == (iterations, total, epochs)
+    if name is not None:
+        assert (p.value, p.value_name) == (value, name)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_line_that_only_begins_or_ends_like_a_row_is_not_read(row) -> None:
+    line = row.example.split("\n")[-1].strip()
+    for prose in (f"{line} as we said", f"He said: {line}", f"{line} {line}"):
+        found = Formats().line(prose)
+        assert found is None or found == Report("another bar")
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "Epoch 3/30 was the best one",
+        "Epoch 5: early stopping, patience: 3",
+        "In epoch 3, Loss: 0.4 was seen",
+        "Test set: 10000 images",
+        "3/10 - all tests passed",
+        "12/60 of them are done",
+        "{'loss': 0.5, 'epoch': 3}",
+        "{'epoch': 3}",
+        "Downloading data: 100%|██████████| 400/400 [00:02<00:00, 180.1it/s]",
+        "Validation DataLoader 0:  40%|████      | 4/10 [00:00<00:00, 66.10it/s, step=9]",
+        "Sanity Checking DataLoader 0: 100%|██████████| 2/2 [00:00<00:00, 12.00it/s]",
+        "Epoch 31/30",
+    ],
+)
+def test_prose_and_bars_of_other_things_are_no_progress(prose: str) -> None:
+    p = read(f"{prose}\n", f"{prose}\r", prose)
+    assert (p.iterations, p.epochs, p.first_step_at, p.value) == (0, 0.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "epochs", "value", "name"),
+    [
+        ("Epoch 7, Loss: 0.25", 7.0, 0.25, "loss"),
+        ("Epoch: 7 | Train Loss: 0.31 | Val. Loss: 0.25 | Val. Acc: 91.25%", 7.0, 91.25, "val_acc"),
+        ("epoch 7/10 - loss: 0.31 - val_loss: 0.25 - lr: 0.001", 7.0, 0.25, "val_loss"),
+        ("Epoch [7/10], Loss: nan", 7.0, None, ""),
+        ("Epoch 7/10, Loss: 0.25, Time: 12.1s", 7.0, 0.25, "loss"),
+    ],
+)
+def test_a_line_per_epoch_is_read_in_its_usual_spellings(line: str, epochs: float, value: object, name: str) -> None:
+    p = read(line + "\n")
+    assert (p.epochs, p.value, p.value_name) == (epochs, value, name)
+
+
+def test_an_epoch_is_counted_from_zero_where_zero_was_seen() -> None:
+    assert read("Epoch 0, Loss: 0.9\nEpoch 1, Loss: 0.8\n").epochs == 2.0
+    assert read("Epoch 0:  50%|█████     | 30/60 [00:03<00:05,  7.1it/s]\n").iterations == 30
+    assert read("Epoch 1:  50%|█████     | 30/60 [00:03<00:05,  7.1it/s]\n").iterations == 30
+    assert read("Epoch 1:  50%|█████     | 30/60 [00:03<00:05,  7.1it/s, v_num=0]\n").iterations == 90
+
+
+def test_each_update_of_a_bar_is_a_step_of_its_own_also_the_last_without_an_end() -> None:
+    p = read(
+        "Epoch 0:   0%|          | 0/60 [00:00<?, ?it/s, v_num=0]",
+        "\rEpoch 0:   2%|▏         | 1/60 [00:00<00:08,  7.1it/s, v_num=0, train_loss_step=0.9]",
+        "\rEpoch 0:   3%|▎         | 2/60 [00:00<00:08,  7.1it/s, v_num=0, train_loss_step=0.7]",
+    )
+    assert (p.iterations, p.first_step_at, p.last_step_at, p.value) == (2, 2.0, 3.0, 0.7)
+
+
+def test_a_bar_that_was_cut_anywhere_is_read_once_it_is_whole() -> None:
+    text = "\rEpoch 3:  40%|████      | 24/60 [00:03<00:05,  7.1it/s, v_num=0, train_loss=0.52]"
+    for cut in range(1, len(text)):
+        assert read(text[:cut]).iterations == 0
+        p = read(text[:cut], text[cut:])
+        assert (p.iterations, p.evaluations) == (204, 1)
+
+
+def test_a_bar_without_a_name_counts_only_once_it_is_known_to_be_the_trainings() -> None:
+    bar = "\r 40%|████      | {}/{} [01:02<01:33,  6.40it/s]"
+    assert read(bar.format(400, 1000), bar.format(401, 1000) + "\r").iterations == 0
+    p = read(bar.format(399, 1000), f"\r{HF_LOG}\n", bar.format(400, 1000), bar.format(8, 10), "\r")
+    assert (p.iterations, p.total_iterations, p.epochs) == (400, 1000, 1.2)
+    assert read("  Total optimization steps = 1,000\n", bar.format(1, 1000)).iterations == 1
+
+
+def test_what_hugging_face_says_of_speed_and_gradients_is_no_measure() -> None:
+    p = read("{'eval_runtime': 1.5, 'eval_samples_per_second': 90.1, 'epoch': 1.0}\n", HF_LOG + "\n")
+    assert (p.value_name, p.value) == ("loss", 0.52)
+    strings = read("{'loss': '0.52', 'grad_norm': '1.3', 'learning_rate': '4.9e-05', 'epoch': '1.2'}\n")
+    assert (strings.epochs, strings.value) == (1.2, 0.52)
+
+
+def test_values_of_one_data_set_rank_alike_whatever_it_is_called() -> None:
+    assert rank("eval_loss") == rank("valid_loss") == rank("validation_loss") == rank("val_loss")
+    assert rank("train_loss") == rank("train_loss_step") == rank("loss")
+    assert rank("v_num") is rank("lr") is None
+
+
+@given(st.lists(st.sampled_from([row.example for row in TABLE]) | st.text(max_size=40), max_size=8), st.data())
+def test_whatever_is_printed_nothing_is_raised_and_counts_never_fall(lines: list[str], data: st.DataObject) -> None:
+    reader, text = Reader(), "\r".join(lines).encode()
+    before = reader.progress
+    while text:
+        cut = data.draw(st.integers(1, len(text)))
+        reader.feed(text[:cut], 1.0)
+        text = text[cut:]
+        after = reader.progress
+        assert after.iterations >= before.iterations and after.epochs >= before.epochs
+        before = after
