@@ -4,7 +4,8 @@ The store is the truth; this is a copy that saves reading it at each step. Each 
 compare-and-set on the version that was looked at, and what comes back replaces the copy. Who loses
 such a race reads the one document again and gets `Conflict`.
 
-Jobs are found by `closed`: missing = new, False = ours and not at rest, True = finished with.
+Jobs are found by `closed`: missing = new, False = ours and not at rest, True = finished with. Every row comes in by
+one door (`core/reading.py`): what somebody changed into nonsense is mended here or set aside, and shown.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, TypeVar
 
+from coordinator.core import reading
 from coordinator.core.records import GpuRecord, JobRecord
-from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
 from coordinator.ports import Doc, Store
 
 R = TypeVar("R", JobRecord, GpuRecord)
@@ -34,6 +36,8 @@ class Books:
         self._writes = count()
         self._me = secrets.token_hex(4)
         self._deleted: set[str] = set()  # jobs whose document the user deleted: kept here until they are at rest
+        self._read: dict[tuple[str, Any], tuple[Doc, reading.Reading]] = {}  # each row as it lay in the store last
+        self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
 
     # reading
 
@@ -55,7 +59,7 @@ class Books:
 
     def find(self, job_id: str) -> JobRecord | None:
         """A job by its id, ended ones and those not let in included; of several the one that was let in."""
-        known = self.job(job_id)
+        known = self.job(job_id) or self._aside.get(job_id)
         if known is not None:
             return known
         whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
@@ -72,23 +76,77 @@ class Books:
         """
         self._closed = set()
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
-        open_ = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": False})]
-        new += [j for j in open_ if not j.uid]  # somebody else wrote that `closed`
-        ours = {j.id: j for j in open_ if j.uid}
-        gpus = [GpuRecord(doc) for doc in self.store.list("gpus")]
-        deleted = {job_id for job_id, job in self.jobs().items() if job_id not in ours and not self._ended(job)}
-        with self._lock:
-            for job_id in deleted & self._jobs.keys():
+        open_ = self.store.list("jobs", {"closed": False})
+        new += [JobRecord(doc) for doc in open_ if doc.get("uid") in (None, "")]  # somebody else wrote that `closed`
+        ours, aside = self._let_in([doc for doc in open_ if doc.get("uid") not in (None, "")])
+        owners = {gpu_id: job for job in ours.values() for gpu_id in job.gpu_ids}
+        gpus = [GpuRecord(self._door("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in self.store.list("gpus")]
+        missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
+        for job_id, job in missing.items():
+            doc = self.store.get("jobs", job.key)
+            if doc is None or self._door("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
                 self._deleted.add(job_id)
-                ours[job_id] = JobRecord({**self._jobs[job_id].doc, "cancel": True})
-            self._jobs = {k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed}
+                ours[job_id] = JobRecord({**job.doc, "cancel": True})
+            elif doc.get("closed") is not True:  # by hand: another coordinator, which acted meanwhile, writes True
+                ours[job_id] = JobRecord(self._door("jobs", doc).doc)
+        with self._lock:
+            gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up
+            self._deleted -= gone
+            self._jobs = {
+                k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed and k not in gone
+            }
+            self._aside = aside
             self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
+            self._forget({("jobs", j.key) for j in self._jobs.values()} | {("gpus", g.doc["_id"]) for g in gpus})
         return new
 
-    def _ended(self, job: JobRecord) -> bool:
-        """Whether another coordinator, which acted meanwhile, has closed it; a new document in its place is no end."""
-        doc = self.store.get("jobs", job.key) or {}
-        return doc.get("uid") == job.uid and bool(doc.get("closed"))
+    def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
+        """Jobs of ours by id, and those that are set aside."""
+        ours: dict[str, JobRecord] = {}
+        aside: dict[str, JobRecord] = {}
+        for doc in docs:
+            found = self._door("jobs", doc)
+            record = JobRecord(found.doc)
+            (ours if found.usable else aside)[record.id] = record
+        return ours, aside
+
+    def _door(self, table: str, doc: Doc, owner: JobRecord | None = None) -> reading.Reading:
+        """A row as it may be used. One that has not changed since it was read last is not judged again.
+
+        `owner`: the job that says of itself that it has this GPU.
+        """
+        key = table, doc["_id"]
+        before = self._read.get(key)
+        if before is not None and before[0] == doc:
+            return before[1]
+        former = before[1].doc if before is not None and before[1].usable else None
+        if former is None and owner is not None:
+            former = reading.of_owner(owner.doc)
+        found = reading.read(table, doc, former)
+        self._read[key] = doc, found
+        return found
+
+    def _forget(self, known: set[tuple[str, Any]]) -> None:
+        """Rows that are there no more; those set aside are kept as long as they are."""
+        known |= {("jobs", job.key) for job in self._aside.values()}
+        for key in list(self._read):  # at once, as other threads add to it
+            if key not in known:
+                self._read.pop(key, None)
+
+    def misfits(self, table: str) -> dict[str, tuple[str, ...]]:
+        """By `_id`: what does not fit in a row of `jobs` or `gpus`, as sentences."""
+        read = list(self._read.items())
+        return {str(key): found.misfits for (of, key), (_, found) in read if of == table and found.misfits}
+
+    def misfits_of(self, job: JobRecord) -> tuple[str, ...]:
+        """What does not fit in the document of one job."""
+        _, found = self._read.get(("jobs", job.key), (None, None))
+        return () if found is None else found.misfits
+
+    def set_aside(self) -> dict[str, JobRecord]:
+        """Jobs whose documents make no sense, by id, without what does not fit: nothing is done with them."""
+        with self._lock:
+            return dict(self._aside)
 
     # writing
 
@@ -96,13 +154,17 @@ class Books:
         """Persist `changes` if the job is still at the version in `job`."""
         if job.id in self._deleted:
             return self._keep_job(JobRecord({**job.doc, **changes}))
+        if job.id in self._aside:
+            raise Rejected(
+                f"Job {job.id} is set aside until its document is corrected: {self.misfits_of(job)[0]}.", 409
+            )
         expect = {"version": job.doc.get("version")}
         last_op = self._name(op)
         try:
             doc = self.store.update("jobs", job.key, expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("jobs", job.key, last_op, error)
-        return self._keep_job(JobRecord(doc))
+        return self._keep_job(JobRecord(self._door("jobs", doc).doc))
 
     def write_gpu(self, gpu: GpuRecord, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> GpuRecord:
         """Claim, free or mark one GPU: the filter holds what the change relies on."""
@@ -111,7 +173,7 @@ class Books:
             doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("gpus", gpu.doc["_id"], last_op, error)
-        return self._keep_gpu(GpuRecord(doc))
+        return self._keep_gpu(GpuRecord(self._door("gpus", doc).doc))
 
     def _name(self, op: str) -> str:
         """Different for every write, so that a write whose reply was lost can be recognised."""
@@ -123,9 +185,9 @@ class Books:
         if doc is not None and doc.get("last_op") == last_op:
             return doc
         if doc is not None and table == "jobs":
-            self._keep_job(JobRecord(doc))
+            self._keep_job(JobRecord(self._door("jobs", doc).doc))
         elif doc is not None:
-            self._keep_gpu(GpuRecord(doc))
+            self._keep_gpu(GpuRecord(self._door("gpus", doc).doc))
         raise error
 
     def _keep_job(self, job: JobRecord) -> JobRecord:

@@ -66,7 +66,7 @@ class Desk:
 
     def jobs(self, include_ended: bool) -> list[View]:
         records = {str(doc["_id"]): JobRecord(doc) for doc in self._c.store.list("jobs", {"closed": None})}
-        records |= {str(j.key): j for j in self._c.books.jobs().values()}
+        records |= {str(j.key): j for j in (*self._c.books.jobs().values(), *self._c.books.set_aside().values())}
         if include_ended:
             for doc in self._c.store.list("jobs", {"closed": True}):
                 records.setdefault(str(doc["_id"]), JobRecord(doc))
@@ -153,6 +153,7 @@ class Desk:
         emulated = any(g.doc.get("emulated") for g in node_gpus)
         stored, (_, efficiency, needs) = self._c.batches.stored.get(job.id, {}), self._c.loop.monitors.of(job)
         view = views.job_view(job, self._c.reports.of(job), stored, emulated, needs, efficiency)
+        view["problems"] = [*view["problems"], *self._c.books.misfits_of(job)]
         pods = views.pods_view(job, self._c.reports.pods(job), gpus)
         return {**view, **views.times(job, view, *expected, self._c.clock.wall()), "pods": pods}
 
@@ -162,12 +163,15 @@ class Desk:
         readings = {g.gpu_id: g for beat in self._c.reports.all() for g in beat.gpus}
         stored = self._c.batches.gpu_rows()
         ordered = sorted(self._c.books.gpus().values(), key=lambda g: (g.node, g.doc.get("index", 0), g.id))
-        return [self._gpu_view(g, readings, stored) for g in ordered]
+        misfits = self._c.books.misfits("gpus")
+        return [self._gpu_view(g, readings, stored, "; ".join(misfits.get(g.id, ()))) for g in ordered]
 
     @staticmethod
-    def _gpu_view(gpu: GpuRecord, readings: Mapping[str, GpuReading], stored: Mapping[str, Doc]) -> View:
+    def _gpu_view(gpu: GpuRecord, readings: Mapping[str, GpuReading], stored: Mapping[str, Doc], misfit: str) -> View:
         in_use = gpu.held_by is not None
-        return views.gpu_view(gpu, readings.get(gpu.id) if in_use else None, stored.get(gpu.id, {}) if in_use else {})
+        read, kept = (readings.get(gpu.id), stored.get(gpu.id, {})) if in_use else (None, {})
+        view = views.gpu_view(gpu, read, kept)
+        return {**view, "problem": misfit or view["problem"]}
 
     def nodes(self) -> list[View]:
         known = self._c.nodes.as_heard(self._c.loop.known.nodes)
@@ -265,7 +269,9 @@ class Desk:
         return self._extending.answer(verb, raw)
 
     def metrics(self) -> bytes:
-        return self._c.metrics.text(self._c.books.jobs().values(), self._c.books.gpus().values(), self._c.loop.crowds)
+        books = self._c.books
+        misfits = {table: len(books.misfits(table)) for table in ("jobs", "gpus")}
+        return self._c.metrics.text(books.jobs().values(), books.gpus().values(), self._c.loop.crowds, misfits)
 
 
 def _taken(doc: Doc) -> str:

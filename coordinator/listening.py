@@ -39,12 +39,7 @@ class Listening:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
         if not self._c.elector.leads:
             raise Transient("This coordinator does not act now.")
-        coming = job.coming is not None and launch == job.coming.launch
-        known = (coming or launch == job.launch) and job.state in s.LAUNCHED
-        if coming:
-            self._keep(job, beat)
-        elif launch == job.launch and not job.doc.get("closed"):
-            self._take(job, beat)
+        known = self._hear(job, beat)
         config, (limit, limit_s) = self._c.config, job.limit_left(self._c.clock.wall())
         reply = msgspec.json.encode(
             HeartbeatReply(
@@ -58,6 +53,17 @@ class Listening:
             )
         )
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
+
+    def _hear(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep what a heartbeat says; whether its launch is to live on. That of a job set aside is left alone."""
+        if job.id in self._c.books.set_aside():
+            return True
+        coming = job.coming is not None and beat.launch == job.coming.launch
+        if coming:
+            self._keep(job, beat)
+        elif beat.launch == job.launch and not job.doc.get("closed"):
+            self._take(job, beat)
+        return (coming or beat.launch == job.launch) and job.state in s.LAUNCHED
 
     def _take(self, job: JobRecord, beat: Heartbeat) -> None:
         self._c.profiler.heard(job, beat)  # which adds the pods of a gang up itself

@@ -33,7 +33,7 @@ from coordinator.core.decided import decision_doc
 from coordinator.core.intents import Around, intent
 from coordinator.core.picture import Known, Moment, Seen, picture
 from coordinator.core.pods import QUEUE
-from coordinator.core.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
+from coordinator.core.records import RECREATE, SHARED, UNLIMITED, GpuRecord, JobRecord, number
 from coordinator.core.world import how_of
 from coordinator.depending import Depending
 from coordinator.errors import Conflict, Rejected
@@ -208,15 +208,18 @@ class Loop:
     def _reclaim(self) -> None:
         """Free the GPUs of jobs whose documents vanished while no coordinator looked.
 
-        Nobody renews such a job's lease, so after waiting it out nothing of it can be training.
+        Nobody renews such a job's lease, so after waiting it out nothing of it can be training. Not while a document
+        is set aside: they may be its.
         """
+        if self.books.set_aside():
+            return
         jobs, now = self.books.jobs(), self.clock.now()
         ours = [g for g in self.books.gpus().values() if "generation" in g.doc]  # we booked it, not somebody by hand
         strays = {g.id: g for g in ours if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
         self._strays = {g: self._strays.get(g, now) for g in strays}
         for gpu_id, since in self._strays.items():
             gpu = strays[gpu_id]
-            if now - since <= self.config.wait_out_s or (gpu.held_by in jobs):
+            if now - since <= self.config.wait_out_s or (gpu.held_by in jobs) or self._may_live(gpu):
                 continue
             gone = {"held_by": None} if gpu.job in jobs else {"held_by": None, "job_id": None, "worker_id": None}
             state = {} if gpu.job in jobs or gpu.faulty else {"state": s.IDLE}
@@ -226,6 +229,12 @@ class Loop:
             except Conflict:
                 continue
             log.warning("GPU %s was booked for job %s, which is gone: freed", gpu.id, gpu.job)
+
+    def _may_live(self, gpu: GpuRecord) -> bool:
+        """Whether a document of a job that it is booked for is there after all, with a `closed` that says neither."""
+        owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
+        docs = [doc for owner in owners for doc in self.books.store.list("jobs", {"job_id": owner})]
+        return any(doc.get("uid") and doc.get("closed") is not True for doc in docs)
 
     def _watch(self) -> None:
         """Measure how fast jobs grow, where that is due; keep in their documents what has changed."""

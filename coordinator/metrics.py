@@ -19,6 +19,9 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self._registry = registry = CollectorRegistry()
         self._jobs = Gauge("reshape_jobs", "Unfinished jobs by state", ["state"], registry=registry)
+        self._misfits = Gauge(
+            "reshape_misfit_rows", "Rows that somebody changed into nonsense", ["table"], registry=registry
+        )
         self._gpus = Gauge("reshape_gpus", "GPUs by state", ["state"], registry=registry)
         self._reshapes = Counter("reshape_reshapes", "Reshapes done", ["direction"], registry=registry)
         self._gap = Histogram(
@@ -48,8 +51,15 @@ class Metrics:
     def turned(self, seconds: float) -> None:
         self._decide.observe(seconds)
 
-    def text(self, jobs: Iterable[Any], gpus: Iterable[Any], crowds: Mapping[str, Crowd]) -> bytes:
-        """Prometheus text, with the states counted now and the nodes as they stood at the last turn."""
+    def text(
+        self, jobs: Iterable[Any], gpus: Iterable[Any], crowds: Mapping[str, Crowd], misfits: Mapping[str, int]
+    ) -> bytes:
+        """Prometheus text, with the states counted now and the nodes as they stood at the last turn.
+
+        `misfits`: by table, how many rows have fields that make no sense.
+        """
+        for table, number in misfits.items():
+            self._misfits.labels(table).set(number)
         self._node_jobs.clear()
         self._node_use.clear()
         for node, crowd in crowds.items():

@@ -268,6 +268,10 @@ def _gpus(api: Api) -> Iterator[Finding]:
     except ReshapeError as error:  # a network policy may keep the API server out, which harms nobody else
         yield Finding("unknown", f"How many GPUs are known cannot be seen from here: {_plain(error)}.")
         return
+    for table, number in re.findall(r'(?m)^reshape_misfit_rows\{table="(\w+)"\} (\S+)$', text):
+        if float(number):
+            hint = f"reshape {table} names the fields" + (", reshape job ID those of one" if table == "jobs" else "")
+            yield Finding("warning", f"{float(number):.0f} rows of table {table} hold what makes no sense: {hint}.")
     gpus = sum(float(n) for n in re.findall(r"(?m)^reshape_gpus\{[^}]*\} (\S+)$", text))
     if gpus:
         yield Finding("well", f"{gpus:.0f} GPUs are known.")

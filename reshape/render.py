@@ -232,8 +232,9 @@ def _cut(text: str, width: int) -> str:
 
 def _job_cells(view: View) -> Cells:
     problems = view.get("problems") or ()
+    refused = "" if view.get("closed") is False else "not accepted: "
     late = missed(view)
-    said = [f"deadline {late}" if late else None, f"not accepted: {problems[0]}" if problems else _message(view)]
+    said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else _message(view)]
     message = "; ".join(str(one) for one in said if one) or None
     return (
         _text(view.get("job_id")),
@@ -258,7 +259,7 @@ def _gpu_cells(view: View) -> Cells:
         _text(view.get("gpu_id")),
         _text(view.get("node")),
         _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else ""),
-        _text(view.get("state")),
+        _text(view.get("state")) + (f" ({view['problem']})" if view.get("problem") else ""),
         _text(view.get("job_id")),
         _text(view.get("held_by")),
         _measured(view.get("utilisation"), "{:.0%}") or NONE,

@@ -264,3 +264,11 @@ def test_without_a_cluster_it_is_one_sentence(
     assert run(["doctor"]) == 1
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert said.startswith("No cluster can be looked at")
+
+
+def test_rows_that_somebody_changed_into_nonsense_are_told_of(api: Healthy) -> None:
+    api.answers["/metrics"] = (
+        METRICS + b'reshape_misfit_rows{table="jobs"} 2.0\nreshape_misfit_rows{table="gpus"} 0.0\n'
+    )
+    assert "2 rows of table jobs hold what makes no sense" in found(api, "warning")
+    assert "table gpus" not in found(api, "warning")

@@ -1,0 +1,60 @@
+"""The one door of the tables: what does not fit is mended, passed over or set aside, and said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.core import intake
+from coordinator.core import states as s
+from coordinator.core.reading import NOWHERE, RULES, read
+
+GOOD = {"_id": "a", "job_id": "a", "state": s.SUBMITTED, "optional_num_gpus": [1, 2], "command": ["x"]}
+JOB = {**GOOD, **intake.accepted(GOOD, "u", 1.7e9)}
+GPU = {"_id": "g", "gpu_id": "g", "node": "n", "index": 0, "gpu_type": "V100", "state": s.IDLE, "job_id": None}
+
+
+def test_what_the_coordinator_writes_fits() -> None:
+    assert read("jobs", JOB).misfits == () and read("gpus", GPU).misfits == ()
+
+
+@pytest.mark.parametrize("field", sorted(RULES["jobs"]))
+def test_a_field_of_the_wrong_kind_reads_as_its_former_value(field: str) -> None:
+    former = {**JOB, field: JOB.get(field)}
+    found = read("jobs", {**JOB, field: {1, 2}}, former)
+    assert found.usable is (field != "version") and found.doc.get(field) == former[field]
+    (said,) = found.misfits
+    assert said.startswith(f"{field} must be ") and "former value" in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "usable"),
+    [
+        ("launch", "a.b", False),
+        ("launch", 2**64, False),
+        ("generation", -1, False),
+        ("gpu_ids", [{}], False),
+        ("reshape", {"kind": "dance", "generation": 1}, False),
+        ("reshape", {"kind": "start", "generation": 1, "to": {}}, False),
+        ("state", "thinking", False),
+        ("gpu_type", {}, True),
+        ("gpu_type", [1, 2], True),
+        ("submit_ts", float("nan"), True),
+        ("iters_done", 10**30, True),
+        ("sla", [], True),
+        ("closed", "x", False),
+    ],
+)
+def test_without_a_former_value_a_job_is_set_aside_only_where_it_makes_no_sense(
+    field: str, value: Any, usable: bool
+) -> None:
+    found = read("jobs", {**JOB, field: value})
+    assert found.usable is usable and field not in found.doc and len(found.misfits) == 1
+
+
+@pytest.mark.parametrize("field", ["node", "state"])
+def test_a_gpu_that_is_nobody_knows_where_or_whose_is_given_to_nobody(field: str) -> None:
+    found = read("gpus", {**GPU, field: {}})
+    assert found.usable and found.doc["state"] == s.FAULTY
+    assert found.doc["node"] == (NOWHERE if field == "node" else "n")
