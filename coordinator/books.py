@@ -58,16 +58,21 @@ class Books:
         return None if found is None else found.node
 
     def find(self, job_id: str) -> JobRecord | None:
-        """A job by its id, ended ones and those not let in included; of several the one that was let in."""
+        """A job by its id, ended ones and those not let in included.
+
+        Of several the one that has not ended, one that waits to be let in, then the last that had the name.
+        """
         known = self.job(job_id) or self._aside.get(job_id)
-        if known is not None:
-            return known
+        return known or max(self.named(job_id), key=_newest, default=None)
+
+    def named(self, job_id: str) -> list[JobRecord]:
+        """All jobs that have or had this name, as they lie in the store."""
         whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
         found: list[JobRecord] = []
         for raw in (job_id, *whole):
             found += [JobRecord(doc) for doc in self.store.list("jobs", {"job_id": raw})]
             found += [JobRecord(doc) for doc in [self.store.get("jobs", raw)] if doc is not None]
-        return min(found, key=lambda j: not j.accepted, default=None)
+        return found
 
     def refresh(self) -> list[JobRecord]:
         """Read the store again. Returns documents that intake has not let in (yet).
@@ -212,6 +217,11 @@ class Books:
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
         return record if record.doc.get("closed", True) else self._keep_job(record)
+
+
+def _newest(job: JobRecord) -> tuple[bool, bool, float]:
+    waits = not job.uid and not job.doc.get("problems")
+    return waits, job.accepted, job.submit_ts
 
 
 def _newer(old: R | None, read: R) -> R:

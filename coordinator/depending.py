@@ -50,6 +50,7 @@ class Depending:
 
     def _state(self, job_id: str) -> str | None:
         if (job := self._books.job(job_id)) is not None:
+            self._ended.pop(job_id, None)  # of one that had the name before
             return job.state
         if job_id not in self._ended and job_id not in self._others:
             found = self._books.find(job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from coordinator.core import intake, pods
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
 from coordinator.core.picture import held_by_others
-from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.core.records import GpuRecord, JobRecord, number
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.extending import Extending
 from coordinator.learning import OBSERVATIONS
@@ -31,6 +32,9 @@ OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is 
 OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
 INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
 CANCEL_TRIES = 20
+ENDING = (
+    "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
+)
 # A node before its GPUs.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
@@ -55,24 +59,33 @@ class Desk:
             raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
         if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
-        if self._c.books.find(str(doc["job_id"])) is not None:
-            raise Rejected(_taken(doc), 409)
+        key = self._free_key(doc["job_id"])
         try:
-            self._c.store.insert("jobs", {"_id": str(doc["job_id"]), **doc, **pods.kept(doc)})
+            self._c.store.insert("jobs", {"_id": key, **doc, **pods.kept(doc)})
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
         self._c.look()
-        return self._view(JobRecord({"_id": str(doc["job_id"]), **doc, "job_type": intake.job_type(doc)}))
+        return self._view(JobRecord({"_id": key, **doc, "job_type": intake.job_type(doc)}))
 
-    def jobs(self, include_ended: bool) -> list[View]:
+    def _free_key(self, name: str | int) -> str:
+        """The `_id` of a new job of that name: the name, or `name~2` where an ended job had it (no name holds `~`)."""
+        before = self._c.books.named(str(name))
+        if alive := [job for job in before if not job.doc.get("closed")]:
+            ending = all(job.cancel or job.state in s.ENDED for job in alive)
+            raise Rejected(ENDING.format(name) if ending else _taken({"job_id": name}), 409)
+        used = {str(job.key) for job in before}
+        return next(key for key in (str(name), *(f"{name}~{n}" for n in range(2, len(used) + 3))) if key not in used)
+
+    def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         records = {str(doc["_id"]): JobRecord(doc) for doc in self._c.store.list("jobs", {"closed": None})}
         records |= {str(j.key): j for j in (*self._c.books.jobs().values(), *self._c.books.set_aside().values())}
-        if include_ended:
+        if include_ended or within_s:
             for doc in self._c.store.list("jobs", {"closed": True}):
                 records.setdefault(str(doc["_id"]), JobRecord(doc))
         ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
         expected = self._c.loop.expected()
-        return [self._view(j, expected) for j in ordered if include_ended or j.state not in s.ENDED]
+        since = 0.0 if include_ended else self._c.clock.wall() - within_s if within_s else math.inf
+        return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
 
     def job(self, job_id: str) -> View:
         return self._view(self._get(job_id), self._c.loop.expected())
@@ -151,7 +164,10 @@ class Desk:
         gpus = self._c.books.gpus()
         node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
         emulated = any(g.doc.get("emulated") for g in node_gpus)
-        stored, (_, efficiency, needs) = self._c.batches.stored.get(job.id, {}), self._c.loop.monitors.of(job)
+        if job.doc.get("closed"):  # another job may have its name by now, and all that is heard is of that one
+            view = views.job_view(job, None, {}, emulated)
+            return {**view, **views.times(job, view, *expected, self._c.clock.wall()), "pods": []}
+        stored, (_, efficiency, needs) = self._c.batches.row(job), self._c.loop.monitors.of(job)
         view = views.job_view(job, self._c.reports.of(job), stored, emulated, needs, efficiency)
         view["problems"] = [*view["problems"], *self._c.books.misfits_of(job)]
         pods = views.pods_view(job, self._c.reports.pods(job), gpus)
@@ -208,7 +224,7 @@ class Desk:
         found |= {doc["_id"]: doc for doc in self._c.store.list("decisions", {"jobs": job_id})}
         if job is None and not found:
             self._get(job_id)
-        return list(found.values())
+        return [doc for doc in found.values() if job is None or _since(doc, job)]
 
     def decision(self, decision_id: str) -> View:
         doc = self._c.store.get("decisions", decision_id)
@@ -272,6 +288,11 @@ class Desk:
         books = self._c.books
         misfits = {table: len(books.misfits(table)) for table in ("jobs", "gpus")}
         return self._c.metrics.text(books.jobs().values(), books.gpus().values(), self._c.loop.crowds, misfits)
+
+
+def _since(decision: Doc, job: JobRecord) -> bool:
+    """Not one about an ended job that had the name before."""
+    return job.accepted and (number(decision.get("at")) or 0.0) >= job.submit_ts
 
 
 def _taken(doc: Doc) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from coordinator.books import Books
+from coordinator.core.records import JobRecord
 from coordinator.ports import Clock, Doc, Store
 from coordinator.reports import Reports
 from coordinator.views import heartbeat_row
@@ -30,9 +32,9 @@ class HeartbeatBatches:
         jobs, wall = self._books.jobs(), self._clock.wall()
         beats = {job_id: beat for job_id, job in jobs.items() if (beat := self._reports.of(job)) is not None}
         rows = [
-            heartbeat_row(job, beats[job_id], wall) if job_id in beats else self.stored[job_id]
+            heartbeat_row(job, beats[job_id], wall) if job_id in beats else dict(self.row(job))
             for job_id, job in jobs.items()
-            if job_id in beats or job_id in self.stored
+            if job_id in beats or self.row(job)
         ]
         batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
         for number in range(max(len(batches), len(self._written))):
@@ -42,6 +44,11 @@ class HeartbeatBatches:
                 self._store.put(TABLE, {"_id": f"batch-{number}", "rows": batch})
         self._written = batches
         self.stored = {str(row["job_id"]): row for row in rows}
+
+    def row(self, job: JobRecord) -> Mapping[str, Any]:
+        """What was last written of it; nothing if that was of another job that had its name."""
+        row = self.stored.get(job.id, {})
+        return row if row.get("uid", job.uid) == job.uid else {}
 
     def gpu_rows(self) -> Mapping[str, Doc]:
         return {g["gpu_id"]: g for row in self.stored.values() for g in row.get("gpus", ())}

@@ -145,6 +145,12 @@ class Loop:
         snapshot, at = self._outlook
         return expected(snapshot, at, self.settings), self.clock.now() - at
 
+    def _begin_anew(self, name: str) -> None:
+        """What is kept under the name of a new job is of one that had it and has ended."""
+        self.reshaped_at.pop(name, None)
+        self._held.pop(name, None)
+        self.monitors.forget(name)
+
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.books.jobs())
         for job in sorted(new, key=lambda j: str(j.key)):
@@ -161,7 +167,9 @@ class Loop:
             except (Conflict, Rejected) as refused:
                 log.warning("document %r could not be marked: %s", job.key, refused)
                 continue
-            taken |= set() if found else {job.id}
+            if not found:
+                taken |= {job.id}
+                self._begin_anew(job.id)
             self._told(record, {"type": "refused" if found else "submitted", "problems": found})
 
     def _unfit(self, job: JobRecord) -> str:
@@ -190,9 +198,11 @@ class Loop:
                     self.books.write_job(job, {"devices": mode}, "devices")
 
     def _known(self, job: JobRecord) -> bool:
-        """Whether a job of that name was let in before and has ended."""
+        """Whether a job of that name lives, or did when this document was refused: it is not let in unasked later."""
+        if intake.taken(job.raw_id) in (job.doc.get("problems") or ()):
+            return True
         twins = self.books.store.list("jobs", {"job_id": job.raw_id})
-        return any(twin["_id"] != job.key and twin.get("uid") for twin in twins)
+        return any(twin["_id"] != job.key and twin.get("uid") and not twin.get("closed") for twin in twins)
 
     def _read_tables(self) -> None:
         rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]

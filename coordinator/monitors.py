@@ -114,6 +114,11 @@ class Monitors:
         """Another coordinator may have acted: at the next look what it found is believed. Curves are still ours."""
         self._anew = True
 
+    def forget(self, job_id: str) -> None:
+        """Another job has the name from now on."""
+        with self._lock:
+            self._watched.pop(job_id, None)
+
     def next_s(self, now: float) -> float:
         """Seconds until a reading is due: what it makes a job ask for is asked at once (the Messenger of seed 000)."""
         if not self._watched:

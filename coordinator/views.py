@@ -160,7 +160,8 @@ def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> View:
     """What is kept of a heartbeat in the store."""
     progress = beat.progress
     return {
-        "job_id": job.raw_id, "at": wall, "iters_done": progress.iterations, "epochs_done": progress.epochs,
+        "job_id": job.raw_id, "uid": job.uid, "at": wall, "iters_done": progress.iterations,
+        "epochs_done": progress.epochs,
         "value": progress.value, "value_name": progress.value_name,
         "seconds_per_iteration": progress.seconds_per_iteration, "cpu_cores": beat.usage.cpu_cores,
         "memory": beat.usage.memory,

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no coordinator answers
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import click
 
 from reshape.cli_cluster import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli_simulate import paper, simulate
+from reshape.cli_submit import submit
 from reshape.terminal import (
     INTERRUPTED,
     NODES,
@@ -130,72 +130,22 @@ def up(settings: Settings, /, **options: Any) -> int | None:
     return run_services(state=settings.state, **options)
 
 
-def _counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
-        raise click.BadParameter(f"{text!r} is not a list of GPU counts, such as 1,2,4.")
-    return sorted({int(n) for n in text.split(",")})
-
-
 @cli.command()
-@click.option(
-    "-f", "--file", "source", type=click.File("rb"), help="Job documents, JSON or YAML; - for standard input."
-)
-@click.option("--gpus-allowed", callback=_counts, metavar="N,N,…", help="GPU counts that the job can run on.")
-@click.option("--job-type", help="Jobs of one type take equally long per iteration.")
-@click.option("--iterations", type=click.IntRange(1), help="How long the job is.")
-@click.option("--name", help="The job's id.")
-@click.option("--code", type=click.Path(exists=True, file_okay=False, resolve_path=True), help="Folder to run in.")
-@click.argument("command", nargs=-1)
-@printing
-@click.pass_obj
-def submit(settings: Settings, /, source: Any, command: tuple[str, ...], **options: Any) -> int:
-    """Submit jobs: from a file, or one by its COMMAND after `--`."""
-    from reshape import documents
-
-    names = {"gpus_allowed": "optional_num_gpus", "name": "job_id"}
-    fields = {names.get(k, k): v for k, v in options.items() if v is not None}
-    if source is not None and (fields or command):
-        raise click.UsageError("Give a file or a command with its options, not both.")
-    if source is None and not command:
-        raise click.UsageError("Give a COMMAND after --, or a file with -f.")
-    if source is None:
-        if "optional_num_gpus" not in fields:
-            raise click.UsageError("Say on how many GPUs the job can run, such as --gpus-allowed 1,2,4.")
-        return _submit_all(settings, [{"command": list(command), **fields}])
-    beside = Path() if source.name == "<stdin>" else Path(source.name).parent
-    return _submit_all(settings, [documents.with_full_code(doc, beside) for doc in documents.read(source.read())])
-
-
-def _submit_all(settings: Settings, docs: list[dict[str, Any]]) -> int:
-    """One refused document does not keep the others back."""
-    from reshape.client import Refused
-
-    client, code = settings.client(), 0
-    for number, doc in enumerate(docs, 1):
-        try:
-            job = client.submit(doc)
-            print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted.")
-        except Refused as refusal:
-            alone = "" if len(docs) == 1 else f"Document {number}: "
-            whose = alone if doc.get("job_id") is None else f"Job {doc['job_id']}: "
-            code = failed(Refused(f"{whose}{refusal}", refusal.status, refusal.problems))
-    return code
-
-
-@cli.command()
-@click.option("-a", "--all", "ended", is_flag=True, help="Also those that have ended.")
+@click.option("-a", "--all", "ended", is_flag=True, help="Also those that ended earlier.")
 @printing
 @click.pass_obj
 def jobs(settings: Settings, ended: bool) -> None:
-    """List jobs."""
+    """List jobs: those that wait or run, and those that ended within a day."""
     from reshape import render
+    from reshape.client import LATELY_S
 
-    rows = settings.client().jobs(ended)
+    rows = settings.client().jobs(ended, LATELY_S)
     print_out(settings, rows, lambda r: render.jobs(r, width()))
     if not rows and settings.output == "table":
-        click.echo("No jobs." if ended else "No running or waiting jobs; -a lists those that have ended.", err=True)
+        none = (
+            "No jobs." if ended else "No job waits, runs or has ended within a day; -a lists those that ended earlier."
+        )
+        click.echo(none, err=True)
 
 
 @cli.command()
@@ -293,7 +243,12 @@ def logs(settings: Settings, job_id: str, follow: bool) -> None:
 @click.pass_obj
 def cancel(settings: Settings, job_id: str) -> None:
     """Stop a job for good and free its GPUs."""
-    print_out(settings, settings.client().cancel(job_id), lambda j: f"Job {j['job_id']} is being cancelled.")
+    print_out(settings, settings.client().cancel(job_id), _cancelled)
+
+
+def _cancelled(job: dict[str, Any]) -> str:
+    ended = f"had ended already: it is {job['state']}" if job["finish_ts"] else "is being cancelled"
+    return f"Job {job['job_id']} {ended}."
 
 
 @cli.command()
@@ -324,6 +279,7 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
+cli.add_command(submit)
 cli.add_command(simulate)
 cli.add_command(paper)
 cli.add_command(coordinator)

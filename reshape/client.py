@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 TIMEOUT_S = 15.0  # the coordinator gives up after 10
+LATELY_S = 86_400  # jobs that ended within a day are still of interest
 SILENCE_S = 40.0  # an event stream sends something every 15
 HEADER_OFFSET = "X-Reshape-Offset"
 
@@ -67,8 +68,10 @@ class Client:
     def submit(self, doc: Mapping[str, Any]) -> View:
         return self._json("POST", "/v1/jobs", doc)
 
-    def jobs(self, include_ended: bool = False) -> list[View]:
-        return self._rows("/v1/jobs?ended=true" if include_ended else "/v1/jobs", "jobs")
+    def jobs(self, include_ended: bool = False, within_s: int = 0) -> list[View]:
+        """Those that have not ended; with all that have, or with those that did in the last `within_s` seconds."""
+        query = "?ended=true" if include_ended else f"?ended_within={within_s}" if within_s else ""
+        return self._rows(f"/v1/jobs{query}", "jobs")
 
     def job(self, job_id: str) -> View:
         return self._json("GET", f"/v1/jobs/{_part(job_id)}")

@@ -273,6 +273,11 @@ class JobRecord:
     def submit_ts(self) -> float:
         return number(self.doc.get("submit_ts")) or 0.0
 
+    @property
+    def finish_ts(self) -> float:
+        """0 while it has not ended, and where nobody wrote when."""
+        return number(self.doc.get("finish_ts")) or 0.0
+
     def ran_s(self, wall: float) -> float:
         """Seconds that it has trained, without the time it was back in the queue."""
         since = number(self.doc.get("run_ts", self.doc.get("start_ts")))

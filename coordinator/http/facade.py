@@ -22,7 +22,9 @@ class Facade(Protocol):
         """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`."""
         ...
 
-    def jobs(self, include_ended: bool) -> list[View]: ...
+    def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
+        """Oldest first. With all that have ended, or with those that did in the last `within_s` seconds."""
+        ...
 
     def job(self, job_id: str) -> View:
         """`Rejected` with status 404 if there is none; so do all methods that take a `job_id`."""

@@ -17,7 +17,8 @@ HEADER_OFFSET = "X-Reshape-Offset"
 class Jobs(Handler):
     async def get(self) -> None:
         include_ended = wire.truth("ended", self.get_query_argument("ended", None))
-        self.answer({"jobs": await self.call(self.facade.jobs, include_ended)})
+        within_s = wire.whole("ended_within", self.get_query_argument("ended_within", None), 0, 0, wire.MAX_INTEGER)
+        self.answer({"jobs": await self.call(self.facade.jobs, include_ended, within_s)})
 
     async def post(self) -> None:
         job = await self.call(self.facade.submit, self.read())

@@ -71,10 +71,10 @@ class FakeCoordinator:
         self.tell({"type": "submitted", "job_id": job_id})
         return self.job(job_id)
 
-    def jobs(self, include_ended: bool) -> list[View]:
+    def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         self._store()
         with self.lock:
-            return [dict(j) for j in self.documents.values() if include_ended or j["state"] not in s.ENDED]
+            return [dict(j) for j in self.documents.values() if include_ended or within_s or j["state"] not in s.ENDED]
 
     def job(self, job_id: str) -> View:
         self._store()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.core import states as s
+from coordinator.desk import ENDING
 from coordinator.errors import Rejected, Transient
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
@@ -59,20 +60,21 @@ def test_a_bad_document_is_refused_with_everything_that_is_wrong_and_not_kept(wo
 
 
 @pytest.mark.parametrize("taken", ["one", 1])
-def test_a_name_that_is_taken_is_refused_whether_its_job_lives_or_not(world: World, taken: str | int) -> None:
+def test_a_name_that_is_taken_is_refused_while_its_job_lives(world: World, taken: str | int) -> None:
     sentence = f"The job was not accepted: job_id {taken!r} belongs to another job; choose another one."
     world.desk.submit({**JOB, "job_id": taken})
     assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (sentence, 409)
     world.tick()
     assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (sentence, 409)
     world.desk.cancel(str(taken))
+    assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (ENDING.format(taken), 409)
     world.run(World.at_rest)
-    assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (sentence, 409)
+    assert world.desk.submit({**JOB, "job_id": taken})["state"] == s.SUBMITTED
 
 
 def test_of_two_who_submit_one_name_at_once_one_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.desk.submit(JOB)
-    monkeypatch.setattr(world.c.books, "find", lambda job_id: None)  # the other one was not there yet
+    monkeypatch.setattr(world.c.books, "named", lambda job_id: [])  # the other one was not there yet
     assert refused(world.desk.submit, JOB)[1] == 409
 
 

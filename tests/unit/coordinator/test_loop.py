@@ -60,7 +60,7 @@ def test_a_bad_document_that_is_put_right_is_let_in() -> None:
     assert document(world, "one")["problems"] == []
 
 
-def test_a_name_belongs_to_one_job_for_ever() -> None:
+def test_a_name_belongs_to_one_job_until_it_has_ended_and_who_was_refused_is_not_let_in_unasked() -> None:
     world = World()
     world.submit("one", [1], Behaviour(iterations=5))
     world.tick()
@@ -68,8 +68,9 @@ def test_a_name_belongs_to_one_job_for_ever() -> None:
     world.run(lambda w: w.job("one").doc.get("closed"), 60)
     world.users.insert("jobs", {**_spec(), "_id": "y", "job_id": "one"})
     world.tick()
-    for key in ("x", "y"):
-        assert document(world, key)["problems"] == ["job_id 'one' belongs to another job; choose another one"]
+    assert document(world, "x")["problems"] == ["job_id 'one' belongs to another job; choose another one"]
+    assert document(world, "y")["problems"] == []
+    assert document(world, "y")["uid"] != document(world, "one")["uid"]
 
 
 def test_ids_of_the_users_own_types_stay_as_they_are() -> None:

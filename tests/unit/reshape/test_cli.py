@@ -36,7 +36,7 @@ HEAVY = (
 
 
 def submit(reshape: Run, name: str = "a") -> None:
-    assert reshape("submit", "--name", name, "--gpus-allowed", "1,2", "--", "python", "train.py").code == 0
+    assert reshape("submit", "--name", name, "--gpus-allowed", "1,2", "--", "sh", "train.sh").code == 0
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,13 @@ def test_a_command_becomes_a_job(reshape: Run, live: Live, tmp_path: Path, monke
     monkeypatch.setattr(live.facade, "submit", lambda doc: got.update(doc) or submit_(doc))
     done = reshape(
         "submit", "--gpus-allowed", "4,1,2", "--job-type", "digits", "--iterations", "100", "--name", "a",
-        "--code", str(tmp_path), "--", "python", "train.py", "--epochs", "3",
+        "--code", str(tmp_path), "--", "sh", "train.sh", "--epochs", "3",
     )  # fmt: skip
-    assert (done.code, done.out, done.err) == (0, "Job a is submitted.\n", "")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Job a is submitted: 1, 2 or 4 GPUs")
+    del got["env"]
     assert got == {
-        "command": ["python", "train.py", "--epochs", "3"], "optional_num_gpus": [1, 2, 4], "job_type": "digits",
+        "command": ["sh", "train.sh", "--epochs", "3"], "optional_num_gpus": [1, 2, 4], "job_type": "digits",
         "iterations": 100, "job_id": "a", "code": str(tmp_path),
     }  # fmt: skip
 
@@ -101,21 +103,19 @@ def test_the_examples_can_be_submitted_from_anywhere(
     assert [doc["code"] for doc in got] == [str(ROOT / "examples")] * 2
 
 
-def test_a_command_without_counts_is_told_the_option(reshape: Run) -> None:
-    done = reshape("submit", "--", "echo", "hi")
-    assert (done.code, done.out) == (2, "")
-    assert "--gpus-allowed 1,2,4" in done.err
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["submit"],
         ["submit", "--gpus-allowed", "1,two", "--", "x"],
+        ["submit", "--gpus", "4-1", "--", "x"],
+        ["submit", "--gpus", "1-99999", "--", "x"],
+        ["submit", "--gpus", "1", "--cpu", "--", "x"],
+        ["submit", "--code", "/nowhere", "--", "x"],
         ["submit", "-f", "/nowhere/jobs.json"],
         ["submit", "-f", "-", "--", "x"],
         ["submit", "--iterations", "0", "--", "x"],
-        ["submit", "--name", "a", "--", "x"],
+        ["submit", "--cpu", "-f", "-"],
         ["reshape", "a"],
         ["reshape", "a", "--gpus", "0"],
         ["reshape", "a", "--gpus", "2", "--auto"],
@@ -146,12 +146,17 @@ def test_jobs_are_listed_as_a_table_and_as_json(reshape: Run, live: Live) -> Non
     assert reshape("jobs", "-o", "json").doc[0]["iters_done"] == 25
 
 
-def test_ended_jobs_are_listed_with_a(reshape: Run) -> None:
+def test_ended_jobs_are_listed(reshape: Run) -> None:
     submit(reshape)
     assert reshape("cancel", "a").out == "Job a is being cancelled.\n"
+    assert "cancelled" in reshape("jobs").out, "it ended lately"
+    assert "cancelled" in reshape("jobs", "-a").out
+
+
+def test_no_jobs_is_a_sentence(reshape: Run) -> None:
     none = reshape("jobs")
     assert (len(none.out.splitlines()), "-a" in none.err) == (1, True)
-    assert "cancelled" in reshape("jobs", "-a").out
+    assert reshape("jobs", "-a").err == "No jobs.\n"
 
 
 def test_one_job_is_shown_with_what_is_known(reshape: Run, live: Live) -> None:

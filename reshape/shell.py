@@ -1,0 +1,88 @@
+"""What a command line means in the shell that typed it: which program, in which folder, with which variables.
+
+Used by `cli_submit.py`, so that a job trains as if it had been started by hand. Promises that only the variables of
+an allow list are taken, none that looks like a secret, and that a program which a shell would not find is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+NAMES = frozenset(
+    {
+        "PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "HOME", "USER",
+        "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME", "CUDA_HOME", "CUDA_PATH", "XLA_FLAGS",
+    }
+)  # fmt: skip
+PREFIXES = ("CONDA_", "LC_", "HF_", "KERAS_", "OMP_", "MKL_", "TFDS_")
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]|\{\{|\{%|\{#")  # what no record may hold
+LONGEST = 32_768  # characters of one variable
+SCRIPT = re.compile(r"(.*)\.(?:py|sh|bash|ipynb)")
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those that a training needs to find its programs, packages and caches. The rest may hold secrets and stays."""
+    wanted = {name for name in environ if name in NAMES or name.startswith(PREFIXES)}
+    known = {name: environ[name] for name in sorted(wanted) if re.fullmatch(r"\w+", name, re.ASCII)}
+    return {
+        name: value
+        for name, value in known.items()
+        if not (SECRET.search(name) or UNFIT.search(value) or len(value) > LONGEST)
+    }
+
+
+def program(word: str, folder: Path, environ: Mapping[str, str]) -> str:
+    """The file that a shell in `folder` would run for `word`; ClickException says what to write instead."""
+    if "/" in word:
+        return _by_path(word, folder)
+    if found := shutil.which(word, path=environ.get("PATH", os.defpath)):
+        return found
+    if re.search(r"[\s;|&<>$]", word):
+        raise click.ClickException(f"{word!r} is no program; for what only a shell understands, write sh -c '…'.")
+    if (folder / word).is_file():
+        raise click.ClickException(f"{word} is not on PATH; for the file in {folder} write ./{word}{_or_python(word)}.")
+    raise click.ClickException(
+        f"There is no program {word} on PATH: look how it is written, or activate its environment."
+    )
+
+
+def _by_path(word: str, folder: Path) -> str:
+    path = folder / word
+    if not path.exists():
+        where = "" if Path(word).is_absolute() else f" in {folder}"
+        raise click.ClickException(f"There is no file {word}{where}.")
+    if path.is_dir() or not os.access(path, os.X_OK):
+        kind = "a folder" if path.is_dir() else "not executable"
+        mend = "" if path.is_dir() else f": chmod +x {word}{_or_python(word)}"
+        raise click.ClickException(f"{word} is {kind}{mend}.")
+    return str(path)
+
+
+def _or_python(word: str) -> str:
+    return f", or python {word}" if word.endswith(".py") else ""
+
+
+def in_words(word: str, path: str, environ: Mapping[str, str]) -> str:
+    """Which program that is: a Python by its environment, anything else by its path."""
+    for variable, kind in (("VIRTUAL_ENV", "virtual"), ("CONDA_PREFIX", "conda")):
+        home = environ.get(variable)
+        if home and Path(path).is_relative_to(home) and Path(path).name.startswith("python"):
+            return f"{word} of the {kind} environment {home}"
+    return path
+
+
+def name(command: Sequence[str]) -> str:
+    """What to call a job: as its script, its module, or else its program."""
+    scripts = [match[1] for word in command if (match := SCRIPT.fullmatch(Path(word).name))]
+    modules = [after.rpartition(".")[2] for word, after in pairwise(command) if word == "-m"]
+    found = next(iter([*scripts, *modules]), Path(command[0]).name)
+    return re.sub(r"[^A-Za-z0-9]+", "-", found).strip("-")[:40] or "job"
