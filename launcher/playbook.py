@@ -8,6 +8,7 @@ Called by the platforms, in a thread of theirs. No exception of ansible-runner l
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -20,7 +21,10 @@ from typing import Any
 
 from coordinator.errors import Fatal, Transient
 
-NOT_INSTALLED = "Ansible is not installed here: pip install 'volcano-reshape[launch]', then start again"
+NOT_INSTALLED = (
+    "jobs are started by Ansible, which is not installed here: run pip install '.[launch]' in the folder of "
+    "volcano-reshape, then start again"
+)
 MESSAGE_LENGTH = 400  # characters of Ansible's message that go into the sentence
 LOOKS_AT_CANCEL_S = 0.3
 
@@ -94,6 +98,12 @@ class _Outcome:
             lines = [line for line in map(str.strip, file) if line]
         errors = [line for line in lines if re.match(r"\[?ERROR", line)]
         return _one_line((errors or lines[-1:] or [f"Ansible ended with {self.runner.rc}"])[0])
+
+
+def installed() -> bool:
+    """Whether playbooks can be run at all."""
+    there = importlib.util.find_spec("ansible_runner") is not None
+    return there and shutil.which("ansible-playbook", path=search_path()) is not None
 
 
 def search_path() -> str:

@@ -125,6 +125,9 @@ def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, out
 @click.pass_obj
 def up(settings: Settings, /, **options: Any) -> int | None:
     """Start everything on this machine, until Ctrl-C."""
+    from reshape import foreign
+
+    foreign.check()
     from reshape.up import run as run_services
 
     return run_services(state=settings.state, **options)

@@ -40,6 +40,9 @@ _KEYS = click.option(
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
 def coordinator(**options: Any) -> int | None:
     """Coordinate the jobs of a cluster, or stand by while another one does."""
+    from reshape import foreign
+
+    foreign.check()
     from reshape.serve import run
 
     return run(**options)
@@ -69,6 +72,9 @@ def coordinator(**options: Any) -> int | None:
 )
 def agent(**options: Any) -> int | None:
     """Tell the coordinator which GPUs this node has."""
+    from reshape import foreign
+
+    foreign.check()
     from reshape.node import run
 
     return run(**options)
@@ -83,6 +89,9 @@ def launcher() -> int:
     import logging
     import os
 
+    from reshape import foreign
+
+    foreign.check()
     from launcher.cluster.running import run
     from reshape import shipped
 

@@ -191,7 +191,7 @@ def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int
 
 
 def _ended(client: Client, name: str) -> int:
-    from reshape.render import plain
+    from reshape.tables import plain
 
     while (job := client.job(name))["state"] not in ENDED and not job["problems"]:
         time.sleep(POLL_S)

@@ -20,7 +20,7 @@ import click
 from reshape import demo_plan, demo_predict
 from reshape.demo_plan import Plan
 from reshape.demo_run import FIRST, SECOND, DemoFailed, Run, execute, measure
-from reshape.render import table
+from reshape.tables import table
 
 View = dict[str, Any]
 

@@ -7,45 +7,24 @@ screen or reorder a line: characters that do not print are shown as their escape
 from __future__ import annotations
 
 import time
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-View = Mapping[str, Any]
-Cells = Sequence[str]
+from reshape.tables import NONE, Cells, fitted, plain, table
 
-GAP = "  "
-LEAST = 10  # columns: what is left of the last column on a narrow terminal
-NONE = "-"
+View = Mapping[str, Any]
+
+LEAST_WANTED = ("RESHAPES", "NODE", "ETA")  # columns that go first where a line is too short
 UNITS = {
     "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
     "network_io": (2**20, "MiB/s of network"),
 }  # fmt: skip
 
 
-def table(head: Cells, rows: Iterable[Cells], width: int | None = None) -> str:
-    """Columns as wide as their widest cell; `width` (columns) cuts the last one, None nothing."""
-    lines = [list(head), *([plain(c) for c in row] for row in rows)]
-    widths = [max(columns(line[i]) for line in lines) for i in range(len(head))]
-    if width is not None:
-        before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
-        widths[-1] = min(widths[-1], max(width - before, LEAST))
-    return "\n".join(_line(line, widths) for line in lines)
-
-
-def columns(text: str) -> int:
-    """How many columns of a terminal the text takes."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def plain(text: str) -> str:
-    """The text on one line, with everything that does not print as its escape."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text.replace("\n", " "))
-
-
 def jobs(rows: Iterable[View], width: int | None = None) -> str:
+    """A line per job; its message beside it, or below where it does not fit."""
     head = ("JOB", "STATE", "GPUS", "NODE", "PROGRESS", "ETA", "RESHAPES", "MESSAGE")
-    return table(head, (_job_cells(j) for j in rows), width)
+    return fitted(head, [_job_cells(j) for j in rows], width, LEAST_WANTED)
 
 
 def gpus(rows: Iterable[View], width: int | None = None) -> str:
@@ -83,8 +62,8 @@ def job(view: View) -> str:
         "target": _target(view),
         "type": view.get("job_type"),
         "progress": progress(view),
-        "epochs": view.get("epochs_done"),
-        view.get("value_name") or "value": view.get("value"),
+        "epochs": _measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),
+        view.get("value_name") or "value": _measured(view.get("value"), "{:.6g}"),
         "speed": _measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
         "starts": expected_start(view),
         "eta": _measured(view.get("eta_s"), seconds),
@@ -215,19 +194,6 @@ def moment(value: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     except (OverflowError, ValueError, OSError):
         return str(value)
-
-
-def _line(cells: Cells, widths: Sequence[int]) -> str:
-    cut = [*cells[:-1], _cut(cells[-1], widths[-1])]
-    return GAP.join(c + " " * (w - columns(c)) for c, w in zip(cut, widths, strict=True)).rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    if columns(text) <= width:
-        return text
-    while columns(text) > width - 1:
-        text = text[:-1]
-    return text + "…"
 
 
 def _job_cells(view: View) -> Cells:

@@ -31,7 +31,7 @@ from adaptive_scheduler.simulator.workloads import build, is_drawn
 from adaptive_scheduler.snapshot import Gpu, Node
 from coordinator.errors import Rejected
 from reshape.inventory import inventory
-from reshape.render import NONE, table
+from reshape.tables import NONE, table
 from reshape.terminal import to_json
 
 if TYPE_CHECKING:

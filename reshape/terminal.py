@@ -58,7 +58,7 @@ def failed(error: Exception) -> int:
 
 
 def complain(text: str) -> None:
-    from reshape.render import plain
+    from reshape.tables import plain
 
     click.echo(plain(text), err=True)
 
@@ -111,6 +111,9 @@ def width() -> int | None:
 def as_inventory(_: click.Context, option: click.Parameter, given: Any) -> Any:
     """Callback of `--gpus` and `--node`: wrong usage is told before anything starts."""
     if given:
+        from reshape import foreign
+
+        foreign.check()
         from coordinator.errors import Rejected
         from reshape.inventory import inventory
 

@@ -34,6 +34,7 @@ from coordinator.errors import Rejected, ReshapeError
 from coordinator.seeding import FoundNode, register_nodes, seed_profiles
 from coordinator.service import Coordinator
 from coordinator.stores.opening import open_store
+from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
@@ -70,6 +71,8 @@ def run(
     """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start."""
     logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
     state = state.expanduser().absolute()
+    if not playbook.installed():
+        raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
     found = inventory(gpus, nodes)
     config, settings = _settings(policy)
     with _alone(state), listen(host, port or _port_before(state)) as listener:

@@ -14,7 +14,7 @@ import click
 from adaptive_scheduler.simulator.scenario import NoWorkload
 from adaptive_scheduler.simulator.validation import SOURCES, validate
 from coordinator.errors import Rejected
-from reshape.render import NONE, table
+from reshape.tables import NONE, table
 from reshape.terminal import to_json
 
 HEAD = ("ROW", "PUBLISHED", "OURS", "ERROR", "WITHIN", "HOLDS")

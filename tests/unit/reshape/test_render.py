@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshape import render
+from reshape import render, tables
 
 TEXT = st.text(st.characters(), max_size=30)
 ODD = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(st.integers(), max_size=3)
@@ -18,7 +18,7 @@ ODD = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(
 def test_a_table_has_a_line_per_row_and_prints_nothing_unprintable(
     rows: list[tuple[str, str, str]], width: int | None
 ) -> None:
-    lines = render.table(("A", "B", "C"), rows, width).split("\n")
+    lines = tables.table(("A", "B", "C"), rows, width).split("\n")
     assert len(lines) == len(rows) + 1
     assert all(line.isprintable() for line in lines)
 
@@ -52,16 +52,16 @@ def test_a_job_without_a_limit_is_shown_without_one() -> None:
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5))
 def test_columns_begin_at_the_same_place(rows: list[tuple[str, str]]) -> None:
-    lines = render.table(("FIRST", "MARK"), [(first, "|") for first, _ in rows]).split("\n")
-    starts = {render.columns(line[: line.rindex("|")]) for line in lines[1:]}
-    assert starts == {render.columns(lines[0][: lines[0].index("MARK")])}
+    lines = tables.table(("FIRST", "MARK"), [(first, "|") for first, _ in rows]).split("\n")
+    starts = {tables.columns(line[: line.rindex("|")]) for line in lines[1:]}
+    assert starts == {tables.columns(lines[0][: lines[0].index("MARK")])}
 
 
 def test_only_the_last_column_is_cut_and_wide_characters_count_double() -> None:
-    table = render.table(("JOB", "MESSAGE"), [("a", "訓練" * 20), ("b", "ok")], 30)
-    assert max(render.columns(line) for line in table.split("\n")) <= 30
+    table = tables.table(("JOB", "MESSAGE"), [("a", "訓練" * 20), ("b", "ok")], 30)
+    assert max(tables.columns(line) for line in table.split("\n")) <= 30
     assert "…" in table
-    assert "…" not in render.table(("JOB", "MESSAGE"), [("a", "訓練" * 20)])
+    assert "…" not in tables.table(("JOB", "MESSAGE"), [("a", "訓練" * 20)])
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "a\rb", "\u202egpj", "\x07", "\ud800", "\u200b"])
@@ -169,3 +169,38 @@ def test_an_empty_profile_table_says_so() -> None:
 def test_a_time_that_no_calendar_has_is_shown_as_it_is(strange: float) -> None:
     """A document that was not let in holds what its user wrote."""
     assert f"submitted:   {strange}" in render.job({"job_id": "a", "submit_ts": strange})
+
+
+LONG = "waits for 2 GPUs: job train-1 has not shown that it resumes, so that it keeps what it has until it has ended"
+
+
+@pytest.mark.parametrize("width", [48, 60, 80, 100])
+def test_the_reason_of_a_job_is_never_cut_and_no_line_is_wider_than_the_terminal(width: int) -> None:
+    views = [
+        {"job_id": "train-1", "state": "running", "num_gpus": 2, "emulated": True, "node": "a-node-of-some-name.local",
+         "iters_done": 1200, "iterations": 40000, "eta_s": 3900.0, "reshapes": 0, "message": "trains"},
+        {"job_id": "train-2", "state": "submitted", "num_gpus": 0, "reshapes": 0, "message": LONG},
+    ]  # fmt: skip
+    lines = render.jobs(views, width).splitlines()
+    assert max(map(tables.columns, lines)) <= width
+    assert lines[0].split()[:3] == ["JOB", "STATE", "GPUS"]
+    assert LONG in " ".join(line.strip() for line in lines)
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["JOB", "train-1", "train-2"]
+
+
+def test_where_all_fits_there_is_a_line_per_job() -> None:
+    lines = render.jobs([{"job_id": "a", "state": "running", "message": "trains"}], 120).splitlines()
+    assert (len(lines), lines[1].endswith("trains")) == (2, True)
+
+
+@given(TEXT, st.integers(10, 40))
+def test_wrapped_text_is_whole_and_fits(text: str, width: int) -> None:
+    text = tables.plain(text)
+    lines = tables.wrapped(text, width)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert max(map(tables.columns, lines), default=0) <= width
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(63.578125, "63.58"), (3, "3"), (0.0, "0")])
+def test_epochs_are_shown_with_two_digits(epochs: float, said: str) -> None:
+    assert f"epochs:      {said}" in render.job({"job_id": "one", "epochs_done": epochs}).splitlines()

@@ -1,0 +1,97 @@
+"""Tables that stay tables, whatever is in them, and text that fits a terminal. Pure; `render.py` fills them.
+
+Promises that nothing a user wrote can move the cursor, colour the screen or reorder a line: characters that do not
+print are shown as their escape.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+Cells = Sequence[str]
+
+GAP = "  "
+LEAST = 10  # columns: what is left of the last column on a narrow terminal
+NONE = "-"
+
+
+def table(head: Cells, rows: Iterable[Cells], width: int | None = None) -> str:
+    """Columns as wide as their widest cell; `width` (columns) cuts the last one, None nothing."""
+    lines = [list(head), *([plain(c) for c in row] for row in rows)]
+    widths = [max(columns(line[i]) for line in lines) for i in range(len(head))]
+    if width is not None:
+        before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(width - before, LEAST))
+    return "\n".join(_line(line, widths) for line in lines)
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def plain(text: str) -> str:
+    """The text on one line, with everything that does not print as its escape."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text.replace("\n", " "))
+
+
+def fitted(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: Sequence[str]) -> str:
+    """The same, but what the last column does not hold goes on lines of its own, uncut.
+
+    Of columns that do not fit even then, those of `least_wanted` go first.
+    """
+    whole = table(head, rows)
+    if width is None or _widest(whole) <= width:
+        return whole
+    shown = list(head[:-1])
+    for name in least_wanted:
+        if _widest(table(shown, _of(head, rows, shown))) > width:
+            shown.remove(name)
+    first, *lines = table(shown, _of(head, rows, shown), width).splitlines()
+    under = [_under(line, row[-1], width) for line, row in zip(lines, rows, strict=True)]
+    return "\n".join([first, *(part for parts in under for part in parts)])
+
+
+def _of(head: Cells, rows: Sequence[Cells], shown: Cells) -> list[Cells]:
+    at = [head.index(name) for name in shown]
+    return [[row[i] for i in at] for row in rows]
+
+
+def _widest(text: str) -> int:
+    return max(map(columns, text.splitlines()))
+
+
+def _under(line: str, message: str, width: int) -> list[str]:
+    return [line, *(f"  {part}" for part in wrapped(plain(message), max(width - 2, LEAST)) if message != NONE)]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most so many columns, between words where it can."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and columns(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+        while columns(lines[-1]) > width:
+            part = _first(lines[-1], width)
+            lines[-1:] = [part, lines[-1][len(part) :]]
+    return [line for line in lines if line]
+
+
+def _first(text: str, width: int) -> str:
+    while columns(text) > width:
+        text = text[:-1]
+    return text
+
+
+def _line(cells: Cells, widths: Sequence[int]) -> str:
+    cut = [*cells[:-1], _cut(cells[-1], widths[-1])]
+    return GAP.join(c + " " * (w - columns(c)) for c, w in zip(cut, widths, strict=True)).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    if columns(text) <= width:
+        return text
+    return _first(text, width - 1) + "…"

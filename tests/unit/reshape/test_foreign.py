@@ -1,0 +1,81 @@
+"""Somebody else's package under one of our names is named at the start, in one sentence. Real interpreters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from launcher import playbook
+from reshape import foreign
+from tests.fakes.terminal import ROOT
+
+
+def up(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    """`reshape up` in that folder, with those on PYTHONPATH before ours; it fails before it starts anything."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT]))}
+    command = [sys.executable, "-m", "reshape", "--state", str(folder / "state"), "up", "--gpus", "1xV100"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+@pytest.mark.parametrize("name", ["coordinator", "launcher", "sidecar"])
+def test_a_package_that_hides_ours_is_named_before_anything_starts(tmp_path: Path, name: str) -> None:
+    theirs = tmp_path / "site" / name
+    theirs.mkdir(parents=True)
+    (theirs / "__init__.py").write_text("")
+    done = up(tmp_path, tmp_path / "site")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: The package {name} in {theirs} hides that of volcano-reshape in {ROOT}: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_folder_of_that_name_where_one_stands_is_named(tmp_path: Path) -> None:
+    (tmp_path / "launcher").mkdir()
+    (tmp_path / "launcher" / "__init__.py").write_text("")
+    assert f"The package launcher in {tmp_path / 'launcher'} hides" in up(tmp_path).stderr
+
+
+@pytest.mark.parametrize(("files", "named"), [("sidecar/x.py,sha256=a,1\n", True), ("sidecar_2/x.py,,\n", False)])
+def test_a_distribution_that_writes_into_our_packages_is_named(tmp_path: Path, files: str, named: bool) -> None:
+    for folder, name in (("theirs-1.dist-info", "theirs"), ("volcano_reshape-1.dist-info", "volcano-reshape")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (tmp_path / folder / "RECORD").write_text(files)
+    found = list(foreign._mixed(tmp_path))
+    assert bool(found) is named
+    assert all("The distribution theirs has put a package sidecar of its own into" in sentence for sentence in found)
+
+
+def test_our_own_packages_are_found_where_they_are() -> None:
+    foreign.check()
+
+
+def test_a_package_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "OURS", ("no_package_of_that_name",))
+    with pytest.raises(click.ClickException, match=r"is missing in .*: install volcano-reshape again"):
+        foreign.check(tmp_path)
+
+
+def test_up_without_what_launches_need_says_so_and_does_not_start(tmp_path: Path) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'ansible_runner' else find(name, *a)\n"
+    )
+    done = up(tmp_path, tmp_path / "hidden")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.\n"
+    assert not (tmp_path / "state" / "up.json").exists()
+
+
+def test_that_launches_need_both_the_library_and_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert playbook.installed()
+    monkeypatch.setattr(playbook, "search_path", lambda: str(tmp_path))
+    assert not playbook.installed()
