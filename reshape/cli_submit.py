@@ -193,12 +193,17 @@ def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int
 def _ended(client: Client, name: str) -> int:
     from reshape.tables import plain
 
-    while (job := client.job(name))["state"] not in ENDED and not job["problems"]:
+    while (job := client.job(name))["state"] not in ENDED and not _refused(job):
         time.sleep(POLL_S)
-    message = "; ".join(job["problems"]) or str(job["message"])
-    state = "not accepted" if job["problems"] else str(job["state"])
+    message = "; ".join(job["problems"]) if _refused(job) else str(job["message"])
+    state = "not accepted" if _refused(job) else str(job["state"])
     click.echo(plain(f"Job {name} is {state}{'' if message in ('', state) else ': ' + message}."), err=True)
     return 0 if state == ENDED[0] else REFUSED
+
+
+def _refused(job: Mapping[str, Any]) -> bool:
+    """Whether it was never let in; one that somebody changed into nonsense later has problems, too."""
+    return bool(job["problems"]) and not job["launch"] and job["state"] not in ENDED
 
 
 def _goes_on(names: Sequence[str]) -> str:
