@@ -2,14 +2,17 @@
 
 A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; no more may one
 trained on CPU that asks for many cores. Once it has waited very long (`queueing.py`), the node where it comes nearest
-is its own: nobody else of its kind starts, grows or moves there. Only the longest waiting job on GPUs that cannot start
-has one, and the longest waiting one on CPU. Called by the engine. Pure.
+is its own: nobody else of its kind starts, grows or moves there, but who ends before it could start (`backfill.py`).
+Only the longest waiting job on GPUs that cannot start has one, and the longest waiting one on CPU. Called by the
+engine. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from adaptive_scheduler.backfill import borrowed, starts_s
+from adaptive_scheduler.decision import Start
 from adaptive_scheduler.room import room_on, whole
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from adaptive_scheduler.ways import nodes_for
@@ -52,6 +55,7 @@ class Kept:
         self._nodes: dict[bool, tuple[str, ...]] = {}  # by whether for a job trained on CPU
         self._job: dict[bool, str] = {}
         self._hidden: dict[bool, tuple[ClusterSnapshot, ClusterSnapshot]] = {}  # the last one, and what it became
+        self._until: tuple[ClusterSnapshot, float] | None = None  # likewise: when the one on GPUs could start
 
     def keep(self, snapshot: ClusterSnapshot, job: Job) -> bool:
         """For this one, unless another of its kind has waited longer; whether there is anything to keep."""
@@ -69,3 +73,13 @@ class Kept:
             kept = (replace(n, kept_for=self._job[on_cpu]) if n.name in nodes else n for n in snapshot.nodes)
             self._hidden[on_cpu] = snapshot, replace(snapshot, nodes=tuple(kept))
         return self._hidden[on_cpu][1]
+
+    def lent(self, snapshot: ClusterSnapshot, job: Job) -> Start | None:
+        """The start of a job on GPUs that a kept node can spare until then."""
+        names = self._nodes.get(False, ())
+        if job.uses_cpu or not any(snapshot.node[name].idle for name in names):
+            return None
+        kept = self._job[False]
+        if self._until is None or self._until[0] is not snapshot:
+            self._until = snapshot, starts_s(snapshot, names, snapshot.job[kept])
+        return borrowed(snapshot, names, kept, self._until[1], job)

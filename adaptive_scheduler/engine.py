@@ -91,6 +91,8 @@ def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[
         for job in queue.in_order(world):
             chosen, seen = (cpu, kept.hidden(world, on_cpu=True)) if job.uses_cpu else (policy, table.snapshot)
             answer = chosen.schedule_incoming(seen, job, now, settings, table)
+            if isinstance(answer, Hold):
+                answer = kept.lent(world, job) or answer
             if isinstance(answer, Start):
                 decisions.append(answer)
                 world, moved = after(world, answer), True
