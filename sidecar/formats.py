@@ -213,8 +213,8 @@ class Formats:
 
     def _in_open_epoch(self, match: re.Match[str], values: dict[str, str]) -> Report:
         i, n = int(match["i"]), int(match["n"])
-        if self._open is None or self._open[0] < 1 or not 0 < i <= n:
-            return Report(KERAS_BAR)
+        if self._open is None or self._open[0] < 1 or not 0 < i <= n:  # of an epoch that was validated, or evaluate's
+            return Report(KERAS_BAR, values=values if any(name.startswith("val_") for name in values) else {})
         return _steps(KERAS_BAR, self._open[0] - 1, i, n, self._open[1], values)
 
     def _unnamed_bar(self, row: Row, i: int, n: int) -> Report:

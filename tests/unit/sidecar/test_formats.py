@@ -123,6 +123,14 @@ def test_a_bar_without_a_name_counts_only_once_it_is_known_to_be_the_trainings()
     assert read("  Total optimization steps = 1,000\n", bar.format(1, 1000)).iterations == 1
 
 
+def test_what_keras_finds_in_validation_behind_the_last_batch_of_an_epoch_counts_and_evaluate_does_not() -> None:
+    bar = "\r16/16 ━━━━━━━━━━━━━━━━━━━━ 1s 27ms/step - accuracy: 0.{0}000 - loss: 0.7000"
+    p = read(f"Epoch 1/2\n{bar.format(4)}", f"{bar.format(5)} - val_accuracy: 0.6000 - val_loss: 0.7140\n")
+    assert (p.iterations, p.total_iterations, p.value, p.value_name) == (16, 32, 0.6, "val_accuracy")
+    p = read(f"Epoch 1/2\n{bar.format(4)}\n", f"{bar.format(9)}\n")
+    assert (p.iterations, p.value, p.value_name) == (16, 0.4, "accuracy")
+
+
 def test_what_hugging_face_says_of_speed_and_gradients_is_no_measure() -> None:
     p = read("{'eval_runtime': 1.5, 'eval_samples_per_second': 90.1, 'epoch': 1.0}\n", HF_LOG + "\n")
     assert (p.value_name, p.value) == ("loss", 0.52)
