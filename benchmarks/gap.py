@@ -72,6 +72,7 @@ class InPlace:
     def __init__(self, cluster: Cluster, job: str, trainer: str, iterations: int) -> None:
         self._cluster, self._job = cluster, job
         doc = {"job_id": job, "job_type": JOB_TYPE, "command": command(trainer, iterations), "iterations": iterations}
+        doc["elastic"] = True  # it is stopped as soon as it trains
         self.began = cluster.submit({**doc, "optional_num_gpus": sorted(PACE)})
 
     def wait_started(self) -> None:

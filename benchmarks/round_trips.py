@@ -149,7 +149,8 @@ def journey(folder: Path, k: int) -> dict[str, Counter[Trip]]:
 def _submit(users: pymongo.MongoClient[Doc], job: str, counts: list[int], iterations: int) -> None:
     """By inserting a document, as any user can."""
     doc = {"_id": job, "job_id": job, "state": "submitted", "job_type": JOB_TYPE, "optional_num_gpus": counts}
-    users["trips"]["jobs"].insert_one({**doc, "command": command("numpy", iterations), "iterations": iterations})
+    doc |= {"command": command("numpy", iterations), "iterations": iterations, "elastic": True}
+    users["trips"]["jobs"].insert_one(doc)
 
 
 def of_up(trips: list[Trip]) -> Counter[Trip]:

@@ -26,7 +26,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.books import Books
 from coordinator.config import Config
-from coordinator.core import intake, lateness
+from coordinator.core import intake, lateness, resuming
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd, crowds
 from coordinator.core.decided import decision_doc
@@ -247,11 +247,21 @@ class Loop:
         return any(doc.get("uid") and doc.get("closed") is not True for doc in docs)
 
     def _watch(self) -> None:
-        """Measure how fast jobs grow, where that is due; keep in their documents what has changed."""
+        """Measure how fast jobs grow, where that is due; keep in their documents what has changed or shown itself."""
         jobs, at = self.books.jobs(), Moment(self.clock.now(), self.clock.wall())
-        for job_id, changes in sorted(self.monitors.look(jobs, self.reports.of, at, self.profiles).items()):
-            with suppress(Conflict):
-                self.books.write_job(jobs[job_id], changes, "progress")
+        grown = self.monitors.look(jobs, self.reports.of, at, self.profiles)
+        for job_id in sorted(jobs):
+            changes = grown.get(job_id, {}) | self._shown(jobs[job_id])
+            if changes:
+                with suppress(Conflict):
+                    written = self.books.write_job(jobs[job_id], changes, "progress")
+                    if "lost" in changes:
+                        self._told(written, {"type": "lost", "sentence": resuming.receipt(changes["lost"])})
+
+    def _shown(self, job: JobRecord) -> Doc:
+        """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
+        beat = self.reports.of(job)
+        return {} if beat is None else resuming.shown(job, beat) | resuming.found_lost(job, beat)
 
     def _picture(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:
         seen = {

@@ -135,4 +135,4 @@ def _news(old: Heartbeat, new: Heartbeat) -> bool:
 def _facts(beat: Heartbeat) -> tuple[object, ...]:
     shim = beat.shim
     told = shim.trainer, shim.trainer_pid, shim.generation, shim.command_id, shim.ending
-    return beat.launch, beat.sidecar_pid, beat.url, *told
+    return beat.launch, beat.sidecar_pid, beat.url, beat.hook, beat.checkpoint is None, beat.lost, *told

@@ -7,7 +7,7 @@ from typing import Any
 
 from adaptive_scheduler.expectation import Expected
 from adaptive_scheduler.progress import UNMEASURED, Efficiency
-from coordinator.core import asks, lateness
+from coordinator.core import asks, lateness, resuming
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
 from coordinator.core.picture import iterations, left
@@ -21,7 +21,7 @@ SHOWN = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
-    "target_top5", "gpus_per_pod", "devices", "queue", "namespace", "fault",
+    "target_top5", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic", "resumes", "lost",
 )  # fmt: skip
 
 
@@ -43,7 +43,8 @@ def job_view(
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
         "category": ours.get("category"), "pinned": ours.get("pinned"), "message": view["message"] or "",
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
-        "problems": view["problems"] or [],
+        "problems": view["problems"] or [], "rigid": job.accepted and resuming.rigid(job),
+        "left_alone": resuming.left_alone(job) or None if job.accepted and job.state not in s.ENDED else None,
         "iterations": total, "iters_done": done, "emulated": emulated,
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,

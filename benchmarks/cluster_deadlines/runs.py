@@ -126,6 +126,7 @@ class Deadlines:
             "job_type": steps_job.JOB_TYPE,
             "checkpoint_claim": steps_job.CLAIM,
             "pod": steps_job.pod(self._on.shared),
+            "elastic": True,
         }
         tasks = [
             {

@@ -52,7 +52,7 @@ def fell_apart(w: World, broken: Broken) -> Step:
     if broken.own and w.unheard:  # with a lost node the other trainers fail at once, long before it is known to be lost
         return Wait(POLL_S, f"{broken.why}, and pod {min(w.unheard)} is not heard of")
     if not broken.own:
-        return restart(w, f"{broken.why}; the whole gang goes on from its checkpoint")
+        return restart(w, f"{broken.why}, so the whole gang was stopped")
     if hopeless(w):
         return for_good(w, broken.why)
     return again(w, broken.why, broken.ran_s)

@@ -41,6 +41,7 @@ OURS = (
     "moves", "newest_launch", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
     "limits_told", "limit_by", "unlimitable",
     "held_back", "fault", "members", "depends_met", "sla_waiting_s", "missed_ts",
+    "resumes", "lost", "stopped_by_us", "forced", "grew_from",
 )  # fmt: skip
 
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
@@ -201,6 +202,11 @@ def _lengths(doc: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
+    if doc.get("elastic") is not None and not isinstance(doc["elastic"], bool):
+        yield (
+            "elastic must be true (it goes on where it was stopped) or false (it is never stopped), "
+            f"not {show(doc['elastic'])}"
+        )
     codes = doc.get("reshape_exit_codes")
     if codes is not None and not (isinstance(codes, list) and all(whole(c, -64) and c < 256 for c in codes)):
         yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {show(codes)}"

@@ -13,6 +13,7 @@ from adaptive_scheduler.decision import Finish, Move, Operation, Requeue, Reshap
 from adaptive_scheduler.snapshot import Worker
 from coordinator.core import states as s
 from coordinator.core.records import UNLIMITED, Doc, GpuRecord, JobRecord
+from coordinator.core.resuming import rigid
 from coordinator.errors import Conflict
 
 
@@ -33,6 +34,8 @@ def intent(decision: Operation, around: Around) -> Doc:
     changes = _changes(decision, job, around) | UNLIMITED
     if not isinstance(decision, Requeue | Finish) and len(changes["reshape"]["to"]) != decision.num_gpus:
         raise Conflict(f"its {decision.num_gpus} GPUs are no longer there")
+    if isinstance(decision, Reshape | Move) and job.doc.get("forced") is True and rigid(job):
+        changes["reshape"]["forced"] = True
     changes["reshape"] = {"how": around.how, "at": around.wall, "generation": job.generation + 1, **changes["reshape"]}
     return changes
 

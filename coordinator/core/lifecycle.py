@@ -34,6 +34,7 @@ from coordinator.core.outcomes import (
     ended_by_itself,
     finished,
     from_nothing,
+    granted,
     launch_failed,
     launch_late,
     progress,
@@ -214,7 +215,7 @@ def _gives_way(w: World) -> Step:
     if w.op.kind == "requeue":
         return yielded(w)
     if w.lost and w.shim.trainer != "exited":
-        return restart(w, "its processes are gone before it had saved; trains on to its target from its checkpoint")
+        return restart(w, "its processes are gone before it had saved, short of its target")
     return reached(w) if w.shim.stop_asked else ended_by_itself(w)
 
 
@@ -224,7 +225,7 @@ def _gives_way(w: World) -> Step:
 def _grant(w: World) -> Step:
     op = dict(w.op.doc)
     changes: dict[str, Any] = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
-    changes |= progress(w)
+    changes |= progress(w) | granted(w)
     if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
         op["stopped"] = {
             "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
@@ -302,7 +303,7 @@ def _keep(w: World) -> Step:
     if step := free(w) or occupy(w):
         return step
     if w.lost:
-        return restart(w, "its processes are gone; it is launched again from its checkpoint")
+        return restart(w, "its processes are gone")
     if w.seen is None:
         return Wait(POLL_S, "not heard from yet")
     if w.shim.ending and not finished(w):  # it obeys nobody any more

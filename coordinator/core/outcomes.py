@@ -14,6 +14,7 @@ from coordinator.core.gang import how_it_ended
 from coordinator.core.hopeless import hopeless
 from coordinator.core.picture import measured
 from coordinator.core.records import UNLIMITED
+from coordinator.core.resuming import NOT_TWICE, shown
 from coordinator.core.steps import Step, WriteJob
 from coordinator.core.world import World
 
@@ -38,9 +39,9 @@ def ended_by_itself(w: World) -> Step:
     if finished(w):
         return completed(w)
     if w.shim.fenced:
-        return restart(w, "was out of the coordinator's reach longer than its lease; goes on from its checkpoint")
+        return restart(w, "was out of the coordinator's reach longer than its lease and was stopped")
     if w.shim.stop_asked or w.shim.trainer == "none":
-        return restart(w, "had been stopped; goes on from its checkpoint")
+        return restart(w, "had been stopped")
     why = how_it_ended(w.shim, w.culprit)
     if hopeless(w):
         return for_good(w, why)
@@ -56,7 +57,7 @@ def unsaved(w: World) -> str:
     if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:
         return ""
     how = how_it_ended(w.shim, w.culprit)
-    return f"it did not save when it was asked to stop ({how}); goes on from its last checkpoint"
+    return f"it did not save when it was asked to stop ({how}); {goes_on(w)}"
 
 
 def again(w: World, why: str, ran_s: float = 0.0) -> Step:
@@ -64,7 +65,7 @@ def again(w: World, why: str, ran_s: float = 0.0) -> Step:
     tries = 0 if ran_s > LONG_RUN_S else w.job.retries
     if tries >= w.config.retries:
         return failed(w, f"{why}; gave up after {tries + 1} tries")
-    return restart(w, f"{why}; starts again from its checkpoint", tries + 1)
+    return restart(w, why, tries + 1)
 
 
 def for_good(w: World, why: str) -> Step:
@@ -73,7 +74,10 @@ def for_good(w: World, why: str) -> Step:
 
 
 def restart(w: World, why: str, retries: int | None = None) -> Step:
-    """Begin a restart on the same GPUs, under the next generation."""
+    """Begin a restart on the same GPUs, under the next generation; never of what must not run twice."""
+    if w.once:
+        return failed(w, f"{why}; {NOT_TWICE}")
+    why = f"{why}; {goes_on(w)}"
     generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
     have = _still_mine(w)
     if len(have) not in w.job.optional or ((w.lost or w.parted) and w.away):
@@ -88,6 +92,14 @@ def restart(w: World, why: str, retries: int | None = None) -> Step:
         **UNLIMITED, **progress(w),
     }  # fmt: skip
     return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
+
+
+def goes_on(w: World) -> str:
+    """From where a training that is started again does, as far as anybody knows."""
+    if w.has_checkpoint:
+        return "goes on from its checkpoint"
+    said = w.job.doc.get("elastic") is True and w.job.doc.get("resumes") is None
+    return "starts again, as its record says that it resumes" if said else "begins again from the start"
 
 
 def _still_mine(w: World) -> list[str]:
@@ -115,6 +127,8 @@ def undo(w: World, why: str, retries: int | None = None) -> WriteJob:
 
 def requeue(w: World, why: str, retries: int | None = None, pause_s: float = 0.0) -> WriteJob:
     """Back into the queue by a fault; `retries` if it was the job's own, which costs it a try."""
+    if w.once:
+        return failed(w, f"{why}; {NOT_TWICE}")
     count = w.job.retries if retries is None else retries
     pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
     changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
@@ -138,6 +152,8 @@ def unfit(w: World) -> Step | None:
 
 def launch_failed(w: World, why: str) -> Step:
     """Back into the queue, later for good: a victim that still trains has lost nothing."""
+    if w.once:
+        return failed(w, f"{why}; {NOT_TWICE}")
     retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
     if retries > w.config.retries:  # after the first try Volcano may say only that its job has failed
         return failed(w, f"could not be launched: {why}" + (f"; the first time: {first}" if first != why else ""))
@@ -162,6 +178,7 @@ def yielded(w: World) -> Step:
     """Back into the queue because another job is more urgent (seed 003, D7). Its trainer has ended."""
     why = unsaved(w) or str(w.job.doc.get("message") or "")
     changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
+    changes["stopped_by_us"] = w.op.generation
     return WriteJob("yielded", changes, {"type": "yielded", "sentence": why})
 
 
@@ -189,11 +206,22 @@ def _missed(w: World) -> str:
     return f"; its target was never measured: the training printed {name or 'no measure'}, not {wanted}"
 
 
-def failed(w: World, why: str) -> Step:
+def failed(w: World, why: str) -> WriteJob:
     return end(w, s.FAILED, why)
 
 
-def end(w: World, state: str, message: str) -> Step:
+def granted(w: World) -> dict[str, Any]:
+    """What a grant writes down of why it was stopped: a loss that shows later counts as ours, or it does not."""
+    op = w.op
+    if op.kind in ("reshape", "move"):
+        grew = op.kind == "reshape" and len(op.to) > len(op.origin)
+        by_us: dict[str, Any] = {"forced": None} if op.forced else {}
+        by_us |= {"stopped_by_us": None if op.forced else op.generation}
+        return by_us | {"grew_from": len(op.origin) if grew else None}
+    return {"stopped_by_us": None} if op.kind == "restart" else {"grew_from": None}
+
+
+def end(w: World, state: str, message: str) -> WriteJob:
     changes = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
         "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
@@ -217,6 +245,7 @@ def progress(w: World) -> dict[str, Any]:
     known: dict[str, Any] = {"iters_done": max(w.job.iterations_done, p.iterations), "epochs_done": p.epochs}
     if p.value is not None:
         known |= {"value": p.value, "value_name": p.value_name}
+    known |= shown(w.job, w.seen)
     if found is not None:
         what = {"name": found.name, "step": found.step, "generation": found.generation}
         known["checkpoint"] = {**what, "launch": w.seen.launch}

@@ -15,7 +15,7 @@ from adaptive_scheduler.observations import Observations
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.progress import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node, Worker
-from coordinator.core import asks, dependencies
+from coordinator.core import asks, dependencies, resuming
 from coordinator.core import states as s
 from coordinator.core.records import Doc, GpuRecord, JobRecord, number
 from sidecar.protocol import Heartbeat
@@ -154,7 +154,11 @@ def _job(job: JobRecord, seen: Seen, gpus: Mapping[str, GpuRecord], at: Moment, 
         iterations_done=done,
         running_s=ran_s,
         leased=_leased(job, seen, gpus, at.wall),
+        rigid=resuming.rigid(job),
+        forced=job.doc.get("forced") is True,
+        unsaved_s=resuming.unsaved_s(job, seen.beat, ran_s) if held or job.uses_cpu else 0.0,
         cooling_until=seen.cooling_until,
+        grew_from=int(number(job.doc.get("grew_from")) or 0),
         wanted=job.wanted,
         reshape_cost_s=job.doc.get("reshape_cost_s"),
         relaunches=job.recreated and job.gpus_per_pod is None,

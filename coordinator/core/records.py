@@ -110,6 +110,11 @@ class Operation:
         return name(self.doc.get("decision"))
 
     @property
+    def forced(self) -> bool:
+        """Whether an operator agreed to lose what its training has not saved."""
+        return self.doc.get("forced") is True
+
+    @property
     def stopped(self) -> Doc:
         """When its training was stopped, and how it ended; empty where that is not known."""
         stopped = self.doc.get("stopped")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from coordinator.config import Config
 from coordinator.core.gang import NO_MEMBERS, Broken, broken, culprit, left_hanging
 from coordinator.core.records import GpuRecord, JobRecord, Operation, name
+from coordinator.core.resuming import resumes
 from sidecar.protocol import Heartbeat, ShimStatus, command_id
 
 POLL_S = 1.0  # how soon to look again while something should be reported by itself
@@ -127,6 +128,22 @@ class World:
         written = self.job.doc.get("checkpoint")
         lasting = self.config.checkpoints_last or bool(self.job.doc.get("checkpoint_claim"))
         return not lasting and isinstance(written, Mapping) and written.get("launch") != self.job.launch
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether one is known that its next training can go on from."""
+        found = self.seen is not None and self.seen.checkpoint is not None
+        return found or (isinstance(self.job.doc.get("checkpoint"), Mapping) and not self.saved_in_vain)
+
+    @property
+    def once(self) -> bool:
+        """Whether it may have begun and must not begin again: it has not shown that it goes on where it was.
+
+        A pod of a user's own Volcano Job is made again by Volcano, which is not for us to judge.
+        """
+        agreed = self.job.operation is not None and self.job.operation.forced
+        theirs = self.job.doc.get("origin") == "volcano" and (self.lost or bool(self.parted))
+        return self.job.generation > 0 and not (agreed or theirs or resumes(self.job, self.seen))
 
     @property
     def trains(self) -> bool:

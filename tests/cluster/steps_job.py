@@ -54,7 +54,7 @@ def record(job_id: str, total: int, counts: list[int], shared: Path, **more: Any
     return {
         "_id": job_id, "job_id": job_id, "state": "submitted", "job_type": JOB_TYPE, "image": IMAGE,
         "command": command(total), "iterations": total, "optional_num_gpus": counts, "namespace": NAMESPACE,
-        "queue": QUEUE, "pod": pod(shared), **more,
+        "queue": QUEUE, "pod": pod(shared), "elastic": True, **more,
     }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def volcano(name: str, total: int, counts: list[int], shared: Path, queue: str =
     template = pod_template({**trainer, "image": IMAGE, "command": command(total)}, volumes=base["volumes"])
     made = volcano_job(name, template, queue=queue, policies=[{"event": "TaskCompleted", "action": "CompleteJob"}])
     made["spec"]["tasks"][0]["maxRetry"] = 3  # Volcano fills it in, and takes a file that lacks it for another one
-    fields = {"job_type": JOB_TYPE, "iterations": total, **more}
+    fields = {"job_type": JOB_TYPE, "iterations": total, "elastic": True, **more}
     made["metadata"] |= {
         "namespace": NAMESPACE,
         "annotations": {

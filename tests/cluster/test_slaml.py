@@ -62,7 +62,7 @@ class User:
 
     def job(self, **more: Any) -> Doc:
         """What each job document says beside its task."""
-        return {"pod": steps_job.pod(self.on.shared), "checkpoint_claim": CLAIM, **more}
+        return {"pod": steps_job.pod(self.on.shared), "checkpoint_claim": CLAIM, "elastic": True, **more}
 
     def steps(self, total: int = ENDLESS) -> Doc:
         return self.job(job_type=steps_job.JOB_TYPE, iterations=total, node=NODE)

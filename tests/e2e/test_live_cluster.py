@@ -31,7 +31,7 @@ def on_cpu(job_id: str, steps: int, *options: str, **more: Any) -> dict[str, Any
     command = [sys.executable, CURVE, "--steps", str(steps), *options]
     return {
         "job_id": job_id, "state": "submitted", "job_type": "curve", "command": command, "num_gpus": 0,
-        "env": {"PYTHONPATH": str(ROOT)}, **more,
+        "env": {"PYTHONPATH": str(ROOT)}, "elastic": True, **more,
     }  # fmt: skip
 
 
@@ -128,7 +128,14 @@ def test_a_move_comes_to_its_end_though_each_step_of_it_is_a_crash(tmp_path: Pat
     with running(tmp_path / "s", ["a=1xSlow", "b=1xFast"]) as up:
         up.client.import_profiles("speed_profiles", SPEEDS)
         for name, more in (("first", {"gpu_type": "Fast"}), ("second", {})):
-            doc = {"job_id": name, "job_type": "digits-numpy", "iterations": 100_000, "num_gpus": 1, **more}
+            doc = {
+                "job_id": name,
+                "job_type": "digits-numpy",
+                "iterations": 100_000,
+                "num_gpus": 1,
+                "elastic": True,
+                **more,
+            }
             up.client.submit({**doc, "command": [sys.executable, str(TRAINERS / "until_told.py"), str(ends[name])]})
             up.until(name, "running")
         assert up.job("second")["node"] == "a"

@@ -33,7 +33,7 @@ def on_cpu(job_id: str, steps: int, *options: str) -> dict[str, Any]:
     command = [sys.executable, str(TRAINERS / "curve.py"), "--steps", str(steps), *options]
     return {
         "job_id": job_id, "state": "submitted", "job_type": job_id, "command": command, "num_gpus": 0,
-        "env": {"PYTHONPATH": str(ROOT)},
+        "env": {"PYTHONPATH": str(ROOT)}, "elastic": True,
     }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def digits(job_id: str, iterations: int, counts: list[int], **more: Any) -> View
     script = [sys.executable, str(EXAMPLES / "numpy_digits.py"), "--iterations", str(iterations), "--save-every", "10"]
     return {
         "job_id": job_id, "state": "submitted", "job_type": "digits-numpy", "command": script,
-        "iterations": iterations, "optional_num_gpus": counts, **more,
+        "iterations": iterations, "optional_num_gpus": counts, "elastic": True, **more,
     }  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class World:
         if behaviour is not None:
             self.machines.behaviour[str(job)] = behaviour
         doc = {"job_id": job, "state": "submitted", "optional_num_gpus": counts, "command": ["python", "train.py"]}
-        given = {"job_type": JOB_TYPE, "iterations": self.machines.of(str(job)).iterations, **more}
+        given = {"job_type": JOB_TYPE, "iterations": self.machines.of(str(job)).iterations, "elastic": True, **more}
         self.users.insert("jobs", {"_id": job, **doc, **given})
 
     def job(self, job: str) -> JobRecord:

@@ -38,7 +38,7 @@ class Ground:
     def submit(self, name: str, counts: list[int]) -> None:
         command = [sys.executable, str(TRAINERS / "until_told.py"), str(self.files[name])]
         doc = {"job_id": name, "job_type": "digits-numpy", "command": command, "iterations": 100_000}
-        self.up.client.submit({**doc, "optional_num_gpus": counts})
+        self.up.client.submit({**doc, "optional_num_gpus": counts, "elastic": True})
 
     def tell(self, name: str) -> None:
         """Let a job end, and wait until it has."""

@@ -29,7 +29,8 @@ class Ground:
         self.up, self.file = up, folder / "end-steady"
 
     def submit(self, job_id: str, command: list[str] | str, counts: list[int], **more: Any) -> None:
-        self.up.client.submit({"job_id": job_id, "command": command, "optional_num_gpus": counts, **more})
+        doc = {"job_id": job_id, "command": command, "optional_num_gpus": counts, "elastic": True}
+        self.up.client.submit({**doc, **more})
 
     def trainer(self, name: str) -> list[str]:
         return [sys.executable, str(TRAINERS / f"{name}.py")]

@@ -25,7 +25,7 @@ def job(state: str, *gpus: str, name: str = "one", op: Doc | None = None, **more
     doc = {
         "_id": name, "job_id": name, "uid": "u", "closed": False, "version": 7, "state": state, "generation": 1,
         "launch": 1, "up": 1, "gpu_ids": list(gpus) or None, "num_gpus": len(gpus), "reshape": op,
-        "optional_num_gpus": [1, 2, 3, 4],
+        "optional_num_gpus": [1, 2, 3, 4], "elastic": True,
     }  # fmt: skip
     return JobRecord({**doc, **more})
 

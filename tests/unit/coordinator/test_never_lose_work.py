@@ -1,0 +1,203 @@
+"""Nobody's work is lost unasked: what may be stopped, what is started again, and what is told of a loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.core import resuming
+from coordinator.core import states as s
+from coordinator.core.intake import accepted, problems
+from coordinator.core.records import Doc, JobRecord
+from sidecar.protocol import Checkpoint, Heartbeat, Lost
+from tests.unit.coordinator.situations import gpu, job, mine, reshape_of, seen, start_of, world, written
+
+GOOD = {"_id": "j", "state": "submitted", "optional_num_gpus": [1, 2], "command": ["python", "t.py"]}
+SAVED = Checkpoint(name="g1-s10", step=10, generation=1)
+
+
+def plain(state: str = s.RUNNING, *gpus: str, **more: Any) -> JobRecord:
+    """A job that has shown nothing."""
+    return job(state, *gpus, **{"elastic": None, **more})
+
+
+def told(
+    trainer: str = "running", shim: Doc | None = None, steps: int = 10, generation: int = 1, **more: Any
+) -> Heartbeat:
+    """A report without any checkpoint but the one given."""
+    beat = seen(trainer, generation=generation, steps=steps, **(shim or {}))
+    return msgspec.structs.replace(beat, **{"checkpoint": None, **more})
+
+
+# what may be stopped
+
+
+@pytest.mark.parametrize(
+    ("doc", "is_rigid"),
+    [
+        ({}, True),
+        ({"elastic": True}, False),
+        ({"elastic": False}, True),
+        ({"resumes": "hook"}, False),
+        ({"resumes": "checkpoint"}, False),
+        ({"resumes": "hook", "elastic": False}, True),
+        ({"resumes": "nonsense"}, True),
+        ({"resumes": "hook", "lost": {"epochs": 2.0, "agreed": False}}, True),
+        ({"elastic": True, "lost": {"epochs": 2.0, "agreed": False}}, True),
+        ({"resumes": "hook", "lost": {"epochs": 2.0, "agreed": True}}, False),
+    ],
+)
+def test_a_job_is_rigid_until_it_has_shown_or_its_record_says_that_it_resumes(doc: Doc, is_rigid: bool) -> None:
+    assert resuming.rigid(plain(**doc)) is is_rigid
+    assert bool(resuming.left_alone(plain(**doc))) is is_rigid
+
+
+def test_a_hook_or_a_verified_checkpoint_is_written_down_once() -> None:
+    assert resuming.shown(plain(), told()) == {}
+    assert resuming.shown(plain(), told(hook=True)) == {"resumes": "hook"}
+    assert resuming.shown(plain(), told(checkpoint=SAVED)) == {"resumes": "checkpoint"}
+    assert resuming.shown(plain(resumes="checkpoint"), told(checkpoint=SAVED)) == {}
+    assert resuming.shown(plain(resumes="checkpoint"), told(hook=True)) == {"resumes": "hook"}
+    assert resuming.shown(plain(resumes="hook"), told(hook=True, checkpoint=SAVED)) == {}
+
+
+def test_what_is_left_alone_says_why_and_what_to_do() -> None:
+    assert resuming.left_alone(plain(s.RUNNING, "a")) == (
+        "keeps its 1 GPU until it ends: it has not shown that it can save and resume; use sidecar.hooks "
+        '(examples/README.md), or submit it with "elastic": true if you know that it resumes'
+    )
+    assert "2 GPUs" in resuming.left_alone(plain(s.RUNNING, "a", "b", elastic=False))
+    assert '"elastic": false' in resuming.left_alone(plain(s.RUNNING, "a", elastic=False))
+    lost = {"epochs": 17.0, "iterations": 340, "agreed": False}
+    assert "it lost 17 epochs when it was stopped" in resuming.left_alone(plain(s.RUNNING, "a", lost=lost))
+
+
+def test_intake_takes_elastic_as_true_or_false_only_and_believes_nobody_what_it_has_shown() -> None:
+    for fine in (True, False, None):
+        assert problems({**GOOD, "elastic": fine}) == []
+    (problem,) = problems({**GOOD, "elastic": "yes"})
+    assert problem.startswith("elastic must be true") and "'yes'" in problem
+    doc = {**GOOD, "resumes": "hook", "lost": {}, "forced": True}
+    kept = {**doc, **accepted(doc, "u", 0.0)}
+    assert (kept["resumes"], kept["lost"], kept["forced"]) == (None, None, None)
+
+
+# what stopping would cost
+
+
+def test_unsaved_work_is_all_of_it_nothing_or_what_came_after_the_checkpoint() -> None:
+    beat = told(steps=90, checkpoint=SAVED, checkpoint_at=80.0)
+    beat.progress.last_step_at = 100.0
+    assert resuming.unsaved_s(plain(), beat, 500.0) == 500.0
+    assert resuming.unsaved_s(plain(resumes="hook"), beat, 500.0) == 0.0
+    assert resuming.unsaved_s(plain(resumes="checkpoint"), beat, 500.0) == 20.0
+    assert resuming.unsaved_s(plain(elastic=True), beat, 500.0) == 0.0
+    beat.checkpoint_at = None
+    assert resuming.unsaved_s(plain(resumes="checkpoint"), beat, 500.0) == 50.0, "since it was started"
+
+
+# one loss ends it
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (Lost(340, 0.0, 2), "lost 340 iterations"),
+        (Lost(1, 0.0, 2), "lost 1 iteration"),
+        (Lost(340, 17.0, 2), "lost 17 epochs"),
+        (Lost(0, 1.0, 2), "lost 1 epoch"),
+        (Lost(0, 0.25, 2), "lost 0.2 epochs"),
+        (Lost(0, 0.0, 2), ""),
+    ],
+)
+def test_a_receipt_says_what_was_lost(lost: Lost, words: str) -> None:
+    assert resuming.receipt(lost) == words
+
+
+def test_a_loss_after_a_stop_of_ours_that_nobody_forced_ends_the_reshaping() -> None:
+    before = plain(resumes="checkpoint", stopped_by_us=2, generation=2)
+    found = resuming.found_lost(before, told(generation=2, lost=Lost(340, 17.0, 2)))
+    assert found["lost"] == {"iterations": 340, "epochs": 17.0, "generation": 2, "agreed": False}
+    assert "lost 17 epochs" in found["message"]
+    after = JobRecord({**before.doc, **found})
+    assert resuming.rigid(after)
+    assert resuming.found_lost(after, told(generation=2, lost=Lost(340, 17.0, 2))) == {}, "told once"
+    later = JobRecord({**after.doc, "stopped_by_us": None})
+    assert resuming.found_lost(later, told(generation=3, lost=Lost(1, 0.0, 3))) == {}, "the first one is not forgotten"
+
+
+def test_a_loss_after_a_crash_or_an_operators_force_ends_nothing() -> None:
+    before = plain(resumes="checkpoint", stopped_by_us=None, generation=2)
+    found = resuming.found_lost(before, told(generation=2, lost=Lost(340, 0.0, 2)))
+    assert found["lost"]["agreed"] is True
+    assert not resuming.rigid(JobRecord({**before.doc, **found}))
+    assert resuming.found_lost(before, told(generation=2, lost=Lost(0, 0.0, 2))) == {}
+
+
+@pytest.mark.parametrize(("forced", "by_us"), [(None, 2), (True, None)])
+def test_a_grant_writes_down_whose_stop_it_was(forced: bool | None, by_us: int | None) -> None:
+    op = reshape_of(("a",), ("a", "b"), forced=forced)
+    stopped = seen("exited", generation=2, verb="stop", exit_code=143, stop_asked=True)
+    changes = written(world(plain(s.ADJUSTING, "a", op=op, forced=forced), stopped, mine("a", "b")), "grant")
+    assert (changes["stopped_by_us"], changes["grew_from"]) == (by_us, 1)
+    assert changes.get("forced", "kept") is (None if forced else "kept") or not forced
+
+
+# nothing runs twice
+
+
+def crashed(**more: Any) -> Any:
+    return told("exited", {"exit_code": 1, "output_tail": "ValueError: no", "exit_at": 60.0}, **more)
+
+
+def test_a_command_that_crashed_and_never_showed_that_it_resumes_fails_and_is_not_run_again() -> None:
+    message = written(world(plain(s.RUNNING, "a"), crashed(), mine("a")), "failed")["message"]
+    assert message == (
+        "the training process ended with exit code 1: ValueError: no; "
+        "not started again: nobody knows what running it twice does"
+    )
+
+
+@pytest.mark.parametrize(
+    ("job_is", "beat", "words"),
+    [
+        ({"elastic": True}, {}, "starts again, as its record says that it resumes"),
+        ({"resumes": "hook"}, {}, "begins again from the start"),
+        ({"resumes": "hook"}, {"checkpoint": SAVED}, "goes on from its checkpoint"),
+        ({}, {"checkpoint": SAVED}, "goes on from its checkpoint"),
+        ({}, {"hook": True}, "begins again from the start"),
+    ],
+)
+def test_one_that_resumes_is_started_again_and_what_is_said_of_it_is_true(job_is: Doc, beat: Doc, words: str) -> None:
+    message = written(world(plain(s.RUNNING, "a", **job_is), crashed(**beat), mine("a")), "restart")["message"]
+    assert message.endswith(f"ValueError: no; {words}")
+
+
+def test_a_lost_launch_that_had_trained_fails_too() -> None:
+    lost = world(plain(s.RUNNING, "a"), seen(), mine("a"), lost=True)
+    assert "its processes are gone; not started again" in written(lost, "failed")["message"]
+
+
+def test_one_that_was_fenced_fails_with_a_sentence() -> None:
+    fenced = told("exited", {"exit_code": -9, "fenced": True, "stop_asked": True})
+    message = written(world(plain(s.RUNNING, "a"), fenced, mine("a")), "failed")["message"]
+    assert "longer than its lease and was stopped; not started again" in message
+
+
+def test_a_pod_of_a_users_own_volcano_job_is_volcanos_to_make_again() -> None:
+    theirs = world(plain(s.RUNNING, "a", origin="volcano"), seen(), mine("a"), lost=True)
+    assert written(theirs, "restart")["reshape"]["kind"] == "restart"
+    ours = world(plain(s.RUNNING, "a", origin="volcano"), crashed(), mine("a"))
+    written(ours, "failed")
+
+
+def test_a_launch_that_never_trained_is_made_again() -> None:
+    first = plain(s.INITIALIZING, "a", op=start_of("a"), generation=0, up=None)
+    failed = world(first, None, [gpu("a", "one")], launch_asked=True, launch_failure="the disk is full")
+    assert written(failed, "undo")["state"] == s.SUBMITTED
+
+
+def test_an_exit_with_0_is_completed_as_ever() -> None:
+    written(world(plain(s.RUNNING, "a"), told("exited", {"exit_code": 0}), mine("a")), "completed")
