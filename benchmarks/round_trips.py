@@ -204,6 +204,9 @@ class Elsewhere:
     def failure(self, doc: Doc) -> str | None:
         return None
 
+    def nothing_runs(self, job_id: str) -> bool:
+        return False
+
     def unplaced(self, doc: Doc) -> str | None:
         return None
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+ENDLESS_S = 10 * 365 * 86400.0  # a lease that ends no training
+
 CLOCK_DRIFT = 0.01  # the greatest rate by which two machines' clocks may differ (`reliability.md` 5)
 
 
@@ -21,6 +23,8 @@ class Config:
     """How often a sidecar reports without being asked."""
     lease_s: float = 300.0
     """L: how long a job may train without an answered heartbeat. Kubernetes' own node-lost time."""
+    fences: bool = True
+    """Whether a lease ends a training at all. Not on one machine, where a shim's lock tells for certain whether it runs."""
     grace_s: float = 20.0
     """G: how long a trainer may take to save after SIGTERM before it is killed."""
     kill_s: float = 10.0
@@ -62,8 +66,18 @@ class Config:
             raise ValueError(f"lease_s ({self.lease_s}) must be longer than grace_s ({self.grace_s})")
 
     @property
+    def granted_s(self) -> float:
+        """How long a training may go on after a heartbeat that was answered."""
+        return self.lease_s if self.fences else ENDLESS_S
+
+    @property
     def wait_out_s(self) -> float:
-        """How long after its last handled heartbeat a silent launch has certainly fenced itself."""
+        """How long after its last handled heartbeat a silent launch has certainly fenced itself.
+
+        On one machine (no `many_pods`) never, also with fences: it may have been granted an endless lease before.
+        """
+        if not (self.fences and self.many_pods):
+            return math.inf
         return (self.lease_s + self.kill_s) * (1 + CLOCK_DRIFT)
 
 

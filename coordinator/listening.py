@@ -44,7 +44,7 @@ class Listening:
         reply = msgspec.json.encode(
             HeartbeatReply(
                 seq=beat.seq,
-                lease_s=config.lease_s,
+                lease_s=config.granted_s,
                 grace_s=config.grace_s,
                 known=known,
                 completed=job.state == s.COMPLETED,

@@ -33,13 +33,14 @@ from coordinator.core.decided import decision_doc
 from coordinator.core.intents import Around, intent
 from coordinator.core.picture import Known, Moment, Seen, picture
 from coordinator.core.pods import QUEUE
-from coordinator.core.records import RECREATE, SHARED, UNLIMITED, GpuRecord, JobRecord, number
+from coordinator.core.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
 from coordinator.core.world import how_of
 from coordinator.depending import Depending
 from coordinator.errors import Conflict, Rejected
 from coordinator.learning import Learner
 from coordinator.monitors import Monitors
 from coordinator.ports import Clock, Doc
+from coordinator.reclaiming import Reclaiming
 from coordinator.reports import Reports
 from coordinator.slamls import Slamls
 
@@ -93,7 +94,7 @@ class Loop:
         self.crowds: dict[str, Crowd] = {}  # how the nodes stood at the last turn
         self._outlook: tuple[ClusterSnapshot, float] | None = None  # as the last turn left it, and when that began
         self._depending, self._slamls = Depending(books, clock, told), Slamls(books, clock, settings)
-        self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
+        self.reclaiming = Reclaiming(books, config.wait_out_s)
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
     def tick(self, read: bool = True) -> None:
@@ -106,7 +107,7 @@ class Loop:
             self._read_tables()
             self._admit(new)  # 2 let in, or mark what is wrong
             self._follow_queues()
-            self._reclaim()
+            self.reclaiming.turn(self.clock.now())
         self._watch()
         waiting = self._depending.turn(read)
         seen = self.books.jobs()
@@ -130,7 +131,7 @@ class Loop:
         """Another coordinator may have acted: what was kept of each job in memory is old."""
         self.monitors.begin()
         self._forget({})
-        self._strays = {}
+        self.reclaiming.begin()
 
     def _forget(self, jobs: Mapping[str, JobRecord]) -> None:
         """What is kept of any but these."""
@@ -214,37 +215,6 @@ class Loop:
     @property
     def profiles(self) -> Profiles:
         return self.known.profiles
-
-    def _reclaim(self) -> None:
-        """Free the GPUs of jobs whose documents vanished while no coordinator looked.
-
-        Nobody renews such a job's lease, so after waiting it out nothing of it can be training. Not while a document
-        is set aside: they may be its.
-        """
-        if self.books.set_aside():
-            return
-        jobs, now = self.books.jobs(), self.clock.now()
-        ours = [g for g in self.books.gpus().values() if "generation" in g.doc]  # we booked it, not somebody by hand
-        strays = {g.id: g for g in ours if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
-        self._strays = {g: self._strays.get(g, now) for g in strays}
-        for gpu_id, since in self._strays.items():
-            gpu = strays[gpu_id]
-            if now - since <= self.config.wait_out_s or (gpu.held_by in jobs) or self._may_live(gpu):
-                continue
-            gone = {"held_by": None} if gpu.job in jobs else {"held_by": None, "job_id": None, "worker_id": None}
-            state = {} if gpu.job in jobs or gpu.faulty else {"state": s.IDLE}
-            expect = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
-            try:
-                self.books.write_gpu(gpu, expect, {**gone, **state})
-            except Conflict:
-                continue
-            log.warning("GPU %s was booked for job %s, which is gone: freed", gpu.id, gpu.job)
-
-    def _may_live(self, gpu: GpuRecord) -> bool:
-        """Whether a document of a job that it is booked for is there after all, with a `closed` that says neither."""
-        owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
-        docs = [doc for owner in owners for doc in self.books.store.list("jobs", {"job_id": owner})]
-        return any(doc.get("uid") and doc.get("closed") is not True for doc in docs)
 
     def _watch(self) -> None:
         """Measure how fast jobs grow, where that is due; keep in their documents what has changed or shown itself."""
@@ -399,7 +369,3 @@ class Loop:
 def _asked(job: JobRecord, decision: Decision) -> str:
     """The wish that a decision answers; empty where nobody wished."""
     return str(job.doc.get("wish_id") or "") if decision.explanation.algorithm == "operator" else ""
-
-
-def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:
-    return job is not None and job not in jobs

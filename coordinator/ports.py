@@ -115,6 +115,13 @@ class Platform(Protocol):
         """True only if it is certain that no process of this launch runs any more."""
         ...
 
+    def nothing_runs(self, job_id: str) -> bool:
+        """Whether certainly no process runs of a job whose document is gone, of which nobody knows the launch.
+
+        What still runs is ended. Always False where that cannot be found out: then its lease tells.
+        """
+        ...
+
     def ended(self, doc: Doc) -> frozenset[int]:
         """The pods of a gang's launch of which it is certain that no process runs any more."""
         ...

@@ -239,7 +239,7 @@ class Reconciler:
             command_id=command,
             gpu_ids=list(job.parts(step.gpu_ids)[beat.member]),
             checkpoint=step.checkpoint,
-            lease_s=self.config.lease_s,
+            lease_s=self.config.granted_s,
             env=self._gangs.where_they_meet(job, beat.member) if job.gpus_per_pod is not None else {},
         )
         return self.sidecars.start(beat.url, key, job.id, job.launch, start)

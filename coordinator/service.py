@@ -76,6 +76,7 @@ class Coordinator:
         )  # fmt: skip
         self.loop = Loop(self.books, self.reports, self.learner, clock, config, settings, self.telling.told)
         self.telling.loop, self.loop.as_heard = self.loop, self.nodes.as_heard
+        self.loop.reclaiming.nothing_runs = platform.nothing_runs
         self.reconciler = Reconciler(
             self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,
             self._launch_doc, self._away,

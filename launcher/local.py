@@ -20,7 +20,7 @@ from coordinator.ports import Doc
 from launcher import playbook
 from launcher.cluster.works import Cancelled, Verb, Works
 from launcher.local_spec import Folders, LocalSettings, launch_spec
-from launcher.names import job_name, launch_name
+from launcher.names import job_name, launch_name, may_be_launch_of
 from sidecar import protocol
 from sidecar.limits import ControlGroup
 
@@ -63,6 +63,20 @@ class LocalPlatform:
     def gone(self, doc: Doc) -> bool:
         """Whether shim and trainer have let go of the lock, and no playbook may yet start them."""
         return not self._works.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
+
+    def nothing_runs(self, job_id: str) -> bool:
+        """Whether nothing does of a job whose document is gone. What does is removed: its user deleted the job."""
+        over = True
+        for folder in self._jobs.glob("*"):
+            if not may_be_launch_of(job_id, folder.name):
+                continue
+            known = _written(folder / "launch.json")
+            if known and known["job_id"] != job_id:
+                continue  # its name only looks the same
+            if known:
+                self.remove({"_id": job_id, **known})
+            over = over and not known and not self._works.under_way(folder.name) and _unlocked(folder / "shim.lock")
+        return over
 
     def ended(self, doc: Doc) -> frozenset[int]:
         """There are no gangs here (`Config.many_pods`)."""
@@ -160,6 +174,15 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
     new.replace(path)
+
+
+def _written(path: Path) -> Doc:
+    """Which launch it was written for; nothing where it is not there any more."""
+    try:
+        found = json.loads(path.read_bytes())
+        return {field: found[field] for field in ("job_id", "uid", "launch")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
 
 
 def _unlocked(lock: Path) -> bool:

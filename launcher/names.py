@@ -48,6 +48,11 @@ def is_launch_of(job: str, name: str) -> bool:
     return re.fullmatch(f"{re.escape(job)}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
 
 
+def may_be_launch_of(job_id: str, name: str) -> bool:
+    """Whether `name` could be that of a launch of a job of this id, whose uid nobody knows any more."""
+    return re.fullmatch(f"{re.escape(_slug(job_id))}-[a-z2-7]{{{HASH_LENGTH}}}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
+
+
 def secret_of_pod(pod: str, random: str) -> str:
     """The Secret that a pod of a user's Volcano Job waits for; `random` is eight hexadecimal digits."""
     return f"{pod[: NAME_LENGTH - 9].rstrip('.-')}-{random}"

@@ -87,7 +87,7 @@ def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
     """From RESHAPE_* variables; `Rejected` names one with a bad value."""
     try:
         lasts = bool(environment.get("RESHAPE_CHECKPOINT_CLAIM"))  # the launcher mounts it
-        config = from_environment(Config, environment, checkpoints_last=lasts)
+        config = from_environment(Config, environment, checkpoints_last=lasts, fences=True)
         return config, from_environment(Settings, environment)
     except ValueError as error:
         raise Rejected(f"{error}.") from None

@@ -57,6 +57,10 @@ POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 baseline (G15): the same decisions, carried out by stopping and launching again."""
 
 
+FENCELESS = {"RESHAPE_FENCES": "0"}
+"""A training lives on while nothing coordinates it, be it for a night."""
+
+
 @dataclass(frozen=True)
 class Address:
     """Where the API answers; written to `up.json` for the command line."""
@@ -93,7 +97,7 @@ def _settings(policy: str) -> tuple[Config, Settings]:
         raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
     for_config, for_settings = POLICIES[policy]
     try:
-        config = from_environment(Config, os.environ, many_pods=False, **for_config)
+        config = from_environment(Config, FENCELESS | os.environ, many_pods=False, **for_config)
         return config, from_environment(Settings, os.environ, **for_settings)
     except ValueError as error:
         raise Rejected(f"{error}.") from None
@@ -112,7 +116,7 @@ def _build(
         gpu_memory=gpus[0].memory_total if gpus else None,
         gpu_locks=Path(locks) if locks else None,
         heartbeat_s=config.heartbeat_s,
-        lease_s=config.lease_s,
+        lease_s=config.granted_s,
         grace_s=config.grace_s,
         kill_s=config.kill_s,
         operator_token=address.token,

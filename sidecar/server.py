@@ -50,6 +50,7 @@ HEALTH_S = 2.0  # for the shim to answer
 MOST_GPUS = 1024
 MOST_VARIABLES = 64
 MOST_S = 86400.0
+MOST_LEASE_S = 1e9  # more than thirty years: one that never ends
 MOST_GENERATION = 2**53
 MOST_OUTPUT = 1024 * 1024  # bytes at once
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -278,7 +279,7 @@ def check(call: Call) -> None:
     bad = {
         "generation": not 0 <= call.generation < MOST_GENERATION,
         "command_id": not 0 < len(call.command_id) <= 500,
-        "lease_s" if isinstance(call, StartCall) else "grace_s": not 0 <= seconds <= MOST_S,
+        "lease_s" if isinstance(call, StartCall) else "grace_s": not 0 <= seconds <= (MOST_LEASE_S if isinstance(call, StartCall) else MOST_S),
     }
     if isinstance(call, StartCall):
         bad["gpu_ids"] = len(call.gpu_ids) > MOST_GPUS or len(set(call.gpu_ids)) < len(call.gpu_ids)

@@ -63,6 +63,10 @@ class Launches:
         failure = REMOVED if found.get("wanted") != "launch" else found.get("failure")
         return None if failure is None else str(failure)
 
+    def nothing_runs(self, job_id: str) -> bool:
+        """Of a launch that nobody can name nothing is proof but the end of its lease."""
+        return False
+
     def unplaced(self, doc: Doc) -> str | None:
         """Why Volcano has not given its pod a node yet."""
         why = (self._found(doc) or {}).get("unplaced")

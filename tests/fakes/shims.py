@@ -166,6 +166,9 @@ class Machines:
         launch = self._find(doc)
         return launch.failure if launch and launch.failure and not launch.alive else None
 
+    def nothing_runs(self, job_id: str) -> bool:
+        return False
+
     def unplaced(self, doc: Doc) -> str | None:
         return None
 
