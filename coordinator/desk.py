@@ -12,7 +12,7 @@ from adaptive_scheduler.expectation import Expected
 from adaptive_scheduler.observations import unfit
 from adaptive_scheduler.profiles import Profiles
 from coordinator import views
-from coordinator.core import intake, pods
+from coordinator.core import intake, pods, resuming
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
 from coordinator.core.picture import held_by_others
@@ -35,6 +35,7 @@ CANCEL_TRIES = 20
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
 )
+INSIST = '`reshape reshape ID --gpus N --force`, or "force": true in the call,'
 # A node before its GPUs.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
@@ -105,8 +106,8 @@ class Desk:
             return self._view(job)
         raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
 
-    def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
-        """An operator's wish; it becomes a decision like any other."""
+    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+        """An operator's wish; it becomes a decision like any other. `force`: though work would be lost."""
         job = self._get(job_id)
         if job.state in s.ENDED or not job.accepted:
             raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
@@ -114,11 +115,16 @@ class Desk:
             return self._signal(job, signal)
         if gpus is not None and gpus not in job.optional:
             raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
+        loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resuming.rigid(job)
+        if loses and not force:
+            raise Rejected(resuming.would_lose(job, f"run on {resuming.gpus(gpus or 0)}", INSIST), 409)
         decision_id = f"{job.id}-w{job.doc.get('version')}"
         count = f"{gpus} GPU{'s' * (gpus != 1)}"
         asked = f"An operator asked for {count}." if gpus else "An operator gave the GPU count back to the scheduler."
         self._note(decision_id, job, "wish", asked)
-        self._c.books.write_job(job, {"wanted": gpus, "wish_id": decision_id}, "wish")
+        self._c.books.write_job(
+            job, {"wanted": gpus, "wish_id": decision_id, "forced": True if loses else None}, "wish"
+        )
         self._c.look()
         return {"decision_id": decision_id}
 

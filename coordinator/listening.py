@@ -27,7 +27,9 @@ T = TypeVar("T")
 class Listening:
     """Thread-safe. `wish` carries out a wish and answers with its decision id."""
 
-    def __init__(self, coordinator: Coordinator, wish: Callable[[str, int | None, str | None], dict[str, Any]]) -> None:
+    def __init__(
+        self, coordinator: Coordinator, wish: Callable[[str, int | None, str | None, bool], dict[str, Any]]
+    ) -> None:
         self._c, self._wish = coordinator, wish
         self._wish_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
 
@@ -101,7 +103,7 @@ class Listening:
             raise Rejected("This wish was made before; make it again.", 409)
         jobs = self._c.books.jobs()
         self._wish_seq = {of: seq for of, seq in self._wish_seq.items() if of[0] in jobs} | {(job_id, launch): wish.seq}
-        answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal))
+        answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal, wish.force))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
 
     def node(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:

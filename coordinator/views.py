@@ -44,7 +44,7 @@ def job_view(
         "category": ours.get("category"), "pinned": ours.get("pinned"), "message": view["message"] or "",
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
         "problems": view["problems"] or [], "rigid": job.accepted and resuming.rigid(job),
-        "left_alone": resuming.left_alone(job) or None if job.accepted and job.state not in s.ENDED else None,
+        "left_alone": _left_alone(job), "lost": _lost(ours),
         "iterations": total, "iters_done": done, "emulated": emulated,
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
@@ -73,6 +73,17 @@ def times(job: JobRecord, view: Mapping[str, Any], expected: Mapping[str, Expect
         "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
         "late_s": lateness.late_s(job.doc, wall) if job.accepted else None,
     }  # fmt: skip
+
+
+def _left_alone(job: JobRecord) -> str | None:
+    """Why a job that trains keeps what it has."""
+    return resuming.left_alone(job) or None if job.accepted and job.state in s.LAUNCHED else None
+
+
+def _lost(doc: Mapping[str, Any]) -> View | None:
+    """What it did again the last time, with a sentence."""
+    lost = doc.get("lost")
+    return {**lost, "sentence": resuming.receipt(lost)} if isinstance(lost, dict) else None
 
 
 def pods_view(job: JobRecord, beats: Mapping[int, Heartbeat], gpus: Mapping[str, GpuRecord]) -> list[View]:

@@ -50,7 +50,10 @@ def is_launch_of(job: str, name: str) -> bool:
 
 def may_be_launch_of(job_id: str, name: str) -> bool:
     """Whether `name` could be that of a launch of a job of this id, whose uid nobody knows any more."""
-    return re.fullmatch(f"{re.escape(_slug(job_id))}-[a-z2-7]{{{HASH_LENGTH}}}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
+    return (
+        re.fullmatch(f"{re.escape(_slug(job_id))}-[a-z2-7]{{{HASH_LENGTH}}}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name)
+        is not None
+    )
 
 
 def secret_of_pod(pod: str, random: str) -> str:

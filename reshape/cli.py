@@ -258,13 +258,14 @@ def _cancelled(job: dict[str, Any]) -> str:
 @click.argument("job_id", metavar="ID")
 @click.option("--gpus", "count", type=click.IntRange(1), help="The GPU count that you want.")
 @click.option("--auto", is_flag=True, help="Leave the count to the scheduler again.")
+@click.option("--force", is_flag=True, help="Even if the job has not shown that it resumes, so that work may be lost.")
 @printing
 @click.pass_obj
-def reshape(settings: Settings, job_id: str, count: int | None, auto: bool) -> None:
+def reshape(settings: Settings, job_id: str, count: int | None, auto: bool, force: bool) -> None:
     """Change the GPU count of a running job."""
     if (count is None) != auto:
         raise click.UsageError("Give either --gpus N or --auto.")
-    answer = {"decision_id": settings.client().reshape(job_id, count)}
+    answer = {"decision_id": settings.client().reshape(job_id, count, force)}
     wish = "is the scheduler's to size again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
     print_out(settings, answer, lambda a: f"Job {job_id} {wish}; `reshape explain {job_id}` tells what comes of it.")
 

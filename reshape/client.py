@@ -79,9 +79,10 @@ class Client:
     def cancel(self, job_id: str) -> View:
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}")
 
-    def reshape(self, job_id: str, gpus: int | None) -> str:
-        """The decision's id. None leaves the count to the scheduler again."""
-        return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/reshape", {"gpus": gpus})["decision_id"])
+    def reshape(self, job_id: str, gpus: int | None, force: bool = False) -> str:
+        """The decision's id. None leaves the count to the scheduler again. `force`: though work would be lost."""
+        body = {"gpus": gpus, **({"force": True} if force else {})}
+        return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/reshape", body)["decision_id"])
 
     def logs(self, job_id: str, offset: int = 0) -> tuple[bytes, int]:
         """A piece of the job's output from byte `offset`, empty at the end, and where to go on."""

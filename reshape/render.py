@@ -52,6 +52,8 @@ def job(view: View) -> str:
         "job": _text(view.get("job_id")),
         "state": _text(view.get("state")),
         "message": _message(view),
+        "left alone": view.get("left_alone"),
+        "receipt": (view.get("lost") or {}).get("sentence"),
         "fault": view.get("fault") if not view.get("finish_ts") else None,
         "gpus": _gpu_count(view) + _listed(view.get("gpu_ids"), ": ", ", "),
         "allowed": _listed(view.get("optional_num_gpus"), "", " or ") or None,
@@ -199,8 +201,8 @@ def moment(value: float) -> str:
 def _job_cells(view: View) -> Cells:
     problems = view.get("problems") or ()
     refused = "" if view.get("closed") is False else "not accepted: "
-    late = missed(view)
-    said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else _message(view)]
+    late, means = missed(view), _with_reason(view, _message(view))
+    said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
     message = "; ".join(str(one) for one in said if one) or None
     return (
         _text(view.get("job_id")),
@@ -316,6 +318,13 @@ def _message(view: View) -> Any:
     """What says more than the state does; None if nothing does."""
     message = view.get("message")
     return None if message == view.get("state") else message or None
+
+
+def _with_reason(view: View, message: Any) -> Any:
+    """Also why it is left alone, where it could train on other counts."""
+    why, counts = view.get("left_alone"), view.get("optional_num_gpus")
+    several = isinstance(counts, list) and len(counts) > 1
+    return f"trains; {why}" if why and several and message in (None, "trains") else message
 
 
 def _gpu_count(view: View) -> str:

@@ -200,6 +200,7 @@ class Wish(msgspec.Struct, kw_only=True):
     seq: int  # grows with each wish of one launch: a captured one is not fulfilled again
     gpus: int | None = None
     signal: str | None = None
+    force: bool = False  # even if work is lost
 
 
 class NodeGpu(msgspec.Struct, omit_defaults=True):

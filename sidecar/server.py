@@ -69,6 +69,7 @@ class ReshapeWish(msgspec.Struct):
     """`POST /v1/reshape`."""
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
+    force: bool = False  # even if work is lost
 
 
 class SignalWish(msgspec.Struct):
@@ -191,7 +192,7 @@ class OperatorsWish(Endpoint):
         gpus = asked.gpus if isinstance(asked, ReshapeWish) else None
         signal = asked.signal if isinstance(asked, SignalWish) else None
         try:
-            said = await self.sidecar.wish(gpus, signal)
+            said = await self.sidecar.wish(gpus, signal, isinstance(asked, ReshapeWish) and asked.force)
         except CoordinatorRefused as error:
             raise Refusal(error.status, str(error)) from None
         except CoordinatorUnreachable as error:
@@ -279,7 +280,9 @@ def check(call: Call) -> None:
     bad = {
         "generation": not 0 <= call.generation < MOST_GENERATION,
         "command_id": not 0 < len(call.command_id) <= 500,
-        "lease_s" if isinstance(call, StartCall) else "grace_s": not 0 <= seconds <= (MOST_LEASE_S if isinstance(call, StartCall) else MOST_S),
+        "lease_s" if isinstance(call, StartCall) else "grace_s": not 0
+        <= seconds
+        <= (MOST_LEASE_S if isinstance(call, StartCall) else MOST_S),
     }
     if isinstance(call, StartCall):
         bad["gpu_ids"] = len(call.gpu_ids) > MOST_GPUS or len(set(call.gpu_ids)) < len(call.gpu_ids)

@@ -134,11 +134,11 @@ class Sidecar:
             lost=self.reader.lost,
         )
 
-    async def wish(self, gpus: int | None, signal: str | None) -> bytes:
+    async def wish(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
         """Hand an operator's wish to the coordinator; its answer. Raises as `CoordinatorLink.post`."""
         launch = self.settings.launch
         seq = int(boottime() * 1e6)
-        wish = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal)
+        wish = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force)
         return await self._coordinator.post("/v1/wishes", msgspec.json.encode(wish))
 
     # events

@@ -34,8 +34,11 @@ class Facade(Protocol):
         """Ask for the job to be stopped; returns at once with its view."""
         ...
 
-    def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
-        """`{"decision_id": …}`. Neither `gpus` nor `signal`: the wish is withdrawn."""
+    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+        """`{"decision_id": …}`. Neither `gpus` nor `signal`: the wish is withdrawn.
+
+        `force`: though work would be lost.
+        """
         ...
 
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:

@@ -39,11 +39,13 @@ class Reshape(Handler):
 
     async def post(self, job_id: str) -> None:
         doc = self.read()
-        wire.only_fields(doc, "gpus")
-        gpus = doc["gpus"]
+        wire.only_fields(doc, "gpus", maybe=("force",))
+        gpus, force = doc["gpus"], doc.get("force", False)
         if gpus is not None and (type(gpus) is not int or not 1 <= gpus <= 65536):
             raise Rejected("gpus must be a whole number from 1 to 65536, or null to let the scheduler choose again.")
-        self.answer(await self.call(self.facade.wish, job_id, gpus, None), 202)
+        if type(force) is not bool:
+            raise Rejected("force must be true, to lose what the training has not saved, or false.")
+        self.answer(await self.call(self.facade.wish, job_id, gpus, None, force), 202)
 
 
 class Logs(Handler):

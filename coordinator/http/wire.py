@@ -38,11 +38,12 @@ def read_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def only_fields(doc: dict[str, Any], *names: str) -> None:
-    """Every one of `names` is in `doc`, and nothing else."""
+def only_fields(doc: dict[str, Any], *names: str, maybe: tuple[str, ...] = ()) -> None:
+    """Every one of `names` is in `doc`, and nothing else but some of `maybe`."""
     for name in names:
         if name not in doc:
             raise Rejected(f"{name} is missing from the body.")
+    names = (*names, *maybe)
     if unknown := sorted(set(doc) - set(names)):
         raise Rejected(f"{_shown(unknown[0])} is not known here; the body has only: {', '.join(names)}.")
 

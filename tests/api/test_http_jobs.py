@@ -209,3 +209,12 @@ def test_decisions_are_found_by_job_and_by_id(call: Caller, live: Live) -> None:
 def test_metrics_and_the_description_need_no_token(call: Caller) -> None:
     assert call("GET", "/metrics", Authorization=None).raw == b"reshape_jobs 0\n"
     assert call("GET", "/v1/openapi.yaml", Authorization=None).raw.startswith(b"openapi: 3")
+
+
+def test_a_wish_that_would_lose_work_is_refused_unless_it_is_forced(call: Caller, live: Live) -> None:
+    call("POST", "/v1/jobs", {**GOOD, "job_id": "a", "elastic": False})
+    refused = call("POST", "/v1/jobs/a/reshape", {"gpus": 2})
+    assert (refused.status, "--force" in refused.sentence) == (409, True)
+    odd = call("POST", "/v1/jobs/a/reshape", {"gpus": 2, "force": "yes"})
+    assert (odd.status, "force must be true" in odd.sentence) == (400, True)
+    assert call("POST", "/v1/jobs/a/reshape", {"gpus": 2, "force": True}).status == 202

@@ -432,9 +432,11 @@ def test_an_operators_wish_reaches_the_coordinator_and_changes_nothing_here(
     status, _, body = launch.send("POST", "/v1/reshape", b'{"gpus": 2}', operator)
     assert (status, json.loads(body)) == (202, {"decision_id": "d-1"})
     assert launch.send("POST", "/v1/signal", b'{"signal": "checkpoint"}', operator)[0] == 202
-    assert [(w.job_id, w.launch, w.gpus, w.signal) for w in coordinator.wishes] == [
-        ("job-1", 3, 2, None),
-        ("job-1", 3, None, "checkpoint"),
+    assert launch.send("POST", "/v1/reshape", b'{"gpus": 1, "force": true}', operator)[0] == 202
+    assert [(w.job_id, w.launch, w.gpus, w.signal, w.force) for w in coordinator.wishes] == [
+        ("job-1", 3, 2, None, False),
+        ("job-1", 3, None, "checkpoint", False),
+        ("job-1", 3, 1, None, True),
     ]
     after = launch.status().shim
     assert (after.generation, after.command_id, after.trainer) == (before.generation, before.command_id, "none")

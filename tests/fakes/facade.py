@@ -88,10 +88,12 @@ class FakeCoordinator:
         self.tell({"type": "cancelled", "job_id": job_id})
         return self.job(job_id)
 
-    def wish(self, job_id: str, gpus: int | None, signal: str | None) -> View:
+    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         self.job(job_id)
         if gpus is not None and gpus not in (1, 2):
             raise Rejected(f"Job {job_id} may not run on {gpus} GPUs, only on 1 or 2.")
+        if self.documents[job_id].get("elastic") is False and gpus is not None and not force:
+            raise Rejected(f"Job {job_id} would begin again from the start: --force does it all the same.", 409)
         self.documents[job_id]["wanted"] = gpus
         return {"decision_id": f"wish-{job_id}-{gpus}"}
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from coordinator.config import Config
 from coordinator.core import resuming
 from coordinator.core import states as s
 from coordinator.core.intake import accepted, problems
 from coordinator.core.records import Doc, JobRecord
 from sidecar.protocol import Checkpoint, Heartbeat, Lost
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import SHORT, World
 from tests.unit.coordinator.situations import gpu, job, mine, reshape_of, seen, start_of, world, written
 
 GOOD = {"_id": "j", "state": "submitted", "optional_num_gpus": [1, 2], "command": ["python", "t.py"]}
@@ -201,3 +206,32 @@ def test_a_launch_that_never_trained_is_made_again() -> None:
 
 def test_an_exit_with_0_is_completed_as_ever() -> None:
     written(world(plain(s.RUNNING, "a"), told("exited", {"exit_code": 0}), mine("a")), "completed")
+
+
+# fences
+
+
+def test_on_one_machine_no_lease_ends_a_training_and_no_gpu_is_free_by_silence() -> None:
+    here = Config(fences=False, many_pods=False)
+    assert here.granted_s > 300 * 24 * 3600
+    assert here.wait_out_s == math.inf
+    again = Config(fences=True, many_pods=False)
+    assert again.granted_s == again.lease_s
+    assert again.wait_out_s == math.inf, "an endless lease may have been granted before"
+    assert Config().wait_out_s < 400
+
+
+def test_a_silent_launch_on_one_machine_keeps_its_gpus_until_its_lock_says_that_it_is_gone() -> None:
+    w = World(config=replace(SHORT, fences=False, many_pods=False))
+    w.submit("one", [2], Behaviour(iterations=10_000))
+    w.run(lambda w: w.states()["one"] == s.RUNNING)
+    w.machines.of("one").partitioned = True
+    for _ in range(20):
+        w.tick(60.0)
+    assert w.states()["one"] == s.RUNNING
+    assert {gpu["held_by"] for gpu in w.users.list("gpus") if gpu["state"] == s.IN_USE} == {"one"}
+    assert w.broken() == []
+    w.machines.of("one").partitioned = False
+    w.tick()
+    trainer = w.machines.present("one")
+    assert trainer is not None and trainer.trains and trainer.number == 1

@@ -220,6 +220,10 @@ def test_an_operators_wish_is_passed_on_and_withdrawn(reshape: Run, live: Live) 
     assert live.facade.documents["a"]["wanted"] == 2
     assert reshape("reshape", "a", "--auto", "-o", "json").doc == {"decision_id": "wish-a-None"}
     assert live.facade.documents["a"]["wanted"] is None
+    live.facade.documents["a"]["elastic"] = False
+    refused = reshape("reshape", "a", "--gpus", "2")
+    assert (refused.code, "--force" in refused.err) == (1, True)
+    assert reshape("reshape", "a", "--gpus", "2", "--force").code == 0
 
 
 @pytest.mark.parametrize(
