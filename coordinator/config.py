@@ -24,7 +24,7 @@ class Config:
     lease_s: float = 300.0
     """L: how long a job may train without an answered heartbeat. Kubernetes' own node-lost time."""
     fences: bool = True
-    """Whether a lease ends a training at all. Not on one machine, where a shim's lock tells for certain whether it runs."""
+    """Whether a lease ends a training. Not on one machine, where a shim's lock tells for certain whether it runs."""
     grace_s: float = 20.0
     """G: how long a trainer may take to save after SIGTERM before it is killed."""
     kill_s: float = 10.0

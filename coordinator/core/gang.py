@@ -56,6 +56,7 @@ def joint(
         usage=_usage([beat.usage for beat in here]),
         checkpoint=_newest([beat.checkpoint for beat in here]),
         unfit=next((beat.unfit for beat in here if beat.unfit), ""),
+        hook=all(beat.hook for beat in here),
     )
 
 

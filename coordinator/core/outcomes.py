@@ -87,6 +87,8 @@ def restart(w: World, why: str, retries: int | None = None) -> Step:
     reshape = {"kind": "restart", "from": list(w.job.gpu_ids), "to": have, "generation": generation, "at": w.wall}
     if w.job.gpus_per_pod and (w.parted or list(w.job.gpu_ids[: len(have)]) != have):
         reshape["how"] = "relaunch"  # a pod is not replaced, and those behind a lost one cannot move up
+    if w.job.operation and w.op.forced:
+        reshape["forced"] = True
     changes = {
         "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
         **UNLIMITED, **progress(w),

@@ -212,7 +212,8 @@ def test_metrics_and_the_description_need_no_token(call: Caller) -> None:
 
 
 def test_a_wish_that_would_lose_work_is_refused_unless_it_is_forced(call: Caller, live: Live) -> None:
-    call("POST", "/v1/jobs", {**GOOD, "job_id": "a", "elastic": False})
+    call("POST", "/v1/jobs", {**GOOD, "job_id": "a"})
+    live.facade.documents["a"]["elastic"] = False
     refused = call("POST", "/v1/jobs/a/reshape", {"gpus": 2})
     assert (refused.status, "--force" in refused.sentence) == (409, True)
     odd = call("POST", "/v1/jobs/a/reshape", {"gpus": 2, "force": "yes"})
