@@ -345,7 +345,7 @@ def test_an_overdue_task_goes_from_run_to_stop_to_queue_and_ends() -> None:
     paper = Settings(systems=("deadline",), cooldown_factor=0.0)
     w = world({4: 5.0, 1: 20.0}, settings=paper)
     w.machines.behaviour["machine.slaml.one.0"] = Behaviour(iterations=400)
-    put(w, tasks=[task("one", gpus=4)], target=100)
+    put(w, tasks=[task("one", gpus=4, job={"elastic": True})], target=100)
     w.run(lambda w: w.states().get("machine.slaml.one.0") == s.RUNNING, 60)
     w.tick(6.0)
     w.submit("lighter", [1], Behaviour(iterations=5), sla=70, tasks=[{"gpus": 1}])
