@@ -112,7 +112,7 @@ class Desk:
         if job.state in s.ENDED or not job.accepted:
             raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
         if signal is not None:
-            return self._signal(job, signal)
+            return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
         if gpus is not None and gpus not in job.optional:
             raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resuming.rigid(job)
@@ -132,7 +132,7 @@ class Desk:
         beat = self._c.reports.of(job)
         if signal != "checkpoint":
             raise Rejected(
-                f"The signal must be `checkpoint` (save and go on), not {signal!r}; to end a job, cancel it."
+                f"The signal must be `checkpoint` (save and go on) or `stop` (save and end), not {signal!r}."
             )
         if beat is None or beat.shim.trainer != "running":
             raise Rejected(f"Job {job.id} is not training now; try again once it runs.", 409)
@@ -149,6 +149,15 @@ class Desk:
         except (Conflict, Fatal) as refused:
             raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
         self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
+        return {"decision_id": decision_id}
+
+    def _stop(self, job: JobRecord, force: bool) -> View:
+        """Its training is told to save and exit, and the job is cancelled: what it saved stays."""
+        if resuming.rigid(job) and not force:
+            raise Rejected(resuming.would_end(job), 409)
+        decision_id = f"{job.id}-e{job.doc.get('version')}"
+        self._note(decision_id, job, "signal", "An operator asked its training to save and end.")
+        self.cancel(job.id)
         return {"decision_id": decision_id}
 
     def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:

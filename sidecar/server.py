@@ -76,6 +76,7 @@ class SignalWish(msgspec.Struct):
     """`POST /v1/signal`: `checkpoint` or `stop`; the coordinator knows whether it can be done."""
 
     signal: Annotated[str, msgspec.Meta(pattern="^[a-z]{1,32}$")]
+    force: bool = False  # even if work is lost
 
 
 class Refusal(HTTPError):
@@ -192,7 +193,7 @@ class OperatorsWish(Endpoint):
         gpus = asked.gpus if isinstance(asked, ReshapeWish) else None
         signal = asked.signal if isinstance(asked, SignalWish) else None
         try:
-            said = await self.sidecar.wish(gpus, signal, isinstance(asked, ReshapeWish) and asked.force)
+            said = await self.sidecar.wish(gpus, signal, asked.force)
         except CoordinatorRefused as error:
             raise Refusal(error.status, str(error)) from None
         except CoordinatorUnreachable as error:

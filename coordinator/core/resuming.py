@@ -111,5 +111,16 @@ def would_lose(job: JobRecord, wish: str, force: str) -> str:
     return f"Job {job.id} would have to be stopped to {wish}, and {why}: {force} does it all the same."
 
 
+def would_end(job: JobRecord) -> str:
+    """Why an operator's `stop` is refused, and how to insist."""
+    if job.doc.get("elastic") is False:
+        why = 'its record says "elastic": false'
+    elif lost := unagreed(job):
+        why = f"it {receipt(lost)} when it was stopped before"
+    else:
+        why = "it has not shown that it saves when it is stopped, so what it has trained would be lost"
+    return f'Job {job.id} was not told to end: {why}; "force": true in the call ends it all the same.'
+
+
 def gpus(count: int) -> str:
     return f"{count} GPU{'s' * (count != 1)}"

@@ -244,12 +244,37 @@ def test_only_a_trainer_that_runs_can_be_asked_for_a_checkpoint_and_only_for_tha
     sentence = "Job one is not training now; try again once it runs."
     assert refused(world.desk.wish, "one", None, "checkpoint") == (sentence, 409)
     world.run(lambda w: w.states()["one"] == s.RUNNING)
-    sentence = "The signal must be `checkpoint` (save and go on), not 'kill'; to end a job, cancel it."
+    sentence = "The signal must be `checkpoint` (save and go on) or `stop` (save and end), not 'kill'."
     assert refused(world.desk.wish, "one", None, "kill") == (sentence, 400)
     before = len(world.desk.decisions("one", 99))
     answer = refused(world.desk.wish, "one", None, "checkpoint")
     assert answer == ("Job one was not asked for a checkpoint: this trainer cannot save without exiting.", 409)
     assert len(world.desk.decisions("one", 99)) == before, "what was refused was not decided"
+
+
+def test_a_training_that_is_told_to_stop_ends_as_cancelled_and_its_decision_is_kept(training: World) -> None:
+    decided = training.desk.wish("one", None, "stop")["decision_id"]
+    training.run(lambda w: w.states()["one"] == s.CANCELLED)
+    sentence = training.desk.decision(decided)["sentence"]
+    assert sentence == "An operator asked its training to save and end."
+    assert training.job("one").doc["gpu_ids"] is None
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"elastic": None}, "it has not shown that it saves when it is stopped, so what it has trained would be lost"),
+        ({"elastic": False}, 'its record says "elastic": false'),
+    ],
+)
+def test_a_rigid_job_is_told_to_stop_only_by_force(world: World, record: dict[str, Any], why: str) -> None:
+    world.submit("one", [1], Behaviour(iterations=4_000), **record)
+    world.run(lambda w: w.states()["one"] == s.RUNNING)
+    sentence = f'Job one was not told to end: {why}; "force": true in the call ends it all the same.'
+    assert refused(world.desk.wish, "one", None, "stop") == (sentence, 409)
+    assert not world.job("one").cancel
+    world.desk.wish("one", None, "stop", True)
+    world.run(lambda w: w.states()["one"] == s.CANCELLED)
 
 
 # explaining
