@@ -309,7 +309,8 @@ class Sidecar:
         watch = None if folder is None else Watch(folder, self.settings.launch.job_id)
         while True:
             await asyncio.sleep(pause)
-            if watch is None or not core.running(self.state):
+            shim = self.state.shim
+            if watch is None or shim is None or shim.trainer != "running":  # of one that stops the end is inspected
                 continue
             began = boottime()
             try:
