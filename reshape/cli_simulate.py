@@ -36,7 +36,13 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
 @click.option("--trace", metavar="FORMAT", help="Instead: jobs from --data; philly, say, or gavel:traces/debug.csv.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Only the first N jobs of the trace.")
 @NODES
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="May be repeated.  [default: all]")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Only this; may be repeated.  [default: all of the workload]",
+)
 @_SEEDS
 @click.option("--node-mtbf", metavar="S", type=_ABOVE_0, callback=_finite, help="Nodes fail after S seconds, mean.")
 @click.option("--node-repair", metavar="S", type=_ABOVE_0, callback=_finite, help="They are back S seconds later.")

@@ -146,11 +146,12 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_the_four_lines_of_readme_submit_a_job_that_completes(ground: Ground) -> None:
+def test_the_five_lines_of_readme_submit_a_job_that_completes(ground: Ground) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [text for text in blocks if "pymongo" in text]
-    assert len(block.strip().splitlines()) == 4
-    exec(compile(block, "README.md", "exec"), {"url": ground.url})
+    assert len(block.strip().splitlines()) == 5
+    assert block.count("mongodb://host/reshape") == 1
+    exec(compile(block.replace("mongodb://host/reshape", ground.url), "README.md", "exec"), {})
     assert ground.until("hello", "completed")["message"] == "completed"
     _idle(ground)
 

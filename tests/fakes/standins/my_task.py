@@ -1,0 +1,3 @@
+"""What a user brings along."""
+
+model = module = data = None
