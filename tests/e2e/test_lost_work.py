@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.stores.opening import open_store
 from reshape.client import Refused
 from tests.e2e.up import Up, digits, running, wait_for
 
@@ -121,3 +123,29 @@ def test_an_operators_wish_that_loses_work_is_refused_until_it_is_forced(ground:
     lost = wait_for(lambda: up.job("asked")["lost"], what="what was lost is told")
     assert lost["agreed"] and lost["sentence"].startswith("lost "), lost
     ground.end("asked")
+
+
+def test_a_training_lives_on_without_a_coordinator_and_one_whose_document_went_meanwhile_is_ended(
+    tmp_path: Path,
+) -> None:
+    """With a lease of seconds, which ends nothing here; what frees the GPU of the deleted one is its shim's lock."""
+    with running(tmp_path / "state", "2xV100", RESHAPE_LEASE_S="5") as up:
+        ground = Ground(up, tmp_path)
+        for name in ("kept", "deleted"):
+            ground.plain(name, [1])
+        was = up.job("kept")
+        up.stop()
+        since, steps = time.monotonic(), len(ground.steps("kept"))
+        wait_for(lambda: time.monotonic() - since > 8 and len(ground.steps("kept")) > steps + 20, what="it trains on")
+        store = open_store(f"sqlite:///{up.state / 'reshape.sqlite'}")
+        (doc,) = store.list("jobs", {"job_id": "deleted"})
+        store.delete("jobs", doc["_id"])
+        store.close()
+        up.start()
+        wait_for(lambda: [gpu["state"] for gpu in up.client.gpus()].count("idle") == 1, what="one GPU is free")
+        done = ground.steps("deleted")
+        now = wait_for(lambda: j if (j := up.job("kept")).get("trainer_pid") else None, what="the other is heard")
+        assert (now["trainer_pid"], now["generation"]) == (was["trainer_pid"], was["generation"])
+        more = len(ground.steps("kept"))
+        wait_for(lambda: len(ground.steps("kept")) > more + 20, what="it trains on")
+        assert ground.steps("deleted") == done and ground.once("kept"), "what is ended does no more steps"
