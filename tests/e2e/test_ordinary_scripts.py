@@ -93,11 +93,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
                 submit(up, NO_SUCH_MODULE, files)
             submit(up, script, files)
             wait_for(files[script.name].exists, TENSORFLOW_S, f"{script.name} begins")
-        for script in THERE[: len(THERE) // 2]:
-            end(up, script, files)
+        end(up, THERE[: len(THERE) // 2], files)
         wait_for(lambda: grew(up.shapes(HOOKED)), what="the hooked job takes GPUs back")
-        for script in THERE[len(THERE) // 2 :]:
-            end(up, script, files)
+        end(up, THERE[len(THERE) // 2 :], files)
         (folder / "hooked.end").touch()
         up.until(HOOKED, "completed")
         up.until(NO_SUCH_MODULE.name, "failed")
@@ -121,9 +119,11 @@ def submit(up: Up, script: Script, files: dict[str, Path]) -> None:
     up.client.submit(job | long | {"optional_num_gpus": list(script.counts)})
 
 
-def end(up: Up, script: Script, files: dict[str, Path]) -> None:
-    end_of(files[script.name]).touch()
-    up.until(script.name, "completed")
+def end(up: Up, scripts: list[Script], files: dict[str, Path]) -> None:
+    for script in scripts:
+        end_of(files[script.name]).touch()
+    for script in scripts:
+        up.until(script.name, "completed")
 
 
 def grew(shapes: list[int]) -> bool:
