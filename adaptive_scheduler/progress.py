@@ -75,7 +75,7 @@ LEAST_RANGE = 1e-12
 """A value that has not moved by more than this so far has not grown (S1)."""
 
 SLOWED: Mapping[Category, Category] = {"PC": "WC", "WC": "CC", "CC": "CC"}
-"""Where a job goes whose growth is small and has become smaller once more (S4)."""
+"""Where a job goes whose growth is small and has slowed once more (S4)."""
 
 
 def categorise(record: Growth, reading: Reading, settings: SpeCon, migrated: bool = False) -> Growth:
@@ -99,15 +99,18 @@ def categorise(record: Growth, reading: Reading, settings: SpeCon, migrated: boo
     before, record = record, replace(record, growth=growth, low=low, high=high, pace=pace, last=reading)
     if before.growth is None or (migrated and settings.freeze_migrated):  # S2, S6
         return record
-    return _sorted_in(record, before.growth, settings.alpha)
+    return _sorted_in(record, before.growth, settings)
 
 
-def _sorted_in(record: Growth, growth_before: float, alpha: float) -> Growth:
-    """Exclusive branches: at most one step an interval (S4); growth of just alpha still progresses (S5)."""
+def _sorted_in(record: Growth, growth_before: float, settings: SpeCon) -> Growth:
+    """Exclusive branches: at most one step an interval (S4); growth of just alpha still progresses (S5).
+
+    A value that stands still has converged: no growth after no growth is as slow as before.
+    """
     assert record.growth is not None and record.last is not None
-    if record.growth >= alpha:
+    if record.growth >= settings.alpha:
         return replace(record, category="PC", converged_s=None)
-    if record.growth >= growth_before:
+    if record.growth > growth_before or (record.growth == growth_before and settings.slowing == "strict"):
         return record
     enters = record.category == "WC"
     return replace(

@@ -29,7 +29,7 @@ from adaptive_scheduler.prediction import (
 from adaptive_scheduler.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
-from adaptive_scheduler.ways import nodes_for, why_not
+from adaptive_scheduler.ways import must_keep, nodes_for, why_not
 
 Bools = NDArray[np.bool_]
 Column = Callable[[Ints], NDArray[Any]]
@@ -57,6 +57,8 @@ class _Columns(NamedTuple):
 
     placed: Floats
     free: Floats  # may be reshaped now
+    must_keep: Floats  # GPUs that nobody who waits may take from it now
+    grew_from: Floats  # what it had before it last grew; 0: it has not
     spread: Floats  # is over several hosts
     several: Floats  # may be
     node: Floats  # position in the snapshot; -1: not in it
@@ -94,6 +96,7 @@ class Givers(NamedTuple):
     makespan: Floats
     total: Floats
     no_speed: Bools
+    grown: Bools  # it keeps what it had before it last grew
 
 
 class Table:
@@ -191,7 +194,8 @@ class Table:
         o, assumed = profiles.overheads(job.type), assumed_s(job)
         length = job.iterations_left
         return (
-            True, not why_not(job, self.now), bool(job.workers), job.max_workers > 1,
+            True, not why_not(job, self.now), must_keep(job, self.now), job.grew_from,
+            bool(job.workers), job.max_workers > 1,
             self.position.get(job.node, -1),
             book.shape(job), book.types[job.type, len(job.workers) or 1], book.types[job.type, 1],
             job.num_gpus, book.counts[job.num_gpus],
@@ -297,7 +301,7 @@ class Table:
     # who could give
 
     def givers(self, trains_on_s: float) -> Givers:
-        """Of all jobs that may be reshaped now. `trains_on_s` as in `t_run`."""
+        """Of all jobs that may give now. `trains_on_s` as in `t_run`."""
         if trains_on_s not in self._givers:
             self._givers[trains_on_s] = self._all_givers(trains_on_s)
         return self._givers[trains_on_s]
@@ -305,7 +309,8 @@ class Table:
     def _all_givers(self, trains_on_s: float) -> Givers:
         hosts, nodes, has = self._hosts()
         amounts = self.book.gives[self.ints("shape")[hosts]]
-        at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]))
+        most = self.ints("num_gpus")[hosts] - self.ints("must_keep")[hosts]
+        at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]) & (amounts <= most[:, None]))
         row, node, gives = hosts[at], nodes[at], amounts[at, i]
         kind, count_id = self.kind[node], self.book.count_ids(self.ints("num_gpus")[row] - gives)
         run_s = self.t_run(row, kind, count_id, trains_on_s)
@@ -313,12 +318,16 @@ class Table:
         return Givers(
             np.append(row, -1), np.append(node, -1), np.append(gives, 0), np.append(run_s, 0.0),
             np.append(makespan, self.scope.max), np.append(total, self.scope.sum),
-            np.append(~self.known(row, kind, count_id), False),
+            np.append(~self.known(row, kind, count_id), False), np.append(self._grown(row, gives), False),
         )  # fmt: skip
 
+    def _grown(self, row: Ints, gives: Ints) -> Bools:
+        before: Ints = self.ints("grew_from")[row]
+        return (before > 0) & (self.ints("num_gpus")[row] - gives >= before)
+
     def _hosts(self) -> tuple[Ints, Ints, Ints]:
-        """(job, node, GPUs there) of all that may be reshaped now and are on a known node."""
-        free = self.jobs.free > 0
+        """(job, node, GPUs there) of all that may give now and are on a known node."""
+        free = self.jobs.must_keep < self.jobs.num_gpus
         spread = [
             (row, self.position[node], less_than)
             for row in np.flatnonzero(free & (self.jobs.spread > 0)).tolist()

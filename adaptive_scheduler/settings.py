@@ -72,11 +72,19 @@ class SpeCon(_Checked):
     growth: Literal["range", "raw"] = "range"
     """S1: growth as a share of the range seen so far, or the raw difference of the value."""
 
+    slowing: Literal["not_risen", "strict"] = "not_risen"
+    """What counts as slowing below alpha: growth that has not risen since the interval before, so that a job whose
+    value stands still converges; or as printed (Algorithm 1) only growth that has become strictly smaller."""
+
     freeze_migrated: bool = False
     """S6: whether a job that has moved keeps its category for ever."""
 
     request_on_entry: bool = False
     """S7: whether a move is asked for as a job becomes converged, or one slow interval later."""
+
+    request_beside: Literal["anybody", "progressing"] = "anybody"
+    """S7: a converged job asks to move wherever others train beside it, also where all are converged; or as printed
+    only where more than one on its node is not (|PC| + |WC| > 1)."""
 
     exclude_self: bool = False
     """S8: whether a job's own weight is left out of its node's score."""

@@ -87,8 +87,29 @@ def least(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
 UNSHOWN = "it has not shown that it can save and resume"
 
 
+def must_keep(job: Job, now: float) -> int:
+    """With how many GPUs at least a placed job must be left now, whoever waits; 0: nothing forbids to take more.
+
+    A cool-down keeps what it had before it grew, never what it grew into.
+    """
+    if _bound(job):
+        return job.num_gpus
+    if job.cooling_until <= now:
+        return 0
+    return min(job.grew_from or job.num_gpus, job.num_gpus)
+
+
 def why_not(job: Job, now: float) -> str:
-    """Why a placed job may not be reshaped now, for people; empty if it may."""
+    """Why a placed job may not be reshaped for its own good now, for people; empty if it may."""
+    if why := _bound(job):
+        return why
+    if job.cooling_until > now:
+        return f"was reshaped a short while ago and is left alone for {seconds(job.cooling_until - now)} more"
+    return ""
+
+
+def _bound(job: Job) -> str:
+    """Why a placed job may not be changed at all now; empty if it may."""
     if job.leased:
         return "has an operation under way"
     if job.state != "running":
@@ -99,8 +120,6 @@ def why_not(job: Job, now: float) -> str:
         return "keeps the count an operator wished"
     if job.stays and job.relaunches:
         return "would lose what it has trained: it has no checkpoint_claim"
-    if job.cooling_until > now:
-        return f"was reshaped a short while ago and is left alone for {seconds(job.cooling_until - now)} more"
     return ""
 
 

@@ -117,8 +117,9 @@ class Newcomer:
 
     # the ways on one host, and where only numbers count (G7) on the first of several
 
-    def cells(self) -> _Cells:
-        cells = _Cells.of(self._alone(), self._taking())
+    def cells(self, more: Bools | None = None) -> _Cells:
+        """`more`: givers that may give more than is needed (G3); as settings say if it is left out."""
+        cells = _Cells.of(self._alone(), self._taking(more))
         if self.settings.tiebreak == "full":
             return cells
         gives, row = self.givers.gives[cells.giver], self.givers.row[cells.giver]
@@ -131,14 +132,14 @@ class Newcomer:
         node, at = np.nonzero(self.counts <= self.room[here][:, None])
         return _Cells(here[node], at, np.full(len(at), -1))
 
-    def _taking(self) -> _Cells:
-        """From a victim that gives exactly what is missing, or with `over_release` also more (G3)."""
+    def _taking(self, more: Bools | None) -> _Cells:
+        """From a victim that gives exactly what is missing, or also more (G3)."""
         g, room, usable = self.givers, self.room[self.givers.node], np.zeros(len(self.room), np.bool_)
         usable[self.open] = True
         reach = np.where(usable[g.node], room + g.gives, 0)
-        if self.settings.over_release:
+        if self.settings.over_release or more is not None:
             counts = self.counts[:, None]
-            at, giver = np.nonzero((room < counts) & (counts <= reach))
+            at, giver = np.nonzero((room < counts) & (counts <= np.where(True if more is None else more, reach, 0)))
         else:
             number = np.full(int(reach.max()) + 1, -1, np.intp)
             held = self.counts < len(number)
@@ -308,8 +309,17 @@ def incoming_ways(table: Table, job: Job) -> Found:
 
 
 def weigh(new: Newcomer) -> Weighed:
-    """What all ways that may be taken lead to."""
-    cells = new.cells()
+    """What all ways that may be taken lead to.
+
+    Where nobody can give exactly what is missing, a job gives back what it grew into, also if that is more (G3).
+    """
+    weighed = _weigh(new, new.cells())
+    if (weighed.ranks < REFUSED).any() or not (back := new.givers.grown).any():
+        return weighed
+    return _weigh(new, new.cells(back))
+
+
+def _weigh(new: Newcomer, cells: _Cells) -> Weighed:
     if new.together:
         return _on_several(new, cells)
     weighed = Weighed(new, cells)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from adaptive_scheduler.decision import placed_on
 from adaptive_scheduler.numbering import removable
 from adaptive_scheduler.policies.elastic_ways import exactly, places
@@ -9,7 +11,7 @@ from adaptive_scheduler.prediction import RemainingTimes
 from adaptive_scheduler.search import Table
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Job, Node, Worker
-from adaptive_scheduler.ways import LATE, TO_MEASURE, Way, gpus, no_speed, nodes_for, seconds, why_not
+from adaptive_scheduler.ways import LATE, TO_MEASURE, Way, gpus, must_keep, no_speed, nodes_for, seconds, why_not
 
 
 def start_sentence(way: Way) -> str:
@@ -88,19 +90,24 @@ def _missing(table: Table, job: Job) -> str:
 
 
 def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> str:
-    gives = removable(other, settings)
-    if not gives and not other.stoppable:
-        return f"{other.id} has its smallest count, {other.num_gpus}."
-    if why := why_not(other, now):
-        return f"{other.id} {why}."
+    gives, keeps = removable(other, settings), must_keep(other, now)
     if not gives:
         return f"{other.id} has its smallest count, {other.num_gpus}."
     enough = [g for g in gives if g == need or (settings.over_release and g > need)]
+    bound = bool(why_not(other, math.inf))  # also once it has cooled down
+    if (enough or bound) and not any(other.num_gpus - g >= keeps for g in enough):
+        return f"{other.id} {_why_kept(other, keeps, now)}."
     if enough and other.workers:
         return f"{other.id} would have nothing left on one of its nodes."
     if enough:
         return f"{other.id} could, but there is {no_speed(other.num_gpus - enough[0], node, other.id)}."
     return f"{other.id} can give only {' or '.join(map(str, gives))}."
+
+
+def _why_kept(job: Job, keeps: int, now: float) -> str:
+    if keeps == job.num_gpus:
+        return why_not(job, now)
+    return f"keeps the {gpus(keeps)} it had before it grew for {seconds(job.cooling_until - now)} more"
 
 
 def _where(way: Way, word: str = "of") -> str:

@@ -53,7 +53,10 @@ def _asks(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> bool:
     node = snapshot.node.get(job.node or "")
     if node is None or not node.heard:
         return False
-    return sum(other.growth.category != "CC" for other in snapshot.on_cpu[node.name]) > 1
+    there = snapshot.on_cpu[node.name]
+    if specon.request_beside == "progressing":
+        return sum(other.growth.category != "CC" for other in there) > 1
+    return len(there) > 1
 
 
 def _read_s(job: Job) -> float:

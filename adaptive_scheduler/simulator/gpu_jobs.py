@@ -42,6 +42,7 @@ class GpuJobs:
     def start(self, job: LiveJob, decision: Start) -> None:
         """Sequence A, or B with a victim, which trains on until the newcomer is launched."""
         self._scene.starts(job, decision.node)
+        job.grew_from = 0
         own = [g for worker in workers_of(decision) for g in self._idle(worker.node)[: worker.num_gpus]]
         if decision.victim is not None and decision.victim_num_gpus is not None:
             job.victim = self._scene.live[decision.victim]
@@ -187,6 +188,8 @@ class GpuJobs:
         outcome.adds += len(job.gpus) > job.stopped_gpus
         outcome.removes += len(job.gpus) < job.stopped_gpus
         outcome.moves += job.moves
+        if len(job.gpus) > job.stopped_gpus:
+            job.grew_from = job.stopped_gpus
         if job.moves:
             job.moves = False
             cost = job.reshape_cost_s or self._scene.profiles.overheads(job.given.type).reshape

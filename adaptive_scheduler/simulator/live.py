@@ -53,6 +53,7 @@ class LiveJob:
     moves: bool = False  # it is on its way to another node
     stopped_s: float = 0.0  # all that it stood still for changes, together
     cooling_until: float = 0.0
+    grew_from: int = 0  # the count it had before it last grew
     reshape_cost_s: float | None = None
 
     # on GPUs

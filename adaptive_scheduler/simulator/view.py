@@ -33,6 +33,7 @@ def job_view(job: LiveJob, now: float) -> Job:
         running_s=0.0 if job.trained_from_s is None else now - job.trained_from_s,
         leased=job.leased,
         cooling_until=job.cooling_until,
+        grew_from=job.grew_from,
         reshape_cost_s=job.reshape_cost_s,
         pinned=given.node if job.began_s is None else None,
         max_workers=given.max_workers,

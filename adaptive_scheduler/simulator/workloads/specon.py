@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -119,7 +119,10 @@ def _both(alpha: float = 0.01, interval_s: float = 30.0, suffix: str = "") -> li
 
 
 def _specon(name: str, accept: Literal["makespan", "always"], alpha: float, interval_s: float) -> Contender:
-    settings = Settings(systems=("specon",), specon=SpeCon(alpha=alpha, interval_s=interval_s, accept_move=accept))
+    specon = SpeCon(alpha=alpha, interval_s=interval_s, accept_move=accept)
+    if accept == "always":
+        specon = replace(specon, slowing="strict", request_beside="progressing")
+    settings = Settings(systems=("specon",), specon=specon)
     says = f"alpha {alpha:g}, every {interval_s:.0f} s; " + (
         "every move is made, as in the paper" if accept == "always" else "a move must lower the predicted makespan"
     )

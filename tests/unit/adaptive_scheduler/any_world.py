@@ -210,12 +210,13 @@ def _converged(rng, job):
     )  # fmt: skip
 
 
-def _some_rigid(rng, jobs):
-    """In every other world some jobs have not shown that they resume, and stopping any of them loses something."""
+def _history(rng, jobs):
+    """In every other world some jobs have not shown that they resume, or lose something if stopped; some have grown."""
     share = rng.choice((0.0, 0.0, 0.3, 0.8))
     return tuple(
         replace(
             job, rigid=rng.random() < share, forced=rng.random() < share / 2,
+            grew_from=rng.choice((0, *(n for n in job.optional if 0 < n < job.num_gpus))),
             unsaved_s=rng.choice((0.0, 5.0, 500.0)) if rng.random() < share else 0.0,
         )
         for job in jobs
@@ -260,4 +261,4 @@ def drawn(seed):
     """A cluster and settings for it."""
     rng = random.Random(seed)
     world, chosen = snapshot(rng), settings(rng)
-    return replace(world, jobs=_some_rigid(random.Random(f"rigid {seed}"), world.jobs)), chosen
+    return replace(world, jobs=_history(random.Random(f"rigid {seed}"), world.jobs)), chosen

@@ -3,11 +3,14 @@
 The names begin with the ambiguity id where a test is about one.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.numbering import removable
+from adaptive_scheduler.outlook import after
 from adaptive_scheduler.policies.elastic import ALIKE, schedule_incoming, schedule_running
 from adaptive_scheduler.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -280,6 +283,46 @@ def test_an_unknown_job_that_keeps_what_it_starts_on_gets_all_that_is_idle_if_no
     assert start(waiting("other", submit_s=1.0), rigid=True).num_gpus == 1
     rejected = {c.num_gpus: c.rejected for c in start(rigid=True).explanation.candidates}
     assert rejected[1] == "new keeps what it starts on: it has not shown that it can save and resume"
+
+
+# ---- what a job grew into
+
+
+def test_a_cool_down_keeps_only_what_a_job_had_before_it_grew():
+    cooling = {"cooling_until": 227.2, "grew_from": 2}
+    world = cluster(running("v", 4, 9000, **cooling), waiting(optional=(2,)), idle=0)
+    assert triple(incoming(world, now=40.0))[:3] == (2, "v", 2)
+    more = cluster(running("v", 4, 9000, **cooling), waiting(optional=(3,)), idle=0)
+    assert incoming(more, now=40.0).explanation.sentence.endswith(
+        "v keeps the 2 GPUs it had before it grew for 187.2 s more."
+    )
+    assert incoming(more, now=227.2).victim == "v"
+    assert grow(cluster(running("v", 2, 9000, cooling_until=227.2, grew_from=1), idle=2), now=40.0) is None
+
+
+def test_two_jobs_that_wait_both_start_on_what_another_has_just_grown_into():
+    """Its counts let it give two or three, never one: it gives back what it grew into."""
+    grown = running("v", 4, 9000, cooling_until=227.2, grew_from=2)
+    world = cluster(grown, waiting("one", optional=(1,)), waiting("two", optional=(1,), submit_s=1.0))
+    first, second = decide(world, 40.0)
+    assert triple(first)[:3] == (1, "v", 2)
+    assert "v has an operation under way" in second.explanation.sentence
+    later = after(world, first)
+    freed = replace(later, nodes=(node("a", idle=1, used=7),), jobs=tuple(replace(j, leased=False) for j in later.jobs))
+    (start,) = [d for d in decide(freed, 60.0) if d.job == "two"]
+    assert (type(start), start.victim) == (Start, None)
+
+
+def test_a_job_gives_more_than_is_needed_only_of_what_it_grew_into():
+    world = cluster(running("v", 4, 9000), waiting(optional=(1,)))
+    assert incoming(world).explanation.sentence.endswith("v can give only 2 or 3.")
+    small = cluster(running("v", 4, 9000, grew_from=2, optional=(1, 4)), waiting(optional=(1,)))
+    assert isinstance(incoming(small), Hold), "it would be left with less than it had"
+
+
+def test_nobody_is_promised_the_end_of_a_cool_down_that_would_not_help():
+    world = cluster(running("v", 4, 9000, cooling_until=227.2), waiting(optional=(1,)))
+    assert incoming(world, now=40.0).explanation.sentence.endswith("v can give only 2 or 3.")
 
 
 def test_a_job_has_cooled_down_at_the_very_moment_given():

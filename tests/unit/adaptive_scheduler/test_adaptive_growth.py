@@ -76,8 +76,19 @@ def test_s3_a_value_that_is_no_number_is_nothing_new():
 
 
 def test_s4_a_job_goes_one_category_down_an_interval():
-    assert words(after_growths((0.5, 0.0, 0.0))) == "PC WC WC"
+    assert words(after_growths((0.5, 0.0, 0.0))) == "PC WC CC"
     assert words(after_growths((0.5, 0.003, 0.002, 0.001))) == "PC WC CC CC!"
+
+
+def test_a_value_that_stands_still_has_converged_and_as_printed_never_does():
+    still = (0.5, 0.0, 0.0, 0.0, 0.0)
+    assert words(after_growths(still)) == "PC WC CC CC! CC!"
+    assert words(after_growths(still, replace(RAW, slowing="strict"))) == "PC WC WC WC WC"
+
+
+def test_growth_that_rises_below_alpha_leaves_a_job_where_it_is():
+    for slowing in ("not_risen", "strict"):
+        assert words(after_growths((0.5, 0.002, 0.003), replace(RAW, slowing=slowing))) == "PC WC WC"
 
 
 def test_s5_growth_of_just_alpha_progresses():

@@ -21,7 +21,8 @@ NOW = 300.0
 CHEAP = Profiles.from_rows(
     [], [{"job_type": "t", "k8s_init": 0, "proc_init": 3, "ckpt": 2, "proc_term": 0, "k8s_term": 0}]
 )
-PAPER = Settings(systems=("specon",), specon=SpeCon(accept_move="always"))
+PRINTED = SpeCon(accept_move="always", slowing="strict", request_beside="progressing")
+PAPER = Settings(systems=("specon",), specon=PRINTED)
 JUDGED = Settings(systems=("specon",))
 
 
@@ -132,6 +133,14 @@ def test_s7_a_job_asks_only_beside_more_than_one_that_is_not_converged():
     assert where(asking(world(crowd("w1", 1, 1, 2), crowd("w2")), "w1-3")) == ("w1-3", "w2")
 
 
+def test_s7_converged_jobs_that_sit_together_ask_too_unless_the_printed_rule_is_wished():
+    three = asking(world(crowd("w1", 0, 0, 3), crowd("w2")), "w1-2")
+    assert schedule_move(three, NOW, PAPER) == ()
+    assert where(three, JUDGED) == ("w1-2", "w2")
+    alone = asking(world(crowd("w1", 0, 0, 1), crowd("w2")), "w1-0")
+    assert schedule_move(alone, NOW, JUDGED) == ()
+
+
 def test_s7_a_job_asks_one_slow_interval_after_it_converged_or_at_once():
     snapshot = world(W1, crowd("w2"))
     entered = replace(snapshot.job["w1-3"], growth=grown("CC", converged_s=NOW))
@@ -139,6 +148,15 @@ def test_s7_a_job_asks_one_slow_interval_after_it_converged_or_at_once():
     assert schedule_move(snapshot, NOW, PAPER) == ()
     at_once = Settings(specon=SpeCon(accept_move="always", request_on_entry=True))
     assert where(snapshot, at_once) == ("w1-3", "w2")
+
+
+def test_a_job_that_has_not_shown_that_it_resumes_neither_asks_nor_evens_out_a_node():
+    snapshot = asking(world(W1, crowd("w2")), "w1-3", rigid=True)
+    assert schedule_move(snapshot, NOW, PAPER) == ()
+    moved = replace(snapshot, jobs=tuple(replace(j, rigid=True, migrated_s=10.0) for j in snapshot.jobs))
+    assert schedule_rebalance(moved, NOW, PAPER) == ()
+    free = replace(snapshot, jobs=tuple(replace(j, rigid=False, migrated_s=10.0) for j in snapshot.jobs))
+    assert len(schedule_rebalance(free, NOW, PAPER)) == 1
 
 
 def test_nobody_asks_twice():

@@ -125,7 +125,8 @@ def test_nobody_is_changed_twice_or_while_an_operation_is_under_way_or_against_i
             assert job.state == ("running" if running else "submitted")
             by_people = by(decision) in ("operator", "target")
             if running and not job.uses_cpu and not by_people:
-                assert job.wanted is None and job.cooling_until <= NOW
+                back = job.id != decision.job and job.grew_from and decision.victim_num_gpus >= job.grew_from
+                assert job.wanted is None and (job.cooling_until <= NOW or back)
     assert not changed or max(changed.values()) == 1
 
 
@@ -305,6 +306,8 @@ def test_every_kind_of_answer_comes_up():
         for d in decide(snapshot, NOW, chosen):
             seen[f"{type(d).__name__} {by(d)}"] += 1
             seen["by a victim"] += getattr(d, "victim", None) is not None
+            victim = snapshot.job.get(getattr(d, "victim", None))
+            seen["cooling"] += victim is not None and victim.cooling_until > NOW
             seen["rigid by an operator"] += snapshot.job[d.job].rigid and isinstance(d, Reshape)
             seen["spread"] += bool(getattr(d, "workers", ()))
             seen["kept"] += "is kept for" in d.explanation.sentence
@@ -312,7 +315,7 @@ def test_every_kind_of_answer_comes_up():
         "Finish target", "Limit flowcon", "Move elastic.running", "Move specon.move", "Move specon.rebalance",
         "Requeue deadline.overdue", "Reshape elastic.running", "Reshape operator", "Start deadline.overdue",
         "Start default", "Start elastic.incoming", "Start cpu", "Stay specon.move", "by a victim", "spread", "kept",
-        "rigid by an operator",
+        "rigid by an operator", "cooling",
     )  # fmt: skip
     assert [kind for kind in kinds if seen[kind] < 2] == []
 

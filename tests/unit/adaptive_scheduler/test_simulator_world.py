@@ -145,7 +145,7 @@ def test_growing_costs_what_it_costs_and_the_job_is_left_alone_for_its_cool_down
     outcome = world(job("a"), plan=plan, cooldown_factor=10.0).run()
     (a,) = outcome.jobs
     assert a.finished_s == pytest.approx(108 + 37 + 1000 / 1.7)
-    assert (outcome.adds, a.reshape_cost_s) == (1, 37)
+    assert (outcome.adds, a.reshape_cost_s, a.grew_from) == (1, 37, 1)
     assert seen == [(0.0, 0.0), (108.0, 0.0), (145.0, 515.0), (515.0, 515.0), (a.finished_s, None)]
 
 
