@@ -213,13 +213,15 @@ def _converged(rng, job):
 def _history(rng, jobs):
     """In every other world some jobs have not shown that they resume, or lose something if stopped; some have grown."""
     share = rng.choice((0.0, 0.0, 0.3, 0.8))
-    return tuple(
-        replace(
-            job, rigid=rng.random() < share, forced=rng.random() < share / 2,
-            grew_from=rng.choice((0, *(n for n in job.optional if 0 < n < job.num_gpus))),
-            unsaved_s=rng.choice((0.0, 5.0, 500.0)) if rng.random() < share else 0.0,
-        )
-        for job in jobs
+    return tuple(_with_history(rng, job, share) for job in jobs)
+
+
+def _with_history(rng, job, share):
+    grew_from = rng.choice((0, *(n for n in job.optional if 0 < n < job.num_gpus)))
+    return replace(
+        job, rigid=rng.random() < share, forced=rng.random() < share / 2, grew_from=grew_from,
+        cooling_until=NOW + 50.0 if grew_from and rng.random() < 0.5 else job.cooling_until,
+        unsaved_s=rng.choice((0.0, 5.0, 500.0)) if rng.random() < share else 0.0,
     )  # fmt: skip
 
 
@@ -261,4 +263,4 @@ def drawn(seed):
     """A cluster and settings for it."""
     rng = random.Random(seed)
     world, chosen = snapshot(rng), settings(rng)
-    return replace(world, jobs=_history(random.Random(f"rigid {seed}"), world.jobs)), chosen
+    return replace(world, jobs=_history(random.Random(f"shown {seed}"), world.jobs)), chosen
