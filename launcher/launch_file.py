@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from coordinator.core import asks
 from coordinator.core.records import JobRecord
 
 
@@ -39,8 +40,18 @@ def fields(job: JobRecord, coordinator: str, times: Times) -> dict[str, Any]:
         "kill_s": times.kill_s,
         "heartbeat_s": times.heartbeat_s,
         "coordinator": coordinator,
-        "progress": {"pattern": job.doc.get("progress_pattern"), "file": job.doc.get("progress_file")},
+        "progress": progress(job.doc),
     }
+
+
+def progress(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the sidecar reads progress, and which value a target of the job means."""
+    target = asks.target(doc)
+    never = "" if target is None or target.name else "loss" if target.above else "acc"
+    return {
+        "pattern": doc.get("progress_pattern"), "file": doc.get("progress_file"),
+        "measure": target.name if target else "", "never": never,
+    }  # fmt: skip
 
 
 def variables(doc: Mapping[str, Any], checkpoints: str) -> dict[str, str]:

@@ -30,6 +30,8 @@ class ProgressSource(msgspec.Struct, frozen=True):
 
     pattern: str | None = None  # regular expression with groups out of iteration, epoch, value, total
     file: str | None = None  # JSON file, read instead of the output; relative to the working directory
+    measure: str = ""  # the evaluation value that the record names; empty: whichever says most
+    never: str = ""  # part of the name of any value that cannot be meant: "loss" where the target is to be risen to
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +75,10 @@ class Settings:
     @property
     def checkpoints(self) -> Path | None:
         return Path(self.launch.checkpoints) if self.launch.checkpoints else None
+
+    @property
+    def progress(self) -> ProgressSource:
+        return self.launch.progress or ProgressSource()
 
     @property
     def pattern(self) -> str | None:

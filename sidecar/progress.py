@@ -31,7 +31,8 @@ CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
 
 STEP_KEYS = ("step", "iteration", "iter", "global_step")
 TOTAL_KEYS = ("total", "total_steps", "total_iterations")
-PLAIN_VALUES = ("accuracy", "acc", "loss")
+PLAIN_VALUES = ("loss", "accuracy", "acc")  # training accuracy stands still while the loss still tells something
+LAST = 10  # behind all ranks
 
 _BREAK = re.compile(r"[\r\n\x08]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
@@ -44,8 +45,12 @@ _VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
 class Reader:
     """Fed with the trainer's output in order; `progress` is what it says so far."""
 
-    def __init__(self, pattern: str | None = None) -> None:
-        """`pattern`: a regular expression with groups out of iteration, epoch, value, total. `re.error` if bad."""
+    def __init__(self, pattern: str | None = None, measure: str = "", never: str = "") -> None:
+        """`pattern`: a regular expression with groups out of iteration, epoch, value, total. `re.error` if bad.
+
+        `measure`: the value that counts before all others. `never`: a name with this in it counts after all others.
+        """
+        self._measure, self._never = measure, never
         self.progress = Progress()
         self.saved: dict[str, float] = {}  # the newest checkpoints announced: name -> when it was complete
         self._pattern = re.compile(pattern) if pattern else None
@@ -129,15 +134,21 @@ class Reader:
 
     def _value(self, pairs: dict[str, Any]) -> None:
         """Once a better-ranked value was seen a lesser one never replaces it: a curve of two measures is none."""
-        known = [(rank(name), name, number(given)) for name, given in pairs.items() if rank(name) is not None]
+        known = [(self._rank(name), name, number(given)) for name, given in pairs.items()]
         usable = [(r, name, value) for r, name, value in known if value is not None and r is not None]
         if not usable:
             return
         best, name, value = min(usable)
-        have = rank(self.progress.value_name)
+        have = self._rank(self.progress.value_name)
         if have is None or best <= have:
             seen = self.progress.evaluations + 1
             self.progress = msgspec.structs.replace(self.progress, value=value, value_name=name, evaluations=seen)
+
+    def _rank(self, name: str) -> int | None:
+        if self._measure and name == self._measure:
+            return -1
+        found = rank(name)
+        return found if found is None or not self._never or self._never not in name else LAST + found
 
     def _stepped(self, step: int, at: float) -> None:
         if self._spawn_at is None:

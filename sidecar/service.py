@@ -67,7 +67,7 @@ class Sidecar:
         self._boot = f"{boot}/{launch.pod_uid}" if launch.pod_uid else boot
         self.state = core.State(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
         self.shim = ShimLink(settings.folder, self._shim_said, self._output_grew, self._shim_gone)
-        self.reader = Reader(settings.pattern)
+        self.reader = Reader(settings.pattern, settings.progress.measure, settings.progress.never)
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
         self._coordinator = CoordinatorLink(settings)

@@ -123,7 +123,7 @@ def _progress(doc: Mapping[str, Any], beside: bool) -> Doc:
             f"progress_file must be the full path of a file below {pods.FOLDER}, such as {pods.FOLDER}/progress.json: "
             f"its sidecar, in another container, cannot read {str(file)[:60]!r}"
         )
-    return {"pattern": doc.get("progress_pattern"), "file": file}
+    return launch_file.progress(doc)
 
 
 # the Volcano Job of a record

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coordinator.core.records import JobRecord
 from launcher.launch_file import argv
 from launcher.local_spec import Folders, LocalSettings, launch_spec
@@ -46,10 +48,25 @@ def test_what_the_document_says_reaches_trainer_and_sidecar() -> None:
     doc = {"code": "/code", "dataset": "/data", "progress_pattern": r"it (?P<iteration>\d+)", "progress_file": "p.json"}
     spec = spec_of(doc | {"emulated_speed": {"1": 0.5, "2": 0.3}}, LocalSettings(gpu_locks=Path("/locks")))
     assert spec["workdir"] == "/code"
-    assert spec["progress"] == {"pattern": r"it (?P<iteration>\d+)", "file": "p.json"}
+    source = {"pattern": r"it (?P<iteration>\d+)", "file": "p.json", "measure": "", "never": ""}
+    assert spec["progress"] == source
     assert spec["env"]["RESHAPE_DATASET"] == "/data"
     assert json.loads(spec["env"]["RESHAPE_EMULATED_SPEED"]) == {"1": 0.5, "2": 0.3}
     assert spec["env"]["RESHAPE_GPU_LOCKS"] == "/locks"
+
+
+@pytest.mark.parametrize(
+    ("doc", "measure", "never"),
+    [
+        ({"target": {"value": 0.9, "name": "f1"}}, "f1", ""),
+        ({"target": {"value": 0.9}}, "", "loss"),
+        ({"target": {"value": 0.1, "above": False}}, "", "acc"),
+        ({"target_top5": 0.9}, "", "loss"),
+    ],
+)
+def test_the_sidecar_is_told_which_value_the_target_means(doc: dict[str, Any], measure: str, never: str) -> None:
+    source = spec_of(doc)["progress"]
+    assert (source["measure"], source["never"]) == (measure, never)
 
 
 def test_nothing_is_said_about_what_the_document_leaves_out() -> None:

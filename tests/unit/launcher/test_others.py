@@ -12,7 +12,7 @@ from launcher.cluster.api import Expired
 from launcher.cluster.others import Asked, Others, counted
 from launcher.names import JOB
 from tests.fakes.kube import Kube
-from tests.unit.launcher.test_mirror import until
+from tests.patience import eventually
 
 
 def asks(cpu: str = "500m", memory: str = "1Gi") -> dict[str, Any]:
@@ -67,7 +67,7 @@ def kube() -> Kube:
 def others(kube: Kube) -> Iterator[Others]:
     made = Others(kube)  # type: ignore[arg-type]
     made.start()
-    until(lambda: made.asked() is not None and kube._watches)
+    eventually(lambda: made.asked() is not None and kube._watches)
     yield made
     made.stop()
     put(kube, "last")  # ends its watch
@@ -80,18 +80,18 @@ def cores(others: Others) -> dict[str, float]:
 def test_it_follows_pods_that_come_end_and_go(kube: Kube, others: Others) -> None:
     assert others.asked() == {"a": Asked(0.5, 2.0**30)}
     put(kube, "two", nodeName="b")
-    until(lambda: cores(others) == {"a": 0.5, "b": 0.5})
+    eventually(lambda: cores(others) == {"a": 0.5, "b": 0.5})
     put(kube, "two", nodeName="b", phase="Succeeded")
-    until(lambda: cores(others) == {"a": 0.5})
+    eventually(lambda: cores(others) == {"a": 0.5})
     kube.vanish("Pod", "one")
-    until(lambda: cores(others) == {})
+    eventually(lambda: cores(others) == {})
 
 
 def test_a_watch_that_fails_or_expires_is_begun_again_from_a_list(kube: Kube, others: Others) -> None:
     kube.break_watches(Expired("too old"))
-    until(lambda: sum(call[0] == "list" for call in kube.calls) == 2 and kube._watches)
+    eventually(lambda: sum(call[0] == "list" for call in kube.calls) == 2 and kube._watches)
     put(kube, "two")
-    until(lambda: cores(others) == {"a": 1.0})
+    eventually(lambda: cores(others) == {"a": 1.0})
 
 
 def test_a_cluster_that_forbids_to_watch_all_pods_is_told_of_once_and_counts_none(
@@ -101,10 +101,10 @@ def test_a_cluster_that_forbids_to_watch_all_pods_is_told_of_once_and_counts_non
     kube.trouble = Fatal("pods is forbidden")
     made = Others(kube)  # type: ignore[arg-type]
     made.start()
-    until(lambda: caplog.records)
+    eventually(lambda: caplog.records)
     assert made.asked() is None
     kube.trouble = None
-    until(lambda: made.asked())
+    eventually(lambda: made.asked())
     assert len(caplog.records) == 1
     made.stop()
     put(kube, "last")

@@ -30,9 +30,9 @@ KERAS_LINES = (
 )
 
 
-def read(*lines: str, pattern: str | None = None, spawn_at: float = 0.5) -> Reader:
+def read(*lines: str, pattern: str | None = None, spawn_at: float = 0.5, measure: str = "", never: str = "") -> Reader:
     """Line n arrives at second n."""
-    reader = Reader(pattern)
+    reader = Reader(pattern, measure, never)
     reader.new_generation(spawn_at)
     for at, line in enumerate(lines, 1):
         reader.feed(line.encode() + b"\n", float(at))
@@ -63,6 +63,24 @@ def test_an_evaluation_value_is_not_replaced_by_a_lesser_measure() -> None:
     assert (reader.progress.value_name, reader.progress.value) == ("val_accuracy", 0.6)
 
 
+def test_the_loss_counts_before_training_accuracy_which_stands_still_at_its_end() -> None:
+    p = read("step=1 accuracy=1.0 loss=0.5", "step=2 accuracy=1.0 loss=0.4").progress
+    assert (p.value_name, p.value, p.evaluations) == ("loss", 0.4, 2)
+
+
+def test_the_value_that_the_record_names_counts_before_all_others() -> None:
+    lines = ("step=1 f1=0.2 val_accuracy=0.6", "step=2 loss=0.3 value=7", "step=3 f1=0.3")
+    p = read(*lines, measure="f1").progress
+    assert (p.value_name, p.value, p.evaluations) == ("f1", 0.3, 2)
+
+
+def test_a_value_that_the_target_cannot_mean_counts_only_where_there_is_no_other() -> None:
+    lines = ("step=1 loss=0.9 accuracy=0.2", "val_loss=0.5")
+    assert read(*lines, never="loss").progress.value_name == "accuracy"
+    assert read("loss=0.9", never="loss").progress.value_name == "loss"
+    assert read("val_accuracy=0.9 val_loss=0.5", never="acc").progress.value_name == "val_loss"
+
+
 def test_keras_bars_are_read_before_they_are_finished() -> None:
     reader = read()
     reader.feed(KERAS_BARS.encode(), 3.0)
@@ -80,7 +98,7 @@ def test_evaluation_after_training_moves_no_step() -> None:
 
 def test_keras_one_line_per_epoch_is_read() -> None:
     p = read(*KERAS_LINES.splitlines()).progress
-    assert (p.iterations, p.total_iterations, p.epochs, p.value_name) == (16, 16, 2.0, "accuracy")
+    assert (p.iterations, p.total_iterations, p.epochs, p.value_name) == (16, 16, 2.0, "loss")
 
 
 def test_a_resumed_keras_epoch_counts_on() -> None:
