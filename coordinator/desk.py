@@ -12,7 +12,7 @@ from adaptive_scheduler.expectation import Expected
 from adaptive_scheduler.observations import unfit
 from adaptive_scheduler.profiles import Profiles
 from coordinator import views
-from coordinator.core import intake, pods, resuming
+from coordinator.core import fields, intake, pods, resuming
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
 from coordinator.core.picture import held_by_others
@@ -30,7 +30,6 @@ View = dict[str, Any]
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", OBSERVATIONS)
 OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
 OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
-INTAKE_ONLY = ("uid", "closed")  # a document that has them looks as if it had been let in
 CANCEL_TRIES = 20
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
@@ -54,8 +53,10 @@ class Desk:
 
     def submit(self, doc: View) -> View:
         """Insert a job document, as anybody with access to the store could."""
-        doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in INTAKE_ONLY}}
+        doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in fields.NOT_SUBMITTED}}
         found = intake.problems(doc)
+        if not found and (why := self._c.loop.unknown_type(doc)):
+            found = [why]
         if found:
             raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
         if doc.get("job_id") is None:

@@ -26,7 +26,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.books import Books
 from coordinator.config import Config
-from coordinator.core import intake, lateness, resuming
+from coordinator.core import gpu_types, intake, lateness, resuming
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd, crowds
 from coordinator.core.decided import decision_doc
@@ -176,10 +176,17 @@ class Loop:
     def _unfit(self, job: JobRecord) -> str:
         """Why a good document cannot be let in here: such as that each reshape is a launch that finds no checkpoint."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
+        if why := self.unknown_type(job.doc):
+            return why
         if job.gpus_per_pod:
             return intake.NO_PODS if not self.config.many_pods else "" if lasting else intake.GANG_LOSES
         loses = not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
         return intake.LOSES if loses else ""
+
+    def unknown_type(self, doc: Mapping[str, Any]) -> str:
+        """Why the GPU type that it asks for is none, by what was read; empty where it is one, or nothing was read."""
+        here = {gpu.gpu_type for gpu in self.books.gpus().values()} | {kind for _, kind in self.profiles.speeds}
+        return gpu_types.problem(doc.get("gpu_type"), here) if self.profiles.speeds else ""
 
     def _accepted(self, job: JobRecord) -> Doc:
         return intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))

@@ -11,7 +11,7 @@ from coordinator.core import asks, lateness, resuming
 from coordinator.core import states as s
 from coordinator.core.crowds import Crowd
 from coordinator.core.picture import iterations, left
-from coordinator.core.records import GpuRecord, JobRecord
+from coordinator.core.records import GpuRecord, JobRecord, number
 from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
 
 View = dict[str, Any]
@@ -39,12 +39,13 @@ def job_view(
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
     view |= {
         "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
-        "reshapes": view["reshapes"] or 0, "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0,
+        "gpus_per_pod": job.gpus_per_pod, "reshapes": int(number(view["reshapes"]) or 0),
+        "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0, "fault": ours.get("fault"),
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
-        "category": ours.get("category"), "pinned": ours.get("pinned"), "message": view["message"] or "",
+        "category": ours.get("category"), "pinned": ours.get("pinned"), "message": str(view["message"] or ""),
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
-        "problems": view["problems"] or [], "rigid": job.accepted and resuming.rigid(job),
-        "left_alone": _left_alone(job), "lost": _lost(ours),
+        "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],
+        "rigid": job.accepted and resuming.rigid(job), "left_alone": _left_alone(job), "lost": _lost(ours),
         "iterations": total, "iters_done": done, "emulated": emulated,
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from coordinator.core import gpu_types
 from coordinator.errors import Rejected
 from coordinator.seeding import FoundGpu, FoundNode
 
@@ -28,6 +29,14 @@ def inventory(gpus: str | None, nodes: Sequence[str] = ()) -> list[FoundNode]:
     if again := sorted({n.name for n in found if sum(m.name == n.name for m in found) > 1}):
         raise Rejected(f"--node {again[0]} is given twice: give each node a name of its own.")
     return found
+
+
+def check_types(nodes: Sequence[FoundNode], known: Collection[str]) -> None:
+    """`Rejected` if GPUs are to be emulated of a type that nobody knows; real ones are what NVML says."""
+    for gpu in [gpu for node in nodes for gpu in node.gpus if gpu.emulated]:
+        if why := gpu_types.problem(gpu.gpu_type, known):
+            end = "" if why.endswith("?") else "."
+            raise Rejected(f"{why[0].upper()}{why[1:]}{end} GPUs to emulate are a number and a type, such as 4xV100.")
 
 
 def _node(text: str) -> FoundNode:

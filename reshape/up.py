@@ -38,12 +38,14 @@ from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
-from reshape.inventory import in_words, inventory
+from reshape.inventory import check_types, in_words, inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 log = logging.getLogger(__name__)
+
+KNOW_TYPES = ("speed_profiles", "gpus")  # tables that name GPU types
 
 POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sidecar": ({}, {}),
@@ -108,6 +110,11 @@ def _build(
 ) -> tuple[Coordinator, LocalPlatform]:
     store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
     seed_profiles(store)
+    try:
+        check_types(nodes, [str(row.get("gpu_type")) for table in KNOW_TYPES for row in store.list(table)])
+    except Rejected:
+        store.close()
+        raise
     gpus = [gpu for node in nodes for gpu in node.gpus]
     clock, master_key = SystemClock(), _secret(state / "master.key").encode()
     locks = os.environ.get("RESHAPE_GPU_LOCKS")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from coordinator.core import asks, dependencies, pods
+from coordinator.core import asks, dependencies, fields, pods
 from coordinator.core import states as s
 from coordinator.core.records import SHARED, Doc, number, show, whole
 
@@ -33,17 +33,6 @@ MAX_PARTS = 4_096
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE = ("{{", "{%", "{#")
 
-# Fields that only the coordinator writes: what a user put there is not believed.
-OURS = (
-    "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
-    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
-    "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
-    "moves", "newest_launch", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
-    "limits_told", "limit_by", "unlimitable",
-    "held_back", "fault", "members", "depends_met", "sla_waiting_s", "missed_ts",
-    "resumes", "lost", "stopped_by_us", "forced", "grew_from",
-)  # fmt: skip
-
 WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
 TEXTS = (
     "job_type",
@@ -62,7 +51,8 @@ TEXTS = (
 def problems(doc: Mapping[str, Any]) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
-    found = [*own, *asks.problems(doc), *pods.problems(doc), *dependencies.problems(doc)][:20]
+    others = [*asks.problems(doc), *pods.problems(doc), *dependencies.problems(doc)]
+    found = [*own, *others, *fields.unknown(doc)][:20]
     odd = None if found else pods.unstorable({k: v for k, v in doc.items() if k != "pod"})
     return [odd] if odd else found
 
@@ -78,8 +68,8 @@ def accepted(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARE
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
         "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": _submitted(doc, wall),
-        "reshapes": 0, "retries": 0, "message": WAITS_FOR_ITS_TURN, **dict.fromkeys(OURS), "pinned": doc.get("node"),
-        "devices": devices, **pods.kept(doc),
+        "reshapes": 0, "retries": 0, "message": WAITS_FOR_ITS_TURN, **dict.fromkeys(fields.OURS),
+        "pinned": doc.get("node"), "devices": devices, **pods.kept(doc),
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 CURVE = str(TRAINERS / "curve.py")
 SPEEDS = [
     {"job_type": "digits-numpy", "gpu_type": kind, "num_gpus": 1, "seconds_per_iteration": seconds}
-    for kind, seconds in (("Slow", 0.25), ("Fast", 0.05))
+    for kind, seconds in (("K80", 0.25), ("A100", 0.05))
 ]
 OVERHEADS = {"job_type": "curve", "k8s_init": 2, "k8s_term": 1, "proc_init": 0.2, "proc_term": 0.1, "ckpt": 0.1}
 STEP = re.compile(r"^step=(\d+) ", re.MULTILINE)
@@ -103,9 +103,9 @@ def test_a_job_with_a_target_ends_with_a_checkpoint_when_its_measured_value_is_t
 
 
 def test_a_job_on_gpus_moves_to_a_node_where_it_trains_faster_once_that_is_free(tmp_path: Path) -> None:
-    with running(tmp_path / "s", ["a=1xSlow", "b=1xFast"]) as up:
+    with running(tmp_path / "s", ["a=1xK80", "b=1xA100"]) as up:
         up.client.import_profiles("speed_profiles", SPEEDS)
-        up.client.submit(digits("first", 160, [1], gpu_type="Fast"))
+        up.client.submit(digits("first", 160, [1], gpu_type="A100"))
         up.until("first", "running")
         up.client.submit(digits("second", 200, [1]))
         assert up.until("second", "running")["node"] == "a"
@@ -125,9 +125,9 @@ MOVING = (
 
 def test_a_move_comes_to_its_end_though_each_step_of_it_is_a_crash(tmp_path: Path) -> None:
     ends = {name: tmp_path / f"end-{name}" for name in ("first", "second")}
-    with running(tmp_path / "s", ["a=1xSlow", "b=1xFast"]) as up:
+    with running(tmp_path / "s", ["a=1xK80", "b=1xA100"]) as up:
         up.client.import_profiles("speed_profiles", SPEEDS)
-        for name, more in (("first", {"gpu_type": "Fast"}), ("second", {})):
+        for name, more in (("first", {"gpu_type": "A100"}), ("second", {})):
             doc = {
                 "job_id": name,
                 "job_type": "digits-numpy",

@@ -29,7 +29,7 @@ GPU_FIELDS = {"gpu_id", "state", "job_id", "worker_id"}  # seed 004, Table III
 SLOW = Start(launch_s=6.0, first_step_s=1.5, speeds={2: 0.0705882, 4: 0.05})  # long enough on a busy machine
 MALFORMED = {
     "_id": "junk", "job_id": "junk", "state": "submitted", "optional_num_gpus": [4, 2, "many"],
-    "command": 7, "model": ["wrong"], "mine": {"nested": [1, 2.5, None, True, "ü"]},
+    "command": 7, "model": ["wrong"], "x_mine": {"nested": [1, 2.5, None, True, "ü"]},
 }  # fmt: skip
 
 

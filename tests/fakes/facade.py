@@ -21,7 +21,7 @@ from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.extending import Extending
 from coordinator.http.app import make_app, make_server
-from coordinator.http.facade import PROFILE_TABLES
+from coordinator.http.facade import PROFILE_TABLES, Facade
 from sidecar import protocol
 
 TOKEN = "token-of-the-tests"
@@ -201,13 +201,13 @@ class FakeCoordinator:
 class Live:
     url: str
     port: int
-    facade: FakeCoordinator
+    facade: Any  # a FakeCoordinator, or whatever was served
     loop: asyncio.AbstractEventLoop
     app: Application
 
 
 @contextmanager
-def serve(facade: FakeCoordinator | None = None, token: str = TOKEN) -> Iterator[Live]:
+def serve(facade: Facade | None = None, token: str = TOKEN) -> Iterator[Live]:
     """The real application on a free loopback port, in a thread, until the block ends."""
     facade = facade or FakeCoordinator()
     ready: list[Live] = []

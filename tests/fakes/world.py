@@ -16,6 +16,7 @@ import msgspec
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
+from coordinator.core import fields
 from coordinator.core import states as s
 from coordinator.core.picture import Moment, picture
 from coordinator.core.records import GpuRecord, JobRecord
@@ -276,6 +277,8 @@ def _broken_jobs(jobs: dict[str, JobRecord]) -> list[str]:
             continue
         if (count or 0) != len(job.gpu_ids) or (count and count not in job.optional):
             found.append(f"job {job.id} has num_gpus {count} with {job.gpu_ids}, allowed are {job.optional}")
+        if unknown := [*fields.unknown(job.doc)]:
+            found.append(f"job {job.id} has fields that coordinator/core/fields.py does not list: {unknown}")
         op = job.operation
         if op is not None and op.kind == "start" and job.generation < op.generation:
             continue  # promised, perhaps by a victim that still has them

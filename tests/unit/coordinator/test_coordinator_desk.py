@@ -41,14 +41,14 @@ def refused(call: Any, *arguments: Any) -> tuple[str, int]:
 
 def test_a_submitted_job_is_a_document_like_any_other_and_is_let_in_by_the_next_turn(world: World) -> None:
     world.c.stale.clear()
-    view = world.desk.submit({**JOB, "mine": {"a": 1}})
+    view = world.desk.submit({**JOB, "x_mine": {"a": 1}})
     assert (view["job_id"], view["state"]) == ("one", s.SUBMITTED)
     assert view["job_type"].startswith("derived-")
-    assert world.store.get("jobs", "one") == {"_id": "one", "state": s.SUBMITTED, **JOB, "mine": {"a": 1}}
+    assert world.store.get("jobs", "one") == {"_id": "one", "state": s.SUBMITTED, **JOB, "x_mine": {"a": 1}}
     assert world.c.stale.is_set(), "the loop must not wait for its next poll"
     world.tick()
     assert world.desk.job("one")["state"] == s.INITIALIZING
-    assert world.job("one").doc["mine"] == {"a": 1}
+    assert world.job("one").doc["x_mine"] == {"a": 1}
 
 
 def test_a_bad_document_is_refused_with_everything_that_is_wrong_and_not_kept(world: World) -> None:

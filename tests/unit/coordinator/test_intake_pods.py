@@ -79,5 +79,5 @@ def test_a_pod_with_keys_that_no_store_takes_is_kept_as_a_text() -> None:
 
 def test_what_no_store_takes_elsewhere_is_refused_before_a_launch_would_have_to_write_it() -> None:
     assert "'a.b'" in problems({**GOOD, "hyper_parameters": {"a.b": 1}})[0]
-    assert "'$set'" in problems({**GOOD, "notes": [{"$set": 1}]})[0]
-    assert "no number" in problems({**GOOD, "notes": [float("nan")]})[0]
+    assert "'$set'" in problems({**GOOD, "x_notes": [{"$set": 1}]})[0]
+    assert "no number" in problems({**GOOD, "x_notes": [float("nan")]})[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.errors import Rejected
-from coordinator.seeding import FoundNode
-from reshape.inventory import in_words, inventory
+from coordinator.seeding import FoundGpu, FoundNode
+from reshape.inventory import check_types, in_words, inventory
 
 
 def test_each_node_has_what_was_written_and_no_two_gpus_share_a_name() -> None:
@@ -35,6 +35,18 @@ def test_a_node_that_cannot_be_read_is_one_sentence_that_shows_how(text: str) ->
 def test_cores_that_cannot_be_read_are_not_taken_for_gpus() -> None:
     with pytest.raises(Rejected, match=r"c=cpu:2 \(cores\), not 'a=cpu:1e9'"):
         inventory(None, ["a=cpu:1e9"])
+
+
+def test_gpus_of_a_type_that_nobody_knows_are_not_emulated() -> None:
+    with pytest.raises(Rejected) as refusal:
+        check_types(inventory("4xv100"), ["V100", "K80"])
+    said = "No node and no speed profile has the GPU type 'v100', did you mean V100?"
+    assert str(refusal.value) == f"{said} GPUs to emulate are a number and a type, such as 4xV100."
+    check_types(inventory(None, ["a=2xMine", "b=1xH100", "c=cpu:1"]), ["Mine"])
+
+
+def test_real_gpus_are_of_the_type_that_they_say() -> None:
+    check_types([FoundNode("a", (FoundGpu("g", "Unheard-of", None, False),))], ["V100"])
 
 
 def test_two_nodes_of_one_name_and_both_forms_at_once_are_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,3 +47,9 @@ def test_listening_on_loopback_is_not_warned_of(host: str, capsys: pytest.Captur
     with up.listen(host, 0) as listener:
         assert up._url(host, listener) == f"http://{host}:{listener.getsockname()[1]}"
     assert capsys.readouterr().err == ""
+
+
+def test_a_gpu_type_that_nobody_knows_ends_up_with_a_sentence(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"nodes": [], "store": None, "port": 0, "host": "127.0.0.1", "policy": "sidecar"}
+    with pytest.raises(Rejected, match=r"the GPU type 'FOO'; known are .*V100.* such as 4xV100"):
+        up.run(state=tmp_path, gpus="4xFOO", **given)
