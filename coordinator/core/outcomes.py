@@ -219,7 +219,9 @@ def granted(w: World) -> dict[str, Any]:
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
         by_us: dict[str, Any] = {"forced": None} if op.forced else {}
         by_us |= {"stopped_by_us": None if op.forced else op.generation}
-        return by_us | {"grew_from": len(op.origin) if grew else None}
+        before = w.job.doc.get("grew_from")
+        still = before if isinstance(before, int) and before < len(op.to) else None  # it gave back only a part
+        return by_us | {"grew_from": len(op.origin) if grew else still}
     return {"stopped_by_us": None} if op.kind == "restart" else {"grew_from": None}
 
 

@@ -141,6 +141,16 @@ def test_a_loss_after_a_crash_or_an_operators_force_ends_nothing() -> None:
     assert resuming.found_lost(before, told(generation=2, lost=Lost(0, 0.0, 2))) == {}
 
 
+@pytest.mark.parametrize(("keeps", "protected"), [(3, 2), (2, None), (1, None)])
+def test_a_grown_job_that_gave_back_a_part_is_still_protected_only_to_what_it_had_before(
+    keeps: int, protected: int | None
+) -> None:
+    had = ("a", "b", "c", "d")
+    job = plain(s.ADJUSTING, *had, op=reshape_of(had, had[:keeps]), grew_from=2)
+    stopped = seen("exited", generation=2, verb="stop", exit_code=143, stop_asked=True)
+    assert written(world(job, stopped, mine(*had)), "grant")["grew_from"] == protected
+
+
 @pytest.mark.parametrize(("forced", "by_us"), [(None, 2), (True, None)])
 def test_a_grant_writes_down_whose_stop_it_was(forced: bool | None, by_us: int | None) -> None:
     op = reshape_of(("a",), ("a", "b"), forced=forced)
