@@ -81,7 +81,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=JOBS, after=WHEN)
     def write_something_into_the_document(self, index: int, after: int) -> None:
-        self.later(after, lambda: self.world.users.update("jobs", self.name(index), {}, {"note": "seen"}))
+        self.later(after, lambda: self.world.users.update("jobs", self.name(index), {}, {"x_note": "seen"}))
 
     @rule(index=JOBS, after=WHEN)
     def delete_the_document(self, index: int, after: int) -> None:
