@@ -129,6 +129,9 @@ A version is compared as it lies in the store, so a former one is of no use.
 def read(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> Reading:
     """A row of `table`; `former`: as it was used before, if it was."""
     rules = RULES[table]
+    # Some MongoDB-compatible stores keep true and false as 1 and 0.
+    kept = {f: v == 1 for f, v in doc.items() if rules.get(f) is FLAG and type(v) is int and v in (0, 1)}
+    doc = {**doc, **kept} if kept else doc
     wrong = [
         field for field, value in doc.items() if value is not None and field in rules and not rules[field].fits(value)
     ]

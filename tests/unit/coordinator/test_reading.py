@@ -58,3 +58,9 @@ def test_a_gpu_that_is_nobody_knows_where_or_whose_is_given_to_nobody(field: str
     found = read("gpus", {**GPU, field: {}})
     assert found.usable and found.doc["state"] == s.FAULTY
     assert found.doc["node"] == (NOWHERE if field == "node" else "n")
+
+
+def test_a_flag_that_a_store_keeps_as_a_number_is_a_flag() -> None:
+    found = read("jobs", {"job_id": "a", "closed": 0, "elastic": 1})
+    assert found.usable and found.misfits == ()
+    assert found.doc["closed"] is False and found.doc["elastic"] is True
