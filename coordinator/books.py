@@ -92,7 +92,7 @@ class Books:
             if doc is None or self._door("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
                 self._deleted.add(job_id)
                 ours[job_id] = JobRecord({**job.doc, "cancel": True})
-            elif doc.get("closed") is not True:  # by hand: another coordinator, which acted meanwhile, writes True
+            elif not reading.is_closed(doc):  # by hand: another coordinator, which acted meanwhile, closes it
                 ours[job_id] = JobRecord(self._door("jobs", doc).doc)
         with self._lock:
             gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up

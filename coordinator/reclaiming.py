@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from coordinator.books import Books
 from coordinator.core import states as s
+from coordinator.core.reading import is_closed
 from coordinator.core.records import GpuRecord, JobRecord
 from coordinator.errors import Conflict
 
@@ -59,7 +60,7 @@ class Reclaiming:
         """Whether a document of a job that it is booked for is there after all, with a `closed` that says neither."""
         owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
         docs = [doc for owner in owners for doc in self._books.store.list("jobs", {"job_id": owner})]
-        return any(doc.get("uid") and doc.get("closed") is not True for doc in docs)
+        return any(doc.get("uid") and not is_closed(doc) for doc in docs)
 
 
 def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:

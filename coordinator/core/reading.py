@@ -150,6 +150,11 @@ def read(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> Readi
     )
 
 
+def is_closed(doc: Doc) -> bool:
+    """Whether a job's document, as it lies in the store, says that nothing of it is left to do."""
+    return doc.get("closed") in (True, 1)
+
+
 def of_owner(doc: Doc) -> Doc:
     """What the row of a GPU says that a job has, from the document of that job: a former value where none is known."""
     known: Doc = {"state": s.IN_USE, "job_id": doc.get("job_id"), "held_by": doc.get("job_id")}
