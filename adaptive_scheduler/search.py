@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_scheduler.criticality import all_work_s
 from adaptive_scheduler.decision import givable
 from adaptive_scheduler.lateness import Lateness
 from adaptive_scheduler.numbering import Book, Floats, Ints, ranks
@@ -289,6 +290,10 @@ class Table:
     def late_s(self) -> Floats:
         """By job: how late it is as things are; nothing at -1."""
         return np.array([*(self.lateness.late.get(job.id, 0.0) for job in self.snapshot.jobs), 0.0])
+
+    @cached_property
+    def all_work_s(self) -> float:
+        return all_work_s(self.snapshot)
 
     @cached_property
     def others_s(self) -> Floats:

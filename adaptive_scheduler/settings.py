@@ -224,6 +224,10 @@ class Settings(_Checked):
     compare_with_waiting: bool = False
     """G19: whether waiting for the next job to end competes with a start at once."""
 
+    spare_critical: bool = True
+    """Whether a newcomer waits for the next job to end rather than take GPUs from a job that would then end later than
+    all work left, the queue's too, takes on all GPUs, where waiting leads to a smaller makespan; False as printed."""
+
     moves: bool = True
     """Whether a running job may go to another host, where it gets more GPUs or faster ones (sequence D)."""
 

@@ -55,8 +55,8 @@ def schedule_incoming(
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):
         sentence, ways = hold_sentence(table, job, best), [*rigid_ways(table, job), *ways]
         return Hold(job.id, explain(INCOMING, sentence, ways, None, table.times, snapshot.profiles, more))
-    later = waiting_way(table, job) if settings.compare_with_waiting else None
-    if later is not None and best.rank == GOOD and _times(later) < _times(best):
+    later = _better_later(table, job, best)
+    if later is not None:
         sentence = wait_sentence(later, best)
         return Hold(job.id, explain(INCOMING, sentence, [later, *ways], later, table.times, snapshot.profiles, more))
     return Start(
@@ -89,6 +89,28 @@ def schedule_running(
     if not best.workers and best.node.name not in {w.node for w in placed_on(best.job)}:
         return Move(best.job.id, best.node.name, best.num_gpus, explanation)
     return Reshape(best.job.id, best.node.name, best.num_gpus, explanation, best.workers)
+
+
+def _better_later(table: Table, job: Job, best: Way) -> Way | None:
+    """To wait for the next job that ends: where that leads to less (G19), or saves the end of all work more than it
+    delays the job."""
+    settings = table.settings
+    end_s = _end_of_all_s(table, best) if settings.spare_critical and best.victim is not None else 0.0
+    spares = end_s > max(table.times.max, table.all_work_s)
+    if best.rank != GOOD or not (spares or settings.compare_with_waiting):
+        return None
+    later = waiting_way(table, job)
+    if later is None or (settings.compare_with_waiting and _times(later) < _times(best)):
+        return later
+    return later if spares and end_s - later.makespan_s > max(0.0, later.job_s - best.job_s) else None
+
+
+def _end_of_all_s(table: Table, way: Way) -> float:
+    """The makespan if the victim gets its GPUs back once the newcomer has ended."""
+    assert way.victim is not None
+    if way.makespan_s <= way.job_s:
+        return way.makespan_s
+    return way.job_s + (1.0 - way.job_s / way.makespan_s) * table.times.seconds[way.victim.id]
 
 
 def _what_a_refusal_rests_on(job: Job) -> object:

@@ -167,7 +167,7 @@ def test_algorithm_1_chooses_what_the_literal_search_chooses():
     for _ in range(STATES):
         nodes, speeds, overheads, jobs, new, flags = draw(rng)
         snapshot = picture(nodes, speeds, overheads, [*jobs, new])
-        answer = schedule_incoming(snapshot, new, 50.0, Settings(**flags))
+        answer = schedule_incoming(snapshot, new, 50.0, Settings(spare_critical=False, **flags))
         got = None
         if isinstance(answer, Start):
             got = (answer.node, answer.num_gpus, answer.victim, answer.victim_num_gpus)
