@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 
 from adaptive_scheduler.prediction import assumed_s
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles import LARGEST, Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
 
 def all_work_s(snapshot: ClusterSnapshot) -> float:
-    """What all jobs on GPUs, waiting ones too, take together on all working GPUs, each on the count that wastes least."""
+    """What all jobs on GPUs, also waiting ones, take together on all working GPUs, each on its thriftiest count."""
     gpus = sum(node.healthy for node in snapshot.nodes if node.schedulable)
     kinds = tuple(sorted({node.gpu_type for node in snapshot.nodes if node.gpus}))
     each: dict[object, float | None] = {}
@@ -30,5 +30,5 @@ def _gpu_s(profiles: Profiles, job: Job, kinds: tuple[str, ...], each: dict[obje
         each[key] = min((n * speed.seconds for n, speed in speeds if speed is not None), default=None)
     seconds = each[key]
     if job.iterations_left is None or seconds is None:
-        return assumed_s(job) * max(1, job.num_gpus)
-    return max(job.iterations_left, 0.0) * seconds
+        return min(assumed_s(job), LARGEST) * max(1, job.num_gpus)
+    return min(max(job.iterations_left, 0.0) * seconds, LARGEST)

@@ -14,6 +14,7 @@ from typing import Literal, get_args, get_type_hints
 System = Literal["elastic", "specon", "flowcon", "deadline"]
 MakespanScope = Literal["cluster", "pair"]
 RemovalRange = Literal["resolved", "printed"]
+OverRelease = Literal["never", "needed", "always"]
 Tiebreak = Literal["full", "first"]
 Placement = Literal["host", "count_only"]
 QueueOrder = Literal["arrival", "shortest", "deadline"]
@@ -199,8 +200,9 @@ class Settings(_Checked):
     """G2: a victim may go to any smaller allowed count, or as printed only give amounts between its
     smallest and its largest count."""
 
-    over_release: bool = False
-    """G3: whether a victim may give more than is needed; the surplus becomes idle."""
+    over_release: OverRelease = "needed"
+    """G3: when a victim may give more than is missing, and the surplus becomes idle: where nobody can give just that,
+    always, or never as printed."""
 
     tiebreak: Tiebreak = "full"
     """G4: makespan, then the sum of remaining times, no removal, fewer GPUs, names; or the first found."""

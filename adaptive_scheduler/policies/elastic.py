@@ -92,8 +92,10 @@ def schedule_running(
 
 
 def _better_later(table: Table, job: Job, best: Way) -> Way | None:
-    """To wait for the next job that ends: where that leads to less (G19), or saves the end of all work more than it
-    delays the job."""
+    """To wait for the next job that ends, where that is better than to start at once; else None.
+
+    It is where it leads to less (G19), or brings the end of all work nearer by more than it delays the job.
+    """
     settings = table.settings
     end_s = _end_of_all_s(table, best) if settings.spare_critical and best.victim is not None else 0.0
     spares = end_s > max(table.times.max, table.all_work_s)

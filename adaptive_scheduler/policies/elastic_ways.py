@@ -59,7 +59,7 @@ def held_together(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> in
 
 
 def exactly(need: int, settings: Settings) -> str:
-    return f"{need} or more" if settings.over_release else f"exactly {need}"
+    return f"exactly {need}" if settings.over_release == "never" else f"{need} or more"
 
 
 class _Cells(NamedTuple):
@@ -137,7 +137,7 @@ class Newcomer:
         g, room, usable = self.givers, self.room[self.givers.node], np.zeros(len(self.room), np.bool_)
         usable[self.open] = True
         reach = np.where(usable[g.node], room + g.gives, 0)
-        if self.settings.over_release or more is not None:
+        if self.settings.over_release == "always" or more is not None:
             counts = self.counts[:, None]
             at, giver = np.nonzero((room < counts) & (counts <= np.where(True if more is None else more, reach, 0)))
         else:
@@ -311,12 +311,15 @@ def incoming_ways(table: Table, job: Job) -> Found:
 def weigh(new: Newcomer) -> Weighed:
     """What all ways that may be taken lead to.
 
-    Where nobody can give exactly what is missing, a job gives back what it grew into, also if that is more (G3).
+    Where nobody can give exactly what is missing, a job gives back what it grew into, also if that is more; then any
+    job does, if settings say so (G3).
     """
-    weighed = _weigh(new, new.cells())
-    if (weighed.ranks < REFUSED).any() or not (back := new.givers.grown).any():
-        return weighed
-    return _weigh(new, new.cells(back))
+    weighed, grown = _weigh(new, new.cells()), new.givers.grown
+    anybody = np.full_like(grown, new.settings.over_release == "needed")
+    for more in (grown, anybody):
+        if more.any() and not (weighed.ranks < REFUSED).any():
+            weighed = _weigh(new, new.cells(more))
+    return weighed
 
 
 def _weigh(new: Newcomer, cells: _Cells) -> Weighed:

@@ -93,7 +93,7 @@ def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> 
     gives, keeps = removable(other, settings), must_keep(other, now)
     if not gives:
         return f"{other.id} has its smallest count, {other.num_gpus}."
-    enough = [g for g in gives if g == need or (settings.over_release and g > need)]
+    enough = [g for g in gives if g == need or (settings.over_release != "never" and g > need)]
     bound = bool(why_not(other, math.inf))  # also once it has cooled down
     if (enough or bound) and not any(other.num_gpus - g >= keeps for g in enough):
         return f"{other.id} {_why_kept(other, keeps, now)}."

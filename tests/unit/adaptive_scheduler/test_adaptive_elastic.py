@@ -59,9 +59,9 @@ def test_vector_2_the_new_job_takes_two_of_four():
     decision = incoming(cluster(running("J1", 4), waiting()))
     assert triple(decision) == (2, "J1", 2, 691.2)
     refused = {c.num_gpus: c.rejected for c in decision.explanation.candidates[1:]}
-    assert refused == {  # both by G3: J1 can only give 2 or 3
-        1: "would have to wait: 0 of 1 GPU idle on a, no running job there can give exactly 1",
-        4: "would have to wait: 0 of 4 GPUs idle on a, no running job there can give exactly 4",
+    assert refused == {  # both by G3: J1 can only give 2 or 3, and somebody can give exactly what is missing
+        1: "would have to wait: 0 of 1 GPU idle on a, no running job there can give 1 or more",
+        4: "would have to wait: 0 of 4 GPUs idle on a, no running job there can give 4 or more",
     }
 
 
@@ -117,9 +117,15 @@ def test_g2_the_printed_range_misses_a_victim():
 
 def test_g3_a_victim_gives_exactly_what_is_needed_unless_more_is_allowed():
     world = cluster(running("v", 4), waiting(optional=(1,)))
-    held = incoming(world)
+    held = incoming(world, Settings(over_release="never"))
     assert "no running job there can give exactly 1. v can give only 2 or 3." in held.explanation.sentence
-    assert triple(incoming(world, Settings(over_release=True)))[:3] == (1, "v", 2)
+    assert triple(incoming(world))[:3] == (1, "v", 2)
+
+
+def test_g3_who_can_give_exactly_what_is_missing_comes_before_whoever_must_give_more():
+    world = cluster(running("three", 3, optional=(1, 3)), running("two", 2), waiting(optional=(1,)))
+    assert incoming(world).victim == "two"
+    assert triple(incoming(world, Settings(over_release="always")))[2] in (1, 2)
 
 
 def test_g4_among_equal_makespans_the_smaller_sum_wins_or_as_printed_the_first():
@@ -244,7 +250,7 @@ def test_a_job_that_must_not_be_reshaped_gives_nothing_and_the_newcomer_is_told_
     held = incoming(cluster(running("v", 2, **state), waiting(optional=(1,))), now=40.0)
     assert isinstance(held, Hold)
     assert held.explanation.sentence == (
-        f"new waits: it needs 1 GPU; 0 are idle on node a, and no running job there can give exactly 1. {words}"
+        f"new waits: it needs 1 GPU; 0 are idle on node a, and no running job there can give 1 or more. {words}"
     )
 
 
@@ -314,15 +320,17 @@ def test_two_jobs_that_wait_both_start_on_what_another_has_just_grown_into():
 
 
 def test_a_job_gives_more_than_is_needed_only_of_what_it_grew_into():
+    exactly = Settings(over_release="never")
     world = cluster(running("v", 4, 9000), waiting(optional=(1,)))
-    assert incoming(world).explanation.sentence.endswith("v can give only 2 or 3.")
+    assert incoming(world, exactly).explanation.sentence.endswith("v can give only 2 or 3.")
     small = cluster(running("v", 4, 9000, grew_from=2, optional=(1, 4)), waiting(optional=(1,)))
-    assert isinstance(incoming(small), Hold), "it would be left with less than it had"
+    assert isinstance(incoming(small, exactly), Hold), "it would be left with less than it had"
 
 
 def test_nobody_is_promised_the_end_of_a_cool_down_that_would_not_help():
     world = cluster(running("v", 4, 9000, cooling_until=227.2), waiting(optional=(1,)))
-    assert incoming(world, now=40.0).explanation.sentence.endswith("v can give only 2 or 3.")
+    held = incoming(world, Settings(over_release="never"), now=40.0)
+    assert held.explanation.sentence.endswith("v can give only 2 or 3.")
 
 
 def test_a_job_has_cooled_down_at_the_very_moment_given():

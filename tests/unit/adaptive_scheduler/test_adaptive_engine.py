@@ -88,7 +88,7 @@ def test_a_job_that_had_to_wait_is_asked_again_once_fewer_gpus_are_idle():
         running("v", 8, 9000, (4, 8)), waiting("first", optional=(4,), submit_s=0),
         waiting("second", optional=(1,), submit_s=1), idle=1,
     )  # fmt: skip
-    decisions = decide(world, 0.0)
+    decisions = decide(world, 0.0, Settings(over_release="never"))
     assert [(d.job, d.victim) for d in decisions] == [("second", None), ("first", "v")]
 
 
@@ -258,7 +258,7 @@ choices = st.builds(
     min_gain_factor=st.sampled_from([0, 1]),
     makespan_scope=st.sampled_from(["cluster", "pair"]),
     removal_range=st.sampled_from(["resolved", "printed"]),
-    over_release=st.booleans(),
+    over_release=st.sampled_from(["never", "needed", "always"]),
     tiebreak=st.sampled_from(["full", "first"]),
     refined=st.booleans(),
     allow_noop=st.booleans(),
@@ -343,7 +343,7 @@ def test_a_newcomer_that_took_gpus_does_not_make_anybody_grow_back_at_once():
 
 def test_what_a_victim_still_holds_is_not_idle_to_anybody_else():
     world = cluster(running("v", 4), waiting(optional=(1,)), waiting("other", optional=(1,), submit_s=1), used=4)
-    chosen = Settings(over_release=True)
+    chosen = Settings(over_release="always")
     start, hold = decide(world, 0.0, chosen)
     assert (start.victim_num_gpus, type(hold)) == (2, Hold)
     assert after(world, start).node["a"].idle == 0

@@ -28,7 +28,7 @@ def draw(rng):
     overheads = {t: {name: rng.choice(lasting) for name in NAMES} for t in "xy"}
     jobs = [draw_job(rng, f"j{i}", rng.choice(nodes)[0], coarse) for i in range(rng.randint(0, 6))]
     flags = {
-        "over_release": rng.random() < 0.3,
+        "over_release": rng.choice(("never", "never", "always")),
         "makespan_scope": rng.choice(("cluster", "cluster", "pair")),
         "removal_range": rng.choice(("resolved", "resolved", "printed")),
         "tiebreak": "full",
@@ -120,7 +120,7 @@ class Oracle:
             for keeps in sorted(job.optional, reverse=True):
                 gives = job.num_gpus - keeps
                 in_range = self.flags["removal_range"] == "resolved" or job.optional[0] <= gives <= job.optional[-1]
-                enough = gives == need or (self.flags["over_release"] and gives > need)
+                enough = gives == need or (self.flags["over_release"] == "always" and gives > need)
                 if job.node == node and gives > 0 and in_range and enough:
                     found.append((job, keeps))
         return found

@@ -313,7 +313,7 @@ def test_the_same_seed_fails_alike_whatever_the_hash_seed():
 
 PLANS = {
     "sidecar": (decide, IN_PLACE),
-    "surplus": (partial(decide, settings=Settings(over_release=True)), IN_PLACE),
+    "surplus": (partial(decide, settings=Settings(over_release="always")), IN_PLACE),
     "spread": (partial(decide, settings=Settings(placement="count_only")), IN_PLACE),
     "relaunch": (decide, RELAUNCHED),
     "slow end": (decide, Costs(launch=3.0, begin=2.0, stop=4.0, shrunk=1.0, grown=2.0, end=90.0)),

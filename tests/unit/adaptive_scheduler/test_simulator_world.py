@@ -289,7 +289,7 @@ def test_termination_holds_everybody_up_behind_the_first_that_does_not_fit():
 
 PLANS = {
     "sidecar": (decide, IN_PLACE),
-    "surplus": (partial(decide, settings=Settings(over_release=True)), IN_PLACE),
+    "surplus": (partial(decide, settings=Settings(over_release="always")), IN_PLACE),
     "printed": (partial(decide, settings=Settings(allow_noop=False, removal_range="printed")), IN_PLACE),
     "relaunch": (decide, RELAUNCHED),
     "slow end": (decide, Costs(launch=3.0, begin=2.0, stop=4.0, shrunk=1.0, grown=2.0, end=90.0)),
