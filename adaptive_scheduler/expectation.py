@@ -64,11 +64,17 @@ def _starts(
 ) -> Iterator[tuple[str, Expected]]:
     idle = {node.name: node.idle for node in world.nodes}
     nodes = {job.id: [n for n in nodes_for(world, job) if n.open] for job in queue}
+    names = {job_id: frozenset(node.name for node in there) for job_id, there in nodes.items()}
+    counts = {job.id: least(world, job, settings) for job in queue}
     ends, seen, at_s = sorted(running), list(running), 0.0
+    freed: frozenset[str] | None = None  # nodes that have more than in the round before; None: all are looked at
     while queue:
         waiting = []
         for job in queue:
-            place = _place(job, least(world, job, settings), nodes[job.id], idle)
+            there = nodes[job.id]
+            if freed is not None and job.max_workers <= 1:
+                there = [world.node[name] for name in freed & names[job.id]]
+            place = _place(job, counts[job.id], there, idle)
             if not place:
                 waiting.append(job)
                 continue
@@ -85,6 +91,7 @@ def _starts(
         at_s = ended.at_s
         for name, count in ended.leaves:
             idle[name] = idle.get(name, 0) + count
+        freed = frozenset(name for name, _ in ended.leaves)
 
 
 def _rests_on(nodes: list[Node], seen: list[_Ends]) -> tuple[str, ...]:

@@ -102,7 +102,9 @@ class Books:
             }
             self._aside = aside
             self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
-            self._forget({("jobs", j.key) for j in self._jobs.values()} | {("gpus", g.doc["_id"]) for g in gpus})
+            self._forget(
+                {_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus}
+            )
         return new
 
     def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
@@ -120,7 +122,7 @@ class Books:
 
         `owner`: the job that says of itself that it has this GPU.
         """
-        key = table, doc["_id"]
+        key = _row(table, doc["_id"])
         before = self._read.get(key)
         if before is not None and before[0] == doc:
             return before[1]
@@ -133,7 +135,7 @@ class Books:
 
     def _forget(self, known: set[tuple[str, Any]]) -> None:
         """Rows that are there no more; those set aside are kept as long as they are."""
-        known |= {("jobs", job.key) for job in self._aside.values()}
+        known |= {_row("jobs", job.key) for job in self._aside.values()}
         for key in list(self._read):  # at once, as other threads add to it
             if key not in known:
                 self._read.pop(key, None)
@@ -145,7 +147,7 @@ class Books:
 
     def misfits_of(self, job: JobRecord) -> tuple[str, ...]:
         """What does not fit in the document of one job."""
-        _, found = self._read.get(("jobs", job.key), (None, None))
+        _, found = self._read.get(_row("jobs", job.key), (None, None))
         return () if found is None else found.misfits
 
     def set_aside(self) -> dict[str, JobRecord]:
@@ -232,3 +234,8 @@ def _newer(old: R | None, read: R) -> R:
 def _version(doc: Mapping[str, Any]) -> int:
     version = doc.get("version")
     return version if isinstance(version, int) else 0
+
+
+def _row(table: str, key: Any) -> tuple[str, Any]:
+    """Names a row in memory: a database may hold an `_id` that cannot be looked up."""
+    return table, key if isinstance(key, str | int) else repr(key)

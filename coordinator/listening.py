@@ -59,6 +59,7 @@ class Listening:
     def _hear(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep what a heartbeat says; whether its launch is to live on. That of a job set aside is left alone."""
         if job.id in self._c.books.set_aside():
+            self._c.reports.renewed(job.id)
             return True
         coming = job.coming is not None and beat.launch == job.coming.launch
         if coming:

@@ -154,6 +154,7 @@ class Loop:
 
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.books.jobs())
+        booked = self.reclaiming.strays()
         for job in sorted(new, key=lambda j: str(j.key)):
             found = intake.problems(job.doc)
             if not found and (job.id in taken or self._known(job)):
@@ -161,6 +162,8 @@ class Loop:
             if not found and (why := self._unfit(job)):
                 found = [why]
             if found and found == job.doc.get("problems"):
+                continue
+            if not found and job.id in booked:  # one that had the name may still train: it is let in once that is over
                 continue
             changes = {"problems": found} if found else self._accepted(job)
             try:
@@ -237,7 +240,7 @@ class Loop:
 
     def _shown(self, job: JobRecord) -> Doc:
         """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
-        beat = self.reports.of(job)
+        beat = self.reports.of(job) if job.state in s.LAUNCHED else None
         return {} if beat is None else resuming.shown(job, beat) | resuming.found_lost(job, beat)
 
     def _picture(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:

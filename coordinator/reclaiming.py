@@ -30,6 +30,12 @@ class Reclaiming:
         """Another coordinator may have acted: leases run from now."""
         self._strays = {}
 
+    def strays(self) -> set[str]:
+        """Names of jobs that nobody knows and that GPUs are still booked for."""
+        jobs = self._books.jobs().keys() | self._books.set_aside().keys()
+        ours = [g for g in self._books.gpus().values() if "generation" in g.doc]
+        return {name for g in ours for name in (g.job, g.held_by) if name is not None and name not in jobs}
+
     def turn(self, now: float) -> None:
         """Free what is certainly not used. Not while a document is set aside: they may be its."""
         if self._books.set_aside():

@@ -25,6 +25,7 @@ from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command
 
 log = logging.getLogger(__name__)
 
+MUTE_BEATS = 4
 STEPS_AT_ONCE = 200  # more steps in a row than any journey needs: a bug, not a long journey
 
 
@@ -99,6 +100,8 @@ class Reconciler:
             config=self.config,
             wall=self.clock.wall(),
             seen=seen,
+            mute=job.launch > 0
+            and self.reports.silent_s(job) > self.config.grace_s + MUTE_BEATS * self.config.heartbeat_s,
             lost=pods.lost or self._lost(job, standing),
             away=self._gangs.away(job, gpus),
             launch_asked=job.launch in standing.launched,

@@ -28,6 +28,7 @@ class Reports:
         self._started = clock.now()
         self._lock = threading.Lock()
         self._newest: dict[str, dict[_Place, _Kept]] = {}  # by job, launch and pod: what, and when
+        self._renewed: dict[str, float] = {}  # by job set aside: when its lease was last renewed
         self._left: dict[str, set[tuple[_Place, str]]] = {}  # by job: pods, or boots of their machine, that are over
 
     def begin(self) -> None:
@@ -56,6 +57,11 @@ class Reports:
             others = {at: kept for at, kept in self._newest.get(job.id, {}).items() if at[0] >= job.launch}
             self._newest[job.id] = {**others, place: (beat, self._clock.now())}
         return old is None or _news(old[0], beat)
+
+    def renewed(self, job_id: str) -> None:
+        """A lease was renewed of a job whose reports cannot be read now: its silence counts from here."""
+        with self._lock:
+            self._renewed[job_id] = self._clock.now()
 
     def learn(self, job: JobRecord, status: ShimStatus, sent_at: float, member: int = 0) -> None:
         """A command sent at `sent_at` was answered: newer than any heartbeat that does not know of it."""
@@ -96,7 +102,8 @@ class Reports:
         if member is None:
             return min(self.silent_s(job, k) for k in range(job.members))
         newest = self._kept(job.id, (job.launch, member))
-        return self._clock.now() - (self._started if newest is None else newest[1])
+        heard = self._started if newest is None else newest[1]
+        return self._clock.now() - max(heard, self._renewed.get(job.id, heard))
 
     def fresh(self, job: JobRecord) -> bool:
         """Whether the launch reported so recently that nobody needs to ask after it."""
@@ -110,6 +117,7 @@ class Reports:
         with self._lock:
             self._newest.pop(job_id, None)
             self._left.pop(job_id, None)
+            self._renewed.pop(job_id, None)
 
     def all(self) -> list[Heartbeat]:
         """Of every pod that is heard of."""

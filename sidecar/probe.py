@@ -120,7 +120,7 @@ def is_own(spec: ModuleSpec) -> bool:
         return False
     if re.search(r"[/\\](site|dist)-packages[/\\]", path):
         if not path.endswith(".py"):
-            return False
+            return True  # compiled: nobody can read what other modules it brings along
         with open(path, "rb") as file:
             return bool(MOVES_THE_PATH.search(file.read()))
     return not any(path.startswith(folder) for folder in STDLIB)

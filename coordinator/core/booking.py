@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from coordinator.core import states as s
 from coordinator.core.outcomes import restart, undo
 from coordinator.core.records import JobRecord
+from coordinator.core.resuming import rigid
 from coordinator.core.steps import Step, Wait, WriteGpu, WriteJob
 from coordinator.core.world import POLL_S, World, how_of
 
@@ -44,6 +45,8 @@ def _claim_from_victim(w: World, gpu_id: str) -> Step:
             return Wait(POLL_S, "the victim is ending by itself; its GPUs come free")
         if victim.generation != w.op.doc.get("victim_generation"):
             return undo(w, f"job {victim.id} changed meanwhile")
+        if rigid(victim):
+            return undo(w, f"job {victim.id} must not be stopped any more")
         return _book_victim(w, victim)
     if victim.operation.peer != w.job.id:
         return undo(w, f"job {victim.id} is being changed for another reason")

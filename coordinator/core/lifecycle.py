@@ -46,6 +46,7 @@ from coordinator.core.outcomes import (
     yielded,
 )
 from coordinator.core.records import JobRecord
+from coordinator.core.resuming import left_alone, rigid
 from coordinator.core.stages import gap_s
 from coordinator.core.steps import Launch, Remove, Start, Step, Stop, Wait, WriteJob
 from coordinator.core.world import POLL_S, REMOVING_S, Newcomer, World, starts_early
@@ -100,6 +101,8 @@ def _ready(w: World) -> Step | None:
     if w.op.kind == "start":
         return _initialized(w)
     stopped = w.shim.generation >= w.op.generation or w.remove_asked
+    if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and rigid(w.job):
+        return take_back(w) or undo(w, left_alone(w.job))
     if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)
     if w.op.kind in ("reshape", "move") and w.broken and not stopped:
@@ -342,6 +345,8 @@ def _put_down(w: World) -> Step | None:
 
 
 def _cancel(w: World) -> Step:
+    if w.mute and not w.lost:  # it hears no stop: the platform ends it, which lets it save as well
+        return Wait(POLL_S, "its launch is being removed") if w.remove_asked else Remove()
     if w.trains:
         return _stop_for_good(w)
     if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:  # one that is still coming may fail

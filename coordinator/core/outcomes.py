@@ -134,6 +134,8 @@ def requeue(w: World, why: str, retries: int | None = None, pause_s: float = 0.0
     count = w.job.retries if retries is None else retries
     pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
     changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
+    if not _not_yet_judged(w):
+        changes["stopped_by_us"] = None  # a fault ended it
     return WriteJob("undo", changes, {"type": "undone", "sentence": why})
 
 
@@ -212,17 +214,26 @@ def failed(w: World, why: str) -> WriteJob:
     return end(w, s.FAILED, why)
 
 
+def _not_yet_judged(w: World) -> bool:
+    """Whether we stopped it, and it has printed nothing since by which a loss would show."""
+    ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
+    return isinstance(ours, int) and (lost is None or lost.generation < ours)
+
+
 def granted(w: World) -> dict[str, Any]:
     """What a grant writes down of why it was stopped: a loss that shows later counts as ours, or it does not."""
     op = w.op
     if op.kind in ("reshape", "move"):
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
         by_us: dict[str, Any] = {"forced": None} if op.forced else {}
-        by_us |= {"stopped_by_us": None if op.forced else op.generation}
+        vanished = w.lost and not w.shim.stop_asked  # a fault came before our stop
+        by_us |= {"stopped_by_us": None if op.forced or vanished else op.generation}
         before = w.job.doc.get("grew_from")
         still = before if isinstance(before, int) and before < len(op.to) else None  # it gave back only a part
         return by_us | {"grew_from": len(op.origin) if grew else still}
-    return {"stopped_by_us": None} if op.kind == "restart" else {"grew_from": None}
+    if op.kind == "restart":
+        return {"stopped_by_us": op.generation if _not_yet_judged(w) else None}
+    return {"grew_from": None}
 
 
 def end(w: World, state: str, message: str) -> WriteJob:

@@ -50,6 +50,7 @@ class World:
     config: Config
     wall: float  # seconds since 1970
     seen: Heartbeat | None = None  # the newest report of the job's present launch
+    mute: bool = False  # nothing of the present launch was heard for so long that it cannot be told anything
     lost: bool = False  # the present launch had come up, and certainly no process of it runs any more
     away: bool = False  # the node of the job is not heard of, or closed to new pods: nothing can be launched there
     launch_asked: bool = False

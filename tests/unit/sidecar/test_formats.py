@@ -128,7 +128,7 @@ def test_what_keras_finds_in_validation_behind_the_last_batch_of_an_epoch_counts
     p = read(f"Epoch 1/2\n{bar.format(4)}", f"{bar.format(5)} - val_accuracy: 0.6000 - val_loss: 0.7140\n")
     assert (p.iterations, p.total_iterations, p.value, p.value_name) == (16, 32, 0.6, "val_accuracy")
     p = read(f"Epoch 1/2\n{bar.format(4)}\n", f"{bar.format(9)}\n")
-    assert (p.iterations, p.value, p.value_name) == (16, 0.4, "accuracy")
+    assert (p.iterations, p.value, p.value_name) == (16, 0.7, "loss")
 
 
 def test_what_hugging_face_says_of_speed_and_gradients_is_no_measure() -> None:
