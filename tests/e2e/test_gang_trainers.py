@@ -78,7 +78,7 @@ class Gang:
         return self.ended()
 
     def ended(self) -> list[int]:
-        found = [pod.client.wait("exited", START_S) for pod in self.pods[: self.size]]
+        found = [pod.client.wait("exited") for pod in self.pods[: self.size]]
         assert [status["exit_note"] for status in found] == [""] * self.size  # nobody had to be killed
         return [status["exit_code"] for status in found]
 
@@ -132,7 +132,7 @@ def test_two_ranks_then_three_then_two_train_as_one_process_would(gang: Gang) ->
     gang.pods[3].client.start(1, ["gpu-x"])
     assert gang.ended() == [0, 0]
     assert gang.steps(0) == list(range(1, TOTAL + 1)), "a step was repeated or left out"
-    assert gang.pods[3].client.wait("exited", START_S)["exit_code"] == 0
+    assert gang.pods[3].client.wait("exited")["exit_code"] == 0
     alone = Gang(gang.folder, gang.command, gang.pods[3:]).losses()
     assert gang.losses() == pytest.approx(alone, rel=0.02, abs=0.002)  # floats are added up in another order
     assert violations(gang.folder / "locks") == []

@@ -296,7 +296,7 @@ def test_a_missing_ansible_is_said_with_the_extra_that_brings_it(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Fatal, match=r"volcano-reshape\[launch\]"):
+    with pytest.raises(Fatal, match=r"\[launch\]"):
         playbook.run(PLAYBOOKS / "launch_local.yml", tmp_path, {}, 30)
 
 

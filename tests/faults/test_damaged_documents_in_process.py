@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.books import Books
 from coordinator.core import states as s
 from tests.fakes.shims import Behaviour
+from tests.fakes.store import MemoryStore
 from tests.fakes.world import World
 
 NONSENSE: tuple[Any, ...] = ("x", {}, [1, 2], -1, 2**70, 1.5, True, "a.b", 1e300, [{}], {"a": {"b": []}}, "")
@@ -97,6 +99,32 @@ def test_a_damaged_row_hurts_nothing_but_itself(table: str, field: str, value: A
     for _ in range(10):
         world.tick()
     assert trains(world) and world.broken() == [] and world.states()["one"] == s.RUNNING
+
+
+@pytest.mark.parametrize("elastic", [None, True])
+def test_a_document_that_is_corrected_much_later_ends_no_training(elastic: bool | None) -> None:
+    """Its heartbeats were not kept meanwhile, but answered: what was heard of is not taken to be gone."""
+    world = World()
+    world.submit("one", [2], Behaviour(iterations=10_000), elastic=elastic)
+    world.run(lambda w: (m := w.machines.present("one")) is not None and m.trains and m.steps > 3)
+    before = damage(world, "jobs", "launch", "a.b")
+    world.boot()
+    for _ in range(2 * int(world.config.wait_out_s)):
+        world.tick()
+    damage(world, "jobs", "launch", before)
+    world.turn()  # before its next heartbeat
+    for _ in range(10):
+        world.tick()
+    assert trains(world) and world.broken() == [] and world.states()["one"] == s.RUNNING
+    assert len(world.machines.launches) == 1
+
+
+def test_a_row_whose_id_cannot_be_looked_up_stops_nobody() -> None:
+    books = Books(MemoryStore())
+    odd = {"_id": {"node": "a"}, "gpu_id": "g", "node": "a", "index": 0, "gpu_type": "V100", "state": "idle"}
+    books.store.list = lambda table, where=None: [dict(odd)] if table == "gpus" else []  # type: ignore[method-assign]
+    assert books.refresh() == [] == books.refresh()
+    assert len(books.gpus()) == 1
 
 
 @pytest.mark.parametrize("seed", range(6))

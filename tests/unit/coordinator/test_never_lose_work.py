@@ -245,3 +245,36 @@ def test_a_silent_launch_on_one_machine_keeps_its_gpus_until_its_lock_says_that_
     w.tick()
     trainer = w.machines.present("one")
     assert trainer is not None and trainer.trains and trainer.number == 1
+
+
+def test_a_job_that_is_forbidden_to_be_stopped_while_its_newcomer_comes_up_keeps_all_it_has() -> None:
+    w = World(gpus=4)
+    w.submit("one", [2, 4], Behaviour(iterations=10_000), elastic=True)
+    w.run(lambda w: len(w.job("one").gpu_ids) == 4 and w.states()["one"] == s.RUNNING)
+    for _ in range(60):
+        w.tick()
+    w.submit("two", [2], Behaviour(iterations=500))
+    w.run(lambda w: w.states()["one"] == s.ADJUSTING)
+    w.users.update("jobs", "one", {}, {"elastic": False})
+    for _ in range(40):
+        w.tick()
+    assert len(w.job("one").gpu_ids) == 4 and w.states()["one"] == s.RUNNING and w.broken() == []
+
+
+def test_a_name_is_free_again_only_once_nothing_can_run_under_it() -> None:
+    w = World(config=replace(SHORT, fences=False, many_pods=False))
+    w.submit("one", [2], Behaviour(iterations=10_000))
+    w.run(lambda w: (m := w.machines.present("one")) is not None and m.trains and m.steps > 3)
+    w.users.delete("jobs", "one")
+    w.submit("one", [4], Behaviour(iterations=10), elastic=True)
+    w.boot()
+    for _ in range(8):
+        w.tick()
+        assert w.broken() == []
+
+
+def test_a_fault_after_a_reshape_that_went_well_is_no_loss_of_ours() -> None:
+    """What is lost when a node dies days later ends nobody's being reshaped."""
+    good = told(generation=2, lost=Lost(0, 0.0, 2))
+    job = plain(s.RUNNING, "a", resumes="checkpoint", stopped_by_us=2, generation=2)
+    assert written(world(job, good, mine("a"), lost=True, away=True), "undo")["stopped_by_us"] is None
