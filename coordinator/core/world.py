@@ -143,7 +143,8 @@ class World:
         A pod of a user's own Volcano Job is made again by Volcano, which is not for us to judge.
         """
         agreed = self.job.operation is not None and self.job.operation.forced
-        theirs = self.job.doc.get("origin") == "volcano" and (self.lost or bool(self.parted))
+        gone = self.lost or bool(self.parted) or self.seen is None
+        theirs = self.job.doc.get("origin") == "volcano" and gone
         return self.job.generation > 0 and not (agreed or theirs or resumes(self.job, self.seen))
 
     @property

@@ -278,3 +278,12 @@ def test_a_fault_after_a_reshape_that_went_well_is_no_loss_of_ours() -> None:
     good = told(generation=2, lost=Lost(0, 0.0, 2))
     job = plain(s.RUNNING, "a", resumes="checkpoint", stopped_by_us=2, generation=2)
     assert written(world(job, good, mine("a"), lost=True, away=True), "undo")["stopped_by_us"] is None
+
+
+def test_a_users_volcano_job_that_was_suspended_waits_and_is_not_failed() -> None:
+    """Its pod is gone and no other one is made: that is for its user and Volcano to judge."""
+    job = plain(s.RESTARTING, "a", origin="volcano", generation=2, op=start_of("a", generation=3))
+    step = written(world(job, None, mine("a"), launch_failure="its Volcano Job is suspended"), "undo")
+    assert step["state"] == s.SUBMITTED
+    ours = plain(s.RESTARTING, "a", generation=2, op=start_of("a", generation=3))
+    assert written(world(ours, None, mine("a"), launch_failure="gone"), "failed")["state"] == s.FAILED
