@@ -145,7 +145,7 @@ class Broken(Exception):
 def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bool = False) -> None:
     """Raise `Broken` unless the decisions can all be carried out on `snapshot`.
 
-    Holds what P7 promises: allowed counts only, never more GPUs than a node has idle or a victim
+    Holds what P7 of `reliability.md` 4 promises: allowed counts only, never more GPUs than a node has idle or a victim
     gives up, one operation per job, no limit on a job that is being changed, and none that is rigid is
     stopped. `anywhere`: a job may be spread over any number of hosts, whatever its `max_workers` (G7,
     `placement="count_only"`).

@@ -1,8 +1,8 @@
 """`python -m benchmarks.peer_pollux`: Pollux's own policy from PyPI on workload S, beside ours and our rebuilt Pollux.
 
 Makes a Python environment for it (once, `--venv`): `adaptdl-sched` 0.2.11 without its dependencies, with numpy below
-1.24 (performance.md, section 6). Where that cannot be installed it says so and stops without a failure. All three
-change jobs at the same costs; batches are fixed; Pollux decides in rounds, ours at each event.
+1.24, as it uses `np.int` and `np.float`. Where that cannot be installed it says so and stops without a failure. All
+three change jobs at the same costs; batches are fixed; Pollux decides in rounds, ours at each event.
 """
 
 from __future__ import annotations

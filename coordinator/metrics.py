@@ -1,4 +1,4 @@
-"""What Prometheus reads: base units, counters end in `_total`, no job ids as labels (`ecosystem.md` 1.3)."""
+"""Metrics for Prometheus: base units, counters end in `_total`, no job ids as labels (each value is a time series)."""
 
 from __future__ import annotations
 

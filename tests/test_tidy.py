@@ -142,6 +142,38 @@ def test_every_test_that_readme_names_exists() -> None:
     assert missing == []
 
 
+CITED = re.compile(r"reliability\.md`?[^).:;]{0,60}")
+
+
+def test_every_section_row_and_promise_of_the_reliability_page_that_is_cited_exists() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    known = {f"section {n}" for n in re.findall(r"^## (\d+)\.", page, re.MULTILINE)}
+    known |= {f"row {n}" for n in re.findall(r"^\| (\d+) \|", page.partition("## 7.")[2], re.MULTILINE)}
+    known |= set(re.findall(r"^\| (P\d+) \|", page, re.MULTILINE))
+    cited = {f"{name}: {what}" for name, text in committed().items() for what in cited_in(name, text)}
+    assert cited, "no file cites docs/reliability.md: the pattern is out of date"
+    assert sorted(one for one in cited if one.partition(": ")[2] not in known) == []
+
+
+def cited_in(name: str, text: str) -> Iterator[str]:
+    """`section 4`, `row 16`, `P8`: what a Python file cites of that page."""
+    flat = " ".join(text.split()) if name.endswith(".py") and name != short(Path(__file__)) else ""
+    for found in CITED.finditer(flat):
+        before, (sections, *rows) = flat[max(0, found.start() - 40) : found.start()], re.split(r"\brows?\b", found[0])
+        yield from re.findall(r"\bP\d+\b", before + found[0])
+        yield from (f"section {number}" for number in re.findall(r"(?<![P\w])\d+", sections))
+        yield from (f"row {number}" for part in rows for number in re.findall(r"\b\d+", part))
+
+
+def test_every_document_that_is_cited_is_in_the_repository() -> None:
+    names = {name.rpartition("/")[2] for name in committed()}
+    cited = re.compile(r"[\w-]+\.md\b")
+    texts = {name: text for name, text in committed().items() if name.endswith((".py", ".md"))}
+    names |= {"algorithms.md"}
+    missing = {(name, found) for name, text in texts.items() for found in cited.findall(text) if found not in names}
+    assert sorted(missing) == []
+
+
 def has_test(path: Path, test: str) -> bool:
     if not path.is_file():
         return False

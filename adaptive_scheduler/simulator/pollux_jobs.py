@@ -1,6 +1,6 @@
 """The six applications that Pollux measured: how fast a step is, how far it gets, when the job is done.
 
-Built from `traces/` of `pollux/` (its SOURCE.md says what each column is) by Pollux's own model of
+Built from `traces/` of `pollux/` in the data folder, which Pollux's authors published, by their own model of
 a job (OSDI 2021, sections 3 and 5.3): progress per second = steps per second x statistical efficiency. Pure
 but for reading the folder. Called by `pollux.py` and `rounds.py`.
 """

@@ -51,7 +51,7 @@ def ended_by_itself(w: World) -> Step:
 def unsaved(w: World) -> str:
     """What to tell if a trainer that was asked to stop did not end as one that has saved; else nothing.
 
-    The contract of `ecosystem.md` 5.2: 0, or one of the job's `reshape_exit_codes`.
+    A trainer that saved when it was told to stop exits with 0 or with one of the job's `reshape_exit_codes`.
     """
     code = w.shim.exit_code
     if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:

@@ -334,7 +334,7 @@ class JobRecord:
 
     @property
     def reshape_exit_codes(self) -> frozenset[int]:
-        """Exit codes that mean `stopped for reshape` (`ecosystem.md` 5.2)."""
+        """Exit codes that mean `stopped for reshape` (docs/starting.md, "What your script needs")."""
         codes = self.doc.get("reshape_exit_codes")
         return frozenset(c for c in codes if isinstance(c, int)) if isinstance(codes, list) else RESHAPE_EXIT_CODES
 

@@ -1,8 +1,8 @@
 """What makes a Keras training elastic: save at a batch boundary, resume at that very batch.
 
 Promises that a training interrupted at any batch and resumed sees the same batches in the same order
-as one that was never interrupted. Keras' own BackupAndRestore restores the epoch only
-(`ecosystem.md` 5.2). Called by training scripts; imports Keras and `plain`, nothing else of ours.
+as one that was never interrupted. Keras' own BackupAndRestore (3.15) restores weights and
+the epoch, but not the batch in it. Called by training scripts; imports Keras and `plain`, nothing else of ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""P9, the edge's part: only the right caller gets anything, and wrong ones learn nothing (rows 19, 20)."""
+"""The edge's part of P9 (`reliability.md` 4; 7, rows 19 and 20): only the right caller gets anything, wrong ones learn
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The coordinator dies at every failpoint of every journey, is made anew from the store, and goes on (P5).
+"""The coordinator dies at every failpoint of every journey, is made anew from the store, and goes on
+(P5 of `reliability.md` 4).
 
 In process and on a fake clock, so that each position can be tried: first a journey runs undisturbed
 and notes the failpoints that it passes, then it runs once more for each of them. What is demanded is

@@ -1,6 +1,6 @@
 """Deadlines met by EDF and Tiresias on ElasticFlow's traces, beside what its authors published.
 
-Figures 8a and 8b of ASPLOS 2023 (`published_deadline_ratio.csv`); jobs, speeds and costs as its SOURCE.md says.
+Figures 8a and 8b of ASPLOS 2023 (`published_deadline_ratio.csv`); jobs, speeds and costs as its simulator has them.
 Called by `validate`.
 """
 

@@ -1,8 +1,8 @@
 """Makespans of Gavel's policies on workload S, beside those that Gavel's own code gave for it.
 
-The published side was measured for `performance.md` (section 3: "Gavel fed the same 40 jobs through its own
-simulator", 120 s rounds, changes for nothing); it is the draw of seed 0, which is the only one of the first 200 with
-the default's makespan and the bound that are printed there. Called by `validate`; reads no file.
+The other side was measured once: Gavel's own simulator was fed the same 40 jobs, in 120 s rounds, with changes that
+cost nothing. It is the draw of seed 0: of the first 200 only that one has the default's makespan and the bound that
+were noted with it. Called by `validate`; reads no file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rows(data: Path) -> Iterator[Row]:
     """One for each policy, in seconds from the first arrival."""
     for name, objective in POLICIES.items():
         ours = makespan_s(_jobs(), 16, objective)
-        source = "Gavel's own code, measured (performance.md, section 3)"
+        source = "Gavel's own code, measured once (docs/validation.md)"
         yield Row(f"gavel.workload-s.{name}.makespan_s", source, MEASURED[name], ours, 0.1, REASONS.get(name, ""))
 
 

@@ -59,7 +59,7 @@ def case_study(seed: int = 0, data: Path | None = None) -> Workload:
     )  # fmt: skip
 
 
-# workload S (performance.md, section 3)
+# workload S: one host of 16 equal GPUs, and a synthetic profile of seven job types
 
 S_WORK = (3600.0, 2900.0, 2600.0, 6000.0, 5200.0, 9000.0, 150.0)  # seconds on one GPU, by type
 S_SPEED_UP = (
@@ -94,7 +94,7 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
             Contender("termination", baselines.termination, S_BY_POD, by_pod),
             Contender("sidecar", decide, S_IN_PLACE, _profiles(rows, S_SIDECAR)),
         ),
-        invented=("all work, speed-ups and sizes: a synthetic profile (performance.md, section 3)",),
+        invented=("all work, speed-ups and sizes: a synthetic profile",),
     )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ class _Kind:
 
 
 def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ...]:
-    """All arrivals first, then type and fixed size of each job in that order (performance.md, section 3)."""
+    """All arrivals first, then type and fixed size of each job in that order."""
     rng = random.Random(seed)
     arrivals = sorted(rng.uniform(0.0, WINDOW_S) for _ in range(count))
     drawn = [(at, kinds[rng.randrange(len(kinds))], rng.choice(SIZES)) for at in arrivals]

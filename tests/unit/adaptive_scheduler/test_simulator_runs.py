@@ -61,7 +61,7 @@ def test_the_case_study_has_the_papers_order_and_its_makespans_within_3_percent(
     assert [c["holds"] for c in compare(summary) if c["claim"] == "within 3%"] == [True] * 3
 
 
-# ---- workload S (performance.md, section 3)
+# ---- workload S
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Anybody may insert anything: what is wrong with it, word by word, and what is added to what is right (row 16)."""
+"""Anybody may insert anything: what is wrong with it, word by word, and what is added to what is
+right (`reliability.md` 7, row 16)."""
 
 from __future__ import annotations
 
