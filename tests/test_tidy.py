@@ -29,6 +29,12 @@ NOT_PURE = "adaptive_scheduler/simulator/"
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\btime\.localtime\(")
 TELLS_PEOPLE_THE_TIME = {"coordinator/adapters/clock.py"}  # the one source of times that people read
 
+NOT_SHIPPED = {"SOURCE.md"}  # describes a folder of data that each user names
+REMARK = re.compile(r'"""(?:.*?)"""|#[^\n]*', re.DOTALL)  # in code: docstrings and comments
+OF_ALGORITHMS = re.compile(r"algorithms\.md[`)]*,?\s+(\d(?:\.\d+)?(?:(?:,| and| to)\s\d(?:\.\d+)?)*)")
+SECTION = re.compile(r"\(([1-5]\.\d{1,2})[);:,]")  # a section of docs/algorithms.md, without its name
+ID = re.compile(r"\b[GSFDX]\d{1,2}\b")  # of a place where the papers are unclear or in conflict, in the same document
+
 # Put together here, so that this file does not hold what it looks for.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
 MACHINE_PATHS = re.compile("|".join(f"/{top}/" for top in ("wo" + "rk", "ro" + "ot")))
@@ -179,6 +185,38 @@ def has_test(path: Path, test: str) -> bool:
         return False
     names = {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     return not test or test in names
+
+
+def cited(name: str, document: str) -> bool:
+    """Whether a document exists that is named from a file: beside it, in docs/ or in the root."""
+    return any((folder / document).is_file() for folder in ((ROOT / name).parent, ROOT / "docs", ROOT))
+
+
+def test_every_document_that_is_cited_exists() -> None:
+    missing = [
+        f"{name}: {document}"
+        for name, text in committed().items()
+        if name.endswith((".py", ".md", ".yaml", ".yml", ".toml"))
+        for document in re.findall(r"(?<![\w./-])[\w./-]*\w\.md\b", text)
+        if not (document in NOT_SHIPPED or "//" in document or cited(name, document))
+    ]
+    assert missing == []
+
+
+def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> None:
+    algorithms = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^#+ (\d(?:\.\d+)?)\.? ", algorithms, re.MULTILINE))
+    ids = set(re.findall(r"^\| ([GSFDX]\d+) \|", algorithms, re.MULTILINE))
+    unknown = []
+    for name, text in committed().items():
+        if not name.endswith((".py", ".md")) or name == "CHANGELOG.md":
+            continue
+        remarks = "\n".join(REMARK.findall(text)) if name.endswith(".py") else text
+        after_its_name = " ".join(OF_ALGORITHMS.findall(remarks))
+        bare = SECTION.findall(remarks) if "adaptive_scheduler/" in name else []
+        named = {*re.findall(r"\d(?:\.\d+)?", after_its_name), *bare}
+        unknown += [f"{name}: {it}" for it in sorted((named - sections) | (set(ID.findall(remarks)) - ids))]
+    assert unknown == []
 
 
 def plays() -> Iterator[tuple[str, dict[str, Any]]]:
