@@ -29,7 +29,6 @@ NOT_PURE = "adaptive_scheduler/simulator/"
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\btime\.localtime\(")
 TELLS_PEOPLE_THE_TIME = {"coordinator/adapters/clock.py"}  # the one source of times that people read
 
-NOT_SHIPPED = {"SOURCE.md"}  # describes a folder of data that each user names
 REMARK = re.compile(r'"""(?:.*?)"""|#[^\n]*', re.DOTALL)  # in code: docstrings and comments
 OF_ALGORITHMS = re.compile(r"algorithms\.md[`)]*,?\s+(\d(?:\.\d+)?(?:(?:,| and| to)\s\d(?:\.\d+)?)*)")
 SECTION = re.compile(r"\(([1-5]\.\d{1,2})[);:,]")  # a section of docs/algorithms.md, without its name
@@ -171,15 +170,6 @@ def cited_in(name: str, text: str) -> Iterator[str]:
         yield from (f"row {number}" for part in rows for number in re.findall(r"\b\d+", part))
 
 
-def test_every_document_that_is_cited_is_in_the_repository() -> None:
-    names = {name.rpartition("/")[2] for name in committed()}
-    cited = re.compile(r"[\w-]+\.md\b")
-    texts = {name: text for name, text in committed().items() if name.endswith((".py", ".md"))}
-    names |= {"algorithms.md"}
-    missing = {(name, found) for name, text in texts.items() for found in cited.findall(text) if found not in names}
-    assert sorted(missing) == []
-
-
 def has_test(path: Path, test: str) -> bool:
     if not path.is_file():
         return False
@@ -198,7 +188,7 @@ def test_every_document_that_is_cited_exists() -> None:
         for name, text in committed().items()
         if name.endswith((".py", ".md", ".yaml", ".yml", ".toml"))
         for document in re.findall(r"(?<![\w./-])[\w./-]*\w\.md\b", text)
-        if not (document in NOT_SHIPPED or "//" in document or cited(name, document))
+        if not ("//" in document or cited(name, document))
     ]
     assert missing == []
 
