@@ -28,7 +28,7 @@ FLAT = ["--seconds", "0.05", "--flat", "10"]  # its loss hardly changes any more
 HAS: Doc = {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 GROUPS = Path("/sys/fs/cgroup")
 SLOWED_S, SOON_S = 60.0, 30.0
-LIMIT = 0.5  # cores: 1 / (beta x jobs) = a quarter of two
+NEAR = 0.02  # cores: what pods of others ask for may change by as little meanwhile
 COORDINATORS = (SYSTEM, "app.kubernetes.io/component=coordinator")
 wall = SystemClock().wall
 
@@ -48,9 +48,19 @@ def quota(pid: int) -> float | None:
     return int(words[0]) / int(words[1]) if words[0].isdecimal() else None
 
 
-def changed(pid: int, cores: float | None, within_s: float = SOON_S) -> float:
+def limit(on: Installed, node: str) -> float:
+    """Cores: 1 / (beta x jobs) = a quarter of what pods of others leave of the node."""
+    (view,) = [each for each in on.client.nodes() if each["node"] == node]
+    return float(view["cores"] - view["others_cores"]) / 4
+
+
+def same(cores: object, wanted: float) -> bool:
+    return isinstance(cores, int | float) and abs(cores - wanted) <= NEAR
+
+
+def changed(pid: int, cores: float, within_s: float = SOON_S) -> float:
     """When the quota became that, by the same clock as events."""
-    until(f"the quota is {cores}", lambda: quota(pid) == cores, within_s)
+    until(f"the quota is {cores}", lambda: same(quota(pid), cores), within_s)
     return wall()
 
 
@@ -61,7 +71,8 @@ def told(on: Installed, job_id: str, cores: float | None) -> float:
     def first() -> float:
         with on.table("events") as events:
             found = list(events.find({"job_id": job_id, "type": kind}))
-        return min((float(each["at"]) for each in found if each["cores"] == cores), default=0.0)
+        meant = [each for each in found if (each["cores"] is None if cores is None else same(each["cores"], cores))]
+        return min((float(each["at"]) for each in meant), default=0.0)
 
     return answered(f"job {job_id} is {kind}", first, SOON_S)
 
@@ -112,12 +123,15 @@ def play(installed: Installed) -> Doc:
         made["at first"] = quota(pid), on.job(slow)["usage"]
         young = scene.begin("young", steps_job.command(ENDLESS), "node-a")
         scene.begin("young", steps_job.command(ENDLESS), "node-b")
-        held_at = changed(pid, LIMIT, SLOWED_S)
+        made["limit"] = limit(on, "node-a")
+        held_at = changed(pid, made["limit"], SLOWED_S)
         made["limited"] = on.cluster.get("pod", made["before"]["metadata"]["name"], steps_job.NAMESPACE)
-        made["use"] = answered("it uses no more than its sidecar says it may", lambda: held(on, slow), SOON_S)
+        made["use"] = answered(
+            "it uses no more than its sidecar says it may", lambda: held(on, slow, made["limit"]), SOON_S
+        )
         on.client.cancel(young)
         released_at = changed(pid, 2.0)
-        made |= {"limited after": held_at - told(on, slow, LIMIT), "after": on.pod(slow)}
+        made |= {"limited after": held_at - told(on, slow, made["limit"]), "after": on.pod(slow)}
         made["released after"] = released_at - told(on, slow, None)
         answered("it is known that the other cannot be limited", lambda: on.job(fixed)["unlimitable"], SOON_S)
         made["jobs"] = {"slow": on.job(slow), "fixed": on.job(fixed)}
@@ -128,10 +142,10 @@ def play(installed: Installed) -> Doc:
     return made
 
 
-def held(on: Installed, job_id: str) -> Doc | None:
+def held(on: Installed, job_id: str, cores: float) -> Doc | None:
     """Its use, once it is held and uses no more."""
     use: Doc = on.job(job_id)["usage"]
-    return use if use.get("limited_by") == "pod resize" and (use["cpu_cores"] or 9.0) <= 1.3 * LIMIT else None
+    return use if use.get("limited_by") == "pod resize" and (use["cpu_cores"] or 9.0) <= 1.3 * cores else None
 
 
 def trainer(pod: Object) -> Object:
@@ -142,7 +156,7 @@ def trainer(pod: Object) -> Object:
 def test_a_job_that_grows_slowly_is_limited_in_its_living_pod(play: Doc, report: Report) -> None:
     before, limited = play["before"], play["limited"]
     with report.scenario("a CPU limit by pod resize") as figures:
-        figures |= {"decision_to_cgroup_s": play["limited after"], "limit_cores": LIMIT}
+        figures |= {"decision_to_cgroup_s": play["limited after"], "limit_cores": play["limit"]}
         figures |= {"cores_before": play["at first"][1]["cpu_cores"], "cores_limited": play["use"]["cpu_cores"]}
         figures |= {"pod_uid_unchanged": before["metadata"]["uid"] == limited["metadata"]["uid"]}
         figures |= {"restart_count": identity(limited)[2], "qos_class": limited["status"]["qosClass"]}
@@ -170,7 +184,8 @@ def test_what_it_uses_and_how_well_it_grows_is_shown_by_resource(play: Doc) -> N
 
 def test_each_limit_is_explained(play: Doc) -> None:
     said = "\n".join(play["explained"])
-    assert "is limited to 0.5 of the 2 cores of node-a" in said
+    free = 4 * play["limit"]
+    assert f"of the {free:g} cores of node-a" in said and "is limited to 0." in said
     assert "is no longer limited on node-a" in said
 
 
@@ -189,14 +204,15 @@ def test_a_limit_whose_coordinator_is_gone_is_lifted_first_thing_by_the_next_lau
         slow = scene.begin("slow", curve(*FLAT), "node-a", HAS)
         pid = main_pid(on, slowed(on, slow), "trainer")
         scene.begin("young", steps_job.command(ENDLESS), "node-a")
-        changed(pid, LIMIT, SLOWED_S)
+        cores = limit(on, "node-a")
+        changed(pid, cores, SLOWED_S)
         before = identity(on.pod(slow))
         launchers = [main_pid(on, each, "launcher") for each in ready(on, "launcher")]
         with frozen([main_pid(on, each, "coordinator") for each in on.cluster.list("pods", *COORDINATORS)]):
             with on.table("jobs") as table:
                 end = table.find_one({"_id": slow})["limit_ts"]
             until("its end is near", lambda: wall() > end - 1, 20)
-            assert quota(pid) == LIMIT, "until then it holds"
+            assert same(quota(pid), cores), "until then it holds"
             for each in launchers:
                 kill(each)
             figures["lifted_after_its_end_s"] = changed(pid, 2.0, 60) - end
@@ -219,8 +235,9 @@ def test_a_tensorflow_job_makes_room_for_a_pytorch_job(installed: Installed, rep
         pid = main_pid(on, before, "trainer")
         assert quota(pid) is None, "alone it is never held"
         young = begin("torch", "torch_digits.py")
-        held_at = changed(pid, LIMIT, SLOWED_S)
-        figures["decision_to_cgroup_s"] = held_at - told(on, slow, LIMIT)
+        cores = limit(on, node)
+        held_at = changed(pid, cores, SLOWED_S)
+        figures["decision_to_cgroup_s"] = held_at - told(on, slow, cores)
         on.client.cancel(young)
         changed(pid, 2.0)
         assert identity(on.pod(slow)) == identity(before)
