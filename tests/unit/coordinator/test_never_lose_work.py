@@ -13,7 +13,9 @@ from coordinator.config import Config
 from coordinator.core import resuming
 from coordinator.core import states as s
 from coordinator.core.intake import accepted, problems
+from coordinator.core.lifecycle import next_step
 from coordinator.core.records import Doc, JobRecord
+from coordinator.core.steps import Remove, Stop, Wait
 from sidecar.protocol import Checkpoint, Heartbeat, Lost
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
@@ -287,3 +289,11 @@ def test_a_users_volcano_job_that_was_suspended_waits_and_is_not_failed() -> Non
     assert step["state"] == s.SUBMITTED
     ours = plain(s.RESTARTING, "a", generation=2, op=start_of("a", generation=3))
     assert written(world(ours, None, mine("a"), launch_failure="gone"), "failed")["state"] == s.FAILED
+
+
+def test_a_job_that_can_be_told_nothing_any_more_is_cancelled_by_removing_its_launch() -> None:
+    """On one machine no lease would ever end it: its sidecar may have lost its coordinator for good."""
+    silent = world(plain(s.RUNNING, "a", cancel=True, generation=1, launch=1), told(), mine("a"))
+    assert next_step(replace(silent, mute=True)) == Remove()
+    assert next_step(silent) == Stop(2)
+    assert isinstance(next_step(replace(silent, mute=True, remove_asked=True)), Wait)

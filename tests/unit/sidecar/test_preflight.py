@@ -6,11 +6,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from sidecar.preflight import Asked, asked, environment, verdict
+from sidecar.probe import is_own
 from tests.patience import patient
 
 PYTHON = sys.executable
@@ -175,3 +177,15 @@ def test_a_python_that_hangs_chatters_or_cannot_be_started_is_no_verdict(home: P
     (home / "python").write_text("#!/bin/sh\necho nonsense\nexit 0\n")
     assert said(home, None, "./python", "nope.py") == ""
     assert said(home, None, "./python3", "nope.py") == ""
+
+
+@pytest.mark.parametrize(
+    ("origin", "own"),
+    [
+        ("/x/site-packages/b/__init__.cpython-311-x86_64-linux-gnu.so", True),
+        ("/x/train.py", True),
+        ("built-in", False),
+    ],
+)
+def test_what_a_compiled_module_brings_along_is_not_judged(origin: str, own: bool) -> None:
+    assert is_own(ModuleSpec("b", None, origin=origin)) is own
