@@ -11,8 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,21 +19,13 @@ import pytest
 from coordinator.core.gang import rendezvous
 from sidecar.hooks.locks import violations
 from tests.fakes.shim_client import ShimProcess, running_shim
+from tests.interpreters import python_with
 from tests.patience import eventually
 
 ROOT = Path(__file__).parents[2]
 TOTAL = 120
 SLOW_S, FAST_S = 0.1, 0.004  # a step: while there is something to do in time, and after that
 START_S = 60.0  # TensorFlow, three times on two cores
-
-
-def python_with(module: str) -> str | None:
-    """An interpreter that has it: ours, else the system's, as Debian packages PyTorch."""
-    if importlib.util.find_spec(module):
-        return sys.executable
-    system = "/usr/bin/python3"
-    there = [system, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"]
-    return system if os.access(system, os.X_OK) and subprocess.run(there, check=False).returncode == 0 else None
 
 
 def trained_by(script: str, module: str) -> object:

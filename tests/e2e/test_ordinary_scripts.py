@@ -6,10 +6,7 @@ own file exactly once. The scripts are in `ordinary/`.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ import pytest
 
 from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
 from tests.fakes.gpu_log import GpuLog
+from tests.interpreters import python_with
 
 pytestmark = pytest.mark.slow
 
@@ -28,15 +26,6 @@ View = dict[str, Any]
 SCRIPTS = Path(__file__).parent / "ordinary"
 HOOKED = "hooked"
 TENSORFLOW_S = 120.0  # for its import, while the others train
-
-
-def python_with(module: str) -> str | None:
-    """An interpreter that has it: ours, else the system's; None where there is neither."""
-    if importlib.util.find_spec(module):
-        return sys.executable
-    system = "/usr/bin/python3"
-    there = [system, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"]
-    return system if os.access(system, os.X_OK) and subprocess.run(there, check=False).returncode == 0 else None
 
 
 @dataclass(frozen=True)
