@@ -11,6 +11,7 @@ from typing import Any
 from adaptive_scheduler.expectation import Expected
 from adaptive_scheduler.observations import unfit
 from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.ways import gpus as count_of
 from coordinator import views
 from coordinator.core import fields, intake, pods, resuming
 from coordinator.core import states as s
@@ -118,10 +119,10 @@ class Desk:
             raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resuming.rigid(job)
         if loses and not force:
-            raise Rejected(resuming.would_lose(job, f"run on {resuming.gpus(gpus or 0)}", INSIST), 409)
+            raise Rejected(resuming.would_lose(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
         decision_id = f"{job.id}-w{job.doc.get('version')}"
-        count = f"{gpus} GPU{'s' * (gpus != 1)}"
-        asked = f"An operator asked for {count}." if gpus else "An operator gave the GPU count back to the scheduler."
+        gave_back = "An operator gave the GPU count back to the scheduler."
+        asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
         self._note(decision_id, job, "wish", asked)
         self._c.books.write_job(
             job, {"wanted": gpus, "wish_id": decision_id, "forced": True if loses else None}, "wish"

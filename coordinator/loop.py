@@ -67,6 +67,21 @@ class Basis:
         return guesses(self.snapshot)
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """How a turn left things; worked out once, when somebody asks."""
+
+    snapshot: ClusterSnapshot
+    decisions: tuple[Decision, ...]
+    at: float  # when the turn began
+    settings: Settings
+
+    @cached_property
+    def expected(self) -> dict[str, Expected]:
+        """By job, in seconds from `at`."""
+        return expected(after(self.snapshot, *self.decisions), self.at, self.settings)
+
+
 Told = Callable[[JobRecord, dict[str, Any]], None]
 
 
@@ -92,7 +107,7 @@ class Loop:
         self.as_heard: Callable[[Mapping[str, Doc]], Mapping[str, Doc]] = lambda nodes: nodes
         """Marks the documents of nodes that are silent; set where nodes have agents."""
         self.crowds: dict[str, Crowd] = {}  # how the nodes stood at the last turn
-        self._outlook: tuple[ClusterSnapshot, float] | None = None  # as the last turn left it, and when that began
+        self._outlook: Outlook | None = None  # as the last turn left it
         self._depending, self._slamls = Depending(books, clock, told), Slamls(books, clock, settings)
         self.reclaiming = Reclaiming(books, config.wait_out_s)
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
@@ -119,7 +134,7 @@ class Loop:
         seen |= self._missed(seen)
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
-        self._outlook = after(snapshot, *decisions), began
+        self._outlook = Outlook(snapshot, tuple(decisions), began, self.settings)
         for decision in (*waiting, *decisions):  # 5 write the reason, then the intent
             try:
                 self._apply(decision, Basis(seen, snapshot, took))
@@ -141,10 +156,8 @@ class Loop:
 
     def expected(self) -> tuple[dict[str, Expected], float]:
         """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
-        if self._outlook is None:
-            return {}, 0.0
-        snapshot, at = self._outlook
-        return expected(snapshot, at, self.settings), self.clock.now() - at
+        outlook = self._outlook
+        return ({}, 0.0) if outlook is None else (outlook.expected, self.clock.now() - outlook.at)
 
     def _begin_anew(self, name: str) -> None:
         """What is kept under the name of a new job is of one that had it and has ended."""
@@ -154,7 +167,7 @@ class Loop:
 
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.books.jobs())
-        booked = self.reclaiming.strays()
+        booked = self.reclaiming.strays() if new else set[str]()
         for job in sorted(new, key=lambda j: str(j.key)):
             found = intake.problems(job.doc)
             if not found and (job.id in taken or self._known(job)):

@@ -32,17 +32,15 @@ class Reclaiming:
 
     def strays(self) -> set[str]:
         """Names of jobs that nobody knows and that GPUs are still booked for."""
-        jobs = self._books.jobs().keys() | self._books.set_aside().keys()
-        ours = [g for g in self._books.gpus().values() if "generation" in g.doc]
-        return {name for g in ours for name in (g.job, g.held_by) if name is not None and name not in jobs}
+        jobs = {**self._books.jobs(), **self._books.set_aside()}
+        return {name for gpu in self._ours() for name in (gpu.job, gpu.held_by) if name and _unknown(name, jobs)}
 
     def turn(self, now: float) -> None:
         """Free what is certainly not used. Not while a document is set aside: they may be its."""
         if self._books.set_aside():
             return
         jobs = self._books.jobs()
-        ours = [g for g in self._books.gpus().values() if "generation" in g.doc]  # we booked it, not somebody by hand
-        strays = {g.id: g for g in ours if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
+        strays = {g.id: g for g in self._ours() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
         self._strays = {g: self._strays.get(g, now) for g in strays}
         for gpu_id, since in self._strays.items():
             gpu = strays[gpu_id]
@@ -51,6 +49,10 @@ class Reclaiming:
                 continue
             if now - since > self._wait_out_s or self.nothing_runs(owner):
                 self._free(gpu, jobs)
+
+    def _ours(self) -> list[GpuRecord]:
+        """Those that we booked, not somebody by hand."""
+        return [gpu for gpu in self._books.gpus().values() if "generation" in gpu.doc]
 
     def _free(self, gpu: GpuRecord, jobs: Mapping[str, JobRecord]) -> None:
         gone = {"held_by": None} if gpu.job in jobs else {"held_by": None, "job_id": None, "worker_id": None}

@@ -34,7 +34,7 @@ def intent(decision: Operation, around: Around) -> Doc:
     changes = _changes(decision, job, around) | UNLIMITED
     if not isinstance(decision, Requeue | Finish) and len(changes["reshape"]["to"]) != decision.num_gpus:
         raise Conflict(f"its {decision.num_gpus} GPUs are no longer there")
-    if isinstance(decision, Reshape | Move) and job.doc.get("forced") is True and rigid(job):
+    if isinstance(decision, Reshape | Move) and job.forced and rigid(job):
         changes["reshape"]["forced"] = True
     changes["reshape"] = {"how": around.how, "at": around.wall, "generation": job.generation + 1, **changes["reshape"]}
     return changes

@@ -279,6 +279,11 @@ class JobRecord:
         return number(self.doc.get("submit_ts")) or 0.0
 
     @property
+    def forced(self) -> bool:
+        """Whether an operator agreed to lose what its training has not saved."""
+        return self.doc.get("forced") is True
+
+    @property
     def finish_ts(self) -> float:
         """0 while it has not ended, and where nobody wrote when."""
         return number(self.doc.get("finish_ts")) or 0.0

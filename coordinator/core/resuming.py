@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from adaptive_scheduler.ways import gpus
 from coordinator.core.records import Doc, JobRecord, number
 from sidecar.protocol import Heartbeat, Lost
 
@@ -102,25 +103,19 @@ def left_alone(job: JobRecord) -> str:
 
 def would_lose(job: JobRecord, wish: str, force: str) -> str:
     """Why an operator's wish is refused. `wish`: such as `run on 2 GPUs`; `force`: how to insist."""
-    if job.doc.get("elastic") is False:
-        why = 'its record says "elastic": false'
-    elif lost := unagreed(job):
-        why = f"it {receipt(lost)} when it was stopped before"
-    else:
-        why = "it has not shown that it can save and resume, so it would begin again from the start"
+    why = _why(job, "it has not shown that it can save and resume, so it would begin again from the start")
     return f"Job {job.id} would have to be stopped to {wish}, and {why}: {force} does it all the same."
 
 
 def would_end(job: JobRecord) -> str:
     """Why an operator's `stop` is refused, and how to insist."""
-    if job.doc.get("elastic") is False:
-        why = 'its record says "elastic": false'
-    elif lost := unagreed(job):
-        why = f"it {receipt(lost)} when it was stopped before"
-    else:
-        why = "it has not shown that it saves when it is stopped, so what it has trained would be lost"
+    why = _why(job, "it has not shown that it saves when it is stopped, so what it has trained would be lost")
     return f'Job {job.id} was not told to end: {why}; "force": true in the call ends it all the same.'
 
 
-def gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"
+def _why(job: JobRecord, nothing_shown: str) -> str:
+    """What speaks against stopping a rigid job; `nothing_shown` where that is only that it has shown nothing."""
+    if job.doc.get("elastic") is False:
+        return 'its record says "elastic": false'
+    lost = unagreed(job)
+    return f"it {receipt(lost)} when it was stopped before" if lost else nothing_shown
