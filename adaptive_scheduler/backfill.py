@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from adaptive_scheduler.decision import Explanation, Start, gpus_on
-from adaptive_scheduler.prediction import is_certain, t_keep, t_new
+from adaptive_scheduler.prediction import end_is_certain, is_certain, t_keep, t_new
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.ways import gpus, nodes_for, seconds
 
@@ -57,8 +57,6 @@ def borrowed(snapshot: ClusterSnapshot, names: Collection[str], kept: str, until
 
 def _ends_s(snapshot: ClusterSnapshot, job: Job) -> float:
     """At the earliest."""
-    node = snapshot.node.get(job.node or "")
-    hosts = len(job.workers) or 1
-    if node is None or not is_certain(snapshot.profiles, job, node.gpu_type, job.num_gpus, hosts):
+    if job.node is None or not end_is_certain(snapshot, job):
         return 0.0
-    return t_keep(snapshot.profiles, job, node.gpu_type)
+    return t_keep(snapshot.profiles, job, snapshot.node[job.node].gpu_type)

@@ -2,7 +2,7 @@
 
 A makespan predicted from placed jobs alone says nothing of those that wait. Here all work left counts, at the counts
 that waste least: as long as a job ends before that, others hold up the end; one that ends later is critical. Called by
-the engine. Pure; times are seconds from now.
+`search.py`. Pure; times are seconds from now.
 """
 
 from __future__ import annotations

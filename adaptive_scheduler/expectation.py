@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from adaptive_scheduler.prediction import is_certain, t_keep, t_new
+from adaptive_scheduler.prediction import end_is_certain, is_certain, t_keep, t_new
 from adaptive_scheduler.queueing import Queue
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
@@ -47,7 +47,7 @@ class _Ends:
 
 def guesses(snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """Placed jobs whose end nobody knows: a makespan that counts them is a guess."""
-    return tuple(job.id for job in snapshot.placed if not _is_known(snapshot, job))
+    return tuple(job.id for job in snapshot.placed if not end_is_certain(snapshot, job))
 
 
 def expected(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> dict[str, Expected]:
@@ -124,13 +124,7 @@ def _end(world: ClusterSnapshot, job: Job) -> _Ends:
     if job.state in ("submitted", "initializing"):
         overheads = world.profiles.overheads(job.type)
         launch_s = overheads.k8s_init + overheads.proc_init
-    return _Ends(launch_s + t_keep(world.profiles, job, kind), job.id, left, _is_known(world, job))
-
-
-def _is_known(world: ClusterSnapshot, job: Job) -> bool:
-    node = world.node.get(job.node or "")
-    hosts = len(job.workers) or 1
-    return node is not None and is_certain(world.profiles, job, node.gpu_type, job.num_gpus, hosts)
+    return _Ends(launch_s + t_keep(world.profiles, job, kind), job.id, left, end_is_certain(world, job))
 
 
 def _started(world: ClusterSnapshot, job: Job, place: Mapping[str, int], at_s: float) -> _Ends:

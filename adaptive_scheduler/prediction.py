@@ -104,6 +104,13 @@ def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts
     return known and speed is not None and not speed.low_confidence
 
 
+def end_is_certain(snapshot: ClusterSnapshot, job: Job) -> bool:
+    """Whether a placed job's end rests on no guess: its length and its speed as it is placed are known."""
+    node = snapshot.node.get(job.node or "")
+    hosts = len(job.workers) or 1
+    return node is not None and is_certain(snapshot.profiles, job, node.gpu_type, job.num_gpus, hosts)
+
+
 class RemainingTimes:
     """Remaining seconds by job; what replacing one of them leads to is answered in O(1)."""
 
