@@ -138,12 +138,12 @@ Operation = Start | Reshape | Move | Requeue | Finish
 Decision = Operation | Limit | Stay | Hold
 
 
-class Broken(Exception):
+class BrokenDecision(Exception):
     """A policy's answer violates a post-condition: a bug, never carried out."""
 
 
 def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bool = False) -> None:
-    """Raise `Broken` unless the decisions can all be carried out on `snapshot`.
+    """Raise `BrokenDecision` unless the decisions can all be carried out on `snapshot`.
 
     Holds what P7 of `reliability.md` 4 promises: allowed counts only, never more GPUs than a node has idle or a victim
     gives up, one operation per job, no limit on a job that is being changed, and none that is rigid is
@@ -158,7 +158,7 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bo
         for job_id in _jobs(decision):
             job = snapshot.job[job_id]
             if job_id in touched or job.leased:
-                raise Broken(f"a second operation on job {job_id}")
+                raise BrokenDecision(f"a second operation on job {job_id}")
             touched.add(job_id)
         if (stopped := _stopped(decision)) is not None:
             _check_may_stop(snapshot.job[stopped], decision)
@@ -167,7 +167,9 @@ def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bo
         elif isinstance(decision, Limit) and not (
             decision.lasts_s > 0 and (decision.cores is None or decision.cores > 0)
         ):
-            raise Broken(f"job {decision.job} cannot be limited to {decision.cores} cores for {decision.lasts_s} s")
+            raise BrokenDecision(
+                f"job {decision.job} cannot be limited to {decision.cores} cores for {decision.lasts_s} s"
+            )
 
 
 def _jobs(decision: Operation | Limit) -> list[str]:
@@ -189,7 +191,7 @@ def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
     """A rigid job is stopped for nothing but the count that an operator wished, who agreed to what it loses."""
     agreed = job.forced and isinstance(decision, Reshape) and decision.num_gpus == job.wanted
     if not job.stoppable and not agreed:
-        raise Broken(f"job {job.id} has not shown that it can save and resume: it must not be stopped")
+        raise BrokenDecision(f"job {job.id} has not shown that it can save and resume: it must not be stopped")
 
 
 def _check_gpus(
@@ -199,51 +201,55 @@ def _check_gpus(
     job = snapshot.job[decision.job]
     workers = workers_of(decision)
     if decision.num_gpus not in job.optional or sum(w.num_gpus for w in workers) != decision.num_gpus:
-        raise Broken(f"job {job.id} may not run on {decision.num_gpus} GPUs, only on {job.optional}")
+        raise BrokenDecision(f"job {job.id} may not run on {decision.num_gpus} GPUs, only on {job.optional}")
     too_many = len(workers) > max(1, job.max_workers) and not anywhere
     if too_many or len({w.node for w in workers}) < len(workers):
-        raise Broken(f"job {job.id} may not be spread over {', '.join(w.node for w in workers)}")
+        raise BrokenDecision(f"job {job.id} may not be spread over {', '.join(w.node for w in workers)}")
     has = {w.node: w.num_gpus for w in placed_on(job)}
     if job.gpus_per_pod:
         _check_gang(job, decision, workers)
     if isinstance(decision, Reshape) and not {w.node for w in workers} & has.keys():
-        raise Broken(f"job {job.id} runs on {job.node}, not on {decision.node}")
+        raise BrokenDecision(f"job {job.id} runs on {job.node}, not on {decision.node}")
     if isinstance(decision, Start) and has:
-        raise Broken(f"job {job.id} runs already, on {job.node}")
+        raise BrokenDecision(f"job {job.id} runs already, on {job.node}")
     if isinstance(decision, Move) and decision.node == job.node:
-        raise Broken(f"job {job.id} cannot move to {job.node}, where it is")
+        raise BrokenDecision(f"job {job.id} cannot move to {job.node}, where it is")
     if isinstance(decision, Start) and decision.victim is not None:
         _take_from_victim(snapshot, decision, idle)
     for worker in workers:
         idle[worker.node] -= worker.num_gpus - (has.get(worker.node, 0) if isinstance(decision, Reshape) else 0)
         if idle[worker.node] < 0:
-            raise Broken(f"node {worker.node} has not that many idle GPUs")
+            raise BrokenDecision(f"node {worker.node} has not that many idle GPUs")
 
 
 def _check_gang(job: Job, decision: Start | Reshape | Move, workers: tuple[Worker, ...]) -> None:
     """Whole pods on each host; those that stay are its first ones."""
     if isinstance(decision, Move) or any(w.num_gpus % job.gpus_per_pod for w in workers):
-        raise Broken(f"job {job.id} has pods of {job.gpus_per_pod} GPUs: its gang can be spread, but no pod moved")
+        raise BrokenDecision(
+            f"job {job.id} has pods of {job.gpus_per_pod} GPUs: its gang can be spread, but no pod moved"
+        )
     if isinstance(decision, Reshape):
         stays = {w.node: w.num_gpus for w in first_pods(job, min(job.num_gpus, decision.num_gpus))}
         planned = {w.node: w.num_gpus for w in workers}
         shrinks = decision.num_gpus < job.num_gpus
         if (shrinks and planned != stays) or any(planned.get(node, 0) < count for node, count in stays.items()):
-            raise Broken(f"the first pods of gang {job.id} stay where they are: {stays}")
+            raise BrokenDecision(f"the first pods of gang {job.id} stay where they are: {stays}")
 
 
 def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str, int]) -> None:
     victim = snapshot.job[decision.victim or ""]
     if decision.victim_num_gpus is None:
-        raise Broken(f"victim {victim.id} without the count it keeps")
+        raise BrokenDecision(f"victim {victim.id} without the count it keeps")
     if decision.victim_num_gpus not in victim.optional:
-        raise Broken(f"job {victim.id} may not run on {decision.victim_num_gpus} GPUs, only on {victim.optional}")
+        raise BrokenDecision(
+            f"job {victim.id} may not run on {decision.victim_num_gpus} GPUs, only on {victim.optional}"
+        )
     gives = victim.num_gpus - decision.victim_num_gpus
     has = {w.node: w.num_gpus for w in placed_on(victim)}
     if decision.node not in has:
-        raise Broken(f"job {victim.id} runs on {victim.node}, not on {decision.node}")
+        raise BrokenDecision(f"job {victim.id} runs on {victim.node}, not on {decision.node}")
     if gives >= dict(givable(victim)).get(decision.node, 0):
-        raise Broken(
+        raise BrokenDecision(
             f"job {victim.id} has {has[decision.node]} GPUs on {decision.node} and cannot give {gives} of them"
         )
     idle[decision.node] += gives

@@ -11,29 +11,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from adaptive_scheduler.aging import Kept
+from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.policies import baselines, cpu, deadline, elastic, flowcon, operator, specon, targets
-from adaptive_scheduler.queueing import Queue
-from adaptive_scheduler.search import Table
+from adaptive_scheduler.policies import cpu, deadline, default, flowcon, operator, specon, targets
+from adaptive_scheduler.policies.elastic import algorithms as elastic
+from adaptive_scheduler.queueing.aging import Kept
+from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.tentative_snapshot import after
 
 
 class Policy(Protocol):
     """One way to give out GPUs: what a waiting job gets, and which running job grows next."""
 
     def schedule_incoming(
-        self, snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: Table | None = None
+        self, snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
     ) -> Start | Hold: ...
 
     def schedule_running(
-        self, snapshot: ClusterSnapshot, now: float, settings: Settings, table: Table | None = None
+        self, snapshot: ClusterSnapshot, now: float, settings: Settings, table: CostTable | None = None
     ) -> Reshape | Move | None: ...
 
 
-POLICIES: dict[bool, Policy] = {True: elastic, False: baselines}
+POLICIES: dict[bool, Policy] = {True: elastic, False: default}
 """By whether seed 004 may act."""
 
 
@@ -82,7 +83,7 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
 
 def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], Kept]:
     """Algorithms 1 and 2 until neither has an answer, then why the others wait; and what is kept for some of them."""
-    policy, table = POLICIES["elastic" in settings.systems], Table(world, now, settings)
+    policy, table = POLICIES["elastic" in settings.systems], CostTable(world, now, settings)
     decisions, held, moved, queue = list[Decision](), list[Hold](), True, Queue(now, settings)
     while moved:
         moved, held, kept, table = False, list[Hold](), Kept(), table.then(world)

@@ -15,9 +15,9 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Literal
 
-from adaptive_scheduler.observations import Observations, Resource
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import UNMEASURED, UNSEEN, Efficiency, Growth
+from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
+from adaptive_scheduler.profiles.observations import Observations, Resource
+from adaptive_scheduler.profiles.profiles import Profiles
 
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
 GpuState = Literal["idle", "reserved", "in use", "faulty"]

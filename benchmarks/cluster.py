@@ -22,14 +22,14 @@ from adaptive_scheduler.settings import Settings
 from benchmarks.result import WrongAnswer
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.api.api_service import ApiService
 from coordinator.config import Config
-from coordinator.desk import Desk
-from coordinator.elector import Elector, Holder
 from coordinator.errors import ReshapeError
 from coordinator.http.app import make_app, make_server
 from coordinator.ports import Platform, Store
-from coordinator.seeding import FoundGpu, register_gpus
 from coordinator.service import Coordinator
+from coordinator.stores.bootstrap import FoundGpu, register_gpus
+from coordinator.stores.elector import Elector, Holder
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
@@ -50,7 +50,7 @@ class Cluster:
         self.coordinator = Coordinator(
             store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__
         )
-        self.desk = Desk(self.coordinator)
+        self.desk = self.coordinator.api
 
     def submit(self, doc: View) -> int:
         """The number of the last event before it."""
@@ -122,7 +122,7 @@ def running(folder: Path, store: Store, gpus: int, speeds: dict[int, float], job
 
 
 @contextmanager
-def _serving(desk: Desk, listener: socket.socket) -> Iterator[None]:
+def _serving(desk: ApiService, listener: socket.socket) -> Iterator[None]:
     """The HTTP API in a thread, for the sidecars."""
     ready, hand = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 

@@ -21,13 +21,13 @@ from time import process_time
 
 import numpy as np
 
+from adaptive_scheduler.cost_table import CostTable as ArrayTable
 from adaptive_scheduler.decision import Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
-from adaptive_scheduler.policies.elastic_growth import Growths
-from adaptive_scheduler.policies.elastic_ways import Newcomer, weigh
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.search import Table as ArrayTable
+from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
+from adaptive_scheduler.policies.elastic.expand import Growths
+from adaptive_scheduler.policies.elastic.shrink import Newcomer, weigh
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 from benchmarks.result import Result, Row, Table, WrongAnswer

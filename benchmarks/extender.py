@@ -28,10 +28,10 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from benchmarks.result import Result, Row, Table, WrongAnswer
-from coordinator.core.records import JobRecord
-from coordinator.extending import DECIDED_SCORE, Extending
+from coordinator.api.volcano_extender import DECIDED_SCORE, VolcanoExtender
 from coordinator.http.app import make_app, make_server
 from coordinator.http.facade import Facade
+from coordinator.model.records import JobRecord
 
 RECORDED = Path(__file__).resolve().parents[1] / "tests" / "api" / "volcano"
 GOAL_S = 1.0
@@ -150,7 +150,7 @@ class _Facade:
     def __init__(self, waiting: int) -> None:
         owner = json.loads(_recorded("jobEnqueueable"))["job"]["PodGroup"]["ownerReferences"][0]
         jobs = [_job(n, owner["uid"]) for n in range(waiting)]
-        self.extend = Extending({job.id: job for job in jobs}.get, dict).answer
+        self.extend = VolcanoExtender({job.id: job for job in jobs}.get, dict).answer
 
 
 def _job(number: int, uid: str) -> JobRecord:

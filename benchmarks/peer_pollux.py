@@ -16,13 +16,13 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.rivals.allotment import Allotment, Asking, speed_up
-from adaptive_scheduler.simulator.rivals.pollux import Pollux
-from adaptive_scheduler.simulator.rivals.sharing import Rhythm, Sharing
-from adaptive_scheduler.simulator.scenario import Contender, Planner, Workload
-from adaptive_scheduler.simulator.workloads.elastic import workload_s
-from adaptive_scheduler.simulator.world import World
+from experiments import report
+from experiments.comparison_policies.allotment import Allotment, Asking, speed_up
+from experiments.comparison_policies.pollux import Pollux
+from experiments.comparison_policies.round_policies import Rhythm, Sharing
+from experiments.workloads.elastic_workloads import workload_s
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Contender, Planner, Workload
 
 PACKAGES = ("adaptdl-sched==0.2.11", "numpy==1.23.5", "scipy==1.10.1", "pymoo==0.5.0", "autograd==1.5", "future==1.0.0")
 ANSWERS = Path(__file__).with_name("peer_pollux_answers.py")
@@ -91,7 +91,7 @@ def rows(python: Path, seeds: int, jobs: int, round_s: float) -> list[report.Row
         workload, peer = workload_s(seed, count=jobs), Peer(python, seed)
         ours, bounds = workload.contenders[-1], report.bounds_of(workload)
         for name, plan in _plans(workload, peer, round_s).items():
-            outcome = World(workload, Contender(name, plan, ours.costs, ours.profiles, ours.settings)).run()
+            outcome = SimulatedCluster(workload, Contender(name, plan, ours.costs, ours.profiles, ours.settings)).run()
             found.append(report.row(name, workload, outcome, bounds, None))
             print(_line(found[-1]), flush=True)
         peer.close()

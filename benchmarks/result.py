@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reshape import __version__
-from reshape.tables import table
+from reshape.output.tables import table
 
 LIBRARIES = ("numpy", "tornado", "msgspec", "pymongo", "nx-27017", "ansible-core", "tensorflow")
 

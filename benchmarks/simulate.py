@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from adaptive_scheduler.simulator.scenario import Contender, Workload
-from adaptive_scheduler.simulator.traces import replay
-from adaptive_scheduler.simulator.workloads import build
-from adaptive_scheduler.simulator.world import World
 from benchmarks.result import Result, Row, WrongAnswer
+from experiments.traces import replay
+from experiments.workloads import build
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Contender, Workload
 
 SEEDS, S_GOAL_S = 20, 60.0
 PHILLY_JOBS, PHILLY_GOAL_S = 10_000, 600.0
@@ -56,7 +56,7 @@ def _philly(workload: Workload) -> float:
 def _seconds(pairs: Iterable[tuple[Workload, Contender]]) -> float:
     pairs, began = list(pairs), time.process_time()
     for workload, contender in pairs:
-        outcome = World(workload, contender).run()
+        outcome = SimulatedCluster(workload, contender).run()
         if any(job.finished_s is None for job in outcome.jobs):
             raise WrongAnswer(f"{contender.name} did not end every job of {workload.name}.")
     return time.process_time() - began

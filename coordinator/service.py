@@ -12,23 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from adaptive_scheduler.settings import Settings
-from coordinator.books import Books
+from coordinator.api.api_service import ApiService
 from coordinator.config import CLOCK_DRIFT, Config
-from coordinator.core.records import JobRecord
-from coordinator.elector import Elector
 from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transient
-from coordinator.heartbeats import HeartbeatBatches
-from coordinator.journal import Journal
-from coordinator.learning import Learner
-from coordinator.loop import Loop
-from coordinator.metrics import Metrics
-from coordinator.nodes import Nodes
+from coordinator.events.event_log import EventLog
+from coordinator.events.event_recorder import EventRecorder
+from coordinator.events.metrics import Metrics
+from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Doc, Measurements, Platform, Sidecars, Store
-from coordinator.profiler import Profiler
-from coordinator.reconciler import Reconciler
-from coordinator.reports import Reports
-from coordinator.seeding import FoundGpu, FoundNode, forget_node, register_node
-from coordinator.telling import Telling
+from coordinator.reconcile.reconciler import Reconciler
+from coordinator.scheduling.loop import DecisionLoop
+from coordinator.stores.bootstrap import FoundGpu, FoundNode, forget_node, register_node
+from coordinator.stores.cache import Cache
+from coordinator.stores.elector import Elector
+from coordinator.telemetry.ingest import Telemetry
 from coordinator.workqueue import WorkQueue
 from sidecar.protocol import NodeReport
 
@@ -64,21 +61,15 @@ class Coordinator:
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
         self.queue = WorkQueue()
-        self.books = Books(store)
-        self.reports = Reports(clock, config.heartbeat_s)
-        self.nodes = Nodes(clock, config.heartbeat_s)
-        self.journal = Journal(store, clock)
-        self.learner = Learner(store)
-        self.batches = HeartbeatBatches(store, self.reports, self.books, clock)
-        self.profiler = Profiler(self.learner, clock, measurements)
-        self.telling = Telling(
-            self.journal, self.reports, self.learner, self.profiler, self.metrics, clock, self.queue
-        )  # fmt: skip
-        self.loop = Loop(self.books, self.reports, self.learner, clock, config, settings, self.telling.told)
-        self.telling.loop, self.loop.as_heard = self.loop, self.nodes.as_heard
-        self.loop.reclaiming.nothing_runs = platform.nothing_runs
+        self.books = Cache(store)
+        self.telemetry = Telemetry(store, self.books, clock, config.heartbeat_s, settings, measurements)
+        self.journal = EventLog(store, clock)
+        self.wake = threading.Event()
+        self.telling = EventRecorder(self.journal, self.telemetry, self.metrics, clock, self.queue, self.wake)
+        told = self.telling.told
+        self.loop = DecisionLoop(self.books, self.telemetry, clock, config, settings, told, platform.nothing_runs)
         self.reconciler = Reconciler(
-            self.books, self.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,
+            self.books, self.telemetry.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,
             self._launch_doc, self._away,
         )  # fmt: skip
         self._stopping = threading.Event()
@@ -89,26 +80,37 @@ class Coordinator:
         self._turned_at = clock.now()  # when the present turn of the loop began
         self.succeeded = threading.Event()  # another coordinator acts now
         self.trouble = "Starting."  # empty once the last turn of the loop went well
+        self.api = ApiService(
+            store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
+            agent_key=agent_key, elector=elector, cache=self.books, telemetry=self.telemetry, loop=self.loop,
+            event_log=self.journal, metrics=self.metrics, look=self.look, news=self._news, trouble=lambda: self.trouble,
+        )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> Doc:
         """What the platform is told of a job: on emulated GPUs also how fast its steps shall be."""
         gpu = self.books.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
         if gpu is None or not gpu.doc.get("emulated"):
             return job.doc
-        profiles = self.loop.profiles
+        profiles = self.telemetry.profiles
         speeds = {n: profiles.speed(job.job_type, gpu.gpu_type, n) for n in job.optional}
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
 
     def _away(self, node: str | None) -> bool:
         """Whether a node has an agent that is not heard of, or takes no new pods."""
         doc = self.loop.known.nodes.get(str(node), {})
-        silent = bool(doc.get("agent")) and self.nodes.silent(str(node))
+        silent = bool(doc.get("agent")) and self.telemetry.nodes.silent(str(node))
         return silent or not doc.get("schedulable", True)
 
     def look(self) -> None:
         """The store was written to: read it now, not at the next poll."""
         self.stale.set()
-        self.telling.wake.set()
+        self.wake.set()
+
+    def _news(self, job_id: str | None) -> None:
+        """Something calls for a decision, and if it is about a job for its next step."""
+        if job_id is not None:
+            self.queue.add(job_id)
+        self.wake.set()
 
     # threads
 
@@ -142,15 +144,14 @@ class Coordinator:
 
     def _begin(self) -> None:
         """Another coordinator may have acted meanwhile: what was heard before is old."""
-        self.reports.begin()
-        self.nodes.begin()
+        self.telemetry.begin()
         self.loop.begin()
         self.stale.set()
 
     def stop(self) -> None:
         """Finish what is being done and let a successor begin. Stops no training."""
         self._stopping.set()
-        self.telling.wake.set()
+        self.wake.set()
         self.queue.close()
         for thread in self._threads:
             thread.join(timeout=10)
@@ -162,13 +163,13 @@ class Coordinator:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
-            self.telling.wake.clear()
+            self.wake.clear()
             self._turn()
-            self.telling.wake.wait(self._rest_s())
+            self.wake.wait(self._rest_s())
 
     def _rest_s(self) -> float:
         """Until the next turn, if nothing calls for one earlier. A store that does not answer is not pressed."""
-        due_s = self.config.poll_s if self.trouble else max(BREATH_S, self.loop.monitors.next_s(self.clock.now()))
+        due_s = self.config.poll_s if self.trouble else max(BREATH_S, self.telemetry.progress.next_s(self.clock.now()))
         return min(self.config.poll_s, self.config.term_s / 3, due_s)
 
     def _keeper(self) -> None:
@@ -211,23 +212,23 @@ class Coordinator:
 
     def _register_nodes(self) -> None:
         """Write the inventories that node agents reported and that are not in the store yet."""
-        for name, report in self.nodes.changed().items():
+        for name, report in self.telemetry.nodes.changed().items():
             try:
                 register_node(self.store, _found(name, report))
             except Conflict:  # somebody changed a GPU meanwhile
-                self.telling.wake.set()
+                self.wake.set()
                 continue
-            self.nodes.written(name, report)
+            self.telemetry.nodes.written(name, report)
             self.stale.set()
 
     def _forget_nodes(self) -> None:
         """Nodes come and go where a cluster scales itself: those that are no more must not be looked at for ever."""
-        for name in self.nodes.gone(self.loop.known.nodes):
+        for name in self.telemetry.nodes.gone(self.loop.known.nodes):
             if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.books.gpus().values()):
                 continue
             with suppress(Conflict):  # somebody has changed it meanwhile
                 forget_node(self.store, name)
-                self.nodes.forget(name)
+                self.telemetry.nodes.forget(name)
             self.stale.set()
 
     def _consumer(self) -> None:
@@ -276,13 +277,11 @@ class Coordinator:
                 log.info("history not written now: %s", error)
 
     def _profiler(self) -> None:
-        self.profiler.run(self._stopping)
+        self.telemetry.measure_use(self._stopping)
 
     def _flush(self) -> None:
         self.journal.flush()
-        self.learner.flush()
-        if self.elector.leads:  # else the rows are another one's
-            self.batches.flush()
+        self.telemetry.flush(self.elector.leads)  # else the newest reports are another one's
 
     def _watcher(self) -> None:
         while not self._stopping.is_set():
@@ -291,10 +290,6 @@ class Coordinator:
                     self.look()
             except ReshapeError:
                 self._stopping.wait(1.0)
-
-    @property
-    def healthy(self) -> bool:
-        return not self.trouble and self.elector.leads
 
 
 def _found(name: str, report: NodeReport) -> FoundNode:

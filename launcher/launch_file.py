@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from coordinator.core import asks
-from coordinator.core.records import JobRecord
+from coordinator.model import requirements
+from coordinator.model.records import JobRecord
 
 
 class Times(Protocol):
@@ -46,7 +46,7 @@ def fields(job: JobRecord, coordinator: str, times: Times) -> dict[str, Any]:
 
 def progress(doc: Mapping[str, Any]) -> dict[str, Any]:
     """Where the sidecar reads progress, and which value a target of the job means."""
-    target = asks.target(doc)
+    target = requirements.target(doc)
     never = "" if target is None or target.name else "loss" if target.above else "acc"
     return {
         "pattern": doc.get("progress_pattern"), "file": doc.get("progress_file"),

@@ -14,15 +14,15 @@ import re
 import sys
 from pathlib import Path
 
-from coordinator.core.records import JobRecord
 from coordinator.errors import Fatal, Rejected, Transient
+from coordinator.model.records import JobRecord
 from coordinator.ports import Doc
 from launcher import playbook
-from launcher.cluster.works import Cancelled, Verb, Works
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
+from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
 from sidecar import protocol
-from sidecar.limits import ControlGroup
+from sidecar.resources.limits import ControlGroup
 
 SIDECAR = Path(protocol.__file__).parent
 REMOVE_AGAIN_S = (1.0, 5.0)  # the reconciler asks once, and then waits for `gone`
@@ -42,7 +42,7 @@ class LocalPlatform:
             raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
-        self._works = Works(self._carry_out)
+        self._works = PlaybookQueue(self._carry_out)
 
     def launch(self, doc: Doc) -> None:
         """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""

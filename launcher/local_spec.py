@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from coordinator.core.records import JobRecord
+from coordinator.model.records import JobRecord
 from launcher import launch_file
 
 # What a job sees of the environment of `reshape up`. The rest may hold our secrets: a job that needs more says

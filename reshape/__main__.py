@@ -1,6 +1,6 @@
 """`python -m reshape` is the `reshape` command."""
 
-from reshape.cli import main
+from reshape.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@
     job = client.submit({"command": ["python", "train.py"], "optional_num_gpus": [1, 2, 4]})
 
 Standard library only, and nothing of the coordinator is imported, so that it loads in no time. What
-the coordinator refuses is raised as `Refused` with its own sentence; no answer at all as `Unreachable`.
+the coordinator refuses is raised as `CoordinatorRefused` with its own sentence; no answer at all as `Unreachable`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Unreachable(Exception):
     """No coordinator answers; the sentence says what to do."""
 
 
-class Refused(Exception):
+class CoordinatorRefused(Exception):
     """The coordinator answered with an error. `problems` has one sentence per fault."""
 
     def __init__(self, sentence: str, status: int, problems: Sequence[str] = ()) -> None:
@@ -113,7 +113,7 @@ class Client:
         """Also when it is not healthy: then `ok` is False."""
         try:
             return self._json("GET", "/healthz")
-        except Refused as refusal:
+        except CoordinatorRefused as refusal:
             return {"ok": False, "sentence": str(refusal)}
 
     def events(self, after: int | None = None) -> Iterator[View]:
@@ -185,13 +185,13 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
-def _refusal(status: int, text: bytes) -> Refused:
+def _refusal(status: int, text: bytes) -> CoordinatorRefused:
     try:
         error = json.loads(text)["error"]
-        return Refused(str(error["sentence"]), status, [str(p) for p in error["problems"]])
+        return CoordinatorRefused(str(error["sentence"]), status, [str(p) for p in error["problems"]])
     except (ValueError, KeyError, TypeError):
         pass
     try:  # /healthz keeps its own form
-        return Refused(str(json.loads(text)["sentence"]), status)
+        return CoordinatorRefused(str(json.loads(text)["sentence"]), status)
     except (ValueError, KeyError, TypeError):
-        return Refused(f"The coordinator answered {status} without saying why; its log may.", status)
+        return CoordinatorRefused(f"The coordinator answered {status} without saying why; its log may.", status)

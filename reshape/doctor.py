@@ -34,8 +34,8 @@ WARN_DAYS = 60
 AGAIN_S = 2.0
 
 
-class Api(Protocol):
-    """What of `launcher.cluster.api.Cluster` is used."""
+class DoctorApi(Protocol):
+    """What of `launcher.cluster.api.KubernetesApi` is used."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
 
@@ -62,10 +62,10 @@ class Finding:
 
 def run(context: str | None, wait_s: float) -> int:
     """Print what was found; the exit code."""
-    from launcher.cluster.api import Cluster
+    from launcher.cluster.api import KubernetesApi
 
     try:
-        api = Cluster(context=context)
+        api = KubernetesApi(context=context)
         api.version()
     except (Fatal, Transient) as error:
         click.echo(f"No cluster can be looked at: {_plain(error)}.", err=True)
@@ -83,7 +83,7 @@ def run(context: str | None, wait_s: float) -> int:
     return 1 if missing else 0
 
 
-def examine(api: Api, now: float) -> Iterator[Finding]:
+def examine(api: DoctorApi, now: float) -> Iterator[Finding]:
     """Everything, in the order in which a user would install it."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         lambda: _kubernetes(api),
@@ -104,7 +104,7 @@ def examine(api: Api, now: float) -> Iterator[Finding]:
             yield Finding("unknown", f"One thing could not be looked at: {_plain(error)}.")
 
 
-def _kubernetes(api: Api) -> Iterator[Finding]:
+def _kubernetes(api: DoctorApi) -> Iterator[Finding]:
     version = api.version()
     if _numbers(version) < OLDEST_KUBERNETES:
         yield Finding("missing", f"Kubernetes {version} is too old: containers that run beside others need 1.29.")
@@ -117,7 +117,7 @@ def _kubernetes(api: Api) -> Iterator[Finding]:
         yield Finding("warning", f"Kubernetes {version} cannot resize living pods (1.33 and newer can): {lost}.")
 
 
-def _volcano(api: Api) -> Iterator[Finding]:
+def _volcano(api: DoctorApi) -> Iterator[Finding]:
     absent = [name for name in KINDS_NEEDED if api.get("CustomResourceDefinition", name) is None]
     if absent:
         yield Finding("missing", f"Volcano is not installed: there is no {absent[0]}. Install Volcano 1.10 or newer.")
@@ -133,7 +133,7 @@ def _volcano(api: Api) -> Iterator[Finding]:
         yield Finding("missing", "Volcano's Job drops `restartPolicy` of init containers: apply its newer CRDs.")
 
 
-def _volcano_version(api: Api) -> str | None:
+def _volcano_version(api: DoctorApi) -> str | None:
     found = api.get("Deployment", "volcano-scheduler", VOLCANO)
     if found is None:
         return None
@@ -160,7 +160,7 @@ def _reaches(schema: Doc, path: tuple[str, ...]) -> bool:
     return True
 
 
-def _scheduler(api: Api) -> Iterator[Finding]:
+def _scheduler(api: DoctorApi) -> Iterator[Finding]:
     found = api.get("ConfigMap", SCHEDULER_CONF, VOLCANO)
     if found is None:
         yield Finding("unknown", f"There is no ConfigMap {VOLCANO}/{SCHEDULER_CONF}: how Volcano is set is not known.")
@@ -204,7 +204,7 @@ def _extenders(text: str) -> list[Doc]:
     return [a for a in arguments if "reshape-coordinator" in str(a.get("extender.urlPrefix"))]
 
 
-def _secrets(api: Api, now: float) -> Iterator[Finding]:
+def _secrets(api: DoctorApi, now: float) -> Iterator[Finding]:
     for name in (KEYS, AGENT, STORE, TLS):
         try:
             content = read(api, name)
@@ -230,7 +230,7 @@ def _certificate(content: dict[str, str], now: float) -> Iterator[Finding]:
         yield Finding("well", f"The webhook's certificate is good for {left:.0f} days.")
 
 
-def _parts(api: Api) -> Iterator[Finding]:
+def _parts(api: DoctorApi) -> Iterator[Finding]:
     for name, means in (("reshape-coordinator", "one acts, so its store works"), ("reshape-launcher", "it is ready")):
         found = api.get("Deployment", name, NAMESPACE)
         if found is None:
@@ -248,7 +248,7 @@ def _hint(name: str) -> str:
     return f"kubectl -n {NAMESPACE} get pods; kubectl -n {NAMESPACE} logs deploy/{name}"
 
 
-def _agents(api: Api) -> Iterator[Finding]:
+def _agents(api: DoctorApi) -> Iterator[Finding]:
     found = api.get("DaemonSet", "reshape-agent", NAMESPACE)
     status = (found or {}).get("status") or {}
     ready, wanted = status.get("numberReady", 0), status.get("desiredNumberScheduled", 0)
@@ -262,7 +262,7 @@ def _agents(api: Api) -> Iterator[Finding]:
         yield Finding("well", f"{ready} nodes run an agent.")
 
 
-def _gpus(api: Api) -> Iterator[Finding]:
+def _gpus(api: DoctorApi) -> Iterator[Finding]:
     try:
         text = api.through_service(NAMESPACE, "reshape-coordinator:8080", "/metrics").decode()
     except ReshapeError as error:  # a network policy may keep the API server out, which harms nobody else
@@ -280,7 +280,7 @@ def _gpus(api: Api) -> Iterator[Finding]:
         yield Finding("missing", f"No GPU is known. {hint}")
 
 
-def _webhook(api: Api) -> Iterator[Finding]:
+def _webhook(api: DoctorApi) -> Iterator[Finding]:
     found = api.get("MutatingWebhookConfiguration", WEBHOOK)
     if found is None:
         yield Finding("missing", f"MutatingWebhookConfiguration {WEBHOOK} is not there: kubectl apply -k manifests/.")
@@ -296,7 +296,7 @@ def _webhook(api: Api) -> Iterator[Finding]:
         yield Finding("well", f"Webhook {WEBHOOK} trusts our certificate.")
 
 
-def _rehearsal(api: Api) -> Iterator[Finding]:
+def _rehearsal(api: DoctorApi) -> Iterator[Finding]:
     """Would a pod that asks for it get its sidecar? That is the whole way: API server, certificate, launcher."""
     owner = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
@@ -325,7 +325,7 @@ def _rehearsal(api: Api) -> Iterator[Finding]:
         yield Finding("missing", "A pod that asks for a sidecar gets none: is the webhook there?")
 
 
-def _queues(api: Api) -> Iterator[Finding]:
+def _queues(api: DoctorApi) -> Iterator[Finding]:
     queues = api.list("Queue", labels=f"{INJECT}=true").items
     if not queues:
         yield Finding("warning", f"No queue has the label {INJECT}=true: only jobs with the label are reshaped.")
@@ -337,7 +337,7 @@ def _queues(api: Api) -> Iterator[Finding]:
         yield from _device_plugin(api)
 
 
-def _device_plugin(api: Api) -> Iterator[Finding]:
+def _device_plugin(api: DoctorApi) -> Iterator[Finding]:
     nodes = api.list("Node").items
     allocatable = [(n["metadata"]["name"], (n.get("status") or {}).get("allocatable") or {}) for n in nodes]
     both = sorted(name for name, has in allocatable if str(has.get("nvidia.com/gpu", "0")) != "0")
@@ -348,7 +348,7 @@ def _device_plugin(api: Api) -> Iterator[Finding]:
         )
 
 
-def _network(api: Api) -> Iterator[Finding]:
+def _network(api: DoctorApi) -> Iterator[Finding]:
     yield Finding("unknown", "Whether this cluster enforces NetworkPolicies cannot be asked: its network plug-in must.")
 
 

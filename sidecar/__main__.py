@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tornado.netutil import bind_sockets
 
-from sidecar.config import URL, ConfigError, Launch, Settings, read
-from sidecar.server import make_server
+from sidecar.config import URL, ConfigError, LaunchFile, SidecarSettings, read
+from sidecar.endpoints.server import make_server
 from sidecar.service import Sidecar
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     return 0
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: SidecarSettings) -> None:
     """Until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
     sockets, url = listen(settings.launch)
     sidecar = Sidecar(settings, url)
@@ -51,7 +51,7 @@ async def serve(settings: Settings) -> None:
     await sidecar.run()
 
 
-def listen(launch: Launch) -> tuple[list[socket.socket], str]:
+def listen(launch: LaunchFile) -> tuple[list[socket.socket], str]:
     """The sockets, and where they are reached. `ConfigError` if the address cannot be listened on."""
     try:
         sockets = bind_sockets(launch.port, address=launch.host)

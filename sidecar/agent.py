@@ -20,9 +20,9 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from sidecar.gpus import FoundGpu, NvmlProbe, list_gpus, short_type
-from sidecar.host import HostUse
 from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeJobs, NodeReply, NodeReport, Usage, refusal, sign, signed
+from sidecar.resources.gpus import DeviceInfo, NvmlProbe, list_gpus, short_type
+from sidecar.resources.host import HostUse
 
 EMULATED = re.compile(r"([1-9][0-9]{0,3})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
 EMULATED_MEMORY = 16 * 2**30
@@ -41,7 +41,7 @@ class AgentError(Exception):
 class Nvml:
     """The GPUs that NVML finds, and those that it found before and finds no more."""
 
-    find: Callable[[], list[FoundGpu]] = list_gpus
+    find: Callable[[], list[DeviceInfo]] = list_gpus
     probe: NvmlProbe = field(default_factory=NvmlProbe)
     _known: dict[str, NodeGpu] = field(default_factory=dict)
 

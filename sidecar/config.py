@@ -34,7 +34,7 @@ class ProgressSource(msgspec.Struct, frozen=True):
     never: str = ""  # part of the name of any value that cannot be meant: "loss" where the target is to be risen to
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of `launch.json` that concern the sidecar."""
 
     job_id: str
@@ -59,11 +59,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Settings:
+class SidecarSettings:
     """One sidecar's configuration."""
 
     folder: Path  # where the shim's socket and our files lie
-    launch: Launch
+    launch: LaunchFile
     key: bytes = field(repr=False)  # the launch key
     keys: Path  # where launch.json, launch.key and operator.token lie
 
@@ -90,11 +90,11 @@ class Settings:
         return Path(self.launch.workdir or ".") / named if named else None
 
 
-def read(folder: Path, keys: Path | None = None, address: str = "") -> Settings:
+def read(folder: Path, keys: Path | None = None, address: str = "") -> SidecarSettings:
     """`ConfigError` if something is missing or cannot be. `address`: to listen on instead of the launch's own."""
     keys = keys or folder
     try:
-        launch = msgspec.json.decode(_bytes(keys / LAUNCH), type=Launch)
+        launch = msgspec.json.decode(_bytes(keys / LAUNCH), type=LaunchFile)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{LAUNCH} cannot be used: {error}") from None
     key = _bytes(keys / KEY).strip()
@@ -103,10 +103,10 @@ def read(folder: Path, keys: Path | None = None, address: str = "") -> Settings:
     if address:
         launch = msgspec.structs.replace(launch, host=address)
     _check(launch)
-    return Settings(folder, launch, key, keys)
+    return SidecarSettings(folder, launch, key, keys)
 
 
-def _check(launch: Launch) -> None:
+def _check(launch: LaunchFile) -> None:
     url = urlsplit(launch.coordinator)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ConfigError(f"coordinator in {LAUNCH} must be an address such as http://127.0.0.1:8080")

@@ -1,7 +1,7 @@
 """`python -m sidecar.reader --keys K`: shows the log of a job whose pod is gone, until it is told to end.
 
 Promise: answers `/v1/output` to the holder of the launch key, as a sidecar does, and nothing else; changes nothing.
-The launcher starts it in a pod of its own that mounts the job's checkpoints read-only (`launcher/cluster/logs.py`).
+The launcher starts it in a pod of its own that mounts the job's checkpoints read-only (`launcher/cluster/pods/log_reader.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from sidecar.__main__ import listen
-from sidecar.config import ConfigError, Settings, read
-from sidecar.server import make_reader
+from sidecar.config import ConfigError, SidecarSettings, read
+from sidecar.endpoints.server import make_reader
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     return 0
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: SidecarSettings) -> None:
     """Until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
     sockets, url = listen(settings.launch)
     server, end = make_reader(settings), asyncio.Event()

@@ -23,17 +23,19 @@ from typing import Any
 
 import msgspec
 
-from sidecar import core, limits, preflight
+from sidecar import core
 from sidecar.checkpoints import Watch, look
-from sidecar.config import Settings
-from sidecar.coordinatorlink import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
-from sidecar.gpus import GpuProbe, probe_for
-from sidecar.progress import LINE_LIMIT, Reader
+from sidecar.config import SidecarSettings
+from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
+from sidecar.links.shim_link import ShimLink, ShimUnreachable
+from sidecar.output.progress import LINE_LIMIT, Reader
+from sidecar.output.tail import Tail
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, ShimStatus, Usage, Wish
-from sidecar.shimlink import ShimLink, ShimUnreachable
-from sidecar.tail import Tail
-from sidecar.usage import UsageMeter
-from sidecar.usage import quota as own_quota
+from sidecar.resources import limits
+from sidecar.resources.gpus import GpuProbe, probe_for
+from sidecar.resources.usage import UsageMeter
+from sidecar.resources.usage import quota as own_quota
+from sidecar.startup import preflight
 
 log = logging.getLogger("sidecar")
 
@@ -58,7 +60,7 @@ class Sample:
 
 
 class Sidecar:
-    def __init__(self, settings: Settings, url: str) -> None:
+    def __init__(self, settings: SidecarSettings, url: str) -> None:
         """`url`: where the endpoints answer."""
         launch = settings.launch
         self.settings, self.url = settings, url

@@ -16,10 +16,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 CARD = [
     ("kubernetes", "kubernetes", "launcher/cluster/api.py"),
     ("tornado", "tornado", "coordinator/http/app.py"),
-    ("tornado", "tornado", "sidecar/server.py"),
+    ("tornado", "tornado", "sidecar/endpoints/server.py"),
     ("pymongo", "pymongo", "coordinator/stores/mongo.py"),
     ("ansible-runner", "ansible_runner", "launcher/playbook.py"),
-    ("nvidia-ml-py", "pynvml", "sidecar/gpus.py"),
+    ("nvidia-ml-py", "pynvml", "sidecar/resources/gpus.py"),
     ("tensorflow", "tensorflow", "examples/keras_digits.py"),
     ("pytest", "pytest", "tests/test_design_card.py"),
     ("mongomock", "mongomock", "tests/contract/conftest.py"),

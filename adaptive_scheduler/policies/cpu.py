@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from adaptive_scheduler.crowding import Outlook, drain, is_sure, newcomer, portions
+from adaptive_scheduler.candidates import LISTED
+from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Candidate, Explanation, Hold, Start
-from adaptive_scheduler.room import obstacle
-from adaptive_scheduler.search import Table
+from adaptive_scheduler.models.allocatable import obstacle
+from adaptive_scheduler.models.contention import PairPrediction, drain, is_sure, newcomer, portions
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from adaptive_scheduler.ways import LISTED
 
 CPU = "cpu"
 NAMED = 3
@@ -21,7 +21,7 @@ NAMED = 3
 
 
 def schedule_incoming(
-    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: Table | None = None
+    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
 ) -> Start | Hold:
     """The node it is pinned to, else of those with room the one with fewest jobs trained on CPU."""
     why = {node.name: obstacle(snapshot, node.name, job) for node in snapshot.nodes}
@@ -41,7 +41,9 @@ def _candidate(snapshot: ClusterSnapshot, job: Job, node: Node, fewest: int) -> 
     """What it would lead to on that node; the first that is listed is the one that was taken."""
     there = snapshot.on_cpu[node.name]
     ends = drain(node.cores, {**portions(snapshot, node.name), job.id: newcomer(snapshot, node.name, job)})
-    return Candidate(node.name, 0, *Outlook.of(ends), ends[job.id], job.id, low_confidence=not is_sure([*there, job]))
+    return Candidate(
+        node.name, 0, *PairPrediction.of(ends), ends[job.id], job.id, low_confidence=not is_sure([*there, job])
+    )
 
 
 def _waits(snapshot: ClusterSnapshot, job: Job, why: Mapping[str, str]) -> str:

@@ -10,18 +10,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Requeue, Start
-from adaptive_scheduler.diagnosis import Diagnosis, alert, diagnose, heaviness
-from adaptive_scheduler.lateness import Lateness
-from adaptive_scheduler.prediction import RemainingTimes, t_new, t_run
-from adaptive_scheduler.room import obstacle, room_on
-from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from adaptive_scheduler.ways import (
+from adaptive_scheduler.candidates import (
     GOOD,
     LISTED,
     REFUSED,
-    Way,
+    RankedCandidate,
     explain,
     gpus,
     least,
@@ -30,6 +23,13 @@ from adaptive_scheduler.ways import (
     seconds,
     spread,
 )
+from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Requeue, Start
+from adaptive_scheduler.models.allocatable import obstacle, room_on
+from adaptive_scheduler.models.deadline_tardiness import Lateness
+from adaptive_scheduler.models.prediction import RemainingTimes, t_new, t_run
+from adaptive_scheduler.policies.deadline_feasibility import Diagnosis, alert, diagnose, heaviness
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 OVERDUE = "deadline.overdue"
 QUEUE = "deadline.queue"
@@ -215,7 +215,7 @@ def _shrink(
 
 def _ways(
     snapshot: ClusterSnapshot, heavy: Job, job: Job, node: Node, now: float, settings: Settings, times: RemainingTimes
-) -> Iterator[Way]:
+) -> Iterator[RankedCandidate]:
     """Every count the job may have, with the most that the overdue one could then keep."""
     profiles, lateness = snapshot.profiles, Lateness.of(snapshot, times, now, settings)
     for count in job.optional:
@@ -226,7 +226,7 @@ def _ways(
         makespan, total = times.replace(heavy.id, heavy_s)
         makespan, total = max(makespan, job_s), total + job_s
         key = (GOOD, job_s > lateness.limits.get(job.id, math.inf), makespan, total, count)
-        way = Way(key, job, node, count, makespan, total, job_s, heavy, keeps)
+        way = RankedCandidate(key, job, node, count, makespan, total, job_s, heavy, keeps)
         if lateness.broken_by({heavy.id: heavy_s}):
             way = way._replace(key=(REFUSED, count), refused=f"{heavy.id} would miss its own deadline")
         if profiles.speed(heavy.type, node.gpu_type, keeps) is None:

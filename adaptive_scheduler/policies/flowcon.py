@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from adaptive_scheduler.crowding import is_sure, portions
 from adaptive_scheduler.decision import Explanation, Limit
+from adaptive_scheduler.models.contention import is_sure, portions
+from adaptive_scheduler.models.water_filling import water_fill
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings
-from adaptive_scheduler.shares import water_fill
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 FLOWCON = "flowcon"

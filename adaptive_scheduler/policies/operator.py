@@ -5,12 +5,12 @@ Called by the engine before any policy. The wish stands until the operator clear
 
 from __future__ import annotations
 
+from adaptive_scheduler.candidates import GOOD, UNSHOWN, RankedCandidate, explain, gpus, spread
 from adaptive_scheduler.decision import Hold, Reshape, first_pods, gpus_on, placed_on
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.prediction import RemainingTimes, t_run
+from adaptive_scheduler.models.prediction import RemainingTimes, t_run
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
-from adaptive_scheduler.ways import GOOD, UNSHOWN, Way, explain, gpus, spread
+from adaptive_scheduler.tentative_snapshot import after
 
 OPERATOR = "operator"
 
@@ -44,7 +44,7 @@ def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTi
         sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {why}."
         return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     job_s = t_run(snapshot.profiles, job, node.gpu_type, wanted)
-    way = Way((GOOD,), job, node, wanted, *times.replace(job.id, job_s), job_s)
+    way = RankedCandidate((GOOD,), job, node, wanted, *times.replace(job.id, job_s), job_s)
     where = " and ".join(worker.node for worker in workers)
     sentence = f"{job.id} goes from {job.num_gpus} to {gpus(wanted)} on {where}, as an operator wished."
     explanation = explain(OPERATOR, sentence, [way], way, times, snapshot.profiles)

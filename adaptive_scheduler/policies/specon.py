@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from adaptive_scheduler.crowding import Trip, Trips
+from adaptive_scheduler.candidates import LISTED, seconds
 from adaptive_scheduler.decision import Candidate, Explanation, Move, Stay
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.room import obstacle
+from adaptive_scheduler.models.allocatable import obstacle
+from adaptive_scheduler.models.contention import Trip, Trips
 from adaptive_scheduler.settings import Settings, SpeCon
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from adaptive_scheduler.ways import LISTED, seconds
+from adaptive_scheduler.tentative_snapshot import after
 
 MOVE = "specon.move"
 REBALANCE = "specon.rebalance"

@@ -19,7 +19,7 @@ from benchmarks.cluster_deadlines import runs
 from benchmarks.cluster_deadlines.runs import ALGORITHMS, LIMIT_S, Outcome
 from benchmarks.cluster_deadlines.workload import Job, drawn
 from benchmarks.result import machine, versions
-from reshape.tables import table
+from reshape.output.tables import table
 from tests.cluster.bed import Bed
 from tests.cluster.bed_processes import BedError
 from tests.cluster.installed import Installed, install

@@ -2,7 +2,7 @@
 
 Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
 come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
-The launcher (`launcher.cluster.service`) carries it out, and writes `failure`, `unplaced`, `gone`, `pod` and, of a
+The launcher (`launcher.cluster.launch_service`) carries it out, and writes `failure`, `unplaced`, `gone`, `pod` and, of a
 gang, `pods` into it.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from coordinator.adapters.logs import READER, KeptLogs, address
-from coordinator.core import states as s
-from coordinator.core.records import JobRecord
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Doc, Sidecars, Store
 from sidecar.protocol import launch_key
 
@@ -43,7 +43,7 @@ class Launches:
     def launch(self, doc: Doc) -> None:
         """Nothing if it is wanted and has not failed; a launch that failed is tried again.
 
-        One of a gang whose GPUs are others now gets a pod more or less (`launcher.cluster.gangs`).
+        One of a gang whose GPUs are others now gets a pod more or less (`launcher.cluster.controllers.gang_launch`).
         """
         asked = {"wanted": "launch", "doc": doc, "failure": None, "unplaced": None}
         for _ in range(TRIES):

@@ -16,9 +16,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from coordinator.core.used import Series, from_counters, last
 from coordinator.errors import Transient
 from coordinator.ports import Doc
+from coordinator.telemetry.usage import Series, from_counters, last
 
 TIMEOUT_S = 5.0
 ANSWER_MAX = 8 * 1024 * 1024

@@ -15,11 +15,11 @@ from tornado.web import Application, RequestHandler
 
 from coordinator.http import events, extender, heartbeats, jobs, nodes, profiles
 from coordinator.http.auth import Failures
-from coordinator.http.base import Handler, Nothing
+from coordinator.http.base import Handler, NothingHandler
 from coordinator.http.facade import Facade
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
-MAX_BODY = 2 * profiles.Profiles.body_limit  # beyond it the server cuts the connection without an error body
+MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts the connection without an error body
 BODY_S = 10.0  # how long a request's body may take to arrive
 IDLE_S = 60.0  # how long a connection may stand open without a request
 LARGEST_HEADER = 16 * 1024  # bytes
@@ -27,7 +27,7 @@ LARGEST_HEADER = 16 * 1024  # bytes
 log = logging.getLogger("reshape.http")
 
 
-class Health(Handler):
+class HealthHandler(Handler):
     public = True
     threads = "quick_threads"
 
@@ -36,7 +36,7 @@ class Health(Handler):
         self.answer(health, 200 if health["ok"] else 503)
 
 
-class Ready(Handler):
+class ReadyHandler(Handler):
     """Whether calls shall come here: who is not ready gets no heartbeats, so trouble alone is no reason."""
 
     public = True
@@ -47,7 +47,7 @@ class Ready(Handler):
         self.answer({"ok": acts, "sentence": sentence}, 200 if acts else 503)
 
 
-class Live(Handler):
+class LiveHandler(Handler):
     """Whether this process still turns."""
 
     public = True
@@ -56,7 +56,7 @@ class Live(Handler):
         self.answer({"ok": True, "sentence": "It is alive."})
 
 
-class Metrics(Handler):
+class MetricsHandler(Handler):
     public = True
     threads = "quick_threads"
 
@@ -65,7 +65,7 @@ class Metrics(Handler):
         self.write(await self.call(self.facade.metrics))
 
 
-class OpenApi(Handler):
+class OpenApiHandler(Handler):
     public = True
 
     def get(self) -> None:
@@ -75,25 +75,25 @@ class OpenApi(Handler):
 
 ID = f"([^/]{{1,{jobs.LONGEST_ID}}})"
 ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
-    (r"/v1/jobs", jobs.Jobs),
-    (rf"/v1/jobs/{ID}", jobs.Job),
-    (rf"/v1/jobs/{ID}/reshape", jobs.Reshape),
-    (rf"/v1/jobs/{ID}/logs", jobs.Logs),
-    (r"/v1/gpus", jobs.Gpus),
-    (r"/v1/nodes", jobs.Nodes),
-    (rf"/v1/nodes/{ID}", nodes.Node),
-    (r"/v1/decisions", jobs.Decisions),
-    (rf"/v1/decisions/{ID}", jobs.Decision),
-    (r"/v1/events", events.Events),
-    (r"/v1/profiles/([^/]+)", profiles.Profiles),
+    (r"/v1/jobs", jobs.JobsHandler),
+    (rf"/v1/jobs/{ID}", jobs.JobHandler),
+    (rf"/v1/jobs/{ID}/reshape", jobs.ReshapeHandler),
+    (rf"/v1/jobs/{ID}/logs", jobs.LogsHandler),
+    (r"/v1/gpus", jobs.GpusHandler),
+    (r"/v1/nodes", jobs.NodesHandler),
+    (rf"/v1/nodes/{ID}", nodes.NodeHandler),
+    (r"/v1/decisions", jobs.DecisionsHandler),
+    (rf"/v1/decisions/{ID}", jobs.DecisionHandler),
+    (r"/v1/events", events.EventsHandler),
+    (r"/v1/profiles/([^/]+)", profiles.ProfilesHandler),
     (r"/v1/heartbeats", heartbeats.Heartbeats),
     (r"/v1/wishes", heartbeats.Wishes),
-    (r"/v1/extender/([A-Za-z]{1,40})", extender.Extender),
-    (r"/v1/openapi\.yaml", OpenApi),
-    (r"/healthz", Health),
-    (r"/readyz", Ready),
-    (r"/livez", Live),
-    (r"/metrics", Metrics),
+    (r"/v1/extender/([A-Za-z]{1,40})", extender.ExtenderHandler),
+    (r"/v1/openapi\.yaml", OpenApiHandler),
+    (r"/healthz", HealthHandler),
+    (r"/readyz", ReadyHandler),
+    (r"/livez", LiveHandler),
+    (r"/metrics", MetricsHandler),
 ]
 
 
@@ -101,7 +101,7 @@ def make_app(facade: Facade, token: str) -> Application:
     """The API over `facade`; callers need `token`, except sidecars and whoever reads health and metrics."""
     return Application(
         ADDRESSES,
-        default_handler_class=Nothing,
+        default_handler_class=NothingHandler,
         log_function=_log_access,
         facade=facade,
         token=token,

@@ -160,7 +160,7 @@ class Handler(RequestHandler):
         return failures.add(self.request.remote_ip or "", asyncio.get_running_loop().time())
 
 
-class Nothing(Handler):
+class NothingHandler(Handler):
     """Any address that is none of ours."""
 
     public = True

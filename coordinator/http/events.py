@@ -25,7 +25,7 @@ BATCH = 500
 MOST_STREAMS = 200
 
 
-class Events(Handler):
+class EventsHandler(Handler):
     def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
         self._wake = asyncio.Event()
         self._gone = False

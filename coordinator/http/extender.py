@@ -19,7 +19,7 @@ LARGE = 1024 * 1024  # bytes from which a body counts as large
 MOST_LARGE = 4  # at once: Volcano sends one after the other
 
 
-class Extender(Handler):
+class ExtenderHandler(Handler):
     public = True
     body_limit = 16 * 1024 * 1024  # `prioritize` carries all nodes with all their pods
 

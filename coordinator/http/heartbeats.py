@@ -15,7 +15,7 @@ from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
 Take = Callable[[str, int, bytes, str], tuple[bytes, str]]
 
 
-class Signed(Handler):
+class SignedHandler(Handler):
     """A signed message and its signed reply."""
 
     public = True
@@ -38,11 +38,11 @@ class Signed(Handler):
         return job_id, int(launch), signature
 
 
-class Heartbeats(Signed):
+class Heartbeats(SignedHandler):
     async def post(self) -> None:
         await self.take(self.facade.heartbeat, 200)
 
 
-class Wishes(Signed):
+class Wishes(SignedHandler):
     async def post(self) -> None:
         await self.take(self.facade.wished, 202)

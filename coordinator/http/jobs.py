@@ -14,7 +14,7 @@ LONGEST_ID = 512  # characters, as sent; nothing longer was ever let in (`core/i
 HEADER_OFFSET = "X-Reshape-Offset"
 
 
-class Jobs(Handler):
+class JobsHandler(Handler):
     async def get(self) -> None:
         include_ended = wire.truth("ended", self.get_query_argument("ended", None))
         within_s = wire.whole("ended_within", self.get_query_argument("ended_within", None), 0, 0, wire.MAX_INTEGER)
@@ -26,7 +26,7 @@ class Jobs(Handler):
         self.answer(job, 201)
 
 
-class Job(Handler):
+class JobHandler(Handler):
     async def get(self, job_id: str) -> None:
         self.answer(await self.call(self.facade.job, job_id))
 
@@ -34,7 +34,7 @@ class Job(Handler):
         self.answer(await self.call(self.facade.cancel, job_id), 202)
 
 
-class Reshape(Handler):
+class ReshapeHandler(Handler):
     """An operator's wish for a GPU count; the scheduler fulfils it as soon as it can."""
 
     async def post(self, job_id: str) -> None:
@@ -48,7 +48,7 @@ class Reshape(Handler):
         self.answer(await self.call(self.facade.wish, job_id, gpus, None, force), 202)
 
 
-class Logs(Handler):
+class LogsHandler(Handler):
     """Raw bytes of the output; where to go on reading stands in a header."""
 
     async def get(self, job_id: str) -> None:
@@ -59,17 +59,17 @@ class Logs(Handler):
         self.write(text)
 
 
-class Gpus(Handler):
+class GpusHandler(Handler):
     async def get(self) -> None:
         self.answer({"gpus": await self.call(self.facade.gpus)})
 
 
-class Nodes(Handler):
+class NodesHandler(Handler):
     async def get(self) -> None:
         self.answer({"nodes": await self.call(self.facade.nodes)})
 
 
-class Decisions(Handler):
+class DecisionsHandler(Handler):
     async def get(self) -> None:
         limit = wire.whole("limit", self.get_query_argument("limit", None), 100, 1, MOST_DECISIONS)
         job_id = self.get_query_argument("job", None)
@@ -78,6 +78,6 @@ class Decisions(Handler):
         self.answer({"decisions": await self.call(self.facade.decisions, job_id, limit)})
 
 
-class Decision(Handler):
+class DecisionHandler(Handler):
     async def get(self, decision_id: str) -> None:
         self.answer(await self.call(self.facade.decision, decision_id))

@@ -7,7 +7,7 @@ from coordinator.http.base import Handler
 from sidecar.protocol import HEADER_SIGNATURE
 
 
-class Node(Handler):
+class NodeHandler(Handler):
     public = True  # its signature tells who may
     threads = "quick_threads"  # answered from memory: who waits for the store must not make a node look silent
 

@@ -8,7 +8,7 @@ from coordinator.http.base import Handler
 from coordinator.http.facade import PROFILE_TABLES
 
 
-class Profiles(Handler):
+class ProfilesHandler(Handler):
     body_limit = 1024 * 1024
 
     async def get(self, table: str) -> None:

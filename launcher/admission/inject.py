@@ -293,7 +293,7 @@ def _installer(spec: Mapping[str, Any], settings: PodSettings) -> Doc:
         "name": INIT_CONTAINER,
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
-        "command": [PYTHON, "-I", "-m", "sidecar.install", "--from", KEYS, "--to", FOLDER],
+        "command": [PYTHON, "-I", "-m", "sidecar.startup.install", "--from", KEYS, "--to", FOLDER],
         "resources": _resources(spec),
         "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],

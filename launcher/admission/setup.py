@@ -26,8 +26,8 @@ KEYFILE_BYTES = 512
 MONGODB_USER = "reshape"
 
 
-class Api(Protocol):
-    """What of `launcher.cluster.api.Cluster` is used."""
+class SetupApi(Protocol):
+    """What of `launcher.cluster.api.KubernetesApi` is used."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
 
@@ -36,7 +36,7 @@ class Api(Protocol):
     def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None) -> Doc: ...
 
 
-def set_up(api: Api, now: float, mongodb: str | None = None) -> Iterator[str]:
+def set_up(api: SetupApi, now: float, mongodb: str | None = None) -> Iterator[str]:
     """One sentence per thing that is needed. `mongodb`: the address of one that gets its password from us."""
     keys = dict.fromkeys(("master.key", "api.token", "agent.key"), _random)
     made, said = _kept(api, KEYS, keys)
@@ -48,7 +48,7 @@ def set_up(api: Api, now: float, mongodb: str | None = None) -> Iterator[str]:
     yield from _certificate(api, now)
 
 
-def _kept(api: Api, name: str, wanted: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
+def _kept(api: SetupApi, name: str, wanted: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
     """The Secret's content, with what was missing made, and a sentence about it."""
     found = read(api, name)
     have = found or {}
@@ -61,7 +61,7 @@ def _kept(api: Api, name: str, wanted: dict[str, Callable[[], str]]) -> tuple[di
     return whole, f"Secret {name}: made {', '.join(missing)}."
 
 
-def read(api: Api, name: str) -> dict[str, str] | None:
+def read(api: SetupApi, name: str) -> dict[str, str] | None:
     """What a Secret of ours holds; None when there is none."""
     found = api.get("Secret", name, NAMESPACE)
     if found is None:
@@ -69,7 +69,7 @@ def read(api: Api, name: str) -> dict[str, str] | None:
     return {key: base64.b64decode(text).decode() for key, text in (found.get("data") or {}).items()}
 
 
-def _write(api: Api, name: str, content: dict[str, str], new: bool) -> None:
+def _write(api: SetupApi, name: str, content: dict[str, str], new: bool) -> None:
     data = {key: base64.b64encode(text.encode()).decode() for key, text in content.items()}
     if not new:
         api.patch("Secret", name, {"data": data}, NAMESPACE)
@@ -98,7 +98,7 @@ def _store(address: str) -> dict[str, Callable[[], str]]:
     }
 
 
-def _certificate(api: Api, now: float) -> Iterator[str]:
+def _certificate(api: SetupApi, now: float) -> Iterator[str]:
     found = read(api, TLS)
     have = found or {}
     left = certificates.days_left(have.get("tls.crt", ""), now)
@@ -115,7 +115,7 @@ def _certificate(api: Api, now: float) -> Iterator[str]:
     yield _trust(api, "".join(trusted))
 
 
-def _trust(api: Api, authorities: str) -> str:
+def _trust(api: SetupApi, authorities: str) -> str:
     """Write the authorities into our webhook configuration, unless they stand there."""
     found = api.get("MutatingWebhookConfiguration", WEBHOOK)
     if found is None:

@@ -49,7 +49,7 @@ class Decided:
     claim: str | None = None  # PersistentVolumeClaim of this job's checkpoints
 
 
-class Decisions(Protocol):
+class PodDecisions(Protocol):
     """What the webhook asks the launcher."""
 
     def queue(self, name: str) -> tuple[bool, Devices]:
@@ -73,19 +73,19 @@ Report = Callable[[str, Mapping[str, Any], str, str], None]
 """`report(namespace, owner, reason, sentence)`: an Event on the Volcano Job of that ownerReference. Must not wait."""
 
 
-class Refusal(Exception):
+class BadReview(Exception):
     """Of what is no AdmissionReview."""
 
 
 class Injector:
     """Judges one AdmissionReview at a time; any number at once."""
 
-    def __init__(self, settings: PodSettings, decisions: Decisions, report: Report) -> None:
+    def __init__(self, settings: PodSettings, decisions: PodDecisions, report: Report) -> None:
         self._settings, self._decisions, self._report = settings, decisions, report
         self._threads = ThreadPoolExecutor(AT_ONCE, "decided")
 
     async def review(self, body: bytes) -> Doc:
-        """The AdmissionReview to answer with. `Refusal` if this was none."""
+        """The AdmissionReview to answer with. `BadReview` if this was none."""
         request = _request(body)
         answer: Doc = {"uid": request["uid"], "allowed": True}
         pod, namespace = request["object"], str(request.get("namespace") or "")
@@ -160,21 +160,21 @@ class Mutate(RequestHandler):
     async def post(self) -> None:
         try:
             answer = await self._injector.review(self.request.body)
-        except Refusal as why:
+        except BadReview as why:
             self.set_status(400)
             answer = {"error": str(why)}
         self.set_header("Content-Type", "application/json")
         self.finish(msgspec.json.encode(answer))
 
 
-class Health(RequestHandler):
+class LiveProbe(RequestHandler):
     """`GET /livez`: the process turns."""
 
     def get(self) -> None:
         self.finish("ok\n")
 
 
-class Readiness(RequestHandler):
+class ReadyProbe(RequestHandler):
     """`GET /readyz`: 200 once pods can be judged."""
 
     def initialize(self, ready: Callable[[], bool]) -> None:
@@ -190,8 +190,8 @@ def make_server(injector: Injector, tls: ssl.SSLContext | None, ready: Callable[
     """Not listening yet. The API server speaks HTTPS only; None is for tests."""
     routes: list[Any] = [
         ("/mutate", Mutate, {"injector": injector}),
-        ("/livez", Health),
-        ("/readyz", Readiness, {"ready": ready}),
+        ("/livez", LiveProbe),
+        ("/readyz", ReadyProbe, {"ready": ready}),
     ]
     return HTTPServer(Application(routes, log_function=lambda _: None), ssl_options=tls, max_body_size=BODY_LIMIT)
 
@@ -205,7 +205,7 @@ def _request(body: bytes) -> Doc:
             return request
     except (msgspec.DecodeError, RecursionError, UnicodeError, TypeError, LookupError):
         pass
-    raise Refusal("send an AdmissionReview of admission.k8s.io/v1 as JSON")
+    raise BadReview("send an AdmissionReview of admission.k8s.io/v1 as JSON")
 
 
 def _patch(pod: Mapping[str, Any], injected: Injected | None) -> Doc:

@@ -63,14 +63,14 @@ KINDS = {
 }
 
 
-class Seen(NamedTuple):
+class ListResult(NamedTuple):
     """What a list call saw, and from where a watch goes on."""
 
     items: list[Doc]
     version: str
 
 
-class Away(Transient):
+class ApiUnavailable(Transient):
     """The API server does not answer, or not now: nothing is known of what was asked."""
 
 
@@ -78,7 +78,7 @@ class Expired(ReshapeError):
     """A watch cannot go on from there: list again."""
 
 
-class Cluster:
+class KubernetesApi:
     """One API server. The one that this pod runs under, or the one of the kubeconfig (KUBECONFIG, ~/.kube/config)."""
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
@@ -94,13 +94,13 @@ class Cluster:
 
     def list(
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
-    ) -> Seen:
+    ) -> ListResult:
         """All of a kind, of every namespace when none is named."""
         query = [(name, value) for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
         found = self._ask("get", KINDS[kind].path(namespace), query_params=query)
         about = {"apiVersion": KINDS[kind].version, "kind": kind}
         items = [{**about, **item} for item in found.get("items") or []]
-        return Seen(items, str(found.get("metadata", {}).get("resourceVersion", "")))
+        return ListResult(items, str(found.get("metadata", {}).get("resourceVersion", "")))
 
     def watch(
         self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None
@@ -260,7 +260,7 @@ class _translating:
         if isinstance(error, ApiException) and error.status:
             raise _judged(int(error.status), _said(error), self._what) from None
         if isinstance(error, ApiException | HTTPError | OSError | ValueError):
-            raise Away(f"the API server does not answer ({self._what}): {_cause(error)}") from None
+            raise ApiUnavailable(f"the API server does not answer ({self._what}): {_cause(error)}") from None
 
 
 def _judged(status: int, said: str, what: str) -> ReshapeError:
@@ -274,7 +274,7 @@ def _judged(status: int, said: str, what: str) -> ReshapeError:
         return Fatal(f"the API server refuses this account ({what}): {said}")
     if status in (400, 405, 413, 415, 422):
         return Rejected(said, status)
-    return Away(f"the API server cannot work now ({status}, {what}): {said}")
+    return ApiUnavailable(f"the API server cannot work now ({status}, {what}): {said}")
 
 
 def _cause(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """The launcher's settings on a cluster: RESHAPE_* variables and two mounted folders, read once at the start.
 
-A bad value stops the start with the variable's name. Called by `launcher.cluster.running`.
+A bad value stops the start with the variable's name. Called by `launcher.cluster.process`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MASTER_KEY = "master.key"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LauncherSettings:
     """Times in seconds."""
 
     store: str = ""
@@ -45,10 +45,10 @@ class Settings:
             raise ValueError("store must be the mongodb:// URL that the coordinators use")
 
 
-def read(environment: Mapping[str, str]) -> tuple[Settings, PodSettings]:
+def read(environment: Mapping[str, str]) -> tuple[LauncherSettings, PodSettings]:
     """`Rejected` with the variable that is missing or wrong."""
     try:
-        settings = from_environment(Settings, environment)
+        settings = from_environment(LauncherSettings, environment)
         for name in ("image", "coordinator", "keys"):
             if not environment.get(f"RESHAPE_{name.upper()}"):
                 raise ValueError(f"RESHAPE_{name.upper()} is missing")

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import states as s
-from coordinator.core.records import JobRecord
+from coordinator.api.volcano_extender import DECIDED_SCORE, VolcanoExtender
 from coordinator.errors import Rejected, Transient
-from coordinator.extending import DECIDED_SCORE, Extending
-from coordinator.http.extender import LARGE, MOST_LARGE, Extender
+from coordinator.http.extender import LARGE, MOST_LARGE, ExtenderHandler
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from tests.api.caller import Caller
 from tests.fakes.facade import Live
 
@@ -35,7 +35,7 @@ def record(state: str, node: str | None = None, name: str = "team-a.train-mnist"
 
 def ask(verb: str, *jobs: JobRecord, raw: bytes | None = None, queues: Doc | None = None) -> Doc:
     known = {job.id: job for job in jobs}
-    answer = Extending(known.get, lambda: queues or {}).answer(verb, RECORDED[verb] if raw is None else raw)
+    answer = VolcanoExtender(known.get, lambda: queues or {}).answer(verb, RECORDED[verb] if raw is None else raw)
     decoded: Doc = json.loads(answer)
     return decoded
 
@@ -68,7 +68,7 @@ def test_each_pod_of_a_gang_goes_where_its_gpus_are() -> None:
         ))  # fmt: skip
         job = record(s.RUNNING, "node-a", gpus_per_pod=1, gpu_ids=["g0", "g1"], **more)
         nodes = {"g0": "node-a", "g1": "node-b", "g2": "node-c"}
-        found = Extending({job.id: job}.get, dict, nodes.get).answer("prioritize", raw)
+        found = VolcanoExtender({job.id: job}.get, dict, nodes.get).answer("prioritize", raw)
         score: Doc = json.loads(found)["nodeScore"]
         return score
 
@@ -236,7 +236,7 @@ def test_a_request_of_many_megabytes_is_read_and_one_beyond_the_limit_is_not(cal
 
     assert call("POST", "/v1/extender/prioritize", padded(10 * 1024 * 1024)).doc == {"nodeScore": {}}
     try:
-        assert call("POST", "/v1/extender/prioritize", padded(Extender.body_limit)).status == 413
+        assert call("POST", "/v1/extender/prioritize", padded(ExtenderHandler.body_limit)).status == 413
     except (ConnectionError, BrokenPipeError):
         pass  # cut off while it was still sending
     assert call("POST", "/v1/extender/queueOverused", b"{}").status == 200

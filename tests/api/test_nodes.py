@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from sidecar.agent import Agent, AgentError, Nvml, emulated
-from sidecar.gpus import NvmlProbe, list_gpus
 from sidecar.protocol import HEADER_SIGNATURE, NodeReport, sign, signed
+from sidecar.resources.gpus import NvmlProbe, list_gpus
 from tests.api.caller import Caller
 from tests.fakes.facade import KEY, Live
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml

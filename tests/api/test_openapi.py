@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from coordinator.core import states as s
 from coordinator.http.app import ADDRESSES, OPENAPI
 from coordinator.http.base import METHODS, Handler
+from coordinator.model import states as s
 from tests.fakes.facade import TOKEN, serve
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World

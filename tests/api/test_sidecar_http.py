@@ -16,8 +16,8 @@ import pytest
 
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.errors import Fatal, Transient
+from sidecar.endpoints.server import may_be_operator
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, StopCall, sign, signed
-from sidecar.server import may_be_operator
 from tests.fakes.sidecar_launch import ROOT, Launch, rights
 from tests.fakes.tiny_coordinator import KEY, TinyCoordinator, serving
 from tests.patience import eventually, patient

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pymongo
 import pytest
 
-from reshape.client import Client, Refused, Unreachable
+from reshape.client import Client, CoordinatorRefused, Unreachable
 from tests.cluster import built_images, steps_job
 from tests.cluster.bed import Bed
 from tests.cluster.bed_kubectl import Cluster, Object, until
@@ -118,7 +118,7 @@ class Installed:
     def end(self, job_id: str) -> None:
         """Cancel it and wait until nothing of it is left on GPUs."""
         client = self.client
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(CoordinatorRefused):
             if client.job(job_id)["state"] not in ENDED:
                 client.cancel(job_id)
             answered(f"job {job_id} is over", lambda: client.job(job_id)["closed"], 60)
@@ -168,7 +168,7 @@ def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
             return look()
         except Unreachable:
             return None
-        except Refused as refusal:
+        except CoordinatorRefused as refusal:
             if refusal.status in (404, 503):  # not read yet; nobody acts now
                 return None
             raise

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.adapters.clock import SystemClock
-from reshape.client import Refused
+from reshape.client import CoordinatorRefused
 from tests.cluster import steps_job, training_images
 from tests.cluster.bed_kubectl import Object, until
 from tests.cluster.bed_report import Report
@@ -96,7 +96,7 @@ class Scene:
 
     def __exit__(self, *_: object) -> None:
         for name in self.made:  # all at once: each takes some seconds to end
-            with suppress(Refused):
+            with suppress(CoordinatorRefused):
                 self.on.client.cancel(name)
         for name in self.made:
             self.on.end(name)

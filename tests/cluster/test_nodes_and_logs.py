@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from reshape.client import Refused
-from reshape.logs import pieces
+from reshape.cli.log_output import pieces
+from reshape.client import CoordinatorRefused
 from tests.cluster.bed_network import NODES
 from tests.cluster.bed_report import Report
 from tests.cluster.faults_tools import (
@@ -99,7 +99,7 @@ def test_a_log_without_a_claim_is_said_to_be_gone(installed: Installed, jobs: Jo
     on = installed
     job = jobs("forgotten", 5, [1])
     on.until(job, "completed")
-    with pytest.raises(Refused, match="went with its pod; give such jobs a checkpoint_claim"):
+    with pytest.raises(CoordinatorRefused, match="went with its pod; give such jobs a checkpoint_claim"):
         answered("its pod has ended", lambda: log(on, job) and None, 30)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.gang import rendezvous
+from coordinator.model.gang import rendezvous
 from sidecar.hooks.locks import violations
 from tests.fakes.shim_client import ShimProcess, running_shim
 from tests.interpreters import python_with

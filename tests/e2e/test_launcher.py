@@ -19,8 +19,8 @@ from coordinator.errors import Fatal, Rejected, Transient
 from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
-from sidecar.limits import ControlGroup
 from sidecar.protocol import launch_key
+from sidecar.resources.limits import ControlGroup
 from tests.patience import eventually, patient
 
 ROOT = Path(__file__).resolve().parents[2]

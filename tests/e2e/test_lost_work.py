@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from coordinator.stores.opening import open_store
-from reshape.client import Refused
+from reshape.client import CoordinatorRefused
 from tests.e2e.up import Up, digits, running, wait_for
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def test_an_operators_wish_that_loses_work_is_refused_until_it_is_forced(ground:
     ground.plain("asked", [1, 2])
     was = up.job("asked")["num_gpus"]
     other = {1: 2, 2: 1}[was]
-    with pytest.raises(Refused, match=r"begin again from the start: .*--force"):
+    with pytest.raises(CoordinatorRefused, match=r"begin again from the start: .*--force"):
         up.client.reshape("asked", other)
     assert up.job("asked")["num_gpus"] == was and ground.once("asked")
     up.client.reshape("asked", other, force=True)

@@ -16,8 +16,8 @@ import pymongo
 import pytest
 from pymongo.database import Database
 
-from reshape.demo_plan import Start, plan
-from reshape.demo_run import documents
+from reshape.demo.lengths import StartTimes, plan
+from reshape.demo.run import documents
 from tests.e2e.up import ENDED, ROOT, TRAINERS, Up, digits, running, wait_for
 from tests.fakes.nx import start_nx, stop_nx
 
@@ -26,7 +26,7 @@ Doc = dict[str, Any]
 pytestmark = pytest.mark.slow
 
 GPU_FIELDS = {"gpu_id", "state", "job_id", "worker_id"}  # seed 004, Table III
-SLOW = Start(launch_s=6.0, first_step_s=1.5, speeds={2: 0.0705882, 4: 0.05})  # long enough on a busy machine
+SLOW = StartTimes(launch_s=6.0, first_step_s=1.5, speeds={2: 0.0705882, 4: 0.05})  # long enough on a busy machine
 MALFORMED = {
     "_id": "junk", "job_id": "junk", "state": "submitted", "optional_num_gpus": [4, 2, "many"],
     "command": 7, "model": ["wrong"], "x_mine": {"nested": [1, 2.5, None, True, "ü"]},

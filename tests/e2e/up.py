@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reshape.client import Client, Refused, Unreachable
+from reshape.client import Client, CoordinatorRefused, Unreachable
 from tests.fakes.gpu_log import GpuLog
 from tests.patience import eventually, patient
 
@@ -156,7 +156,7 @@ class Up(GpuLog):
     def _cancel_all(self) -> None:
         if self.gone:
             return
-        with contextlib.suppress(Refused, Unreachable, AssertionError):
+        with contextlib.suppress(CoordinatorRefused, Unreachable, AssertionError):
             for job in self.client.jobs():
                 self.client.cancel(str(job["job_id"]))
             wait_for(lambda: not self.client.jobs(), 20, "all jobs are cancelled")

@@ -16,12 +16,12 @@ import msgspec
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
-from coordinator.core import states as s
-from coordinator.core.records import JobRecord
+from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Rejected, Transient, Unauthorized
-from coordinator.extending import Extending
 from coordinator.http.app import make_app, make_server
 from coordinator.http.facade import PROFILE_TABLES, Facade
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from sidecar import protocol
 
 TOKEN = "token-of-the-tests"
@@ -185,7 +185,7 @@ class FakeCoordinator:
         return not self.store_down
 
     def extend(self, verb: str, raw: bytes) -> bytes:
-        return Extending(lambda job_id: self.records.get(job_id), lambda: self.queues).answer(verb, raw)
+        return VolcanoExtender(lambda job_id: self.records.get(job_id), lambda: self.queues).answer(verb, raw)
 
     def metrics(self) -> bytes:
         return b"reshape_jobs %d\n" % len(self.documents)

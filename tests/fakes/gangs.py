@@ -1,4 +1,4 @@
-"""Machines on which a job may have several pods, by the rules of `launcher/cluster/gangs.py`.
+"""Machines on which a job may have several pods, by the rules of `launcher/cluster/controllers/gang_launch.py`.
 
 Rank 0 counts the steps and saves, and steps only while all of its gang run; the others wait for each other as
 collective operations do. Who meets at other places than its peers is written to `violations`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from coordinator.core.records import JobRecord
+from coordinator.model.records import JobRecord
 from coordinator.ports import Doc
 from sidecar.protocol import StartCall
 from tests.fakes.shims import Behaviour, Launch, Machines

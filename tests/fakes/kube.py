@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
-from launcher.cluster.api import Expired, Seen
+from launcher.cluster.api import Expired, ListResult
 
 Doc = dict[str, Any]
 Name = tuple[str, str | None, str]  # kind, namespace, name
@@ -62,14 +62,14 @@ class Kube:
 
     def list(
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
-    ) -> Seen:
+    ) -> ListResult:
         """Of `fields` what is equal to a text, such as `involvedObject.uid` of events."""
         self._call("list", kind, "")
         wanted = dict(part.split("=") for part in fields.split(",")) if fields else {}
         with self._lock:
             found = [copy.deepcopy(d) for n, d in self.objects.items() if n[0] == kind and namespace in (None, n[1])]
             found = [d for d in found if _labelled(d, labels) and all(_field(d, n) == v for n, v in wanted.items())]
-            return Seen(found, str(self._version))
+            return ListResult(found, str(self._version))
 
     def watch(
         self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None

@@ -45,7 +45,7 @@ class Pod:
         }  # fmt: skip
         (self.keys / "launch.json").write_text(json.dumps({**spec, **launch}))
         (self.keys / "launch.key").write_bytes(KEY)
-        install = [sys.executable, "-m", "sidecar.install", "--from", str(self.keys), "--to", str(self.folder)]
+        install = [sys.executable, "-m", "sidecar.startup.install", "--from", str(self.keys), "--to", str(self.folder)]
         subprocess.run(install, cwd=ROOT, check=True)
         self.shim: subprocess.Popen[bytes] | None = None
         self.sidecar: subprocess.Popen[bytes] | None = None

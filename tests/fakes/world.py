@@ -16,16 +16,16 @@ import msgspec
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
-from coordinator.core import fields
-from coordinator.core import states as s
-from coordinator.core.picture import Moment, picture
-from coordinator.core.records import GpuRecord, JobRecord
-from coordinator.desk import Desk
-from coordinator.elector import Elector, Holder
 from coordinator.errors import Conflict, ReshapeError, Transient
-from coordinator.loop import Basis
-from coordinator.seeding import FoundGpu, FoundNode, register_nodes
+from coordinator.model import fields
+from coordinator.model import states as s
+from coordinator.model.progress import Moment
+from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.scheduling.loop import Basis
+from coordinator.scheduling.snapshot_builder import build_snapshot
 from coordinator.service import Coordinator
+from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_nodes
+from coordinator.stores.elector import Elector, Holder
 from sidecar.protocol import HeartbeatReply, launch_key, sign
 from tests.fakes.gangs import Gangs
 from tests.fakes.shims import Behaviour, Launch
@@ -67,9 +67,11 @@ class World:
         settings: Settings | None = None,
         store: MemoryStore | None = None,
         nodes: Sequence[FoundNode] = (),
+        agent_key: bytes = b"",
     ) -> None:
         self.clock, self.store = FakeClock(), store or MemoryStore()
         self.users = self.store.healthy()  # what users and observers see, whatever the coordinator's connection does
+        self.agent_key = agent_key
         self.config, self.settings = config, settings or Settings(cooldown_factor=1.0)
         self.machines = Gangs(self.clock, config.grace_s, config.kill_s)
         self.passed: list[str] = []  # failpoints, in order
@@ -95,9 +97,9 @@ class World:
         elector = Elector(self.store, self.clock, self.config.term_s, Holder.of_process(os.getpid()))
         self.c = Coordinator(
             self.store, self.machines, self.machines, self.clock, self.config, self.settings, MASTER, elector, "test",
-            self._failpoint,
+            self._failpoint, self.agent_key,
         )  # fmt: skip
-        self.desk = Desk(self.c)
+        self.desk = self.c.api
 
     def _failpoint(self, name: str) -> None:
         self.passed.append(name)
@@ -153,7 +155,7 @@ class World:
     def order(self, decision: Decision) -> None:
         """As if this had just been decided."""
         jobs, at = self.c.books.jobs(), Moment(self.clock.now(), self.clock.wall())
-        snapshot = picture(jobs, self.c.books.gpus(), {}, self.c.loop.known, at)
+        snapshot = build_snapshot(jobs, self.c.books.gpus(), {}, self.c.loop.known, at)
         self.c.loop._apply(decision, Basis(jobs, snapshot, 0.0))
 
     def settle(self) -> None:
@@ -278,7 +280,7 @@ def _broken_jobs(jobs: dict[str, JobRecord]) -> list[str]:
         if (count or 0) != len(job.gpu_ids) or (count and count not in job.optional):
             found.append(f"job {job.id} has num_gpus {count} with {job.gpu_ids}, allowed are {job.optional}")
         if unknown := [*fields.unknown(job.doc)]:
-            found.append(f"job {job.id} has fields that coordinator/core/fields.py does not list: {unknown}")
+            found.append(f"job {job.id} has fields that coordinator/model/fields.py does not list: {unknown}")
         op = job.operation
         if op is not None and op.kind == "start" and job.generation < op.generation:
             continue  # promised, perhaps by a victim that still has them

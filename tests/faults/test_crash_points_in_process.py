@@ -17,9 +17,9 @@ import pytest
 from adaptive_scheduler.decision import Decision, Explanation, Finish, Move, Requeue
 from adaptive_scheduler.settings import Settings
 from coordinator.config import Config
-from coordinator.core import states as s
-from coordinator.core.steps import NAMES
-from coordinator.seeding import FoundGpu, FoundNode
+from coordinator.model import states as s
+from coordinator.reconcile.actions import NAMES
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 

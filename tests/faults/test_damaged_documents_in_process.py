@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.books import Books
-from coordinator.core import states as s
+from coordinator.model import states as s
+from coordinator.stores.cache import Cache
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import World
@@ -120,7 +120,7 @@ def test_a_document_that_is_corrected_much_later_ends_no_training(elastic: bool 
 
 
 def test_a_row_whose_id_cannot_be_looked_up_stops_nobody() -> None:
-    books = Books(MemoryStore())
+    books = Cache(MemoryStore())
     odd = {"_id": {"node": "a"}, "gpu_id": "g", "node": "a", "index": 0, "gpu_type": "V100", "state": "idle"}
     books.store.list = lambda table, where=None: [dict(odd)] if table == "gpus" else []  # type: ignore[method-assign]
     assert books.refresh() == [] == books.refresh()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.elector import TERM
 from coordinator.ports import Doc, Store
+from coordinator.stores.elector import TERM
 from coordinator.stores.opening import open_store
 from tests.e2e.up import WITHIN_S, Up, digits, running, wait_for
 from tests.patience import patient

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from adaptive_scheduler.decision import Explanation, Finish, Move, Requeue
 from coordinator.config import Config
-from coordinator.core import states as s
 from coordinator.errors import ReshapeError
-from coordinator.seeding import FoundGpu, FoundNode
+from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import GPU_TYPE, SHORT, Crash, World
 

@@ -12,9 +12,9 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import get_args, get_type_hints
 
-from adaptive_scheduler.observations import Observation, Observations
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import Efficiency, Growth, Reading
+from adaptive_scheduler.profiles.growth import Efficiency, EvaluationReading, Growth
+from adaptive_scheduler.profiles.observations import Observation, Observations
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon, System
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Task, Worker
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, speed_rows
@@ -159,7 +159,7 @@ def _growth(rng):
     category, at_s = rng.choice(("PC", "WC", "CC", "CC")), rng.choice((NOW - 30, NOW))
     slow = category == "CC" and rng.random() < 0.7
     converged = at_s if category == "CC" and rng.random() < 0.5 else None
-    return Growth(category, 0.005, slow, converged, last=Reading(at_s, 1.0, 3, 3.0, 0))
+    return Growth(category, 0.005, slow, converged, last=EvaluationReading(at_s, 1.0, 3, 3.0, 0))
 
 
 def _efficiency(rng):
@@ -203,7 +203,7 @@ def _converged(rng, job):
     """Jobs of which many ask to move or may, and lengths that make a move pay."""
     if not job.uses_cpu or job.node is None:
         return job
-    growth = rng.choice((Growth("PC"), Growth("CC", 0.005, True, last=Reading(NOW, 1.0, 3, 3.0, 0))))
+    growth = rng.choice((Growth("PC"), Growth("CC", 0.005, True, last=EvaluationReading(NOW, 1.0, 3, 3.0, 0))))
     return replace(
         job, type="cheap", state="running", leased=False, growth=growth, tasks=(), pinned=None, move_refused_s=None,
         iterations_left=rng.choice((200.0, 3000.0)), demand=math.inf, target_reached=False, expected_s=None,

@@ -6,12 +6,12 @@ import random
 from dataclasses import replace
 from functools import partial
 
-from adaptive_scheduler.diagnosis import present_task_s
 from adaptive_scheduler.engine import decide
+from adaptive_scheduler.policies.deadline_feasibility import present_task_s
 from adaptive_scheduler.settings import DEFAULTS
-from adaptive_scheduler.simulator.scenario import Workload
-from adaptive_scheduler.simulator.workloads import build
-from adaptive_scheduler.simulator.world import World
+from experiments.workloads import build
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Workload
 
 NOISE = 0.3
 """A length is believed up to so much too short or too long; a speed that is so wrong comes to the same."""
@@ -26,7 +26,7 @@ def noisy_gpus(seed, exact=False):
     workload, rng = build("workload-s", seed), random.Random(seed)
     jobs = workload.jobs[:20]
     jobs = jobs if exact else tuple(believed(rng, job) for job in jobs)
-    return World(replace(workload, jobs=jobs), workload.contenders[-1]).run()
+    return SimulatedCluster(replace(workload, jobs=jobs), workload.contenders[-1]).run()
 
 
 def everything(seed, settings=DEFAULTS):
@@ -52,4 +52,4 @@ def everything(seed, settings=DEFAULTS):
         (*on_gpus.nodes, *specon.nodes, *(replace(n, name=f"small-{n.name}") for n in deadline.nodes)),
         (contender,), observations=deadline.observations,
     )  # fmt: skip
-    return World(workload, contender).run()
+    return SimulatedCluster(workload, contender).run()

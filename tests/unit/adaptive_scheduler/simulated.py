@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.run import compare
-from adaptive_scheduler.simulator.workloads import build, is_drawn
+from experiments import report
+from experiments.run import compare
+from experiments.workloads import build, is_drawn
 
 
 def runs(name, seeds, policies=(), data=None):

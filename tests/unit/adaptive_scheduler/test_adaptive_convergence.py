@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from adaptive_scheduler.convergence import _non_negative, clamped_left, falls_to, fit, iterations_to, points_of
-from adaptive_scheduler.profiles import MEASURED, Accuracy
+from adaptive_scheduler.profiles.convergence import _non_negative, clamped_left, falls_to, fit, iterations_to, points_of
+from adaptive_scheduler.profiles.profiles import MEASURED, Accuracy
 
 
 def error(k, b0=0.01, b1=1.2, b2=0.1):

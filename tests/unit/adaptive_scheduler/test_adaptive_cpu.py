@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_scheduler.crowding import Portion, Trips, drain, portions
 from adaptive_scheduler.decision import Hold, Start
+from adaptive_scheduler.models.contention import Portion, Trips, drain, portions
 from adaptive_scheduler.policies.cpu import schedule_incoming
 from adaptive_scheduler.settings import DEFAULTS
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Task

@@ -9,14 +9,14 @@ import pytest
 from worlds import PROFILES, cluster, node, running, waiting
 
 from adaptive_scheduler.decision import Hold, Requeue, Start, check
-from adaptive_scheduler.diagnosis import alert, diagnose, heaviness, wait_left_s
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.observations import Observation, Observations, percentile
-from adaptive_scheduler.outlook import after
 from adaptive_scheduler.policies import deadline
-from adaptive_scheduler.profiles import LARGEST, Profiles
+from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, heaviness, wait_left_s
+from adaptive_scheduler.profiles.observations import Observation, Observations, percentile
+from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.settings import Deadlines, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task, Worker
+from adaptive_scheduler.tentative_snapshot import after
 
 ALONE = Settings(systems=("deadline",))
 ELASTIC = Settings(systems=("elastic", "deadline"))

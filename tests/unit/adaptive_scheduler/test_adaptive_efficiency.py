@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_scheduler.pacing import Pace, next_interval_s
-from adaptive_scheduler.progress import UNMEASURED, Efficiency, Reading, measure
+from adaptive_scheduler.policies.flowcon_interval import FlowConInterval, next_interval_s
+from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency, EvaluationReading, measure
 from adaptive_scheduler.settings import FlowCon
 
 DEFAULT = FlowCon()
@@ -17,7 +17,7 @@ DEFAULT = FlowCon()
 
 def read(at_s, value, evaluations=None, generation=0, cpu=1.0, **more):
     count = int(at_s) if evaluations is None else evaluations
-    return Reading(at_s, value, count, at_s, generation, usage={"cpu": cpu}, **more)
+    return EvaluationReading(at_s, value, count, at_s, generation, usage={"cpu": cpu}, **more)
 
 
 def after(*readings, settings=DEFAULT, record=UNMEASURED):
@@ -75,7 +75,7 @@ def test_f1_a_loss_of_large_values_looks_no_better_unless_raw_is_asked_for():
 
 def test_f2_only_the_cpu_decides_on_the_list():
     readings = [
-        Reading(t, v, t, t, 0, {"cpu": 1.0, "memory": m})
+        EvaluationReading(t, v, t, t, 0, {"cpu": 1.0, "memory": m})
         for t, v, m in ((0, 9.0, 1.0), (20, 5.0, 1.0), (40, 4.0, 99.0))
     ]
     got = after(*readings)
@@ -116,7 +116,7 @@ def test_a_reading_without_a_number_is_no_baseline_and_no_growth(value):
 
 
 def test_an_interval_whose_cpu_use_nobody_saw_is_forgotten():
-    unseen = Reading(20, 6.0, 20, 20, 0)
+    unseen = EvaluationReading(20, 6.0, 20, 20, 0)
     got = after(read(0, 10.0), unseen, read(40, 5.0))
     assert got.raw == {"cpu": pytest.approx(1 / 20)}
 
@@ -170,7 +170,7 @@ def pool(*names, generation=0):
 
 def backed_off():
     """Two converging jobs, looked at 3 times: the next look is 160 s away."""
-    pace, now = Pace(), 0.0
+    pace, now = FlowConInterval(), 0.0
     for _ in range(4):
         pace = pace.stepped(now, pool("a", "b"), [CL, CL], DEFAULT)
         now = pace.due_s
@@ -178,7 +178,7 @@ def backed_off():
 
 
 def test_the_first_look_is_due_at_once_and_the_next_after_an_interval():
-    pace = Pace()
+    pace = FlowConInterval()
     assert pace.is_due(0.0, pool("a"))
     pace = pace.stepped(0.0, pool("a"), [NL], DEFAULT)
     assert [pace.is_due(now, pool("a")) for now in (0.0, 19.9, 20.0)] == [False, False, True]

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from adaptive_scheduler.candidates import LISTED
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.numbering import removable
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.policies.elastic import ALIKE, schedule_incoming, schedule_running
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.index import removable
+from adaptive_scheduler.policies.elastic.algorithms import ALIKE, schedule_incoming, schedule_running
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.ways import LISTED
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, PROFILES, cluster, node, running, speed_rows, waiting
 
 PLAIN = Settings()

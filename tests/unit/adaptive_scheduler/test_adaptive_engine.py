@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adaptive_scheduler import engine
 from adaptive_scheduler.decision import (
-    Broken,
+    BrokenDecision,
     Explanation,
     Finish,
     Hold,
@@ -25,11 +25,11 @@ from adaptive_scheduler.decision import (
     workers_of,
 )
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import Growth
+from adaptive_scheduler.profiles.growth import Growth
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 
 ROOT = Path(__file__).parents[3]
@@ -167,7 +167,9 @@ def test_no_decision_stops_a_rigid_job_whoever_made_it(decision):
 
     check(world(), [decision])
     for forced in ({}, {"forced": True}, {"forced": True, "wanted": 4}):
-        with pytest.raises(Broken, match="job r has not shown that it can save and resume: it must not be stopped"):
+        with pytest.raises(
+            BrokenDecision, match="job r has not shown that it can save and resume: it must not be stopped"
+        ):
             check(world(rigid=True, **forced), [decision])
 
 
@@ -361,7 +363,7 @@ def test_an_answer_that_cannot_be_carried_out_never_leaves_the_engine(monkeypatc
             return None
 
     monkeypatch.setitem(engine.POLICIES, True, Wrong())
-    with pytest.raises(Broken, match="may not run on 3 GPUs"):
+    with pytest.raises(BrokenDecision, match="may not run on 3 GPUs"):
         decide(cluster(waiting(), idle=4), 0.0)
 
 

@@ -12,11 +12,11 @@ from collections import Counter
 
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start, check, placed_on, workers_of
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import Growth
+from adaptive_scheduler.profiles.growth import Growth
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, speed_rows
 
 STATES = 2500

@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 
 from adaptive_scheduler.decision import Move, Reshape, Start
-from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import Growth
+from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
+from adaptive_scheduler.profiles.growth import Growth
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
+from adaptive_scheduler.models.water_filling import water_fill
 from adaptive_scheduler.policies.flowcon import schedule_limits
-from adaptive_scheduler.progress import UNMEASURED, Efficiency
+from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings
-from adaptive_scheduler.shares import water_fill
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import cluster, cpu_node, on_cpu, running, waiting
 
 ALONE = Settings(systems=("flowcon",))

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from adaptive_scheduler.candidates import spread
 from adaptive_scheduler.decision import (
-    Broken,
+    BrokenDecision,
     Explanation,
     Move,
     Reshape,
@@ -17,11 +18,10 @@ from adaptive_scheduler.decision import (
     gives_on,
 )
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
-from adaptive_scheduler.ways import spread
+from adaptive_scheduler.tentative_snapshot import after
 
 ELASTIC = Settings(systems=("elastic",))
 WHY = Explanation("test", "so.")
@@ -146,12 +146,12 @@ def test_a_wish_without_room_says_so() -> None:
 )
 def test_answers_that_would_move_a_pod_are_broken(wrong: Reshape | Move) -> None:
     nodes = (node("a", 4, used=2), node("b", 4, used=1), node("c", 4))
-    with pytest.raises(Broken, match="gang"):
+    with pytest.raises(BrokenDecision, match="gang"):
         check(world(gang("a", "b", "a"), nodes=nodes), [wrong])
 
 
 def test_half_a_pod_is_broken() -> None:
     waiting = gang(each=2, optional=(4,), state="submitted")
     halves = Start("gang", "a", 4, WHY, workers=(Worker("a", 3), Worker("b", 1)))
-    with pytest.raises(Broken, match="pods of 2 GPUs"):
+    with pytest.raises(BrokenDecision, match="pods of 2 GPUs"):
         check(world(waiting, nodes=(node("a", 4), node("b", 4))), [halves])

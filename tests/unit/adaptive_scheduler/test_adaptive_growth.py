@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_scheduler.progress import UNSEEN, Growth, Reading, categorise
+from adaptive_scheduler.profiles.growth import UNSEEN, EvaluationReading, Growth, categorise
 from adaptive_scheduler.settings import SpeCon
 
 RAW = SpeCon(growth="raw")
@@ -12,7 +12,7 @@ RAW = SpeCon(growth="raw")
 
 def reading(at_s, value, evaluations=None, iterations=None, generation=0, **more):
     evaluations = at_s if evaluations is None else evaluations
-    return Reading(at_s, value, evaluations, at_s if iterations is None else iterations, generation, **more)
+    return EvaluationReading(at_s, value, evaluations, at_s if iterations is None else iterations, generation, **more)
 
 
 def after_growths(growths, settings=RAW, record=UNSEEN):

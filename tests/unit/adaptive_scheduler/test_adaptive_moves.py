@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_scheduler.decision import Broken, Explanation, Finish, Hold, Move, Reshape, Start, check
+from adaptive_scheduler.decision import BrokenDecision, Explanation, Finish, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.lateness import Lateness
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
-from adaptive_scheduler.prediction import RemainingTimes, t_new
-from adaptive_scheduler.profiles import Profiles, spread_share
-from adaptive_scheduler.progress import Growth
+from adaptive_scheduler.models.deadline_tardiness import Lateness
+from adaptive_scheduler.models.prediction import RemainingTimes, t_new
+from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
+from adaptive_scheduler.profiles.growth import Growth
+from adaptive_scheduler.profiles.profiles import Profiles, spread_share
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, PROFILES, cluster, node, running, speed_rows, waiting
 
 PLAIN = Settings()
@@ -207,7 +207,7 @@ def test_g7_as_printed_only_the_number_of_idle_gpus_counts_on_whatever_hosts():
     world = cluster(waiting(optional=(4,)), nodes=nodes)
     (start,) = decide(world, 0.0, literal)
     assert (start.node, start.workers) == ("b", (Worker("b", 3), Worker("a", 1)))
-    with pytest.raises(Broken, match="may not be spread"):
+    with pytest.raises(BrokenDecision, match="may not be spread"):
         check(world, [start])
     assert isinstance(incoming(world), Hold)
 
@@ -356,7 +356,7 @@ def test_a_spread_victim_gives_on_one_host_and_keeps_some_on_each():
     start = incoming(world)
     assert (start.node, start.victim, start.victim_num_gpus) == ("b", "v", 3)
     assert after(world, start).job["v"].workers == (Worker("a", 1), Worker("b", 2))
-    with pytest.raises(Broken, match="has 1 GPUs on a and cannot give 1 of them"):
+    with pytest.raises(BrokenDecision, match="has 1 GPUs on a and cannot give 1 of them"):
         check(world, [Start("new", "a", 1, Explanation("", ""), "v", 3)])
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_scheduler.prediction import (
+from adaptive_scheduler.models.prediction import (
     ASSUMED_AT_LEAST_S,
     RemainingTimes,
     is_certain,
@@ -16,7 +16,7 @@ from adaptive_scheduler.prediction import (
     t_run,
     t_train,
 )
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from tests.unit.adaptive_scheduler.worlds import OVERHEADS, PROFILES, cluster, running, speed_rows, waiting
 
 UNKNOWN = Profiles.from_rows([], [{"job_type": "t", **OVERHEADS}])

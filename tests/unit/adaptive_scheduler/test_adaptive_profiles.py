@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, Profiles, Speed, speed_up
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles, Speed, speed_up
 
 
 def row(n, seconds, origin="imported", job_type="resnet", gpu_type="V100"):

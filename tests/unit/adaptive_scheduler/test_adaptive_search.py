@@ -9,18 +9,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaptive_scheduler.candidates import LISTED, why_not
+from adaptive_scheduler.cost_table import CostTable, smallest
 from adaptive_scheduler.decision import placed_on
-from adaptive_scheduler.numbering import removable
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.policies.elastic import schedule_incoming, schedule_running
-from adaptive_scheduler.policies.elastic_growth import running_ways
-from adaptive_scheduler.policies.elastic_ways import incoming_ways
-from adaptive_scheduler.prediction import RemainingTimes, t_keep, t_run
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.search import Table, smallest
+from adaptive_scheduler.index import removable
+from adaptive_scheduler.models.prediction import RemainingTimes, t_keep, t_run
+from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
+from adaptive_scheduler.policies.elastic.expand import running_ways
+from adaptive_scheduler.policies.elastic.shrink import incoming_ways
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
-from adaptive_scheduler.ways import LISTED, why_not
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.test_adaptive_engine import choices, snapshots
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
 
@@ -30,7 +30,7 @@ NOW = 50.0
 @settings(max_examples=100, deadline=None)
 @given(snapshots(), choices)
 def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
-    times, expected = Table(snapshot, NOW, chosen).times, RemainingTimes.of(snapshot)
+    times, expected = CostTable(snapshot, NOW, chosen).times, RemainingTimes.of(snapshot)
     assert times.seconds == expected.seconds
     assert (times.max, times.runner_up, times.sum) == (expected.max, expected.runner_up, expected.sum)
     kinds = {n.name: n.gpu_type for n in snapshot.nodes}
@@ -42,7 +42,7 @@ def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
 def test_whoever_may_be_reshaped_gives_what_it_can_on_each_of_its_hosts_and_takes_as_long_as_predicted(
     snapshot, chosen, trains_on_s
 ):
-    found = Table(snapshot, NOW, chosen).givers(trains_on_s)
+    found = CostTable(snapshot, NOW, chosen).givers(trains_on_s)
     got = {
         (snapshot.jobs[row].id, snapshot.nodes[n].name, gives): seconds
         for row, n, gives, seconds in zip(*map(np.ndarray.tolist, found[:4]), strict=True)
@@ -66,7 +66,7 @@ def test_whoever_may_be_reshaped_gives_what_it_can_on_each_of_its_hosts_and_take
 @settings(max_examples=100, deadline=None)
 @given(snapshots(), choices)
 def test_a_table_that_comes_of_another_finds_what_a_new_one_finds(snapshot, chosen):
-    table = Table(snapshot, NOW, chosen)
+    table = CostTable(snapshot, NOW, chosen)
     for _ in range(4):
         answers = [schedule_incoming(snapshot, job, NOW, chosen, table) for job in snapshot.queue]
         grown = schedule_running(snapshot, NOW, chosen, table)
@@ -78,7 +78,7 @@ def test_a_table_that_comes_of_another_finds_what_a_new_one_finds(snapshot, chos
 
 def test_a_table_of_other_jobs_or_nodes_is_worked_out_from_the_beginning():
     world = cluster(running("a", 1), waiting(), nodes=(node("a", idle=1, used=1), node("b", idle=1)))
-    table = Table(world, NOW, Settings())
+    table = CostTable(world, NOW, Settings())
     assert table.times.seconds.keys() == {"a"}
     more = replace(world, jobs=(running("b", 2, node="b"), *world.jobs), nodes=world.nodes[::-1])
     for job in more.queue:
@@ -99,7 +99,7 @@ def test_ways_that_are_not_listed_are_counted():
     nodes = [node(f"n{i:02}", idle=2, used=2) for i in range(40)]
     jobs = [running(f"r{i:02}", 2, 5000 + i, node=f"n{i:02}") for i in range(40)]
     world = cluster(*jobs, waiting(optional=(1, 2, 3, 4)), nodes=nodes)
-    table = Table(world, NOW, Settings())
+    table = CostTable(world, NOW, Settings())
     found = incoming_ways(table, world.job["new"])
     assert len(found.ways) == LISTED
     # On each of 40 nodes: 1 or 2 idle GPUs; 3 with one of the job there; 4, which nobody makes up for.
@@ -112,4 +112,4 @@ def test_a_job_of_unknown_length_measured_only_on_two_hosts_is_assumed_to_take_a
     row = {"job_type": "u", "gpu_type": "V100", "num_gpus": 4, "seconds_per_iteration": 0.5, "hosts": 2}
     job = running("j", 4, None, type="u", running_s=900.0, workers=(Worker("a", 2), Worker("b", 2)), max_workers=2)
     world = cluster(job, nodes=(node("a", used=2), node("b", used=2)), profiles=Profiles.from_rows([row]))
-    assert RemainingTimes.of(world).max == Table(world, NOW, Settings()).times.max == 900 + 5 + 7 + 54
+    assert RemainingTimes.of(world).max == CostTable(world, NOW, Settings()).times.max == 900 + 5 + 7 + 54

@@ -8,13 +8,13 @@ import pytest
 
 from adaptive_scheduler.decision import Limit, Move, Reshape, Start, Stay, check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
+from adaptive_scheduler.models.allocatable import obstacle
 from adaptive_scheduler.policies.specon import schedule_move, schedule_rebalance, score
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import Growth, Reading
-from adaptive_scheduler.room import obstacle
+from adaptive_scheduler.profiles.growth import EvaluationReading, Growth
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings, SpeCon
 from adaptive_scheduler.snapshot import ClusterSnapshot, Task
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cpu_node, node, on_cpu, running, waiting
 
 NOW = 300.0
@@ -27,7 +27,7 @@ JUDGED = Settings(systems=("specon",))
 
 
 def grown(category, slow_again=False, at_s=NOW, converged_s=None):
-    return Growth(category, 0.005, slow_again, converged_s, last=Reading(at_s, 1.0, 1, 1.0, 0))
+    return Growth(category, 0.005, slow_again, converged_s, last=EvaluationReading(at_s, 1.0, 1, 1.0, 0))
 
 
 def job(job_id, node, category="PC", left=300.0, asks=False, at_s=NOW, **more):

@@ -3,10 +3,10 @@ start there, and to nobody else."""
 
 import math
 
-from adaptive_scheduler.backfill import borrowed, starts_s
 from adaptive_scheduler.decision import Hold, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.prediction import t_keep, t_new
+from adaptive_scheduler.models.prediction import t_keep, t_new
+from adaptive_scheduler.queueing.backfill import borrowed, starts_s
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cluster, node, running, waiting
 
 BIG = waiting("big", optional=(8,), submit_s=-200_000)

@@ -13,12 +13,12 @@ import pytest
 
 from adaptive_scheduler.decision import Hold, Limit, Move, Requeue, Reshape, Start, Stay
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.pacing import Pace
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.progress import Efficiency, Growth, Reading
+from adaptive_scheduler.policies.flowcon_interval import FlowConInterval
+from adaptive_scheduler.profiles.growth import Efficiency, EvaluationReading, Growth
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon
 from adaptive_scheduler.snapshot import ClusterSnapshot, Task
+from adaptive_scheduler.tentative_snapshot import after
 from tests.unit.adaptive_scheduler.worlds import cluster, cpu_node, node, on_cpu, running, waiting
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def test_every_conflict_has_a_test(rule):
 
 
 def asks(job_id, home="w1", at_s=NOW, left=3000.0, **more):
-    growth = Growth("CC", 0.005, True, last=Reading(at_s, 1.0, 5, 5.0, 0))
+    growth = Growth("CC", 0.005, True, last=EvaluationReading(at_s, 1.0, 5, 5.0, 0))
     return on_cpu(job_id, home, growth=growth, iterations_left=left, rate=1.0, share=1.0, **more)
 
 
@@ -192,7 +192,7 @@ def test_x12_a_job_starts_where_volcano_put_it_whatever_else_would_be_better():
 def test_x14_a_gpu_change_or_a_move_ends_the_back_off():
     """Such a job comes back with another generation, which is another pool."""
     flowcon, slow = FlowCon(), [Efficiency("CL", True)]
-    pace = Pace()
+    pace = FlowConInterval()
     for look in range(3):
         pace = pace.stepped(100.0 * look, frozenset({("a", 0)}), slow, flowcon)
     assert pace.interval_s == 160.0

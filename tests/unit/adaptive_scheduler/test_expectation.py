@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_scheduler.expectation import Expected, expected, guesses
-from adaptive_scheduler.prediction import t_keep, t_new
+from adaptive_scheduler.expected_times import ExpectedTimes, expected, guesses
+from adaptive_scheduler.models.prediction import t_keep, t_new
 from adaptive_scheduler.settings import Settings
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cluster, node, on_cpu, running, waiting
 
@@ -16,14 +16,14 @@ def test_a_waiting_job_starts_once_enough_gpus_are_left_to_it():
     soon, late = running("soon", 2, left=100), running("late", 2, left=1000)
     snapshot = cluster(soon, late, waiting("new", optional=(2,)), used=4)
     found = expected(snapshot, 0.0)
-    assert found["new"] == Expected(start_s=t_keep(PROFILES, soon, "V100"))
+    assert found["new"] == ExpectedTimes(start_s=t_keep(PROFILES, soon, "V100"))
     four = expected(cluster(soon, late, waiting("new", optional=(4,)), used=4), 0.0)
-    assert four["new"] == Expected(start_s=t_keep(PROFILES, late, "V100"))
+    assert four["new"] == ExpectedTimes(start_s=t_keep(PROFILES, late, "V100"))
 
 
 def test_a_placed_job_of_known_length_ends_when_that_is_done():
     job = running("a", 2, left=100)
-    assert expected(cluster(job), 0.0)["a"] == Expected(end_s=t_keep(PROFILES, job, "V100"))
+    assert expected(cluster(job), 0.0)["a"] == ExpectedTimes(end_s=t_keep(PROFILES, job, "V100"))
 
 
 def test_one_that_is_being_launched_ends_later_by_its_launch():
@@ -53,7 +53,7 @@ def test_a_job_of_unknown_length_elsewhere_makes_no_guess():
     nodes = (node("a", used=1), node("b", used=1))
     here, there = running("here", 1, left=100), running("there", 1, left=None, node="b")
     found = expected(cluster(here, there, waiting("new", optional=(1,), pinned="a"), nodes=nodes), 0.0)
-    assert found["new"] == Expected(start_s=t_keep(PROFILES, here, "V100"))
+    assert found["new"] == ExpectedTimes(start_s=t_keep(PROFILES, here, "V100"))
 
 
 def test_who_comes_later_waits_for_those_before_and_a_small_one_may_pass():
@@ -62,7 +62,7 @@ def test_who_comes_later_waits_for_those_before_and_a_small_one_may_pass():
     job = running("a", 2, left=100)
     found = expected(cluster(job, first, second, small, idle=1, used=2), 5.0)
     ends = t_keep(PROFILES, job, "V100")
-    assert found["small"] == Expected(start_s=0.0), "a GPU is idle, which is too few for the others"
+    assert found["small"] == ExpectedTimes(start_s=0.0), "a GPU is idle, which is too few for the others"
     assert found["first"].start_s == pytest.approx(ends)
     assert found["second"].start_s == pytest.approx(ends + t_new(PROFILES, first, "V100", 2))
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_scheduler.crowding import move_cost_s
 from adaptive_scheduler.decision import Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, placed_on, workers_of
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.outlook import after
-from adaptive_scheduler.prediction import cross_host_s, reshape_cost_s, t_keep
+from adaptive_scheduler.models.contention import move_cost_s
+from adaptive_scheduler.models.prediction import cross_host_s, reshape_cost_s, t_keep
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.simulator.rivals.carrying import towards
+from adaptive_scheduler.tentative_snapshot import after
+from experiments.comparison_policies.allotment_policy import towards
 from tests.unit.adaptive_scheduler.any_world import NOW, drawn
 
 ROOT = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ import pytest
 
 from adaptive_scheduler.decision import Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.observations import Observation, Observations
-from adaptive_scheduler.queueing import Queue
+from adaptive_scheduler.profiles.observations import Observation, Observations
+from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Task
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting

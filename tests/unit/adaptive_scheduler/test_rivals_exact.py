@@ -7,20 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.simulator import baselines, rivals
-from adaptive_scheduler.simulator.report import bounds_of
-from adaptive_scheduler.simulator.rivals import exact
-from adaptive_scheduler.simulator.rivals.exact import Place, Whole, schedule
-from adaptive_scheduler.simulator.scenario import Contender, Costs, NoWorkload
-from adaptive_scheduler.simulator.workloads.elastic import workload_s
-from adaptive_scheduler.simulator.world import World
+from adaptive_scheduler.profiles.profiles import Profiles
+from experiments import comparison_policies, optimal_schedule, sidecar_baselines
+from experiments.optimal_schedule import NodeTimeline, Whole, schedule
+from experiments.report import bounds_of
+from experiments.workloads.elastic_workloads import workload_s
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Contender, Costs, NoWorkload
 
 FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def one_host(*free):
-    return [Place("a", "GPU", free)]
+    return [NodeTimeline("a", "GPU", free)]
 
 
 def end(plan):
@@ -38,7 +37,7 @@ def small(seed, count=5, gpus=8):
 
 
 def run(workload, plan):
-    outcome = World(workload, replace(workload.contenders[-1], plan=plan)).run()
+    outcome = SimulatedCluster(workload, replace(workload.contenders[-1], plan=plan)).run()
     return max(job.finished_s for job in outcome.jobs)
 
 
@@ -80,15 +79,15 @@ def test_more_jobs_than_can_be_searched_are_refused_with_a_sentence():
 @pytest.mark.parametrize("seed", range(6))
 def test_what_it_plans_is_what_happens_in_the_world(seed):
     workload = small(seed)
-    plan = schedule(exact.wholes(workload), [Place("node", "GPU", (0.0,) * 8)])
-    assert run(workload, rivals.RIVALS["exact"](workload)) == pytest.approx(end(plan))
+    plan = schedule(optimal_schedule.wholes(workload), [NodeTimeline("node", "GPU", (0.0,) * 8)])
+    assert run(workload, comparison_policies.RIVALS["exact"](workload)) == pytest.approx(end(plan))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_order_of_starts_with_fixed_counts_is_better(seed):
     workload = small(seed, count=4)
     counts = {job.id: min(job.fixed_gpus, 8) for job in workload.jobs}
-    jobs = exact.wholes(workload)
+    jobs = optimal_schedule.wholes(workload)
     best = end(schedule(jobs, one_host(*(0.0,) * 8), counts))
     for order in itertools.permutations(jobs):
         free, last, latest = [0.0] * 8, 0.0, 0.0
@@ -104,8 +103,8 @@ def test_no_order_of_starts_with_fixed_counts_is_better(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_it_lies_between_the_bound_and_the_default_policy(seed):
     workload = small(seed)
-    best = run(workload, rivals.RIVALS["exact"](workload))
+    best = run(workload, comparison_policies.RIVALS["exact"](workload))
     first = min(job.arrival_s for job in workload.jobs)
     assert bounds_of(workload)["lp_makespan_s"] <= best - first + 1e-6
-    assert best <= run(workload, baselines.default(workload.jobs)) + 1e-6
-    assert best <= run(workload, rivals.RIVALS["gavel-fifo"](workload)) + 1e-6
+    assert best <= run(workload, sidecar_baselines.default(workload.jobs)) + 1e-6
+    assert best <= run(workload, comparison_policies.RIVALS["gavel-fifo"](workload)) + 1e-6

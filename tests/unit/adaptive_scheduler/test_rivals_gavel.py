@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_scheduler.simulator.rivals import gavel
-from adaptive_scheduler.simulator.rivals.gavel import Sharer, Turns
+from experiments.comparison_policies import gavel
+from experiments.comparison_policies.gavel import GavelRounds, Sharer
 
 POOL = {"V100": 1, "K80": 1}
 
@@ -66,7 +66,7 @@ def test_fifo_lets_the_first_that_does_not_fit_hold_up_all_behind():
 
 def test_turns_near_the_shares_after_many_rounds():
     jobs = [Sharer("wide", 4, {"V100": 1e6}), *(Sharer(f"n{i}", 1, {"V100": 1e6}) for i in range(4))]
-    turns, rounds = Turns(gavel.max_min, 60.0), {job.id: 0 for job in jobs}
+    turns, rounds = GavelRounds(gavel.max_min, 60.0), {job.id: 0 for job in jobs}
     for _ in range(200):
         for job, kind in turns.pick(jobs, {"V100": 4}).items():
             turns.ran(job, kind, 60.0)
@@ -79,7 +79,7 @@ def test_turns_near_the_shares_after_many_rounds():
 
 def test_turns_never_hand_out_more_gpus_than_there_are():
     jobs = [Sharer(str(i), 1 + i % 4, {"V100": 100.0, "K80": 150.0}) for i in range(11)]
-    turns, pool = Turns(gavel.max_min, 60.0), {"V100": 5, "K80": 4}
+    turns, pool = GavelRounds(gavel.max_min, 60.0), {"V100": 5, "K80": 4}
     asked = {job.id: job.asked for job in jobs}
     for _ in range(20):
         picked = turns.pick(jobs, pool)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.simulator import rivals
-from adaptive_scheduler.simulator.rivals.allotment import Asking
-from adaptive_scheduler.simulator.rivals.carrying import askings
-from adaptive_scheduler.simulator.rivals.edf import edf
-from adaptive_scheduler.simulator.rivals.optimus import optimus
-from adaptive_scheduler.simulator.rivals.pollux import Pollux
-from adaptive_scheduler.simulator.rivals.srtf import srtf
-from adaptive_scheduler.simulator.rivals.tiresias import Tiresias
-from adaptive_scheduler.simulator.workloads.elastic import workload_s
-from adaptive_scheduler.simulator.world import World
+from adaptive_scheduler.profiles.profiles import Profiles
+from experiments import comparison_policies
+from experiments.comparison_policies.allotment import Asking
+from experiments.comparison_policies.allotment_policy import askings
+from experiments.comparison_policies.optimus import optimus
+from experiments.comparison_policies.pollux import Pollux
+from experiments.comparison_policies.single_order import edf, srtf
+from experiments.comparison_policies.tiresias import Tiresias
+from experiments.workloads.elastic_workloads import workload_s
+from simulator.cluster import SimulatedCluster
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 
 LINEAR = {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}
@@ -132,7 +131,7 @@ def test_pollux_finds_the_counts_that_a_full_search_finds():
 @pytest.mark.parametrize("name", ["tiresias", "srtf", "optimus", "pollux", "edf", "gavel-makespan", "gavel-max-min"])
 def test_every_rival_brings_all_jobs_of_a_workload_to_their_end(name):
     workload = workload_s(3, count=12)
-    outcome = World(workload, rivals.contender(name, workload)).run()
+    outcome = SimulatedCluster(workload, comparison_policies.contender(name, workload)).run()
     assert len(outcome.jobs) == 12
     assert all(job.finished_s is not None for job in outcome.jobs)
 
@@ -149,7 +148,7 @@ def test_srtf_does_not_take_a_job_for_longer_because_it_runs_on_slower_gpus():
 @pytest.mark.parametrize("name", ["tiresias", "srtf"])
 def test_rigid_rivals_never_run_a_job_on_another_count_than_it_asked_for(name):
     workload = workload_s(5, count=12)
-    outcome = World(workload, rivals.contender(name, workload)).run()
+    outcome = SimulatedCluster(workload, comparison_policies.contender(name, workload)).run()
     asked = {job.id: job.fixed_gpus for job in workload.jobs}
     starts = [d for _, d in outcome.decisions if hasattr(d, "num_gpus")]
     assert starts

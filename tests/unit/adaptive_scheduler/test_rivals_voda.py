@@ -8,14 +8,14 @@ from itertools import product
 import pytest
 
 from adaptive_scheduler.decision import Requeue, Reshape, Start, check
-from adaptive_scheduler.profiles import Profiles
-from adaptive_scheduler.simulator import rivals
-from adaptive_scheduler.simulator.rivals import voda
-from adaptive_scheduler.simulator.rivals.allotment import Asking
-from adaptive_scheduler.simulator.rivals.carrying import askings, towards
-from adaptive_scheduler.simulator.rivals.queues import PROMOTE, THRESHOLD_S, Queues
-from adaptive_scheduler.simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
-from adaptive_scheduler.simulator.world import World
+from adaptive_scheduler.profiles.profiles import Profiles
+from experiments import comparison_policies
+from experiments.comparison_policies import voda
+from experiments.comparison_policies.allotment import Asking
+from experiments.comparison_policies.allotment_policy import askings, towards
+from experiments.comparison_policies.tiresias_queues import PROMOTE, THRESHOLD_S, Queues
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
 from tests.unit.adaptive_scheduler.simulated import runs
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 
@@ -166,10 +166,10 @@ def test_a_job_asks_for_the_largest_allowed_count_up_to_what_its_user_named():
 def world_of(name, jobs, gpus=4, limit_s=None):
     profiles = Profiles.from_rows(speed_rows(gpu_type="V100", speed_up=LINEAR))
     workload = Workload("test", 0, tuple(jobs), (node(idle=gpus),), ())
-    plan = rivals.RIVALS[name](workload)
+    plan = comparison_policies.RIVALS[name](workload)
     if limit_s is not None:
         plan = voda.Voda(name, voda.RULES[name], workload, limit_s)
-    return World(workload, Contender(name, plan, FREE, profiles))
+    return SimulatedCluster(workload, Contender(name, plan, FREE, profiles))
 
 
 def submit(job_id, arrival, iterations):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.simulator.aims import Aim, told
-from adaptive_scheduler.simulator.live import LiveJob
-from adaptive_scheduler.simulator.scenario import Submission
-from adaptive_scheduler.simulator.view import job_view
-from adaptive_scheduler.simulator.workloads import build
-from adaptive_scheduler.simulator.world import World
 from adaptive_scheduler.snapshot import ClusterSnapshot
+from experiments.workloads import build
+from simulator.accuracy_targets import Aim, told
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Submission
+from simulator.snapshots import job_view
+from simulator.state import LiveJob
 
 CURVE = tuple((k, 1 - 1 / (1 + 0.01 * k)) for k in range(50, 2050, 50))
 AIM = Aim(target=0.9, curve=CURVE, known=(), epoch=100.0, most=2000.0)
@@ -83,5 +83,5 @@ def test_lengths_that_are_wrong_by_30_per_cent_cost_little():
 
 
 def mean_jct(workload, contender):
-    jobs = World(workload, contender).run().jobs
+    jobs = SimulatedCluster(workload, contender).run().jobs
     return sum(job.finished_s - job.given.arrival_s for job in jobs) / len(jobs)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adaptive_scheduler.simulator.bounds import BoundJob, BoundNode, fluid_makespan, jct_bound, lp_makespan
+from experiments.bounds import BoundJob, BoundNode, fluid_makespan, jct_bound, lp_makespan
 
 ALL = (fluid_makespan, lp_makespan, jct_bound)
 MAKESPANS = (fluid_makespan, lp_makespan)

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from adaptive_scheduler.decision import Explanation, Limit, Move, Requeue, Start, Stay
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon
-from adaptive_scheduler.simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
-from adaptive_scheduler.simulator.world import World
 from adaptive_scheduler.snapshot import Node, Task
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
 
 WHY = Explanation("test", "because")
 NOBODY = Settings(systems=())
@@ -24,7 +24,7 @@ def job(job_id, core_s, arrival=0.0, demand=1.0, curve=None, iterations=1000.0, 
 def run(*jobs, plan=None, nodes=1, cores=1.0, contention=0.0, settings=NOBODY, expected=None, **costs):
     contender = Contender("test", plan or at_once, Costs(**(ZERO | costs)), Profiles(), settings, expected=expected)
     hosts = tuple(Node(f"w{i}", "", cores=cores) for i in range(1, nodes + 1))
-    return World(Workload("test", 0, jobs, hosts, (contender,), contention=contention), contender).run()
+    return SimulatedCluster(Workload("test", 0, jobs, hosts, (contender,), contention=contention), contender).run()
 
 
 ZERO = {"launch": 0.0, "begin": 0.0, "stop": 0.0, "shrunk": 0.0, "grown": 0.0, "end": 0.0}

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from adaptive_scheduler.decision import Requeue, Start
-from adaptive_scheduler.simulator import volcano
-from adaptive_scheduler.simulator.scenario import NoWorkload
-from adaptive_scheduler.simulator.workloads import build, deadline, is_drawn
-from adaptive_scheduler.simulator.world import World
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
+from experiments import volcano_policy
+from experiments.workloads import build, deadline_workloads, is_drawn
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import NoWorkload
 
 DATA = os.environ.get("RESHAPE_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="needs other people's traces: set RESHAPE_DATA to their folder")
@@ -35,24 +35,28 @@ def started(planner, snapshot):
 def test_the_three_placements_choose_the_emptiest_the_fullest_and_the_node_of_its_like():
     busy = on_cpu("x", "running", 2.0, "extract", node="b"), on_cpu("y", "running", 1.0, "other", node="a")
     snapshot = world(*busy, on_cpu("new", name="extract"))
-    where = {name: started(volcano.alone(score), snapshot)[0][1] for name, score in volcano.PLACEMENTS.items()}
+    where = {
+        name: started(volcano_policy.alone(score), snapshot)[0][1] for name, score in volcano_policy.PLACEMENTS.items()
+    }
     assert where == {"gang": "a", "binpack": "b", "task-topology": "b"}
 
 
 def test_all_pods_of_a_task_start_or_none():
     three = Job("new", "mnist", "submitted", (0,), tasks=(Task("train", cores=1.5, replicas=3),))
-    assert started(volcano.alone(volcano.gang), world(three)) == []
+    assert started(volcano_policy.alone(volcano_policy.gang), world(three)) == []
 
 
 def test_a_job_that_fits_passes_one_that_does_not_unless_nobody_may_pass():
     snapshot = world(on_cpu("big", cores=5.0), on_cpu("small", submit_s=1))
-    assert started(volcano.alone(volcano.gang), snapshot) == [("small", "a")]
-    assert started(volcano.alone(volcano.gang, passes=False), snapshot) == []
+    assert started(volcano_policy.alone(volcano_policy.gang), snapshot) == [("small", "a")]
+    assert started(volcano_policy.alone(volcano_policy.gang, passes=False), snapshot) == []
 
 
 def test_edf_starts_the_earliest_deadline_first_and_jobs_without_one_last():
     jobs = [on_cpu("none", cores=4), on_cpu("late", cores=4, sla_s=9), on_cpu("soon", cores=4, submit_s=1, sla_s=2)]
-    assert [job for job, _ in started(volcano.alone(volcano.gang, volcano.by_deadline), world(*jobs))] == [
+    assert [
+        job for job, _ in started(volcano_policy.alone(volcano_policy.gang, volcano_policy.by_deadline), world(*jobs))
+    ] == [
         "soon",
         "late",
     ]
@@ -70,8 +74,8 @@ def outcomes(placement):
     for seed in SEEDS:
         workload = build(f"deadline-{placement}", seed)
         for contender in (c for c in workload.contenders if c.name != "edf"):
-            outcome = World(workload, contender).run()
-            assert len(outcome.jobs) == deadline.JOBS
+            outcome = SimulatedCluster(workload, contender).run()
+            assert len(outcome.jobs) == deadline_workloads.JOBS
             found.setdefault(contender.name, []).append((*responses(outcome.jobs), outcome.requeues))
     return {name: tuple(map(statistics.fmean, zip(*rows, strict=True))) for name, rows in found.items()}
 
@@ -82,7 +86,7 @@ def responses(jobs):
     return statistics.fmean(took for took, _ in times), sum(met) / len(met)
 
 
-@pytest.mark.parametrize("placement", volcano.PLACEMENTS)
+@pytest.mark.parametrize("placement", volcano_policy.PLACEMENTS)
 def test_deadlines_lower_response_time_and_missed_deadlines_below_fifo_at_90_percent_load(placement):
     found = outcomes(placement)
     for ours in (f"{placement}+deadlines", "deadline"):
@@ -97,13 +101,13 @@ def test_the_same_seed_gives_the_same_workload_and_another_seed_another():
 
 
 def test_the_three_placements_run_the_same_jobs():
-    assert len({build(f"deadline-{placement}", 1).jobs for placement in volcano.PLACEMENTS}) == 1
+    assert len({build(f"deadline-{placement}", 1).jobs for placement in volcano_policy.PLACEMENTS}) == 1
 
 
 def test_a_job_that_gave_way_starts_again_only_after_those_it_gave_way_to():
     workload = build("deadline-gang", 2)
     contender = next(c for c in workload.contenders if c.name == "deadline")
-    decisions = World(workload, contender).run().decisions
+    decisions = SimulatedCluster(workload, contender).run().decisions
     yields = [(at, d) for at, d in decisions if isinstance(d, Requeue)]
     assert yields, "this draw has some"
     for at, requeue in yields:
@@ -125,6 +129,8 @@ def test_without_the_traces_a_sentence_says_what_to_do():
 @pytest.mark.parametrize("name", ["pollux", "philly"])
 def test_on_elasticflows_traces_we_miss_fewer_deadlines_than_fifo(name):
     workload = build(f"deadline-traces-{name}", 0, Path(DATA))
-    found = {c.name: responses(World(workload, c).run().jobs) for c in workload.contenders if c.name != "edf"}
+    found = {
+        c.name: responses(SimulatedCluster(workload, c).run().jobs) for c in workload.contenders if c.name != "edf"
+    }
     assert found["deadline"][1] > found["fifo"][1] and found["deadline"][0] < found["fifo"][0]
     assert found["deadline"][1] >= found["elastic-fifo"][1], "the order by deadline costs none"

@@ -15,23 +15,15 @@ from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import Explanation, Move, Requeue, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, Profiles
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.simulator import baselines, rivals
-from adaptive_scheduler.simulator.failures import Failures, RandomOutages
-from adaptive_scheduler.simulator.run import compare
-from adaptive_scheduler.simulator.scenario import (
-    Contender,
-    Costs,
-    CpuWork,
-    NoWorkload,
-    Outage,
-    Submission,
-    Workload,
-)
-from adaptive_scheduler.simulator.workloads import build
-from adaptive_scheduler.simulator.world import World
 from adaptive_scheduler.snapshot import Worker
+from experiments import comparison_policies, sidecar_baselines
+from experiments.failures import DrawnFailures, RandomOutages
+from experiments.run import compare
+from experiments.workloads import build
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import Contender, Costs, CpuWork, NoWorkload, Outage, Submission, Workload
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cpu_node, node, speed_rows
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +42,9 @@ def cpu_job(job_id, core_s, arrival=0.0, **more):
 
 def run(*jobs, plan, nodes, outages, costs=IN_PLACE, settings=None, profiles=PROFILES):
     contender = Contender("test", plan, costs, profiles, settings or Settings(cooldown_factor=0.0))
-    return World(Workload("test", 0, jobs, tuple(nodes), (contender,), outages=tuple(outages)), contender).run()
+    return SimulatedCluster(
+        Workload("test", 0, jobs, tuple(nodes), (contender,), outages=tuple(outages)), contender
+    ).run()
 
 
 def on(job_id, *places):
@@ -267,18 +261,18 @@ def test_another_seed_or_another_name_draws_other_outages():
 
 def test_crashes_hit_about_the_share_of_the_jobs_that_was_said():
     jobs = build("workload-s", 0).jobs
-    workload = Failures(job_crashes=0.3).drawn(build("workload-s", 0), 7)
+    workload = DrawnFailures(job_crashes=0.3).drawn(build("workload-s", 0), 7)
     hit = [j for j in workload.jobs if j.fails_at]
     assert 4 <= len(hit) <= 20
     assert all(0 <= j.fails_at[0] <= 1 for j in hit)
     assert [j.id for j in workload.jobs] == [j.id for j in jobs]
     assert "30%" in workload.invented[-1]
-    assert all(j.fails_at for j in Failures(job_crashes=1.0).drawn(workload, 7).jobs)
+    assert all(j.fails_at for j in DrawnFailures(job_crashes=1.0).drawn(workload, 7).jobs)
 
 
 def test_failures_are_reported_only_where_there_were_to_be_any():
     calm = build("case-study", 0)
-    rows = [r.row for r in compare(Failures(node_mtbf_s=400.0, node_repair_s=60.0).drawn(calm, 1), ("sidecar",))]
+    rows = [r.row for r in compare(DrawnFailures(node_mtbf_s=400.0, node_repair_s=60.0).drawn(calm, 1), ("sidecar",))]
     assert rows[0]["crashes"] > 0
     assert rows[0]["seed"] == 1
     assert rows[0]["makespan_s"] > next(compare(calm, ("sidecar",))).row["makespan_s"]
@@ -286,16 +280,16 @@ def test_failures_are_reported_only_where_there_were_to_be_any():
 
 
 def test_the_exact_search_which_plans_all_starts_ahead_refuses_nodes_that_fail():
-    workload = Failures(node_mtbf_s=400.0, node_repair_s=60.0).drawn(build("case-study", 0), 1)
+    workload = DrawnFailures(node_mtbf_s=400.0, node_repair_s=60.0).drawn(build("case-study", 0), 1)
     with pytest.raises(NoWorkload, match="fail"):
-        rivals.contender("exact", workload)
+        comparison_policies.contender("exact", workload)
 
 
 def test_the_same_seed_fails_alike_whatever_the_hash_seed():
     code = (
-        "from adaptive_scheduler.simulator.workloads import build\n"
-        "from adaptive_scheduler.simulator.failures import Failures\n"
-        "from adaptive_scheduler.simulator.world import World\n"
+        "from experiments.workloads import build\n"
+        "from experiments.failures import Failures\n"
+        "from simulator.cluster import World\n"
         "w = Failures(5000.0, 300.0, 0.2).drawn(build('workload-s', 3), 3)\n"
         "for c in w.contenders:\n"
         "    o = World(w, c).run()\n"
@@ -318,9 +312,9 @@ PLANS = {
     "relaunch": (decide, RELAUNCHED),
     "slow end": (decide, Costs(launch=3.0, begin=2.0, stop=4.0, shrunk=1.0, grown=2.0, end=90.0)),
     "free": (decide, Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
-    "termination": (baselines.termination, RELAUNCHED),
+    "termination": (sidecar_baselines.termination, RELAUNCHED),
     "default": (None, RELAUNCHED),
-} | {name: (name, IN_PLACE) for name in sorted(rivals.RIVALS) if name != "exact"}
+} | {name: (name, IN_PLACE) for name in sorted(comparison_policies.RIVALS) if name != "exact"}
 submissions = st.lists(
     st.tuples(
         st.floats(0, 2000), st.floats(1, 3000), st.sampled_from([(1,), (2,), (1, 2, 4), (1, 2), (4,), (0,)]),
@@ -358,11 +352,11 @@ def test_every_job_ends_no_gpu_has_two_and_nobody_is_on_a_node_that_is_down(draw
     plan, costs = PLANS[name]
     nodes = (node("a", idle=4), node("b", idle=4, gpu_type="P100"), cpu_node("c", 2.0), cpu_node("d", 1.0))
     settings_ = Settings(cooldown_factor=0.0, placement="count_only" if name == "spread" else "host")
-    contender = Contender(name, plan or baselines.default(jobs), costs, TWO_TYPES, settings_)
+    contender = Contender(name, plan or sidecar_baselines.default(jobs), costs, TWO_TYPES, settings_)
     workload = Workload("test", 0, tuple(jobs), nodes, (contender,), outages=outages)
     if isinstance(plan, str):
-        contender = rivals.contender(plan, workload)
-    outcome = World(workload, contender).run()
+        contender = comparison_policies.contender(plan, workload)
+    outcome = SimulatedCluster(workload, contender).run()
 
     assert [j.given.id for j in outcome.jobs] == [j.id for j in jobs]
     assert all(j.finished_s is not None and j.done >= j.given.iterations - 1e-6 for j in outcome.jobs)

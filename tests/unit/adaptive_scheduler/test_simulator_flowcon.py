@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from adaptive_scheduler.decision import Limit
-from adaptive_scheduler.simulator.curves import MODELS, falling, head_and_tail
-from adaptive_scheduler.simulator.published import compare
-from adaptive_scheduler.simulator.workloads import build, flowcon
-from adaptive_scheduler.simulator.world import World
+from experiments.loss_curves import MODELS, falling, head_and_tail
+from experiments.published_figures import compare
+from experiments.workloads import build, flowcon_workloads
+from simulator.cluster import SimulatedCluster
 from tests.unit.adaptive_scheduler.simulated import runs, simulate
 
 
 def outcome(name, policy, seed=0):
     workload = build(name, seed)
-    return World(workload, next(c for c in workload.contenders if c.name == policy)).run()
+    return SimulatedCluster(workload, next(c for c in workload.contenders if c.name == policy)).run()
 
 
 def means(summary):
@@ -86,7 +86,7 @@ def test_where_jobs_beside_each_other_lose_speed_shorter_overlaps_lower_the_make
     rows = means(summary)
     assert rows["na"]["makespan_s"] == pytest.approx(394.0, rel=0.001)
     assert rows["flowcon"]["makespan_s"] < 0.99 * rows["na"]["makespan_s"]
-    assert flowcon.FITTED_LOSS in summary["fitted"]
+    assert flowcon_workloads.FITTED_LOSS in summary["fitted"]
 
 
 # ---- the random runs

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from adaptive_scheduler.decision import Explanation, Start
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.run import compare
-from adaptive_scheduler.simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
 from adaptive_scheduler.snapshot import Node
-from reshape.simulate import as_csv, as_table
+from experiments import report
+from experiments.run import compare
+from reshape.cli.simulate import as_csv, as_table
+from simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
 
 FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 WHY = Explanation("test", "because")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.published import FIGURES, Figure, compare
-from adaptive_scheduler.simulator.scenario import NoWorkload
-from adaptive_scheduler.simulator.workloads import NAMES, build, is_drawn
-from adaptive_scheduler.simulator.workloads.elastic import SPEEDS
-from adaptive_scheduler.simulator.world import World
+from experiments import report
+from experiments.published_figures import FIGURES, Figure, compare
+from experiments.workloads import NAMES, build, is_drawn
+from experiments.workloads.elastic_workloads import SPEEDS
+from simulator.cluster import SimulatedCluster
+from simulator.scenario import NoWorkload
 from tests.unit.adaptive_scheduler.simulated import runs, simulate
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ DATA = os.environ.get("RESHAPE_DATA")
 def finished(name, policy, seed=0):
     workload = build(name, seed)
     contender = next(c for c in workload.contenders if c.name == policy)
-    return {j.given.id: j for j in World(workload, contender).run().jobs}
+    return {j.given.id: j for j in SimulatedCluster(workload, contender).run().jobs}
 
 
 def by_policy(summary):

@@ -7,11 +7,11 @@ from functools import cache
 import pytest
 
 from adaptive_scheduler.decision import Move
-from adaptive_scheduler.simulator import report
-from adaptive_scheduler.simulator.published import FIGURES
-from adaptive_scheduler.simulator.workloads import build
-from adaptive_scheduler.simulator.workloads.specon import ANY, DS, NAMES, OVERHEADS
-from adaptive_scheduler.simulator.world import World
+from experiments import report
+from experiments.published_figures import FIGURES
+from experiments.workloads import build
+from experiments.workloads.specon_workloads import ANY, DS, NAMES, OVERHEADS
+from simulator.cluster import SimulatedCluster
 
 RANDOM = ("specon-random-20", "specon-random-30", "specon-random-50")
 MODES = ("specon", "specon-makespan")
@@ -20,7 +20,7 @@ MODES = ("specon", "specon-makespan")
 @cache
 def outcome(name, seed, policy):
     workload = build(name, seed)
-    return World(workload, next(c for c in workload.contenders if c.name == policy)).run()
+    return SimulatedCluster(workload, next(c for c in workload.contenders if c.name == policy)).run()
 
 
 def numbers(name, seed, policy):

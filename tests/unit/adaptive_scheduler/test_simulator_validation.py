@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_scheduler.simulator.scenario import NoWorkload
-from adaptive_scheduler.simulator.validation import SOURCES, curves, validate, voda
-from adaptive_scheduler.simulator.validation.rows import Row
+from experiments.validation import SOURCES, curves_figures, validate, voda_figures
+from experiments.validation.rows import ComparedFigure
+from simulator.scenario import NoWorkload
 
 DATA = os.environ.get("RESHAPE_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="needs figures that others published: set RESHAPE_DATA to their folder")
@@ -22,7 +22,7 @@ NAMED = (Path(__file__).parents[3] / "docs" / "validation.md").read_text()
 
 
 @cache
-def published(source: str) -> list[Row]:
+def published(source: str) -> list[ComparedFigure]:
     return list(SOURCES[source](Path(DATA or "")))
 
 
@@ -61,21 +61,21 @@ def voda_folder(folder: Path, makespan: float = 500.0) -> Path:
 
 
 def test_the_error_is_relative_and_carries_its_sign():
-    assert Row("r", "s", 200.0, 190.0).error == pytest.approx(-0.05)
-    assert Row("r", "s", 0.0, 1.0).as_document()["error"] is None
+    assert ComparedFigure("r", "s", 200.0, 190.0).error == pytest.approx(-0.05)
+    assert ComparedFigure("r", "s", 0.0, 1.0).as_document()["error"] is None
 
 
 def test_a_row_holds_within_what_was_claimed_and_says_nothing_where_nothing_was():
-    assert Row("r", "s", 100.0, 104.0, 0.05).holds is True
-    assert Row("r", "s", 100.0, 94.0, 0.05).holds is False
-    assert Row("r", "s", 100.0, 300.0).holds is None
+    assert ComparedFigure("r", "s", 100.0, 104.0, 0.05).holds is True
+    assert ComparedFigure("r", "s", 100.0, 94.0, 0.05).holds is False
+    assert ComparedFigure("r", "s", 100.0, 300.0).holds is None
 
 
 # ---- Voda
 
 
 def test_a_replay_gives_every_job_what_the_log_gave_and_keeps_halted_work(tmp_path):
-    (run,) = voda.logged(voda_folder(tmp_path))
+    (run,) = voda_figures.logged(voda_folder(tmp_path))
     # the first: 400 of 1,000 by 100 s, halted, the rest on 4 GPUs from 350 s; the second from 100 s on
     assert run.run() == {"makespan_s": pytest.approx(500.0), "mean_jct_s": pytest.approx((500.0 + 300.0) / 2)}
 
@@ -84,14 +84,14 @@ def test_a_job_that_outlasts_the_log_keeps_what_it_had_last(tmp_path):
     folder = voda_folder(tmp_path)
     speeds = [("m", n, 0.5) for n in (1, 2, 3, 4)]
     write(folder / "voda", "speedup.csv", "model,gpus,speedup", speeds)
-    (run,) = voda.logged(folder)
+    (run,) = voda_figures.logged(folder)
     # the first has 50 of 1,000 done when it is halted; the second trains on beside it
     assert run.run() == {"makespan_s": pytest.approx(350 + 1900), "mean_jct_s": pytest.approx((2250 + 2050) / 2)}
 
 
 def test_a_missing_file_is_named_with_what_to_do(tmp_path):
     with pytest.raises(NoWorkload, match=r"voda.jobs\.csv cannot be read .*name a folder"):
-        voda.logged(tmp_path)
+        voda_figures.logged(tmp_path)
     with pytest.raises(NoWorkload, match=r"--data or RESHAPE_DATA"):
         validate(None)
 
@@ -127,15 +127,15 @@ def test_with_the_works_of_the_same_run_their_policies_come_within_two_per_cent(
 
 def test_a_curve_of_the_assumed_kind_is_predicted_from_its_beginning():
     run = [(float(k), 1 - 1 / (0.3 * k + 1.1)) for k in range(1, 60)]
-    for seen in curves.SEEN:
-        measured, ours, saw = curves.predict(run, seen)
+    for seen in curves_figures.SEEN:
+        measured, ours, saw = curves_figures.predict(run, seen)
         assert saw
         assert ours == pytest.approx(measured, abs=1.0)
 
 
 def test_a_prediction_never_exceeds_the_run_and_blindness_is_told():
     rises_late = [(float(k), 0.3 if k < 40 else 0.8) for k in range(1, 60)]
-    measured, ours, saw = curves.predict(rises_late, 0.4)
+    measured, ours, saw = curves_figures.predict(rises_late, 0.4)
     assert (measured, ours, saw) == (40.0, 59.0, False)
 
 
@@ -143,10 +143,10 @@ def test_epochs_count_from_one_and_packed_tables_are_read(tmp_path):
     text = "log,dataset,epoch,val_top5\n" + "".join(f"x,imagenet,{k},{0.1 + k / 100}\n" for k in range(20))
     (tmp_path / "curves_a").mkdir()
     (tmp_path / "curves_a" / "epochs.csv.gz").write_bytes(gzip.compress(text.encode()))
-    folder = curves.Folder("curves_a/epochs.csv.gz", ("log",), "epoch", "val_top5", {"dataset": "imagenet"})
-    from adaptive_scheduler.simulator.files import table
+    folder = curves_figures.Folder("curves_a/epochs.csv.gz", ("log",), "epoch", "val_top5", {"dataset": "imagenet"})
+    from experiments.published_tables import table
 
-    (run,) = curves._runs(folder, table(tmp_path, folder.file))
+    (run,) = curves_figures._runs(folder, table(tmp_path, folder.file))
     assert run[0] == (1.0, 0.1)
     assert run[-1][0] == 20.0
 

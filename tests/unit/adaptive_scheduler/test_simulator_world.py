@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_scheduler.decision import Broken, Explanation, Hold, Move, Requeue, Reshape, Start
+from adaptive_scheduler.decision import BrokenDecision, Explanation, Hold, Move, Requeue, Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, Profiles
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.simulator import baselines
-from adaptive_scheduler.simulator.events import Agenda
-from adaptive_scheduler.simulator.live import Stuck
-from adaptive_scheduler.simulator.scenario import Contender, Costs, Submission, Workload
-from adaptive_scheduler.simulator.world import World
 from adaptive_scheduler.snapshot import Worker
+from experiments import sidecar_baselines
+from simulator.cluster import SimulatedCluster
+from simulator.event_queue import Agenda
+from simulator.scenario import Contender, Costs, Submission, Workload
+from simulator.state import Stuck
 from tests.unit.adaptive_scheduler.worlds import PROFILES, node, speed_rows
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ def job(job_id, arrival=0.0, iterations=1000.0, optional=(1, 2, 4), fixed=1, **m
 
 def world(*jobs, plan=decide, costs=IN_PLACE, nodes=None, profiles=PROFILES, cooldown_factor=0.0):
     contender = Contender("test", plan, costs, profiles, Settings(cooldown_factor=cooldown_factor))
-    return World(Workload("test", 0, jobs, tuple(nodes or [node(idle=4)]), (contender,)), contender)
+    return SimulatedCluster(Workload("test", 0, jobs, tuple(nodes or [node(idle=4)]), (contender,)), contender)
 
 
 def scripted(*steps):
@@ -250,7 +250,7 @@ def test_a_job_that_can_never_start_is_named():
 
 
 def test_a_decision_that_cannot_be_carried_out_is_not():
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenDecision):
         world(job("a"), plan=lambda snapshot, now: (Start("a", "a", 3, WHY),)).run()
 
 
@@ -266,13 +266,13 @@ def test_every_decision_is_kept_with_its_explanation_also_to_wait():
 
 def test_g17_default_lets_a_later_job_that_fits_pass_one_that_does_not():
     jobs = [job("a", 0, fixed=2), job("big", 1, fixed=4), job("b", 2, fixed=2)]
-    outcome = world(*jobs, plan=baselines.default(jobs), costs=RELAUNCHED).run()
+    outcome = world(*jobs, plan=sidecar_baselines.default(jobs), costs=RELAUNCHED).run()
     assert [j.began_s for j in outcome.jobs if j.given.id != "big"] == [0, 2]
     assert outcome.pending_at_last_arrival == 1
 
 
 def test_termination_starts_on_one_gpu_and_grows_step_by_step():
-    outcome = world(job("a"), plan=baselines.termination, costs=RELAUNCHED).run()
+    outcome = world(job("a"), plan=sidecar_baselines.termination, costs=RELAUNCHED).run()
     assert [d.num_gpus for _, d in outcome.decisions] == [1, 2]
     (a,) = outcome.jobs
     assert a.finished_s == pytest.approx(108 + 174 + 1000 / 1.7)
@@ -280,7 +280,9 @@ def test_termination_starts_on_one_gpu_and_grows_step_by_step():
 
 def test_termination_holds_everybody_up_behind_the_first_that_does_not_fit():
     jobs = [job("big", 0, optional=(4,)), job("next", 1, optional=(4,)), job("small", 2, optional=(1,))]
-    outcome = world(*jobs, plan=baselines.termination, costs=RELAUNCHED, nodes=[node(idle=4), node("b", idle=1)]).run()
+    outcome = world(
+        *jobs, plan=sidecar_baselines.termination, costs=RELAUNCHED, nodes=[node(idle=4), node("b", idle=1)]
+    ).run()
     began = {j.given.id: j.began_s for j in outcome.jobs}
     assert began["small"] == began["next"] == outcome.jobs[0].finished_s
 
@@ -294,7 +296,7 @@ PLANS = {
     "relaunch": (decide, RELAUNCHED),
     "slow end": (decide, Costs(launch=3.0, begin=2.0, stop=4.0, shrunk=1.0, grown=2.0, end=90.0)),
     "free": (decide, Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
-    "termination": (baselines.termination, RELAUNCHED),
+    "termination": (sidecar_baselines.termination, RELAUNCHED),
     "default": (None, RELAUNCHED),
 }
 TWO_TYPES = Profiles.from_rows([*speed_rows(), *speed_rows(gpu_type="P100", speed_up={1: 0.5, 2: 0.8, 4: 1.1})])
@@ -325,7 +327,7 @@ def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, tw
     plan, costs = PLANS[name]
     nodes = [node(idle=4), node("b", idle=4, gpu_type="P100")][: 1 + two_nodes]
     outcome = world(
-        *jobs, plan=plan or baselines.default(jobs), costs=costs, nodes=nodes, profiles=TWO_TYPES,
+        *jobs, plan=plan or sidecar_baselines.default(jobs), costs=costs, nodes=nodes, profiles=TWO_TYPES,
         cooldown_factor=cooldown_factor,
     ).run()  # fmt: skip
     assert sorted(j.given.id for j in outcome.jobs) == sorted(j.id for j in jobs)
@@ -340,8 +342,8 @@ def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, tw
 
 def test_the_same_seed_gives_the_same_rows_whatever_the_hash_seed():
     code = (
-        "import json; from adaptive_scheduler.simulator.workloads import build\n"
-        "from adaptive_scheduler.simulator.world import World\n"
+        "import json; from experiments.workloads import build\n"
+        "from simulator.cluster import World\n"
         "for name in ('case-study', 'workload-s'):\n"
         "    w = build(name, 3)\n"
         "    for c in w.contenders:\n"

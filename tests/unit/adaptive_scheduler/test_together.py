@@ -18,8 +18,8 @@ import pytest
 from adaptive_scheduler.decision import Limit, Move, Requeue, Reshape, Start, Stay
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.settings import DEFAULTS, Settings
-from adaptive_scheduler.simulator.workloads import build
-from adaptive_scheduler.simulator.world import World
+from experiments.workloads import build
+from simulator.cluster import SimulatedCluster
 from tests.unit.adaptive_scheduler.mixed_world import everything, noisy_gpus
 
 SEEDS = range(3)
@@ -128,7 +128,7 @@ def test_nobody_is_sent_back_to_the_queue_more_than_twice_and_whoever_is_ends(pl
     for seed in range(3):
         workload = build(f"deadline-{placement}", seed)
         contender = replace(workload.contenders[-1], plan=decide, settings=DEFAULTS)
-        outcome = World(workload, contender).run()
+        outcome = SimulatedCluster(workload, contender).run()
         preempts = Counter(d.job for _, d in outcome.decisions if isinstance(d, Requeue))
         assert max(preempts.values(), default=0) <= DEFAULTS.deadlines.max_preempts
         assert all(job.finished_s is not None for job in outcome.jobs)
@@ -142,7 +142,7 @@ def test_flowcon_does_not_take_away_what_specon_gains():
     def makespan(seed, *systems):
         workload, settings = build("specon-random-20", seed), Settings(systems=systems)
         contender = replace(workload.contenders[0], plan=partial(decide, settings=settings), settings=settings)
-        return max(job.finished_s for job in World(workload, contender).run().jobs)
+        return max(job.finished_s for job in SimulatedCluster(workload, contender).run().jobs)
 
     mean = {
         systems: statistics.fmean(makespan(seed, *systems) for seed in range(8))

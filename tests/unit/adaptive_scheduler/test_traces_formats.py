@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from adaptive_scheduler.simulator.scenario import NoWorkload
-from adaptive_scheduler.simulator.traces import READERS
-from adaptive_scheduler.simulator.traces.files import Place
-from adaptive_scheduler.simulator.traces.trace import Trace
 from adaptive_scheduler.snapshot import Node
+from experiments.traces import READERS
+from experiments.traces.csv_files import TraceSource
+from experiments.traces.trace import Trace
+from simulator.scenario import NoWorkload
 
 
 def read(kind: str, folder: Path, file: str = "", nodes: tuple[Node, ...] = ()) -> Trace:
-    return READERS[kind](Place(folder, file, nodes))
+    return READERS[kind](TraceSource(folder, file, nodes))
 
 
 def lines(path: Path, *text: str) -> None:

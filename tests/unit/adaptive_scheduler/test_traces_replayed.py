@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_scheduler.simulator.run import compare
-from adaptive_scheduler.simulator.scenario import NoWorkload
-from adaptive_scheduler.simulator.traces import READERS, replay
-from adaptive_scheduler.simulator.traces.curve import SPEED_UP, speed_up
-from adaptive_scheduler.simulator.traces.trace import Trace, TraceJob, on_nodes, workload
 from adaptive_scheduler.snapshot import Node
+from experiments.run import compare
+from experiments.traces import READERS, replay
+from experiments.traces.loss_curve_trace import SPEED_UP, speed_up
+from experiments.traces.trace import Trace, TraceJob, on_nodes, workload
+from simulator.scenario import NoWorkload
 
 DATA = os.environ.get("RESHAPE_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="needs other people's traces: set RESHAPE_DATA to their folder")

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_scheduler.simulator import pollux_jobs
-from adaptive_scheduler.simulator.rivals import gavel
-from adaptive_scheduler.simulator.rivals.edf import edf
-from adaptive_scheduler.simulator.rivals.srtf import srtf
-from adaptive_scheduler.simulator.rivals.tiresias import Tiresias
-from adaptive_scheduler.simulator.validation import elasticflow, pollux, slots
-from adaptive_scheduler.simulator.validation import gavel as gavel_rows
-from adaptive_scheduler.simulator.validation.gavel import RoundJob as GavelJob
-from adaptive_scheduler.simulator.validation.rounds import RoundJob, Rounds, placement_of, take
-from adaptive_scheduler.simulator.validation.slots import SlotJob
+from experiments import pollux_jobs
+from experiments.comparison_policies import gavel
+from experiments.comparison_policies.single_order import edf, srtf
+from experiments.comparison_policies.tiresias import Tiresias
+from experiments.validation import elasticflow_figures, pollux_figures, slots
+from experiments.validation import gavel_figures as gavel_rows
+from experiments.validation.gavel_figures import RoundedJob as GavelJob
+from experiments.validation.rounds import RoundedJob, Rounds, placement_of, take
+from experiments.validation.slots import SlotJob
 
 DATA = os.environ.get("RESHAPE_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="needs figures that others published: set RESHAPE_DATA to their folder")
@@ -51,7 +50,7 @@ def one_gpu(job):
 
 
 def test_a_job_of_the_rounds_starts_with_a_round_loses_30_s_and_ends_in_whole_seconds(app):
-    job = RoundJob("a", app, submit_s=61.0, asked=1, batch=32)
+    job = RoundedJob("a", app, submit_s=61.0, asked=1, batch=32)
     done = Rounds([job], srtf, one_gpu).run()[0]
     # Seen at 120 s, trains from 150 s, 1,000 updates of a tenth of a second.
     assert done.finished_s == 250.0
@@ -59,14 +58,14 @@ def test_a_job_of_the_rounds_starts_with_a_round_loses_30_s_and_ends_in_whole_se
 
 
 def test_jobs_of_the_rounds_are_not_changed_themselves(app):
-    job = RoundJob("a", app, 0.0, 1, 32)
+    job = RoundedJob("a", app, 0.0, 1, 32)
     Rounds([job], srtf, one_gpu).run()
     assert job.finished_s is None
 
 
 def test_a_larger_batch_that_wastes_nothing_needs_fewer_updates(app):
     # Noise a billion times the signal: twice the batch is worth twice the progress.
-    done = Rounds([RoundJob("a", app, 0.0, 4, 128)], srtf, one_gpu).run()[0]
+    done = Rounds([RoundedJob("a", app, 0.0, 4, 128)], srtf, one_gpu).run()[0]
     assert done.finished_s == pytest.approx(60.0 + 30.0 + 25.0, abs=1.0)
 
 
@@ -130,19 +129,21 @@ def test_gavels_own_figures_for_its_two_programs_are_met():
 @pytest.mark.parametrize("policy", ["tiresias", "optimus"])
 def test_a_workload_of_pollux_comes_out_as_published_to_the_second(policy):
     apps = pollux_jobs.read(Path(DATA))
-    ours = pollux.mean_jct_s(Path(DATA), apps, "1.0", "workload-6", pollux.POLICIES[policy])
+    ours = pollux_figures.mean_jct_s(Path(DATA), apps, "1.0", "workload-6", pollux_figures.POLICIES[policy])
     assert ours == pytest.approx({"tiresias": 3469.69375, "optimus": 5301.875}[policy], abs=0.01)
 
 
 @with_data
 @pytest.mark.slow
 def test_pollux_comes_out_within_a_tenth_of_its_own_figure():
-    ours = pollux.mean_jct_s(Path(DATA), pollux_jobs.read(Path(DATA)), "0.5", "workload-6", pollux.POLICIES["pollux"])
+    ours = pollux_figures.mean_jct_s(
+        Path(DATA), pollux_jobs.read(Path(DATA)), "0.5", "workload-6", pollux_figures.POLICIES["pollux"]
+    )
     assert ours == pytest.approx(1287.83, rel=0.1)
 
 
 @with_data
 def test_edf_and_tiresias_meet_as_many_deadlines_as_elasticflow_published():
-    rows = list(elasticflow.rows(Path(DATA), elasticflow.TRACES[:1]))
+    rows = list(elasticflow_figures.rows(Path(DATA), elasticflow_figures.TRACES[:1]))
     assert [row.name.split(".")[2] for row in rows] == ["edf", "tiresias"]
     assert all(row.holds for row in rows)

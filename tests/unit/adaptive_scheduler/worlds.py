@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 
 SPEED_UP = {1: 1.0, 2: 1.7, 4: 2.4}

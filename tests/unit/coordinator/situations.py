@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from coordinator.core import states as s
-from coordinator.core.lifecycle import next_step
-from coordinator.core.records import Doc, GpuRecord, JobRecord
-from coordinator.core.steps import Wait, WriteGpu, WriteJob
-from coordinator.core.world import World
+from coordinator.model import states as s
+from coordinator.model.records import Doc, GpuRecord, JobRecord
+from coordinator.reconcile.actions import Wait, WriteGpu, WriteJob
+from coordinator.reconcile.lifecycle import next_step
+from coordinator.reconcile.observed_state import ObservedState
 from sidecar.protocol import Checkpoint, Heartbeat, Progress, ShimStatus, command_id
 from tests.fakes.world import SHORT
 
@@ -72,8 +72,10 @@ def fresh(name: str = "one") -> Heartbeat:
     return Heartbeat(job_id=name, launch=1, seq=1, url="u", sidecar_pid=3, shim=shim)
 
 
-def world(of: JobRecord, beat: Heartbeat | None, gpus: list[GpuRecord], *others: JobRecord, **more: Any) -> World:
-    return World(
+def world(
+    of: JobRecord, beat: Heartbeat | None, gpus: list[GpuRecord], *others: JobRecord, **more: Any
+) -> ObservedState:
+    return ObservedState(
         job=of, jobs={j.id: j for j in (of, *others)}, gpus={g.id: g for g in gpus}, wall=WALL, seen=beat,
         **{"config": SHORT, **more},
     )  # fmt: skip
@@ -83,14 +85,14 @@ RELAUNCH = replace(SHORT, reshape_by="relaunch")
 LATE = replace(SHORT, early_initialization=False)
 
 
-def written(w: World, name: str) -> dict[str, Any]:
+def written(w: ObservedState, name: str) -> dict[str, Any]:
     step = next_step(w)
     assert isinstance(step, WriteJob | WriteGpu), step
     assert step.name == name, step
     return dict(step.changes)
 
 
-def waits(w: World, why: str = "") -> Wait:
+def waits(w: ObservedState, why: str = "") -> Wait:
     step = next_step(w)
     assert isinstance(step, Wait), step
     assert why in step.why

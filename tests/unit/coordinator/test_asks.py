@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from adaptive_scheduler.snapshot import Task
-from coordinator.core.asks import Target, problems, seconds, target, tasks
-from coordinator.core.intake import accepted
-from coordinator.core.intake import problems as all_problems
+from coordinator.model.requirements import Target, problems, seconds, target, tasks
+from coordinator.scheduling.intake import accepted
+from coordinator.scheduling.intake import problems as all_problems
 
 GOOD: dict[str, Any] = {"_id": "j", "state": "submitted", "num_gpus": 0, "command": "x"}
 

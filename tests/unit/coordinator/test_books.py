@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.books import Books
-from coordinator.core.records import JobRecord
 from coordinator.errors import Conflict, Transient
+from coordinator.model.records import JobRecord
 from coordinator.ports import Doc
+from coordinator.stores.cache import Cache
 from tests.fakes.store import MemoryStore
 
 JOB: Doc = {"_id": "one", "job_id": "one", "uid": "u", "closed": False, "version": 3, "state": "running", "mine": [1]}
@@ -25,25 +25,25 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def books(store: MemoryStore) -> Books:
-    books = Books(store)
+def books(store: MemoryStore) -> Cache:
+    books = Cache(store)
     books.refresh()
     return books
 
 
-def one(books: Books) -> JobRecord:
+def one(books: Cache) -> JobRecord:
     job = books.job("one")
     assert job is not None
     return job
 
 
-def test_a_change_is_in_the_store_and_in_the_books_and_keeps_the_users_fields(store: MemoryStore, books: Books) -> None:
+def test_a_change_is_in_the_store_and_in_the_books_and_keeps_the_users_fields(store: MemoryStore, books: Cache) -> None:
     after = books.write_job(one(books), {"state": "adjusting"}, "op")
     assert after.doc == store.get("jobs", "one") == one(books).doc
     assert (after.state, after.doc["version"], after.doc["mine"]) == ("adjusting", 4, [1])
 
 
-def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: MemoryStore, books: Books) -> None:
+def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: MemoryStore, books: Cache) -> None:
     store.update("jobs", "one", {}, {"wanted": 2})
     with pytest.raises(Conflict):
         books.write_job(one(books), {"state": "adjusting"}, "op")
@@ -51,7 +51,7 @@ def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: Mem
     assert books.write_job(one(books), {"state": "adjusting"}, "op").wanted == 2
 
 
-def test_a_write_that_was_applied_though_its_reply_was_lost_is_recognised(store: MemoryStore, books: Books) -> None:
+def test_a_write_that_was_applied_though_its_reply_was_lost_is_recognised(store: MemoryStore, books: Cache) -> None:
     store.hiccups.append("after")
     assert books.write_job(one(books), {"state": "adjusting"}, "op").doc["version"] == 4
     store.hiccups.append("after")
@@ -59,15 +59,15 @@ def test_a_write_that_was_applied_though_its_reply_was_lost_is_recognised(store:
     assert books.write_gpu(gpu, {"state": "idle"}, {"state": "reserved", "job_id": "one"}).job == "one"
 
 
-def test_a_write_that_was_not_applied_is_not_taken_for_one(store: MemoryStore, books: Books) -> None:
+def test_a_write_that_was_not_applied_is_not_taken_for_one(store: MemoryStore, books: Cache) -> None:
     store.hiccups.append("before")
     with pytest.raises(Transient):
         books.write_job(one(books), {"state": "adjusting"}, "op")
     assert one(books).doc["version"] == 3
 
 
-def test_another_coordinators_same_write_is_not_taken_for_ones_own(store: MemoryStore, books: Books) -> None:
-    rival = Books(store)
+def test_another_coordinators_same_write_is_not_taken_for_ones_own(store: MemoryStore, books: Cache) -> None:
+    rival = Cache(store)
     rival.refresh()
     rival.write_job(one(rival), {"state": "adjusting"}, "op")
     with pytest.raises(Conflict):
@@ -78,7 +78,7 @@ def test_another_coordinators_same_write_is_not_taken_for_ones_own(store: Memory
     assert books.gpus()["g"].job == "one"
 
 
-def test_a_gpu_is_claimed_only_while_it_is_as_expected(store: MemoryStore, books: Books) -> None:
+def test_a_gpu_is_claimed_only_while_it_is_as_expected(store: MemoryStore, books: Cache) -> None:
     store.update("gpus", "g", {}, {"state": "in use", "job_id": "x", "held_by": "x"})
     with pytest.raises(Conflict):
         books.write_gpu(books.gpus()["g"], {"state": "idle", "job_id": None}, {"state": "reserved", "job_id": "one"})
@@ -86,7 +86,7 @@ def test_a_gpu_is_claimed_only_while_it_is_as_expected(store: MemoryStore, books
 
 
 def test_a_users_edit_that_leaves_the_version_alone_is_seen_at_the_next_reading(
-    store: MemoryStore, books: Books
+    store: MemoryStore, books: Cache
 ) -> None:
     store.put("jobs", {**JOB, "wanted": 4})
     books.refresh()
@@ -103,20 +103,20 @@ def test_a_reading_that_a_write_overtook_does_not_bring_the_old_version_back(sto
 
     slow = Slow()
     slow._tables = store._tables
-    books = Books(slow)
+    books = Cache(slow)
     books.refresh()
     books.refresh()
     assert (one(books).state, one(books).doc["version"]) == ("adjusting", 4)
 
 
-def test_a_closed_job_leaves_the_books_and_stays_away(store: MemoryStore, books: Books) -> None:
+def test_a_closed_job_leaves_the_books_and_stays_away(store: MemoryStore, books: Cache) -> None:
     books.write_job(one(books), {"closed": True}, "close")
     assert books.jobs() == {}
     books.refresh()
     assert books.jobs() == {}
 
 
-def test_a_deleted_document_is_a_cancellation_until_the_job_is_at_rest(store: MemoryStore, books: Books) -> None:
+def test_a_deleted_document_is_a_cancellation_until_the_job_is_at_rest(store: MemoryStore, books: Cache) -> None:
     store.delete("jobs", "one")
     books.refresh()
     assert one(books).cancel
@@ -130,7 +130,7 @@ def test_a_deleted_document_is_a_cancellation_until_the_job_is_at_rest(store: Me
 
 
 def test_documents_that_intake_has_not_seen_are_told_apart_whatever_they_claim_to_be(
-    store: MemoryStore, books: Books
+    store: MemoryStore, books: Cache
 ) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
     store.insert("jobs", {"_id": "sly", "state": "submitted", "closed": False})
@@ -139,7 +139,7 @@ def test_documents_that_intake_has_not_seen_are_told_apart_whatever_they_claim_t
     assert list(books.jobs()) == ["one"]
 
 
-def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: MemoryStore, books: Books) -> None:
+def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: MemoryStore, books: Cache) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
     (new,) = books.refresh()
     store.update("jobs", "new", {}, {"state": "changed"})
@@ -147,15 +147,15 @@ def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: Memory
         books.admit(new, {"uid": "x", "closed": False})
 
 
-def test_a_job_that_another_coordinator_closed_was_not_deleted_by_its_user(store: MemoryStore, books: Books) -> None:
-    rival = Books(store)
+def test_a_job_that_another_coordinator_closed_was_not_deleted_by_its_user(store: MemoryStore, books: Cache) -> None:
+    rival = Cache(store)
     rival.refresh()
     rival.write_job(one(rival), {"state": "completed", "closed": True}, "close")
     books.refresh()
     assert books.jobs() == {}
 
 
-def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(store: MemoryStore, books: Books) -> None:
+def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(store: MemoryStore, books: Cache) -> None:
     store.delete("jobs", "one")
     store.insert("jobs", {"_id": "one", "state": "submitted"})
     books.refresh()
@@ -165,7 +165,7 @@ def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(stor
 # what reading again after a lost race brings into the books
 
 
-def test_a_job_that_another_coordinator_closed_does_not_come_back(store: MemoryStore, books: Books) -> None:
+def test_a_job_that_another_coordinator_closed_does_not_come_back(store: MemoryStore, books: Cache) -> None:
     job = books.jobs()["one"]
     store.update("jobs", "one", {}, {"state": "completed", "closed": True})
     with pytest.raises(Conflict):
@@ -176,7 +176,7 @@ def test_a_job_that_another_coordinator_closed_does_not_come_back(store: MemoryS
 
 
 def test_a_document_that_intake_has_not_let_in_stays_out_even_if_a_race_for_it_was_lost(
-    store: MemoryStore, books: Books
+    store: MemoryStore, books: Cache
 ) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
     (new,) = books.refresh()
@@ -187,7 +187,7 @@ def test_a_document_that_intake_has_not_let_in_stays_out_even_if_a_race_for_it_w
     assert [job.id for job in books.refresh()] == ["new"], "and intake still gets to see it"
 
 
-def test_a_deletion_is_first_a_lost_race_and_then_a_cancellation(store: MemoryStore, books: Books) -> None:
+def test_a_deletion_is_first_a_lost_race_and_then_a_cancellation(store: MemoryStore, books: Cache) -> None:
     store.delete("jobs", "one")
     with pytest.raises(Conflict):
         books.write_job(books.jobs()["one"], {"state": "adjusting"}, "op")
@@ -206,7 +206,7 @@ def test_a_job_that_is_closed_while_the_store_is_being_read_stays_away(store: Me
 
     slow = Slow()
     slow._tables = store._tables
-    books = Books(slow)
+    books = Cache(slow)
     books.refresh()
     books.refresh()  # closes it in the middle: the listing of open jobs still has it
     assert books.jobs() == {}
@@ -222,13 +222,13 @@ def test_a_gpu_that_a_reading_found_as_it_was_before_our_claim_stays_claimed(sto
 
     slow = Slow()
     slow._tables = store._tables
-    books = Books(slow)
+    books = Cache(slow)
     books.refresh()
     books.refresh()
     assert (books.gpus()["g"].state, books.gpus()["g"].job) == ("reserved", "one")
 
 
-def test_when_even_reading_fails_the_books_stay_as_they_were(store: MemoryStore, books: Books) -> None:
+def test_when_even_reading_fails_the_books_stay_as_they_were(store: MemoryStore, books: Cache) -> None:
     job = books.jobs()["one"]
     store.down = True
     with pytest.raises(Transient):
@@ -238,7 +238,7 @@ def test_when_even_reading_fails_the_books_stay_as_they_were(store: MemoryStore,
     assert books.write_job(job, {"state": "adjusting"}, "op").state == "adjusting"
 
 
-def test_writes_are_told_apart_even_if_they_say_the_same(store: MemoryStore, books: Books) -> None:
+def test_writes_are_told_apart_even_if_they_say_the_same(store: MemoryStore, books: Cache) -> None:
     ops = set()
     for _ in range(3):
         ops.add(books.write_job(JobRecord(books.jobs()["one"].doc), {"state": "running"}, "op").doc["last_op"])

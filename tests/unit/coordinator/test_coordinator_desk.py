@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import states as s
-from coordinator.desk import ENDING
+from coordinator.api.api_service import ENDING
 from coordinator.errors import Rejected, Transient
+from coordinator.model import states as s
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import JOB_TYPE, World

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import CLOCK_DRIFT
-from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
+from coordinator.stores.elector import Elector, Holder
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
 

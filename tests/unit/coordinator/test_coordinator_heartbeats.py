@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.books import Books
-from coordinator.core.records import JobRecord
 from coordinator.errors import Transient
-from coordinator.heartbeats import BATCH, TABLE, HeartbeatBatches
+from coordinator.model.records import JobRecord
 from coordinator.ports import Doc
-from coordinator.reports import Reports
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.heartbeats import BATCH, TABLE, HeartbeatBatches
+from coordinator.telemetry.reports import Reports
 from sidecar.protocol import GpuReading, Heartbeat, Progress, ShimStatus
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
@@ -20,7 +20,7 @@ class Process:
 
     def __init__(self, store: MemoryStore) -> None:
         self.clock = FakeClock()
-        self.books, self.reports = Books(store), Reports(self.clock, 5.0)
+        self.books, self.reports = Cache(store), Reports(self.clock, 5.0)
         self.books.refresh()
         self.batches = HeartbeatBatches(store, self.reports, self.books, self.clock)
         self.seq = 0

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core import states as s
-from coordinator.core.intake import TEXTS, problems
+from coordinator.model import states as s
+from coordinator.scheduling.intake import TEXTS, problems
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 

@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from coordinator.errors import Transient
-from coordinator.journal import Journal
+from coordinator.events.event_log import EventLog
 from coordinator.ports import Doc
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
 
 
-def journal(store: MemoryStore, *events: str) -> Journal:
-    book = Journal(store, FakeClock())
+def journal(store: MemoryStore, *events: str) -> EventLog:
+    book = EventLog(store, FakeClock())
     for event in events:
         book.append({"type": event})
     return book

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from adaptive_scheduler.profiles import DEFAULT_OVERHEADS, Profiles
-from coordinator.learning import LEAST_CHANGE, NEW_SHARE, Learner
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
+from coordinator.telemetry.profile_estimator import LEAST_CHANGE, NEW_SHARE, ProfileEstimator
 from tests.fakes.store import MemoryStore
 
 NONSENSE = [0.0, -1.0, math.inf, math.nan, 1e300]
@@ -16,7 +16,7 @@ NONSENSE = [0.0, -1.0, math.inf, math.nan, 1e300]
 @pytest.mark.parametrize("seconds", NONSENSE)
 def test_a_speed_that_cannot_be_true_is_never_learned(seconds: float) -> None:
     store = MemoryStore()
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     for given in (seconds, seconds, 0.5, seconds):
         learner.speed("t", "V100", 2, given)
     learner.flush()
@@ -26,7 +26,7 @@ def test_a_speed_that_cannot_be_true_is_never_learned(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [s for s in NONSENSE if s != 0])
 def test_an_overhead_that_cannot_be_true_is_never_learned(seconds: float) -> None:
     store = MemoryStore()
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.overheads("t", Profiles(), ckpt=seconds, proc_term=0.0)
     learner.flush()
     (row,) = store.list("overheads")
@@ -36,7 +36,7 @@ def test_an_overhead_that_cannot_be_true_is_never_learned(seconds: float) -> Non
 
 def test_speeds_of_other_types_gpus_and_counts_are_rows_of_their_own() -> None:
     store = MemoryStore()
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     for key in (("t", "V100", 1), ("t", "V100", 2), ("t", "P100", 1), ("u", "V100", 1)):
         learner.speed(*key, 0.5)
     learner.flush()
@@ -48,7 +48,7 @@ def test_speeds_of_other_types_gpus_and_counts_are_rows_of_their_own() -> None:
 def test_small_changes_add_up_until_they_are_written() -> None:
     """The comparison is with what was written, not with the last report: a slow drift is not missed."""
     store = MemoryStore()
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     for step in range(100):
         learner.speed("t", "V100", 1, min(1.0 + step * LEAST_CHANGE / 4, 1.25))
     learner.flush()
@@ -63,7 +63,7 @@ def test_a_change_that_comes_while_its_row_is_being_written_is_written_the_next_
             super().put(table, doc)
 
     store = Slow()
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.speed("t", "V100", 1, 1.0)
     learner.flush()
     learner.flush()
@@ -73,7 +73,7 @@ def test_a_change_that_comes_while_its_row_is_being_written_is_written_the_next_
 
 def test_later_overheads_move_what_is_known_by_their_share_each() -> None:
     store = MemoryStore()
-    learner, expected = Learner(store), 4.0
+    learner, expected = ProfileEstimator(store), 4.0
     for seconds in (4.0, 2.0, 3.0):
         learner.overheads("t", Profiles(), proc_init=seconds)
         expected += NEW_SHARE * (seconds - expected)

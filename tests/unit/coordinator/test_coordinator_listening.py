@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.core import states as s
 from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.model import states as s
 from sidecar.protocol import Heartbeat, HeartbeatReply, Progress, ShimStatus, Wish, launch_key, sign
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import MASTER, World
@@ -72,7 +72,7 @@ def test_a_speed_that_cannot_be_true_is_not_learned_and_breaks_nothing(training:
     for seq in (10**6, 10**6 + 1):
         progress = Progress(iterations=500, seconds_per_iteration=seconds)
         training.desk.heartbeat(*beat(training, seq=seq, progress=progress))
-    training.c.learner.flush()
+    training.c.telemetry.estimator.flush()
     learned = [row for row in training.store.list("speed_profiles") if row not in rows]
     assert all(row["seconds_per_iteration"] != seconds for row in learned)
 
@@ -119,4 +119,4 @@ def test_of_wishes_for_jobs_that_have_ended_nothing_is_kept(training: World) -> 
     training.submit("two", [1], Behaviour(iterations=4_000))
     training.run(lambda w: w.states() == {"one": s.CANCELLED, "two": s.RUNNING} and "one" not in w.c.books.jobs())
     wish("two")
-    assert [job_id for job_id, _ in training.desk._listening._wish_seq] == ["two"]
+    assert [job_id for job_id, _ in training.desk._messages._wish_seq] == ["two"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from coordinator.ports import Doc
-from coordinator.seeding import FoundGpu, FoundNode, register_gpus, register_nodes, seed_profiles, shipped
+from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_gpus, register_nodes, seed_profiles, shipped
 from tests.fakes.store import MemoryStore
 
 TABLES = ("speed_profiles", "overheads", "accuracy_profiles")

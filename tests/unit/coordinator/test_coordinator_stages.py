@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.records import Operation
-from coordinator.core.stages import Marks, gap_s, learned, reshape_stages
+from coordinator.events.stages import Marks, gap_s, learned, reshape_stages
+from coordinator.model.records import Operation
 from sidecar.protocol import Heartbeat, Progress, ShimStatus
 
 STANDING_STILL = ("checkpoint", "exit", "spawn", "first step")

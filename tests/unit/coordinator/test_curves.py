@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from adaptive_scheduler.profiles import Accuracy
-from coordinator.core import asks
-from coordinator.core import states as s
-from coordinator.core.asks import Target
-from coordinator.curves import MOST_POINTS, Curve
+from adaptive_scheduler.profiles.profiles import Accuracy
+from coordinator.model import requirements
+from coordinator.model import states as s
+from coordinator.model.requirements import Target
+from coordinator.telemetry.progress_tracker import MOST_POINTS, Curve
 from sidecar.protocol import Heartbeat
 from tests.unit.coordinator.situations import job, seen
 
@@ -76,7 +76,7 @@ def test_a_top5_curve_tells_nothing_about_another_accuracy() -> None:
 def test_a_loss_is_followed_down_to_its_target() -> None:
     falling = [beat(k, 3 / (1 + 0.01 * k) + 0.2, k, "val_loss") for k in range(50, 550, 50)]
     aim = {"value": 0.5, "above": False, "name": "val_loss"}
-    target = asks.target({"target": aim})
+    target = requirements.target({"target": aim})
     assert target is not None
     assert drawn(falling, target=aim).needs(target, PROFILE) == pytest.approx(900, rel=0.15)
 

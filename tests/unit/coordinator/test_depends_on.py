@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import dependencies, intake
-from coordinator.core import states as s
-from coordinator.core.records import JobRecord
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.scheduling import dependencies, intake
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 

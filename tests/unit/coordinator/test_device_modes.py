@@ -12,14 +12,14 @@ import pytest
 
 from adaptive_scheduler.decision import Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.prediction import changes_s, cross_host_s, lets_go_s, reshape_cost_s
-from adaptive_scheduler.profiles import Overheads, Profiles
+from adaptive_scheduler.models.prediction import changes_s, cross_host_s, lets_go_s, reshape_cost_s
+from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
 from coordinator.config import Config
-from coordinator.core import states as s
-from coordinator.core.lifecycle import next_step
-from coordinator.core.steps import Launch, Stop, WriteJob
+from coordinator.model import states as s
+from coordinator.reconcile.actions import RequestLaunch, StopTrainer, WriteJob
+from coordinator.reconcile.lifecycle import next_step
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 from tests.unit.coordinator.situations import BOOKED, job, mine, newcomer, seen, victim, waits, world
@@ -122,8 +122,8 @@ def test_a_crashed_trainer_starts_again_in_its_launch_in_both_modes(mode: str) -
 def test_a_recreate_newcomer_waits_for_its_gpus_and_its_victim_does_not_wait_for_it() -> None:
     late = newcomer(devices="recreate")
     waits(world(late, None, BOOKED, victim()), "still in use")
-    assert next_step(world(victim(), seen(), BOOKED, late)) == Stop(2)
-    assert isinstance(next_step(world(newcomer(), None, BOOKED, victim(devices="recreate"))), Launch)
+    assert next_step(world(victim(), seen(), BOOKED, late)) == StopTrainer(2)
+    assert isinstance(next_step(world(newcomer(), None, BOOKED, victim(devices="recreate"))), RequestLaunch)
 
 
 @pytest.mark.parametrize(("mode", "how"), [("shared", "in place"), ("recreate", "relaunch")])

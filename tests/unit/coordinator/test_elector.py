@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.config import CLOCK_DRIFT
-from coordinator.elector import TERM, Elector, Holder
 from coordinator.errors import Transient
+from coordinator.stores.elector import TERM, Elector, Holder
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
 

@@ -5,7 +5,7 @@ P1, P6 and P15 of `reliability.md` 4 on a clock moved by hand; the same machines
 
 from __future__ import annotations
 
-from coordinator.core import states as s
+from coordinator.model import states as s
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 

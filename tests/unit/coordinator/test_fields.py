@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from adaptive_scheduler.decision import Explanation, Requeue
-from coordinator.core import fields, gpu_types, intake
-from coordinator.core import states as s
 from coordinator.errors import Rejected
 from coordinator.http.app import OPENAPI
-from launcher.cluster import doors, volcano_jobs
+from coordinator.model import fields
+from coordinator.model import states as s
+from coordinator.scheduling import intake
+from launcher.cluster.controllers import volcano_job, volcano_job_document
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
@@ -99,7 +100,7 @@ def test_every_example_and_document_of_ours_has_known_fields_only() -> None:
 
 def test_what_the_launcher_writes_into_a_job_document_is_known() -> None:
     """Each word that it writes is in its text, in quotes."""
-    for module in (doors, volcano_jobs):
+    for module in (volcano_job, volcano_job_document):
         text = Path(str(module.__file__)).read_text()
         written = set(re.findall(r'_change\(doc, \{"(\w+)"', text)) | set(re.findall(r'doc\["(\w+)"\] = ', text))
         assert written <= fields.KNOWN, module
@@ -111,16 +112,16 @@ def test_what_the_launcher_writes_into_a_job_document_is_known() -> None:
 
 @pytest.mark.parametrize(("kind", "meant"), [("v100", "V100"), ("V1000", "V100"), ("H10", "H100")])
 def test_a_mistyped_gpu_type_is_a_problem_that_names_the_nearest_one(kind: str, meant: str) -> None:
-    assert gpu_types.problem(kind, ["V100"]).endswith(f"has the GPU type '{kind}', did you mean {meant}?")
+    assert fields.unknown_gpu_type(kind, ["V100"]).endswith(f"has the GPU type '{kind}', did you mean {meant}?")
 
 
 def test_one_that_is_like_nothing_is_told_some_that_there_are() -> None:
-    assert gpu_types.problem("FOOBAR", ["V100", "K80"]).endswith("'FOOBAR'; known are K80, V100 and others")
+    assert fields.unknown_gpu_type("FOOBAR", ["V100", "K80"]).endswith("'FOOBAR'; known are K80, V100 and others")
 
 
 @pytest.mark.parametrize("kind", [None, "", "V100", "H100", "Mine"])
 def test_those_of_nvidia_of_nodes_and_of_profiles_are_known(kind: str | None) -> None:
-    assert gpu_types.problem(kind or None, ["Mine"]) == ""
+    assert fields.unknown_gpu_type(kind or None, ["Mine"]) == ""
 
 
 def test_a_job_that_asks_for_an_unknown_gpu_type_is_not_let_in_until_a_node_has_it() -> None:

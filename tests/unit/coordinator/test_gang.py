@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.core.gang import broken, joint, rendezvous
+from coordinator.model.gang import broken, joint, rendezvous
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, Usage
 from tests.unit.coordinator.situations import seen
 

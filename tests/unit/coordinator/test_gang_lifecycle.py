@@ -10,8 +10,8 @@ import pytest
 
 from adaptive_scheduler.decision import Explanation, Move
 from coordinator.config import Config
-from coordinator.core import states as s
-from coordinator.seeding import FoundGpu, FoundNode
+from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import GPU_TYPE, SHORT, World
 
@@ -115,7 +115,7 @@ def test_a_pod_of_the_same_number_is_another_one_and_what_the_old_one_still_says
     w.run(runs_on(2))
     w.late = held
     w.deliver_late()
-    assert 2 not in w.c.reports.pods(w.job("gang"))
+    assert 2 not in w.c.telemetry.reports.pods(w.job("gang"))
     w.machines.of("gang").launch_s = 8.0
     w.desk.wish("gang", 3, None)
     w.tick(2)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.core import states as s
-from coordinator.core.gang import joint
-from coordinator.core.lifecycle import next_step
-from coordinator.core.records import GpuRecord, JobRecord
-from coordinator.core.steps import Launch, Remove, Start, Stop
-from coordinator.core.world import Newcomer, World
+from coordinator.model import states as s
+from coordinator.model.gang import joint
+from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, StopTrainer
+from coordinator.reconcile.lifecycle import next_step
+from coordinator.reconcile.observed_state import ComingLaunch, ObservedState
 from tests.unit.coordinator.situations import gpu, job, mine, reshape_of, waits, world, written
 from tests.unit.coordinator.test_gang import exited, gang
 
 
-def situation(of: JobRecord, told: tuple[Any, ...], gpus: list[GpuRecord], **more: Any) -> World:
+def situation(of: JobRecord, told: tuple[Any, ...], gpus: list[GpuRecord], **more: Any) -> ObservedState:
     """`told`: by each pod that is there, of its shim."""
     pods, parted = gang(*told).beats, more.get("parted", frozenset())
     seen = joint(pods, of.members, parted)
@@ -36,12 +36,12 @@ OURS = mine("a", "b")
 def test_nobody_starts_before_all_have_stopped() -> None:
     saving = {"trainer": "stopping", "generation": 2, "verb": "stop"}
     waits(situation(RESTARTED, (STOPPED, saving), OURS), "saving")
-    assert isinstance(next_step(situation(RESTARTED, (STOPPED, STOPPED), OURS)), Start)
+    assert isinstance(next_step(situation(RESTARTED, (STOPPED, STOPPED), OURS)), StartTrainer)
 
 
 def test_one_that_still_trains_by_an_earlier_start_is_stopped_first() -> None:
     step = next_step(situation(RESTARTED, (STARTED, {"trainer": "running", "generation": 1}), OURS))
-    assert step == Stop(2)
+    assert step == StopTrainer(2)
 
 
 def test_one_that_ended_as_the_others_were_being_started_sends_all_back() -> None:
@@ -53,7 +53,7 @@ def test_one_that_ended_as_the_others_were_being_started_sends_all_back() -> Non
 def test_a_gang_that_breaks_while_it_waits_for_a_pod_to_grow_by_is_mended_first() -> None:
     growing = job(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a", "b", "c")), gpus_per_pod=1)
     gpus = [*OURS, *mine("c")]
-    waiting = Newcomer(asked=True)
+    waiting = ComingLaunch(asked=True)
     waits(situation(growing, ("running", "running"), gpus, growth=waiting), "come up")
     changes = written(situation(growing, ("running", exited(1)), gpus, growth=waiting), "undo")
     assert (changes["state"], changes["reshape"]) == (s.RUNNING, None)
@@ -62,24 +62,24 @@ def test_a_gang_that_breaks_while_it_waits_for_a_pod_to_grow_by_is_mended_first(
 def test_pods_to_grow_by_are_asked_for_once_those_that_train_are_heard_of() -> None:
     growing = job(s.ADJUSTING, "a", "b", op=reshape_of(("a", "b"), ("a", "b", "c")), gpus_per_pod=1)
     gpus = [*OURS, *mine("c")]
-    waits(situation(growing, ("running",), gpus, growth=Newcomer()), "not reported")
-    step = next_step(situation(growing, ("running", "running"), gpus, growth=Newcomer()))
-    assert step == Launch(gpu_ids=("a", "b", "c"))
-    assert next_step(situation(growing, ("running", "running"), gpus, growth=Newcomer(up=True))) == Stop(2)
+    waits(situation(growing, ("running",), gpus, growth=ComingLaunch()), "not reported")
+    step = next_step(situation(growing, ("running", "running"), gpus, growth=ComingLaunch()))
+    assert step == RequestLaunch(gpu_ids=("a", "b", "c"))
+    assert next_step(situation(growing, ("running", "running"), gpus, growth=ComingLaunch(up=True))) == StopTrainer(2)
 
 
 def test_no_gpu_is_given_up_before_each_pod_refuses_a_start_that_may_be_on_its_way() -> None:
     cancelled = job(s.CANCELLED, op=None, generation=2, gpus_per_pod=1, members=2)
     never_told = exited(143, generation=1, verb="stop", stop_asked=True)
     step = next_step(situation(cancelled, (exited(143, generation=3, verb="stop", stop_asked=True), never_told), OURS))
-    assert step == Stop(3)
+    assert step == StopTrainer(3)
 
 
 def test_one_that_lets_go_of_its_gpus_remembers_how_many_pods_may_train_on_them() -> None:
     cancelled = job(s.RUNNING, "a", "b", gpus_per_pod=1, cancel=True)
     assert written(situation(cancelled, (STOPPED, STOPPED), OURS), "cancelled")["members"] == 2
     after = job(s.CANCELLED, generation=2, gpus_per_pod=1, members=2)
-    assert next_step(situation(after, (STOPPED,), OURS)) == Remove(), "the other one may still train"
+    assert next_step(situation(after, (STOPPED,), OURS)) == RequestRemoval(), "the other one may still train"
 
 
 def test_a_gang_of_which_a_pod_is_gone_is_not_completed_though_the_others_have_finished() -> None:

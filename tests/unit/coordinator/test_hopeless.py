@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import states as s
-from coordinator.core.gang import Broken
-from coordinator.core.growing import fell_apart
-from coordinator.core.hopeless import SOON_S
-from coordinator.core.steps import WriteJob
+from coordinator.model import states as s
+from coordinator.model.gang import BrokenGang
+from coordinator.reconcile.actions import WriteJob
+from coordinator.reconcile.gang_scaling import fell_apart
+from coordinator.reconcile.permanent_failures import SOON_S
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 from tests.unit.coordinator.situations import job, mine, seen, world, written
@@ -84,7 +84,7 @@ def test_what_has_trained_once_is_tried_again_whatever_it_says() -> None:
 
 def test_a_gang_fails_at_once_too() -> None:
     w, why = crashed(1, "ImportError: libcuda.so.1: no"), "the training in pod 1 ended: ImportError: libcuda.so.1: no"
-    step = fell_apart(w, Broken(why, own=True))
+    step = fell_apart(w, BrokenGang(why, own=True))
     assert isinstance(step, WriteJob) and step.name == "failed" and why in step.changes["message"]
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.intake import accepted, job_type, problems
-from coordinator.core.records import JobRecord
+from coordinator.model.records import JobRecord
+from coordinator.scheduling.intake import accepted, job_type, problems
 
 GOOD: dict[str, Any] = {"_id": "j", "state": "submitted", "optional_num_gpus": [1, 2], "command": ["python", "t.py"]}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import pods
-from coordinator.core.intake import accepted, problems
+from coordinator.model import pod_fields
+from coordinator.scheduling.intake import accepted, problems
 
 GOOD = {"_id": "a", "job_id": "a", "state": "submitted", "command": ["x"], "optional_num_gpus": [1]}
 VOLCANO = {"namespace": "team-a", "name": "train", "uid": "u"}
@@ -72,7 +72,7 @@ def test_a_pod_with_keys_that_no_store_takes_is_kept_as_a_text() -> None:
     doc = {**GOOD, "pod": limits}
     assert problems(doc) == []
     changes = accepted(doc, "u", 0.0)
-    assert (isinstance(changes["pod"], str), pods.read({**doc, **changes})) == (True, limits)
+    assert (isinstance(changes["pod"], str), pod_fields.read({**doc, **changes})) == (True, limits)
     assert problems({**doc, **changes}) == []
     assert "pod" not in accepted({**GOOD, "pod": {"hostNetwork": True}}, "u", 0.0)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import journal as journal_module
 from coordinator.errors import Transient
-from coordinator.journal import Journal
+from coordinator.events import event_log as journal_module
+from coordinator.events.event_log import EventLog
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
 
 
-def journal(store: MemoryStore) -> Journal:
-    return Journal(store, FakeClock())
+def journal(store: MemoryStore) -> EventLog:
+    return EventLog(store, FakeClock())
 
 
 def numbers(events: object) -> list[tuple[int, str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_scheduler.profiles import Profiles
+from adaptive_scheduler.profiles.profiles import Profiles
 from coordinator.errors import Transient
-from coordinator.learning import LEAST_CHANGE, Learner
 from coordinator.ports import Doc
+from coordinator.telemetry.profile_estimator import LEAST_CHANGE, ProfileEstimator
 from tests.fakes.store import MemoryStore
 
 KNOWN = {"k8s_init": 80.0, "k8s_term": 50.0, "proc_init": 20.0, "proc_term": 8.0, "ckpt": 4.0}
@@ -28,7 +28,7 @@ def row(store: MemoryStore, table: str) -> dict[str, object]:
 
 
 def test_a_measured_speed_is_what_the_next_snapshot_reads(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.speed("t", "V100", 2, 0.5)
     assert store.list("speed_profiles") == []
     learner.flush()
@@ -38,7 +38,7 @@ def test_a_measured_speed_is_what_the_next_snapshot_reads(store: MemoryStore) ->
 
 
 def test_a_speed_that_hardly_moved_is_not_written_again(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.speed("t", "V100", 2, 0.500)
     learner.flush()
     before = store.writes
@@ -52,7 +52,7 @@ def test_a_speed_that_hardly_moved_is_not_written_again(store: MemoryStore) -> N
 
 
 def test_jobs_of_one_type_that_differ_a_little_do_not_rewrite_their_row_at_every_heartbeat(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     for _ in range(100):
         for seconds in (0.49, 0.50, 0.51):
             learner.speed("t", "V100", 2, seconds)
@@ -61,7 +61,7 @@ def test_jobs_of_one_type_that_differ_a_little_do_not_rewrite_their_row_at_every
 
 
 def test_a_first_measurement_replaces_what_was_assumed_and_later_ones_are_averaged(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.overheads("t", profiles(), ckpt=1.0, proc_init=None)
     learner.flush()
     assert {k: row(store, "overheads")[k] for k in KNOWN} == {**KNOWN, "ckpt": 1.0}
@@ -72,14 +72,14 @@ def test_a_first_measurement_replaces_what_was_assumed_and_later_ones_are_averag
 
 
 def test_what_was_not_measured_or_cannot_be_true_is_not_written(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.overheads("t", profiles(), ckpt=None, proc_init=-1.0)
     learner.flush()
     assert store.list("overheads") == []
 
 
 def test_the_curve_of_a_finished_job_is_what_the_next_of_its_type_is_predicted_by(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.curve("t", [(10.0, 0.1), (100.0, 0.4), (1000.0, 0.8)])
     learner.flush()
     learner.curve("t", [(1010.0, 0.7)])
@@ -91,7 +91,7 @@ def test_the_curve_of_a_finished_job_is_what_the_next_of_its_type_is_predicted_b
 
 
 def test_however_many_curves_are_learned_the_table_stays_small(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     for start in range(1, 8):
         learner.curve("t", [(float(k), 0.5) for k in range(start, 100_000, 97)])
     learner.flush()
@@ -99,7 +99,7 @@ def test_however_many_curves_are_learned_the_table_stays_small(store: MemoryStor
 
 
 def test_what_could_not_be_written_is_written_later(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.speed("t", "V100", 2, 0.5)
     store.hiccups.append("before")
     with pytest.raises(Transient):
@@ -118,14 +118,14 @@ def test_two_threads_that_write_at_once_do_not_trip_over_a_finished_job(store: M
             learner.flush()
 
     slow = Slow()
-    learner = Learner(slow)
+    learner = ProfileEstimator(slow)
     learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
     learner.flush()
     assert [row["_id"] for row in slow.list("observations")] == ["u"]
 
 
 def test_rows_that_others_put_into_the_table_count_once_and_are_marked(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     store.put("observations", {"_id": "mine", "cores": 1, "execution_s": 60})
     store.put("observations", {"_id": "of no use", "cores": 1, "execution_s": -1})
     assert learner.observations().rows == ()
@@ -138,19 +138,19 @@ def test_rows_that_others_put_into_the_table_count_once_and_are_marked(store: Me
 
 
 def test_of_a_task_of_which_more_has_become_known_one_row_counts(store: MemoryStore) -> None:
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
     learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0, "used_cores": 0.5})
     learner.flush()
     assert len(learner.observations().rows) == 1
     assert row(store, "observations")["used_cores"] == 0.5
-    assert len(Learner(store).observations().rows) == 1
+    assert len(ProfileEstimator(store).observations().rows) == 1
 
 
 def test_only_the_newest_tasks_are_kept_in_memory(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.learning.MOST_OBSERVED", 2)
+    monkeypatch.setattr("coordinator.telemetry.profile_estimator.MOST_OBSERVED", 2)
     store.put("observations", {"_id": "a", "at": 3.0, "execution_s": 3})
     store.put("observations", {"_id": "b", "at": 1.0, "execution_s": 1})
-    learner = Learner(store)
+    learner = ProfileEstimator(store)
     learner.observed({"_id": "c", "at": 4.0, "execution_s": 4.0})
     assert [row.execution_s for row in learner.observations().rows] == [3, 4]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import states as s
-from coordinator.core.lifecycle import next_step
-from coordinator.core.records import GpuRecord, JobRecord
-from coordinator.core.steps import Launch, Start, Stop, Wait, WriteGpu, WriteJob
+from coordinator.model import states as s
+from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.reconcile.actions import RequestLaunch, StartTrainer, StopTrainer, Wait, WriteGpu, WriteJob
+from coordinator.reconcile.lifecycle import next_step
 from tests.fakes.world import SHORT
 from tests.unit.coordinator.situations import (
     BOOKED,
@@ -64,7 +64,7 @@ RESERVED = [gpu("a", "one"), gpu("b", "one")]
 
 
 def test_2_with_its_gpus_reserved_it_is_launched_once() -> None:
-    assert isinstance(next_step(world(STARTING, None, RESERVED)), Launch)
+    assert isinstance(next_step(world(STARTING, None, RESERVED)), RequestLaunch)
     waits(world(STARTING, None, RESERVED, launch_asked=True), "initializing")
 
 
@@ -89,14 +89,14 @@ def test_6_before_it_starts_its_gpus_are_marked_as_held() -> None:
 
 
 def test_6_then_it_is_told_to_start_on_exactly_these_gpus() -> None:
-    assert next_step(world(GRANTED, fresh(), mine("a", "b"))) == Start(1, ("a", "b"), None)
+    assert next_step(world(GRANTED, fresh(), mine("a", "b"))) == StartTrainer(1, ("a", "b"), None)
 
 
 def test_6_it_goes_on_from_the_checkpoint_that_the_sidecar_verified() -> None:
     granted = job(s.INITIALIZED, "a", op=start_of("a"), checkpoint={"name": "old", "step": 1, "generation": 1})
-    assert next_step(world(granted, fresh(), mine("a"))) == Start(1, ("a",), "old")
+    assert next_step(world(granted, fresh(), mine("a"))) == StartTrainer(1, ("a",), "old")
     newer = seen("exited", generation=1, verb="stop", stop_asked=True, exit_code=143)
-    assert next_step(world(granted, newer, mine("a"))) == Start(1, ("a",), "g1-s10")
+    assert next_step(world(granted, newer, mine("a"))) == StartTrainer(1, ("a",), "g1-s10")
 
 
 def test_6_it_waits_while_another_job_still_holds_a_gpu() -> None:
@@ -137,18 +137,18 @@ def test_then_its_gpus_are_reserved_while_the_victim_holds_them() -> None:
 
 
 def test_the_newcomer_is_launched_while_the_victim_trains_on() -> None:
-    assert isinstance(next_step(world(newcomer(), None, BOOKED, victim())), Launch)
+    assert isinstance(next_step(world(newcomer(), None, BOOKED, victim())), RequestLaunch)
     waits(world(victim(), seen(), BOOKED, newcomer()), "still initializing")
 
 
 def test_without_early_initialization_the_victim_is_stopped_first_and_the_newcomer_launched_then() -> None:
     waits(world(newcomer(), None, BOOKED, victim(), config=LATE), "still in use")
-    assert next_step(world(victim(), seen(), BOOKED, newcomer(), config=LATE)) == Stop(2)
+    assert next_step(world(victim(), seen(), BOOKED, newcomer(), config=LATE)) == StopTrainer(2)
 
 
 def test_3_the_victim_is_stopped_once_its_newcomer_is_initialized() -> None:
     ready = newcomer(s.INITIALIZED)
-    assert next_step(world(victim(), seen(), BOOKED, ready)) == Stop(2)
+    assert next_step(world(victim(), seen(), BOOKED, ready)) == StopTrainer(2)
     saving = seen("stopping", generation=2, verb="stop", stop_asked=True)
     waits(world(victim(), saving, BOOKED, ready), "saving")
 
@@ -170,7 +170,7 @@ def test_5_only_then_it_lets_go_of_what_the_newcomer_waits_for() -> None:
 
 def test_6_and_7_it_starts_again_on_what_it_keeps_and_counts_the_reshape() -> None:
     freed = [gpu("a", "two"), gpu("b", "two"), *mine("c", "d")]
-    assert next_step(world(SHRUNK, EXITED, freed)) == Start(2, ("c", "d"), "g1-s10")
+    assert next_step(world(SHRUNK, EXITED, freed)) == StartTrainer(2, ("c", "d"), "g1-s10")
     changes = written(world(SHRUNK, seen(generation=2), freed), "running")
     assert (changes["state"], changes["reshapes"]) == (s.RUNNING, 1)
 
@@ -178,7 +178,7 @@ def test_6_and_7_it_starts_again_on_what_it_keeps_and_counts_the_reshape() -> No
 def test_a_job_that_grows_takes_idle_gpus_at_once_and_is_then_stopped() -> None:
     growing = job(s.ADJUSTING, "a", op=reshape_of(("a",), ("a", "b")))
     assert written(world(growing, seen(), [*mine("a"), gpu("b")]), "claim")["state"] == s.IN_USE
-    assert next_step(world(growing, seen(), mine("a", "b"))) == Stop(2)
+    assert next_step(world(growing, seen(), mine("a", "b"))) == StopTrainer(2)
 
 
 def test_a_growing_job_that_lost_the_race_for_a_gpu_trains_on_as_it_was() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from coordinator.config import Config
-from coordinator.core import states as s
-from coordinator.core.lifecycle import next_step
-from coordinator.core.records import JobRecord
-from coordinator.core.steps import Launch, Remove, Start, Stop
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, StopTrainer
+from coordinator.reconcile.lifecycle import next_step
 from sidecar.protocol import Heartbeat
 from tests.fakes.world import SHORT
 from tests.unit.coordinator.situations import (
@@ -146,7 +146,7 @@ def test_a_restart_waits_out_its_pause_and_then_starts_without_another_stop() ->
     assert waits(world(restarting(retry_ts=WALL + 3), crashed, mine("a", "b"))).seconds == 3
     assert written(world(restarting(), crashed, mine("a", "b")), "grant")["generation"] == 2
     again = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2)
-    assert next_step(world(again, crashed, mine("a", "b"))) == Start(2, ("a", "b"), "g1-s10")
+    assert next_step(world(again, crashed, mine("a", "b"))) == StartTrainer(2, ("a", "b"), "g1-s10")
 
 
 # launches that are lost, and relaunching
@@ -155,12 +155,14 @@ def test_a_restart_waits_out_its_pause_and_then_starts_without_another_stop() ->
 def test_a_lost_launch_is_launched_again_under_the_next_number() -> None:
     changes = written(world(running(), seen(), mine("a", "b"), lost=True), "restart")
     assert (changes["state"], changes["retries"]) == (s.RESTARTING, 0)
-    assert isinstance(next_step(world(restarting(), seen(), mine("a", "b"), lost=True)), Remove), "what it left behind"
+    assert isinstance(next_step(world(restarting(), seen(), mine("a", "b"), lost=True)), RequestRemoval), (
+        "what it left behind"
+    )
     waits(world(restarting(), seen(), mine("a", "b"), remove_asked=True), "being removed")
     granted = written(world(restarting(), seen(), mine("a", "b"), lost=True, remove_asked=True), "grant")
     assert (granted["generation"], granted["launch"]) == (2, 2)
     new = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2, launch=2)
-    assert isinstance(next_step(world(new, None, mine("a", "b"))), Launch)
+    assert isinstance(next_step(world(new, None, mine("a", "b"))), RequestLaunch)
 
 
 def test_a_job_that_has_not_been_heard_of_since_the_coordinator_began_is_left_alone() -> None:
@@ -169,15 +171,15 @@ def test_a_job_that_has_not_been_heard_of_since_the_coordinator_began_is_left_al
 
 
 def test_a_shim_that_began_afresh_is_told_its_generation_and_gpus() -> None:
-    assert next_step(world(job(s.RUNNING, "a"), fresh(), mine("a"))) == Start(1, ("a",), None)
+    assert next_step(world(job(s.RUNNING, "a"), fresh(), mine("a"))) == StartTrainer(1, ("a",), None)
 
 
 def test_relaunching_removes_the_launch_after_the_stop_and_grants_the_next_one() -> None:
     op = reshape_of(("a", "b"), ("a",), how="relaunch")
     shrinking = job(s.ADJUSTING, "a", "b", op=op)
     gpus = mine("a", "b")
-    assert next_step(world(shrinking, seen(), gpus, config=RELAUNCH)) == Stop(2)
-    assert isinstance(next_step(world(shrinking, EXITED, gpus, config=RELAUNCH)), Remove)
+    assert next_step(world(shrinking, seen(), gpus, config=RELAUNCH)) == StopTrainer(2)
+    assert isinstance(next_step(world(shrinking, EXITED, gpus, config=RELAUNCH)), RequestRemoval)
     waits(world(shrinking, EXITED, gpus, config=RELAUNCH, remove_asked=True), "being removed")
     changes = written(world(shrinking, EXITED, gpus, config=RELAUNCH, remove_asked=True, lost=True), "grant")
     assert (changes["launch"], changes["gpu_ids"]) == (2, ["a"])
@@ -212,7 +214,7 @@ def test_a_job_that_does_not_train_is_cancelled_at_once(name: str) -> None:
 @pytest.mark.parametrize("of", [running(cancel=True), victim(cancel=True), restarting(cancel=True)])
 def test_a_job_that_trains_is_stopped_first_above_every_generation(of: JobRecord) -> None:
     step = next_step(world(of, seen(), BOOKED))
-    assert step == Stop(2 if of.operation is None else 3)
+    assert step == StopTrainer(2 if of.operation is None else 3)
     waits(world(of, seen("stopping", generation=3, verb="stop"), BOOKED), "saving")
 
 
@@ -230,7 +232,7 @@ def test_an_ended_job_frees_its_gpus_then_its_launch_then_is_closed() -> None:
     beat = exited(0)
     freed = {"state": s.IDLE, "job_id": None, "worker_id": None, "held_by": None}
     assert written(world(ENDED, beat, mine("a")), "free") == freed
-    assert isinstance(next_step(world(ENDED, beat, [])), Remove)
+    assert isinstance(next_step(world(ENDED, beat, [])), RequestRemoval)
     waits(world(ENDED, beat, [], remove_asked=True), "being removed")
     assert written(world(ENDED, beat, [], remove_asked=True, lost=True), "put down")["down"] == 1
     assert written(world(job(s.COMPLETED, down=1), beat, [], lost=True), "close") == {"closed": True}
@@ -238,8 +240,8 @@ def test_an_ended_job_frees_its_gpus_then_its_launch_then_is_closed() -> None:
 
 
 def test_no_gpu_is_freed_while_a_trainer_may_be_using_it() -> None:
-    assert isinstance(next_step(world(ENDED, seen(), mine("a"))), Stop)
-    assert isinstance(next_step(world(ENDED, None, mine("a"))), Remove), "whether it lives or not, it is to go"
+    assert isinstance(next_step(world(ENDED, seen(), mine("a"))), StopTrainer)
+    assert isinstance(next_step(world(ENDED, None, mine("a"))), RequestRemoval), "whether it lives or not, it is to go"
     waits(world(ENDED, None, mine("a"), remove_asked=True), "being removed")
     assert written(world(ENDED, None, mine("a"), lost=True), "free")
 
@@ -247,14 +249,14 @@ def test_no_gpu_is_freed_while_a_trainer_may_be_using_it() -> None:
 def test_no_gpu_is_freed_while_a_start_that_was_not_answered_may_still_be_obeyed() -> None:
     granted = job(s.CANCELLED, generation=2)
     stopped = seen("exited", generation=2, verb="stop", stop_asked=True, exit_code=143)
-    assert next_step(world(granted, stopped, mine("a"))) == Stop(3)
+    assert next_step(world(granted, stopped, mine("a"))) == StopTrainer(3)
     fenced = seen("exited", generation=3, verb="stop", stop_asked=True, exit_code=143)
     assert written(world(granted, fenced, mine("a")), "free")
 
 
 def test_a_trainer_of_an_earlier_start_that_was_not_answered_is_stopped_before_the_next_start() -> None:
     granted = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2)
-    assert next_step(world(granted, seen(generation=1), mine("a", "b"))) == Stop(2)
+    assert next_step(world(granted, seen(generation=1), mine("a", "b"))) == StopTrainer(2)
     waits(world(granted, seen("stopping", generation=1), mine("a", "b")), "saving")
 
 
@@ -318,7 +320,7 @@ def relaunched(**more: object) -> JobRecord:
 
 def test_a_job_whose_checkpoints_went_with_its_pod_starts_from_the_beginning_and_says_so() -> None:
     w = world(relaunched(), seen("none", 0), mine("a", "b"), config=POD)
-    assert next_step(w) == Start(2, ("a", "b"), None)
+    assert next_step(w) == StartTrainer(2, ("a", "b"), None)
     changes = written(world(relaunched(), seen(generation=2, steps=3), mine("a", "b"), config=POD), "running")
     assert (changes["checkpoint"], changes["iters_done"]) == (None, 3)
     assert "checkpoint_claim" in changes["message"]
@@ -327,7 +329,7 @@ def test_a_job_whose_checkpoints_went_with_its_pod_starts_from_the_beginning_and
 @pytest.mark.parametrize(("config", "more"), [(SHORT, {}), (POD, {"checkpoint_claim": "c"}), (POD, {"launch": 1})])
 def test_a_checkpoint_that_outlives_its_pod_or_is_of_this_one_is_gone_on_from(config: Config, more: Any) -> None:
     of = JobRecord({**relaunched().doc, **more})
-    assert next_step(world(of, seen("none", 0), mine("a", "b"), config=config)) == Start(2, ("a", "b"), "g1-s10")
+    assert next_step(world(of, seen("none", 0), mine("a", "b"), config=config)) == StartTrainer(2, ("a", "b"), "g1-s10")
     assert written(world(of, seen(generation=2), mine("a", "b"), config=config), "running")["message"] == "trains"
 
 

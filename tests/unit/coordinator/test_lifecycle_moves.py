@@ -7,11 +7,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from coordinator.core import states as s
-from coordinator.core.lifecycle import next_step
-from coordinator.core.records import Doc, JobRecord
-from coordinator.core.steps import Launch, Remove, Start, Stop
-from coordinator.core.world import Newcomer
+from coordinator.model import states as s
+from coordinator.model.records import Doc, JobRecord
+from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, StopTrainer
+from coordinator.reconcile.lifecycle import next_step
+from coordinator.reconcile.observed_state import ComingLaunch
 from sidecar.protocol import Checkpoint
 from tests.fakes.world import SHORT
 from tests.unit.coordinator.situations import EXITED, WALL, fresh, gpu, job, mine, seen, waits, world, written
@@ -27,7 +27,7 @@ def moving(**more: object) -> Doc:
 
 MOVING = job(s.ADJUSTING, "a", op=moving(launch=2, from_launch=1), node="n", newest_launch=2)
 MINE = mine("a", "b")
-UP = Newcomer(up=True, asked=True)
+UP = ComingLaunch(up=True, asked=True)
 
 
 def test_a_move_first_takes_the_gpus_where_it_goes() -> None:
@@ -42,28 +42,28 @@ def test_a_move_whose_gpus_somebody_got_first_stays_where_it_is_undisturbed() ->
 
 
 def test_then_its_next_launch_comes_up_while_it_trains_on() -> None:
-    assert next_step(world(MOVING, seen(), MINE, newcomer=Newcomer())) == Launch(newcomer=True)
-    waits(world(MOVING, seen(), MINE, newcomer=Newcomer(asked=True)), "its launch on node m comes up")
+    assert next_step(world(MOVING, seen(), MINE, newcomer=ComingLaunch())) == RequestLaunch(newcomer=True)
+    waits(world(MOVING, seen(), MINE, newcomer=ComingLaunch(asked=True)), "its launch on node m comes up")
     coming = MOVING.coming
     assert coming is not None
     assert (coming.launch, coming.node, coming.gpu_ids, coming.generation) == (2, "m", ("b",), 1)
 
 
 def test_one_that_was_not_heard_since_the_coordinator_began_may_have_stopped_already() -> None:
-    waits(world(MOVING, None, MINE, newcomer=Newcomer(failure="no disk")), "has not reported yet")
+    waits(world(MOVING, None, MINE, newcomer=ComingLaunch(failure="no disk")), "has not reported yet")
 
 
 FAILS = {
-    "its launch on node m failed: no disk": Newcomer(asked=True, failure="no disk"),
-    "its launch on node m ended before it was needed": Newcomer(up=True, asked=True, lost=True),
-    "node m does not answer, or takes no new pods": Newcomer(up=True, asked=True, away=True),
+    "its launch on node m failed: no disk": ComingLaunch(asked=True, failure="no disk"),
+    "its launch on node m ended before it was needed": ComingLaunch(up=True, asked=True, lost=True),
+    "node m does not answer, or takes no new pods": ComingLaunch(up=True, asked=True, away=True),
 }
 
 
 @pytest.mark.parametrize("why", FAILS)
 def test_a_next_launch_that_fails_is_removed_first_and_the_job_trains_on_where_it_is(why: str) -> None:
     newcomer = FAILS[why]
-    assert next_step(world(MOVING, seen(), MINE, newcomer=newcomer)) == Remove(2, why)
+    assert next_step(world(MOVING, seen(), MINE, newcomer=newcomer)) == RequestRemoval(2, why)
     removed = replace(newcomer, failure="this launch has been removed already", removed=why)
     changes = written(world(MOVING, seen(), MINE, newcomer=removed), "undo")
     assert (changes["state"], changes["reshape"], changes["message"]) == (s.RUNNING, None, f"stays on n: {why}")
@@ -74,8 +74,8 @@ def test_a_next_launch_that_fails_is_removed_first_and_the_job_trains_on_where_i
 
 
 def test_one_that_does_not_come_up_says_what_keeps_it() -> None:
-    late = world(MOVING, seen(), MINE, newcomer=Newcomer(asked=True, unplaced="there is no room"), waited_s=99.0)
-    assert next_step(late) == Remove(2, "its launch on node m did not come up: there is no room")
+    late = world(MOVING, seen(), MINE, newcomer=ComingLaunch(asked=True, unplaced="there is no room"), waited_s=99.0)
+    assert next_step(late) == RequestRemoval(2, "its launch on node m did not come up: there is no room")
 
 
 @pytest.mark.parametrize("how", [{"cancel": True}, {}])
@@ -83,14 +83,14 @@ def test_a_job_that_is_cancelled_or_ends_meanwhile_takes_its_next_launch_along(h
     moving_on = JobRecord({**MOVING.doc, **how})
     ended = seen("exited", generation=1, exit_code=0)
     step = next_step(world(moving_on, ended, MINE, newcomer=UP))
-    assert isinstance(step, Remove)
+    assert isinstance(step, RequestRemoval)
     assert step.launch == 2
     after = world(moving_on, ended, MINE, newcomer=replace(UP, removed=step.why))
     assert written(after, "cancelled" if how else "completed")["reshape"] is None
 
 
 def test_once_that_is_up_it_saves_and_stops_and_is_granted_the_other_node_and_launch() -> None:
-    assert next_step(world(MOVING, seen(), MINE, newcomer=UP)) == Stop(2)
+    assert next_step(world(MOVING, seen(), MINE, newcomer=UP)) == StopTrainer(2)
     waits(world(MOVING, seen("stopping", generation=2, verb="stop"), MINE, newcomer=UP), "saving")
     changes = written(world(MOVING, EXITED, MINE, newcomer=UP), "grant")
     assert (changes["node"], changes["gpu_ids"], changes["generation"], changes["launch"]) == ("m", ["b"], 2, 2)
@@ -99,22 +99,22 @@ def test_once_that_is_up_it_saves_and_stops_and_is_granted_the_other_node_and_la
 
 
 def test_once_it_has_stopped_the_move_rolls_forward_whatever_became_of_its_next_launch() -> None:
-    changes = written(world(MOVING, EXITED, MINE, newcomer=Newcomer(asked=True, failure="no disk")), "grant")
+    changes = written(world(MOVING, EXITED, MINE, newcomer=ComingLaunch(asked=True, failure="no disk")), "grant")
     assert changes["launch"] == 2
     changes = written(world(MOVING, EXITED, MINE, newcomer=replace(UP, removed="so")), "grant")
     assert changes["launch"] == 3
 
 
 def test_a_job_that_is_lost_meanwhile_goes_on_at_its_next_launch() -> None:
-    lost = world(MOVING, seen(), MINE, newcomer=Newcomer(asked=True), lost=True)
-    assert next_step(lost) == Remove()
+    lost = world(MOVING, seen(), MINE, newcomer=ComingLaunch(asked=True), lost=True)
+    assert next_step(lost) == RequestRemoval()
     assert written(replace(lost, remove_asked=True), "grant")["launch"] == 2
 
 
 def test_a_job_on_cpu_has_spent_its_move_with_the_grant_and_not_before() -> None:
     spends = moving(to=[], spends={"migrated_ts": 5.0}, launch=2, from_launch=1)
     moved = job(s.ADJUSTING, op=spends, node="n", optional_num_gpus=[0])
-    assert next_step(world(moved, seen(), [], newcomer=UP)) == Stop(2)
+    assert next_step(world(moved, seen(), [], newcomer=UP)) == StopTrainer(2)
     changes = written(world(moved, EXITED, [], newcomer=UP), "grant")
     assert (changes["migrated_ts"], changes["node"], changes["gpu_ids"]) == (5.0, "m", [])
 
@@ -131,15 +131,17 @@ GRANTED = granted(exit_at=61.0)
 def test_then_the_old_gpus_come_free_and_the_old_launch_goes() -> None:
     changes = written(world(GRANTED, fresh(), MINE), "free")
     assert (changes["state"], changes["job_id"]) == (s.IDLE, None)
-    assert next_step(world(GRANTED, fresh(), mine("b"))) == Remove(1)
-    assert isinstance(next_step(world(GRANTED, fresh(), mine("b"), left=True)), Start)
+    assert next_step(world(GRANTED, fresh(), mine("b"))) == RequestRemoval(1)
+    assert isinstance(next_step(world(GRANTED, fresh(), mine("b"), left=True)), StartTrainer)
 
 
 def test_it_goes_on_from_what_it_saved_last_though_its_next_sidecar_had_looked_before_that() -> None:
     looked_early = msgspec.structs.replace(fresh(), checkpoint=Checkpoint("g1-s4", 4, 1))
-    assert next_step(world(GRANTED, looked_early, mine("b"), left=True)) == Start(2, ("b",), "g1-s10")
+    assert next_step(world(GRANTED, looked_early, mine("b"), left=True)) == StartTrainer(2, ("b",), "g1-s10")
     unheard = world(granted(exit_at=None), looked_early, mine("b"), left=True)
-    assert next_step(unheard) == Start(2, ("b",), None), "it may have saved while nobody heard it: the newest there is"
+    assert next_step(unheard) == StartTrainer(2, ("b",), None), (
+        "it may have saved while nobody heard it: the newest there is"
+    )
 
 
 # the pod of a user's Volcano Job: made again once it is gone
@@ -148,8 +150,8 @@ ALONE = job(s.ADJUSTING, "a", op=moving(), node="n")
 
 
 def test_where_one_pod_must_go_before_the_next_its_launch_is_removed_once_it_has_stopped() -> None:
-    assert next_step(world(ALONE, seen(), MINE)) == Stop(2)
-    assert next_step(world(ALONE, EXITED, MINE)) == Remove()
+    assert next_step(world(ALONE, seen(), MINE)) == StopTrainer(2)
+    assert next_step(world(ALONE, EXITED, MINE)) == RequestRemoval()
     waits(world(ALONE, EXITED, MINE, remove_asked=True), "being removed")
     changes = written(world(ALONE, EXITED, MINE, remove_asked=True, lost=True), "grant")
     assert (changes["node"], changes["gpu_ids"], changes["generation"], changes["launch"]) == ("m", ["b"], 2, 2)
@@ -157,8 +159,8 @@ def test_where_one_pod_must_go_before_the_next_its_launch_is_removed_once_it_has
 
 def test_and_the_next_one_is_launched_after_that() -> None:
     moved = job(s.ADJUSTING, "b", op=moving(), node="m", generation=2, launch=2, checkpoint={"name": "g1-s10"})
-    assert next_step(world(moved, None, mine("b"))) == Launch()
-    assert next_step(world(moved, fresh(), mine("b"))) == Start(2, ("b",), "g1-s10")
+    assert next_step(world(moved, None, mine("b"))) == RequestLaunch()
+    assert next_step(world(moved, fresh(), mine("b"))) == StartTrainer(2, ("b",), "g1-s10")
 
 
 def test_with_its_first_step_there_the_move_is_counted() -> None:
@@ -176,7 +178,7 @@ YIELDING = job(s.ADJUSTING, "a", op=op("requeue", yields_to=["two"]), run_ts=WAL
 
 
 def test_who_yields_saves_and_stops_and_is_back_in_the_queue() -> None:
-    assert next_step(world(YIELDING, seen(), mine("a"))) == Stop(2)
+    assert next_step(world(YIELDING, seen(), mine("a"))) == StopTrainer(2)
     waits(world(YIELDING, seen("stopping", generation=2, verb="stop"), mine("a")), "saving")
     changes = written(world(YIELDING, EXITED, mine("a")), "yielded")
     assert (changes["state"], changes["reshape"], changes["gpu_ids"], changes["node"]) == (
@@ -197,7 +199,7 @@ def test_who_yields_and_ends_by_itself_meanwhile_is_completed() -> None:
 
 
 def test_its_processes_gone_a_job_that_was_to_yield_waits_in_the_queue_all_the_same() -> None:
-    assert isinstance(next_step(world(YIELDING, seen(), mine("a"), lost=True)), Remove)
+    assert isinstance(next_step(world(YIELDING, seen(), mine("a"), lost=True)), RequestRemoval)
     gone = world(YIELDING, seen(), mine("a"), lost=True, remove_asked=True)
     assert written(gone, "yielded")["preempts"] == 1
 
@@ -206,7 +208,7 @@ AIMS = job(s.ADJUSTING, "a", op=op("finish"), message="0.91 is there")
 
 
 def test_a_reached_target_stops_the_training_and_its_exit_is_no_failure() -> None:
-    assert next_step(world(AIMS, seen(), mine("a"))) == Stop(2)
+    assert next_step(world(AIMS, seen(), mine("a"))) == StopTrainer(2)
     changes = written(world(AIMS, EXITED, mine("a")), "completed")
     assert (changes["state"], changes["message"], changes["num_gpus"]) == (s.COMPLETED, "0.91 is there", 0)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import loop as loop_module
-from coordinator.core import states as s
 from coordinator.errors import Fatal
+from coordinator.model import states as s
+from coordinator.scheduling import loop as loop_module
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 
@@ -201,25 +201,25 @@ def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     world.submit("two", [1], Behaviour(iterations=5))
     world.run(lambda w: "two" in w.c.loop._held, 60)
-    world.c.loop.reshaped_at["two"] = 0.0
+    world.c.telemetry.reshaped_at["two"] = 0.0
     world.desk.cancel("two")
     world.run(lambda w: "two" not in w.c.books.jobs(), 60)
     world.tick()
-    assert ("two" in world.c.loop._held, "two" in world.c.loop.reshaped_at) == (False, False)
+    assert ("two" in world.c.loop._held, "two" in world.c.telemetry.reshaped_at) == (False, False)
 
 
 def test_who_leads_again_believes_what_another_one_wrote_meanwhile() -> None:
     world = World()
     world.submit("one", [1], Behaviour(iterations=4_000))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    assert world.c.loop.monitors.of(world.job("one"))[0].category == "PC"
+    assert world.c.telemetry.progress.of(world.job("one"))[0].category == "PC"
     world.users.update("jobs", "one", {}, {"category": "WC"})
     world.users.update("terms", "coordinator", {}, {"released": True})
     world.clock.time += world.config.term_s + 1
     assert not world.c.elector.leads
     world.c._turn()
     assert world.c.trouble == ""
-    assert world.c.loop.monitors.of(world.job("one"))[0].category == "WC"
+    assert world.c.telemetry.progress.of(world.job("one"))[0].category == "WC"
 
 
 def test_a_document_that_is_never_let_in_leaves_nothing_in_memory() -> None:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from adaptive_scheduler.decision import Decision, Explanation, Finish, Limit, Move, Requeue
 from adaptive_scheduler.settings import FlowCon, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
-from coordinator.core import states as s
-from coordinator.core.records import JobRecord
 from coordinator.errors import Conflict
-from coordinator.loop import LIMITS_KEPT, Basis
-from coordinator.seeding import FoundNode
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.scheduling.loop import LIMITS_KEPT, Basis
+from coordinator.stores.bootstrap import FoundNode
 from sidecar.protocol import Heartbeat, HeartbeatReply, launch_key, sign
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import MASTER, World
@@ -228,11 +228,11 @@ def test_who_comes_and_goes_is_seen_at_once_however_long_the_interval() -> None:
     """Algorithm 2: a change of the pool interrupts the interval, on arrival and on exit."""
     world = running("elastic", "flowcon")
     slowing(world, 100.0)
-    world.c.loop.monitors._pace["c"] = replace(world.c.loop.monitors._pace["c"], due_s=1e9)
+    world.c.telemetry.progress._pace["c"] = replace(world.c.telemetry.progress._pace["c"], due_s=1e9)
     world.submit("two", [0], Behaviour(iterations=10_000, value=1.0, cores=1.0), node="c")
     came = seconds_until(world, lambda: world.states()["two"] == s.RUNNING)
     assert seconds_until(world, lambda: answer(world)[0] == 0.5) <= 1.0, came
-    world.c.loop.monitors._pace["c"] = replace(world.c.loop.monitors._pace["c"], due_s=1e9)
+    world.c.telemetry.progress._pace["c"] = replace(world.c.telemetry.progress._pace["c"], due_s=1e9)
     world.desk.cancel("two")
     seconds_until(world, lambda: world.states()["two"] == s.CANCELLED)
     assert seconds_until(world, lambda: answer(world)[0] is None) <= 1.0
@@ -278,6 +278,6 @@ def test_what_a_job_is_held_to_is_shown_as_its_sidecar_says() -> None:
     assert launch is not None
     said = launch.heartbeat(world.machines.of("one"))
     said.usage.limit, said.usage.limited_by = 0.5, "stop and go"
-    world.c.reports.take(world.job("one"), msgspec.convert(msgspec.to_builtins(said), Heartbeat))
+    world.c.telemetry.reports.take(world.job("one"), msgspec.convert(msgspec.to_builtins(said), Heartbeat))
     usage = world.desk.job("one")["usage"]
     assert (usage["cpu_cores"], usage["cpu_limit"], usage["limited_by"]) == (1.0, 0.5, "stop and go")

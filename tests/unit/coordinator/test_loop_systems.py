@@ -8,8 +8,8 @@ import pytest
 
 from adaptive_scheduler.decision import Candidate, Explanation, Move, Requeue, Stay
 from adaptive_scheduler.settings import Settings
-from coordinator.core import states as s
-from coordinator.seeding import FoundNode
+from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
@@ -80,7 +80,7 @@ def test_a_move_is_told_with_both_nodes_and_cools_the_job_down() -> None:
     (moved,) = [e for e in world.users.events_after(0) if e["type"] == "moved"]
     assert (moved["from_node"], moved["to_node"]) == (origin, world.job("one").node)
     assert moved["gap_s"] > 0
-    assert world.c.loop.reshaped_at["one"] > 0
+    assert world.c.telemetry.reshaped_at["one"] > 0
 
 
 def test_who_yields_starts_again_only_after_those_it_yields_to() -> None:
@@ -125,12 +125,12 @@ def test_finished_jobs_teach_how_long_tasks_like_theirs_take_also_a_successor() 
     world = cluster("elastic", "deadline")
     world.submit("one", [0], Behaviour(iterations=20), resources={"cores": 1})
     world.run(lambda w: w.at_rest(), 100)
-    (known,) = world.c.learner.observations().rows
+    (known,) = world.c.telemetry.estimator.observations().rows
     assert (known.cores, known.gpus) == (1.0, 0.0)
     assert known.execution_s == pytest.approx(world.job("one").doc["ran_s"])
     world.c._flush()
     world.boot()
-    assert world.c.learner.observations().rows == (known,)
+    assert world.c.telemetry.estimator.observations().rows == (known,)
     world.submit("two", [0], Behaviour(iterations=20), resources={"cores": 1})
     world.run(lambda w: w.states()["two"] == s.RUNNING, 60)
     assert world.job("two").doc["expected_s"] == pytest.approx(known.execution_s)
@@ -157,7 +157,7 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_and_teaches_the_next_o
 
     def trains(until: int) -> bool:
         """Its error is 1 / (1 + k/20): it is 0.1 after 180 iterations."""
-        beat = world.c.reports.of(world.job("one"))
+        beat = world.c.telemetry.reports.of(world.job("one"))
         done = beat.progress.iterations if beat is not None else 0
         code.value = 1 - 1 / (1 + done / 20)
         return done >= until or world.states()["one"] == s.COMPLETED

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from adaptive_scheduler.settings import Settings, SpeCon
 from coordinator.adapters.clock import SystemClock
-from coordinator.core import states as s
-from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
-from coordinator.seeding import FoundNode
+from coordinator.model import states as s
 from coordinator.service import BREATH_S, Coordinator
+from coordinator.stores.bootstrap import FoundNode
+from coordinator.stores.elector import Elector, Holder
 from tests.fakes.shims import Behaviour, Machines
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import MASTER, SHORT, FakeClock, World
@@ -34,7 +34,7 @@ def test_the_loop_rests_until_the_next_reading_and_no_longer() -> None:
     world.c._turn()
     rest_s = world.c._rest_s()
     assert BREATH_S <= rest_s <= 3.0 < SHORT.poll_s
-    world.c.loop.monitors.begin()
+    world.c.telemetry.progress.begin()
     world.clock.time += rest_s
     assert world.c._rest_s() == BREATH_S, "a reading is due"
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
-from coordinator.core import states as s
-from coordinator.core.picture import Moment, Speed
-from coordinator.core.records import JobRecord
-from coordinator.monitors import MOST_HEARD, Monitors, _Timing
+from coordinator.model import states as s
+from coordinator.model.progress import Moment, TrainingSpeed
+from coordinator.model.records import JobRecord
+from coordinator.telemetry.progress_tracker import MOST_HEARD, ProgressTracker, _Timing
 from sidecar.protocol import Heartbeat
 from tests.unit.coordinator.situations import job, seen
 
@@ -21,7 +21,7 @@ class Cluster:
     """One job on CPU, a clock, and the monitors that look at it."""
 
     def __init__(self, settings: Settings = SETTINGS, **doc: Any) -> None:
-        self.monitors, self.now = Monitors(settings), 100.0
+        self.monitors, self.now = ProgressTracker(settings), 100.0
         self.job = job(s.RUNNING, node="c", optional_num_gpus=[0], **doc)
         self.beat: Heartbeat = seen()
         self.kept: list[dict[str, Any]] = []
@@ -118,10 +118,12 @@ def test_how_fast_it_trains_is_known_with_the_cores_of_the_same_iterations_also_
         cluster.beat.progress.iterations, cluster.beat.progress.seconds_per_iteration = iterations, seconds
         cluster.beat.usage.cpu_cores = cores
         cluster.monitors.heard(cluster.job, cluster.beat)
-    assert cluster.monitors.speed(cluster.job) == Speed(1.0, 0.75, 2.0), "the first two are longer ago than a speed is"
+    assert cluster.monitors.speed(cluster.job) == TrainingSpeed(1.0, 0.75, 2.0), (
+        "the first two are longer ago than a speed is"
+    )
     cluster.beat = seen("none")
     cluster.monitors.heard(cluster.job, cluster.beat)
-    assert cluster.monitors.speed(cluster.job) == Speed(1.0, 0.75, 2.0)
+    assert cluster.monitors.speed(cluster.job) == TrainingSpeed(1.0, 0.75, 2.0)
 
 
 def test_an_interval_in_which_a_limit_was_set_does_not_make_a_job_look_slower() -> None:
@@ -175,7 +177,7 @@ def test_a_job_that_stands_still_for_days_takes_no_more_memory() -> None:
         beat.progress.iterations, beat.progress.seconds_per_iteration, beat.usage.cpu_cores = 7, 0.5, 2.0
         timing.heard(beat)
     assert len(timing.lately) == MOST_HEARD
-    assert timing.speed == Speed(2.0, 2.0, 2.0)
+    assert timing.speed == TrainingSpeed(2.0, 2.0, 2.0)
 
 
 def test_use_is_kept_only_for_who_will_read_it() -> None:
@@ -191,7 +193,7 @@ def test_use_is_kept_only_for_who_will_read_it() -> None:
 
 
 def test_the_loop_need_not_turn_for_readings_of_nobody() -> None:
-    assert Monitors(SETTINGS).next_s(100.0) > 1e9
+    assert ProgressTracker(SETTINGS).next_s(100.0) > 1e9
     assert Cluster(Settings(systems=("elastic",))).monitors.next_s(100.0) > 1e9
 
 

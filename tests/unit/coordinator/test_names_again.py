@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import states as s
-from coordinator.core.records import JobRecord
 from coordinator.errors import Rejected
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from launcher.names import job_name
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import JOB_TYPE, World
@@ -75,7 +75,7 @@ def test_what_was_decided_about_the_ended_job_is_not_told_of_the_new_one(ended: 
 
 def test_what_was_heard_of_the_ended_job_is_not_shown_for_the_new_one(ended: World) -> None:
     row = {"job_id": "one", "uid": records(ended)["one"].uid, "iters_done": 5, "gpus": []}
-    ended.c.batches.stored = {"one": row}
+    ended.c.telemetry.batches.stored = {"one": row}
     ended.desk.submit(JOB)
     ended.tick()
     assert ended.desk.job("one")["iters_done"] == 0
@@ -83,10 +83,10 @@ def test_what_was_heard_of_the_ended_job_is_not_shown_for_the_new_one(ended: Wor
 
 
 def test_a_new_job_begins_with_no_cool_down_of_the_ended_one(ended: World) -> None:
-    ended.c.loop.reshaped_at["one"] = ended.clock.now()
+    ended.c.telemetry.reshaped_at["one"] = ended.clock.now()
     ended.desk.submit(JOB)
     ended.tick()
-    assert ended.c.loop.reshaped_at == {}
+    assert ended.c.telemetry.reshaped_at == {}
 
 
 def test_jobs_that_ended_lately_are_listed_for_a_while(ended: World) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.core import states as s
 from coordinator.errors import Conflict, Rejected, Transient, Unauthorized
-from coordinator.nodes import AWAY_BEATS, BOOTS, GONE_S, Nodes
-from coordinator.seeding import FoundGpu, FoundNode, register_node
+from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_node
+from coordinator.telemetry.node_reports import AWAY_BEATS, BOOTS, GONE_S, NodeReports
 from sidecar.protocol import NodeGpu, NodeJobs, NodeReply, NodeReport, sign
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
@@ -26,8 +26,7 @@ def gpus(node: str, count: int = 2, **more: Any) -> list[NodeGpu]:
 
 class Agents:
     def __init__(self) -> None:
-        self.world, self.seq = World(gpus=0), 0
-        self.world.c.agent_key = KEY
+        self.world, self.seq = World(gpus=0, agent_key=KEY), 0
         self.world.tick()
 
     def report(self, node: str = "n2", found: list[NodeGpu] | None = None, **more: Any) -> NodeReply:
@@ -86,14 +85,15 @@ def test_a_captured_report_is_not_believed_again_not_even_after_the_machine_was_
         agents.report(boot="one", seq=99)
     for n in range(2 * BOOTS):
         agents.report(boot=f"later {n}")
-    assert len(agents.world.c.nodes._seqs["n2"]) == BOOTS
+    assert len(agents.world.c.telemetry.nodes._seqs["n2"]) == BOOTS
 
 
 def test_only_who_has_the_key_is_believed_and_nobody_where_there_is_none(agents: Agents) -> None:
     raw = msgspec.json.encode(NodeReport(boot="b", seq=1))
     with pytest.raises(Unauthorized):
         agents.say("n2", raw, b"another key")
-    agents.world.c.agent_key = b""
+    agents.world.agent_key = b""
+    agents.world.boot()
     with pytest.raises(Unauthorized):
         agents.say("n2", raw, b"")
 
@@ -169,7 +169,7 @@ def test_what_trains_on_a_silent_node_is_left_alone_and_not_grown(agents: Agents
 
 def test_after_a_change_of_coordinators_every_node_has_time_to_be_heard() -> None:
     clock = FakeClock()
-    nodes = Nodes(clock, 1.0)
+    nodes = NodeReports(clock, 1.0)
     nodes.take("n", NodeReport(boot="b", seq=1))
     nodes.written("n", NodeReport(boot="b", seq=1))
     assert nodes.changed() == {}

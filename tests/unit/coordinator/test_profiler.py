@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.records import JobRecord
 from coordinator.errors import Transient
-from coordinator.learning import Learner
-from coordinator.profiler import Profiler, observation
+from coordinator.model.records import JobRecord
+from coordinator.telemetry.observation_profiler import ObservationProfiler, observation
+from coordinator.telemetry.profile_estimator import ProfileEstimator
 from sidecar.protocol import Heartbeat, ShimStatus, Usage
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
@@ -24,7 +24,7 @@ def job(**more: Any) -> JobRecord:
     return JobRecord({**doc, "resources": {"cores": 2, "memory": 100}, **more})
 
 
-def heard(profiler: Profiler, clock: FakeClock, cores: float) -> None:
+def heard(profiler: ObservationProfiler, clock: FakeClock, cores: float) -> None:
     shim, usage = ShimStatus(trainer="running", trainer_pid=1), Usage(cpu_cores=cores, memory=50)
     for _ in range(2):
         beat = Heartbeat(job_id="7", launch=1, seq=1, url="", sidecar_pid=1, shim=shim, usage=usage)
@@ -49,8 +49,8 @@ class Watching:
 
 def test_a_row_holds_what_was_asked_for_and_what_was_used() -> None:
     clock, store = FakeClock(), MemoryStore()
-    learner = Learner(store)
-    profiler = Profiler(learner, clock, None)
+    learner = ProfileEstimator(store)
+    profiler = ObservationProfiler(learner, clock, None)
     heard(profiler, clock, 1.5)
     profiler.finished(job())
     (known,) = learner.observations().rows
@@ -84,8 +84,8 @@ def test_a_replica_of_a_slaml_counts_for_its_own_task_though_others_follow() -> 
 )
 def test_prometheus_betters_a_row_that_is_known_already(answer: Any, cores: float, source: str) -> None:
     clock, store, watching, stopping = FakeClock(), MemoryStore(), Watching(answer), threading.Event()
-    learner = Learner(store)
-    profiler = Profiler(learner, clock, watching)
+    learner = ProfileEstimator(store)
+    profiler = ObservationProfiler(learner, clock, watching)
     heard(profiler, clock, 1.5)
     profiler.finished(job())
     assert len(learner.observations().rows) == 1  # nobody waited
@@ -102,7 +102,7 @@ def test_prometheus_betters_a_row_that_is_known_already(answer: Any, cores: floa
 
 def test_a_job_that_failed_leaves_nothing_behind() -> None:
     clock = FakeClock()
-    profiler = Profiler(Learner(MemoryStore()), clock, None)
+    profiler = ObservationProfiler(ProfileEstimator(MemoryStore()), clock, None)
     heard(profiler, clock, 1.0)
     profiler.forget(job())
     assert profiler._accounts == {}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.core import intake
-from coordinator.core import states as s
-from coordinator.core.reading import NOWHERE, RULES, read
+from coordinator.model import states as s
+from coordinator.model.document_validation import NOWHERE, RULES, read
+from coordinator.scheduling import intake
 
 GOOD = {"_id": "a", "job_id": "a", "state": s.SUBMITTED, "optional_num_gpus": [1, 2], "command": ["x"]}
 JOB = {**GOOD, **intake.accepted(GOOD, "u", 1.7e9)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from coordinator.reports import FRESH_BEATS, Reports
+from coordinator.telemetry.reports import FRESH_BEATS, Reports
 from sidecar.protocol import Heartbeat, ShimStatus
 from tests.fakes.world import FakeClock
 from tests.unit.coordinator.situations import job, seen

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from adaptive_scheduler.decision import Explanation, Move
-from coordinator.core import states as s
 from coordinator.errors import Transient
+from coordinator.model import states as s
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 from tests.unit.coordinator.situations import job, mine, written

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from adaptive_scheduler.settings import Settings
-from coordinator.core import intake
-from coordinator.core import states as s
-from coordinator.core.slamls import Slaml, document, documents, problems, quantity
-from coordinator.seeding import FoundNode
+from coordinator.model import states as s
+from coordinator.scheduling import intake
+from coordinator.scheduling.slaml_spec import Slaml, document, documents, problems, quantity
+from coordinator.stores.bootstrap import FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import Hiccup
 from tests.fakes.world import SHORT, World

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.records import Operation
-from coordinator.core.stages import (
-    Marks,
-    direction,
-    gap_s,
-    learned,
-    moved_gap_s,
-    reshape_stages,
-    span,
-    start_stages,
-)
+from coordinator.events.stages import Marks, direction, gap_s, learned, moved_gap_s, reshape_stages, span, start_stages
+from coordinator.model.records import Operation
 from sidecar.protocol import Heartbeat, Progress, ShimStatus
 from tests.unit.coordinator.situations import reshape_of, start_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from adaptive_scheduler.settings import Settings
 from coordinator.adapters.clock import SystemClock
-from coordinator.elector import TERM, Elector, Holder
 from coordinator.service import Coordinator
+from coordinator.stores.elector import TERM, Elector, Holder
 from tests.fakes.shims import Machines
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import MASTER, SHORT, FakeClock

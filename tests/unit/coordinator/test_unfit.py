@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from adaptive_scheduler.decision import Explanation, Move
-from coordinator.core import states as s
-from coordinator.core.gang import joint
-from coordinator.gangs import unfit
-from coordinator.seeding import FoundGpu, FoundNode
+from coordinator.model import states as s
+from coordinator.model.gang import joint
+from coordinator.reconcile.gang_observer import unfit
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 from tests.unit.coordinator.situations import BOOKED, fresh, newcomer, victim, world, written

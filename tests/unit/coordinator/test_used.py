@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.used import Account, Series, from_counters, last
+from coordinator.telemetry.usage import Account, Series, from_counters, last
 from sidecar.protocol import GpuReading, Heartbeat, ShimStatus, Usage
 
 

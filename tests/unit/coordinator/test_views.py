@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.core import states as s
-from coordinator.core.records import GpuRecord
-from coordinator.views import gpu_view, heartbeat_row, job_view, pods_view
+from coordinator.api.views import gpu_view, job_view, pods_view
+from coordinator.model import states as s
+from coordinator.model.records import GpuRecord
+from coordinator.telemetry.heartbeats import heartbeat_row
 from sidecar.protocol import GpuReading
 from tests.unit.coordinator.situations import job, mine, seen
 

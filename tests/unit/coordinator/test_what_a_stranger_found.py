@@ -18,13 +18,13 @@ import msgspec
 import pytest
 
 from adaptive_scheduler.decision import Explanation, Hold
-from coordinator import loop as loop_module
 from coordinator.config import CLOCK_DRIFT
-from coordinator.core import states as s
-from coordinator.core.records import GpuRecord
-from coordinator.elector import TERM, Elector, Holder
 from coordinator.errors import Rejected
-from coordinator.seeding import FoundGpu, register_gpus
+from coordinator.model import states as s
+from coordinator.model.records import GpuRecord
+from coordinator.scheduling import loop as loop_module
+from coordinator.stores.bootstrap import FoundGpu, register_gpus
+from coordinator.stores.elector import TERM, Elector, Holder
 from sidecar.protocol import GpuReading, Heartbeat, HeartbeatReply, ShimStatus, StopCall, Wish, launch_key, sign, signed
 from tests.e2e.up import wait_for
 from tests.fakes.shims import Behaviour
@@ -162,7 +162,7 @@ def test_what_reports_for_a_closed_job_is_told_to_end_and_not_believed() -> None
     body, signature = world.desk.heartbeat(*beat(world, gpus=[GpuReading("gpu-0", utilisation=1.0)]))
     assert signed(launch_key(MASTER, job.uid, job.launch), "REPLY", "/v1/heartbeats", body, signature)
     assert msgspec.json.decode(body, type=HeartbeatReply).known is False
-    assert world.c.reports.all() == []
+    assert world.c.telemetry.reports.all() == []
 
 
 # 6 an end that is none
@@ -391,10 +391,10 @@ def test_a_captured_wish_is_fulfilled_once() -> None:
 def test_a_sidecar_is_not_believed_any_more_once_its_successor_has_reported() -> None:
     world = training([4])
     world.desk.heartbeat(*beat(world, sidecar_pid=40))
-    newest = world.c.reports.of(world.job("one"))
+    newest = world.c.telemetry.reports.of(world.job("one"))
     exited = ShimStatus(trainer="exited", exit_code=0, generation=world.job("one").generation)
     body, _ = world.desk.heartbeat(*beat(world, seq=10**6 - 1, sidecar_pid=30, shim=exited))
-    assert world.c.reports.of(world.job("one")) is newest
+    assert world.c.telemetry.reports.of(world.job("one")) is newest
     assert msgspec.json.decode(body, type=HeartbeatReply).known
     world.settle()
     assert world.states() == {"one": s.RUNNING}

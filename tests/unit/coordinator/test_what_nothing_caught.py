@@ -14,13 +14,13 @@ import pytest
 
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
-from coordinator.books import Books
-from coordinator.core import states as s
-from coordinator.core.booking import releases
-from coordinator.core.steps import WriteGpu
-from coordinator.elector import Elector, Holder
 from coordinator.errors import Conflict, Transient
+from coordinator.model import states as s
 from coordinator.ports import Doc
+from coordinator.reconcile.actions import WriteGpu
+from coordinator.reconcile.gpu_allocation import releases
+from coordinator.stores.cache import Cache
+from coordinator.stores.elector import Elector, Holder
 from sidecar.protocol import HEADER_SIGNATURE, ShimStatus, StartCall, StopCall, sign
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
@@ -59,7 +59,7 @@ class _Stale:
     def __init__(self, doc: Doc) -> None:
         self.store = MemoryStore()
         self.store.put("gpus", {"version": 1, "node": "n", **doc})
-        self.books = Books(self.store)
+        self.books = Cache(self.store)
         self.books.refresh()
 
     def free(self, of: str) -> Mapping[str, Any] | None:

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
-from launcher.cluster.api import FIELD_MANAGER, Cluster, Expired
-from launcher.cluster.running import DEEPEST
+from launcher.cluster.api import FIELD_MANAGER, Expired, KubernetesApi
+from launcher.cluster.process import DEEPEST
 
 pytest.importorskip("kubernetes")
 
@@ -64,7 +64,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> KubernetesApi:
     config = {
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
@@ -73,7 +73,7 @@ def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     }  # fmt: skip
     file = tmp_path_factory.mktemp("kube") / "config"
     file.write_text(json.dumps(config))
-    return Cluster(str(file))
+    return KubernetesApi(str(file))
 
 
 @pytest.fixture(autouse=True)
@@ -88,19 +88,19 @@ def status(code: int, message: str = "words of the server") -> tuple[int, Doc]:
 SECRET: Doc = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}}
 
 
-def test_objects_come_and_go_as_they_are(cluster: Cluster, server: Server) -> None:
+def test_objects_come_and_go_as_they_are(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, {"metadata": {"name": "p", "deletionTimestamp": None}, "x": 1})
     assert cluster.get("Job", "p", "ns") == server.answer[1]
     assert server.asked[0][:2] == ("GET", "/apis/batch.volcano.sh/v1alpha1/namespaces/ns/jobs/p")
 
 
-def test_what_is_not_there_is_none(cluster: Cluster, server: Server) -> None:
+def test_what_is_not_there_is_none(cluster: KubernetesApi, server: Server) -> None:
     server.answer = status(404)
     assert cluster.get("Pod", "p", "ns") is None
     assert cluster.delete("Pod", "p", "ns") is False
 
 
-def test_a_list_says_what_kind_its_items_are_and_where_a_watch_goes_on(cluster: Cluster, server: Server) -> None:
+def test_a_list_says_what_kind_its_items_are_and_where_a_watch_goes_on(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "q"}}]})
     seen = cluster.list("Queue", labels="a=b", fields="metadata.name=q")
     assert seen.version == "7"
@@ -110,7 +110,7 @@ def test_a_list_says_what_kind_its_items_are_and_where_a_watch_goes_on(cluster: 
     assert query == {"labelSelector": ["a=b"], "fieldSelector": ["metadata.name=q"]}
 
 
-def test_apply_is_server_side_and_ours(cluster: Cluster, server: Server) -> None:
+def test_apply_is_server_side_and_ours(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, SECRET)
     cluster.apply(SECRET)
     method, path, query, kind, body = server.asked[0]
@@ -120,13 +120,13 @@ def test_apply_is_server_side_and_ours(cluster: Cluster, server: Server) -> None
     assert (query["fieldManager"], query["force"][0].lower()) == ([FIELD_MANAGER], "true")
 
 
-def test_a_patch_merges_lists_by_name(cluster: Cluster, server: Server) -> None:
+def test_a_patch_merges_lists_by_name(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, {})
     cluster.patch("MutatingWebhookConfiguration", "w", {"webhooks": [{"name": "a"}]})
     assert server.asked[0][3] == "application/strategic-merge-patch+json"
 
 
-def test_a_deletion_may_be_of_that_very_object_only(cluster: Cluster, server: Server) -> None:
+def test_a_deletion_may_be_of_that_very_object_only(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, {})
     assert cluster.delete("Pod", "p", "ns", uid="u1")
     assert server.asked[0][4]["preconditions"] == {"uid": "u1"}
@@ -142,7 +142,7 @@ def test_a_deletion_may_be_of_that_very_object_only(cluster: Cluster, server: Se
     ],
 )  # fmt: skip
 def test_what_the_server_refuses_is_one_of_our_errors_in_its_words(
-    cluster: Cluster, server: Server, code: int, error: type[Exception]
+    cluster: KubernetesApi, server: Server, code: int, error: type[Exception]
 ) -> None:
     server.answer = status(code)
     with pytest.raises(error, match="words of the server") as refused:
@@ -150,7 +150,7 @@ def test_what_the_server_refuses_is_one_of_our_errors_in_its_words(
     assert "secret-token" not in str(refused.value)
 
 
-def test_a_server_that_does_not_answer_or_talks_nonsense_is_transient(cluster: Cluster, server: Server) -> None:
+def test_a_server_that_does_not_answer_or_talks_nonsense_is_transient(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, "<html>")
     with pytest.raises(Transient):
         cluster.get("Pod", "p", "ns")
@@ -164,7 +164,7 @@ def test_nobody_listening_is_transient(tmp_path: Path) -> None:
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     }  # fmt: skip
     (tmp_path / "config").write_text(json.dumps(config))
-    away = Cluster(str(tmp_path / "config"))
+    away = KubernetesApi(str(tmp_path / "config"))
     with pytest.raises(Transient):
         away.list("Pod")
     with pytest.raises(Transient):
@@ -173,17 +173,17 @@ def test_nobody_listening_is_transient(tmp_path: Path) -> None:
 
 def test_no_cluster_named_anywhere_is_said(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match="set KUBECONFIG"):
-        Cluster(str(tmp_path / "none"))
+        KubernetesApi(str(tmp_path / "none"))
 
 
-def test_a_watch_gives_each_change(cluster: Cluster, server: Server) -> None:
+def test_a_watch_gives_each_change(cluster: KubernetesApi, server: Server) -> None:
     lines = [{"type": "ADDED", "object": {"x": 1}}, {"type": "DELETED", "object": {"x": 2}}]
     server.answer = (200, "\n".join(map(json.dumps, lines)) + "\n")
     assert list(cluster.watch("Pod", "5", 1, "ns")) == [("ADDED", {"x": 1}), ("DELETED", {"x": 2})]
     assert server.asked[0][2]["resourceVersion"] == ["5"]
 
 
-def test_a_watch_that_is_too_old_has_expired(cluster: Cluster, server: Server) -> None:
+def test_a_watch_that_is_too_old_has_expired(cluster: KubernetesApi, server: Server) -> None:
     server.answer = (200, json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}) + "\n")
     with pytest.raises(Expired):
         list(cluster.watch("Pod", "5", 1))
@@ -203,7 +203,7 @@ def test_a_file_that_is_no_kubeconfig_is_told_in_a_sentence(tmp_path: Path, cont
     if content is not None:
         (tmp_path / "config").write_text(content)
     with pytest.raises(Fatal, match=said):
-        Cluster(str(tmp_path / "config"))
+        KubernetesApi(str(tmp_path / "config"))
 
 
 def test_an_api_server_that_is_not_there_is_told_with_the_cause(tmp_path: Path) -> None:
@@ -214,11 +214,11 @@ def test_an_api_server_that_is_not_there_is_told_with_the_cause(tmp_path: Path) 
     }  # fmt: skip
     (tmp_path / "config").write_text(json.dumps(config))
     with pytest.raises(Transient, match="Connection refused"):
-        Cluster(str(tmp_path / "config")).version()
+        KubernetesApi(str(tmp_path / "config")).version()
 
 
 def test_an_object_as_deep_as_the_api_server_takes_keeps_nobody_from_seeing_the_others(
-    cluster: Cluster, server: Server
+    cluster: KubernetesApi, server: Server
 ) -> None:
     deep = '{"a":' * 9900 + "1" + "}" * 9900
     server.answer = 200, f'{{"metadata": {{}}, "items": [{{"spec": {deep}}}, {{"metadata": {{"name": "b"}}}}]}}'

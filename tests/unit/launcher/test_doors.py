@@ -10,10 +10,10 @@ import pytest
 
 from coordinator.stores.sqlite import SqliteStore
 from launcher.admission.inject import PodSettings
-from launcher.cluster.doors import Doors
-from launcher.cluster.news import News
-from launcher.cluster.pods import Cluster as Shown
-from launcher.cluster.pods import Pod
+from launcher.cluster.controllers.volcano_job import VolcanoJobController
+from launcher.cluster.event_writer import EventWriter
+from launcher.cluster.pods.pod_state import ObservedCluster as Shown
+from launcher.cluster.pods.pod_state import Pod
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_pods import RUNNING, pod
 from tests.unit.launcher.test_volcano_jobs import GPUS, gang, trainer, vcjob
@@ -49,10 +49,10 @@ class Ground:
         self.kube.put("MutatingWebhookConfiguration", "reshape-inject", None, webhooks=webhooks)
         self.doors = self.another()
 
-    def another(self) -> Doors:
+    def another(self) -> VolcanoJobController:
         """A launcher that was started anew."""
-        news = News(self.kube, self.time, "test")
-        return Doors(self.store, self.kube, self.time, news, SETTINGS, patience_s=10.0)  # type: ignore[arg-type]
+        news = EventWriter(self.kube, self.time, "test")
+        return VolcanoJobController(self.store, self.kube, self.time, news, SETTINGS, patience_s=10.0)  # type: ignore[arg-type]
 
     def turn(self, *jobs: Doc, pods: tuple[Pod, ...] = ()) -> None:
         queues = {q["metadata"]["name"]: q for q in self.kube.of("Queue")}
@@ -159,8 +159,8 @@ def test_a_deleted_or_terminated_volcano_job_is_a_cancelled_job(ground: Ground, 
 def test_one_in_a_namespace_that_is_watched_no_more_is_not_cancelled(ground: Ground) -> None:
     ground.turn(vcjob())
     ground.let_in(state="running")
-    news = News(ground.kube, ground.time, "test")
-    ground.doors = Doors(ground.store, ground.kube, ground.time, news, SETTINGS, 10.0, ("other",))  # type: ignore[arg-type]
+    news = EventWriter(ground.kube, ground.time, "test")
+    ground.doors = VolcanoJobController(ground.store, ground.kube, ground.time, news, SETTINGS, 10.0, ("other",))  # type: ignore[arg-type]
     ground.turn()
     assert not (ground.job() or {}).get("cancel")
 

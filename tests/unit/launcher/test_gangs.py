@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.gangs import entry_of, seats, steps
-from launcher.cluster.launching import (
+from launcher.cluster.controllers.gang_launch import entry_of, seats, steps
+from launcher.cluster.controllers.launch import (
     Admit,
+    DeleteLaunch,
     DeletePod,
-    Forget,
-    Launch,
-    Note,
-    Remove,
+    LaunchState,
+    PlayLaunch,
+    PlayRemove,
     Scale,
     Seat,
     Step,
-    View,
+    WriteLaunch,
 )
-from launcher.cluster.pods import Pod
+from launcher.cluster.pods.pod_state import Pod
 from tests.unit.launcher.test_pods import ENDED, RUNNING, WAITING, pod
 
 Doc = dict[str, Any]
@@ -54,18 +54,18 @@ def entries(*pods: Pod | None, **more: Any) -> Doc:
     return {"pods": there, "pod": about}
 
 
-def view(record: Doc, pods: tuple[Pod, ...] = (), job: Doc | None = None, **more: Any) -> View:
-    return View(record, pods, job, seats=seats(record["doc"], NODES), **more)
+def view(record: Doc, pods: tuple[Pod, ...] = (), job: Doc | None = None, **more: Any) -> LaunchState:
+    return LaunchState(record, pods, job, seats=seats(record["doc"], NODES), **more)
 
 
-def acts(view: View) -> list[Step]:
-    return [step for step in steps(view) if not isinstance(step, Note)]
+def acts(view: LaunchState) -> list[Step]:
+    return [step for step in steps(view) if not isinstance(step, WriteLaunch)]
 
 
-def facts(view: View) -> Doc:
+def facts(view: LaunchState) -> Doc:
     found: Doc = {}
     for step in steps(view):
-        found |= step.changes if isinstance(step, Note) else {}
+        found |= step.changes if isinstance(step, WriteLaunch) else {}
     return found
 
 
@@ -80,7 +80,7 @@ def test_each_pod_has_its_part_of_the_gpus_in_their_order() -> None:
 
 
 def test_it_is_played_once_and_then_each_pod_that_has_its_node_gets_a_secret() -> None:
-    assert acts(view(record(applied=False))) == [Launch()]
+    assert acts(view(record(applied=False))) == [PlayLaunch()]
     first, second = member(0, WAITING, "Pending"), member(1, None, "Pending", node=None)
     assert acts(view(record(), (first, second), job())) == [Admit(first, 0)]
     placed = member(1, WAITING, "Pending")
@@ -252,12 +252,12 @@ def test_gone_is_when_all_that_had_a_secret_have_ended() -> None:
 def test_its_volcano_job_is_removed_unless_it_has_finished() -> None:
     pods, ended = (member(0), member(1)), (member(0, ENDED, "Succeeded"), member(1, ENDED, "Succeeded"))
     known = record("remove", **entries(*pods))
-    assert acts(view(known, pods, job())) == [Remove()]
+    assert acts(view(known, pods, job())) == [PlayRemove()]
     done = record("remove", gone=True, **entries(*ended))
-    assert acts(view(done, ended, job(), over=True)) == [Remove()]  # it has made pods in the place of these
+    assert acts(view(done, ended, job(), over=True)) == [PlayRemove()]  # it has made pods in the place of these
     assert acts(view(done, ended, job(), over=True, ended=True, patient=True)) == []  # Volcano completes it by itself
-    assert acts(view(done, ended, job(phase="Completed"), over=True)) == [Forget()]
-    assert acts(view(done, ended, None, over=True)) == [Forget()]
+    assert acts(view(done, ended, job(phase="Completed"), over=True)) == [DeleteLaunch()]
+    assert acts(view(done, ended, None, over=True)) == [DeleteLaunch()]
     assert acts(view(done, ended, None)) == []  # the coordinator may still ask
     assert facts(view(record("remove"), (), None)) == {"gone": True}
 
@@ -270,4 +270,4 @@ def test_pods_of_a_user_are_made_again_for_another_launch_also_one_that_failed()
     assert acts(replace(runs, ended=True)) == []  # Volcano is asked to end the whole job
     assert facts(view(record("remove", origin="volcano"), pods, job())) == {"gone": True}  # none had a Secret
     gone = record("remove", origin="volcano", gone=True, **entries(*pods))
-    assert acts(view(gone, (), job(), over=True)) == [Forget()]
+    assert acts(view(gone, (), job(), over=True)) == [DeleteLaunch()]

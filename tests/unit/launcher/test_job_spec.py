@@ -11,9 +11,9 @@ import pytest
 
 from coordinator.errors import Rejected
 from launcher.admission.inject import PodSettings, node_of
-from launcher.cluster.job_spec import launch_secret, objects
+from launcher.cluster.pods.job_spec import launch_secret, objects
 from launcher.names import LAUNCH, launch_name
-from sidecar.config import Launch
+from sidecar.config import LaunchFile
 from sidecar.protocol import launch_key, launch_token
 
 MASTER = b"m" * 64
@@ -135,7 +135,7 @@ def test_no_secret_outside_the_secret() -> None:
 
 def test_what_shim_and_sidecar_are_told_is_what_they_can_read() -> None:
     spec = told(made(progress_pattern=r"it (?P<iteration>\d+)", emulated_speed={"1": 0.5}, dataset="/data")[0])
-    read = msgspec.convert(spec, Launch)
+    read = msgspec.convert(spec, LaunchFile)
     assert (read.pod, read.sidecar, read.port, read.gpus) == (True, None, 8477, "emulated")
     assert (read.job_id, read.launch, read.output) == ("train", 2, "/reshape/checkpoints/.output/output.log")
     assert read.progress is not None and read.progress.pattern == r"it (?P<iteration>\d+)"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.stores.sqlite import SqliteStore
-from launcher.cluster.nodes import LOOK_S, Nodes, schedulable
+from launcher.cluster.controllers.node import LOOK_S, NodeController, schedulable
 from tests.fakes.kube import AWAY, Kube
 from tests.patience import eventually
 from tests.unit.launcher.test_doors import Time
@@ -24,7 +24,7 @@ class Ground:
             self.store.put("nodes", {"_id": name, "cores": 2.0, "agent": agent, "version": 1})
         self.node("a")
         self.node("b")
-        self.nodes = Nodes(self.store, self.kube, self.time)  # type: ignore[arg-type]
+        self.nodes = NodeController(self.store, self.kube, self.time)  # type: ignore[arg-type]
 
     def node(self, name: str, status: dict[str, Any] = READY, **spec: Any) -> None:
         self.kube.put("Node", name, None, spec=spec, status=status)

@@ -11,10 +11,10 @@ from coordinator.errors import Rejected, Transient
 from coordinator.stores.sqlite import SqliteStore
 from launcher.admission import certificates
 from launcher.cluster import config
-from launcher.cluster.answers import Answers
-from launcher.cluster.pods import Cluster as Shown
-from launcher.cluster.running import Certificate
-from launcher.cluster.volcano_jobs import key
+from launcher.cluster.controllers.admission import Answers
+from launcher.cluster.controllers.volcano_job_document import key
+from launcher.cluster.pods.pod_state import ObservedCluster as Shown
+from launcher.cluster.process import Certificate
 
 GOOD = {"RESHAPE_STORE": "mongodb://db/reshape", "RESHAPE_IMAGE": "ours:1", "RESHAPE_COORDINATOR": "http://c:8080"}
 

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.records import JobRecord
-from launcher.cluster.limiting import (
+from coordinator.model.records import JobRecord
+from launcher.cluster.pods.limit_rules import (
     NO_CLASS,
     NO_WEIGHT,
     RESTARTS,
     WHOLE_POD,
     Late,
+    PodLimits,
     Remember,
     Resize,
     Step,
     Unlimitable,
-    View,
     amount,
     class_of,
     cpu_of,
     steps,
 )
-from launcher.cluster.pods import Pod
+from launcher.cluster.pods.pod_state import Pod
 from tests.unit.launcher.test_pods import RUNNING, pod
 
 Doc = dict[str, Any]
@@ -53,9 +53,9 @@ def whole_pod() -> Pod:
     return Pod({**seen.doc, "spec": {**seen.spec, "resources": {"limits": {"cpu": "4"}}}})
 
 
-def view(seen: Pod, cores: float | None, lasts_s: float = 60.0, held: Doc | None = None, **job: Any) -> View:
+def view(seen: Pod, cores: float | None, lasts_s: float = 60.0, held: Doc | None = None, **job: Any) -> PodLimits:
     doc = {"_id": "j", "launch": 1, "cpu_limit": cores, "limit_ts": WALL + lasts_s, **job}
-    return View({"launch": 1, "held": held}, JobRecord(doc), seen, 8.0, WALL)
+    return PodLimits({"launch": 1, "held": held}, JobRecord(doc), seen, 8.0, WALL)
 
 
 def resized(seen: Pod, cores: float, **job: Any) -> Step:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.records import JobRecord
+from coordinator.model.records import JobRecord
 from launcher.launch_file import argv
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 

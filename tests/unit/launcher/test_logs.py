@@ -10,13 +10,25 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.records import JobRecord
 from coordinator.errors import Fatal, Rejected
+from coordinator.model.records import JobRecord
 from coordinator.stores.sqlite import SqliteStore
 from launcher.admission.inject import PodSettings
-from launcher.cluster.logs import COMES_UP_S, IDLE_S, MOST, Delete, Forget, Logs, Make, Note, Unlock, next_step, pod_of
-from launcher.cluster.pods import Cluster as Shown
-from launcher.cluster.pods import Pod
+from launcher.cluster.pods.log_reader import (
+    COMES_UP_S,
+    IDLE_S,
+    MOST,
+    ApplyReaderSecret,
+    CreateReader,
+    DeleteReader,
+    DeleteReaderDocument,
+    LogReaders,
+    WriteReader,
+    next_step,
+    pod_of,
+)
+from launcher.cluster.pods.pod_state import ObservedCluster as Shown
+from launcher.cluster.pods.pod_state import Pod
 from launcher.names import launch_name
 from sidecar.config import read
 from sidecar.protocol import launch_key
@@ -38,22 +50,28 @@ def reader(phase: str = "Pending", ip: str | None = None, **meta: Any) -> Pod:
 @pytest.mark.parametrize(
     ("record", "pod", "idle_s", "waits_s", "step"),
     [
-        ({}, None, 0.0, 0.0, Make()),
-        ({}, reader(), 0.0, 0.0, Unlock(reader())),
-        ({"unlocked": "another"}, reader(), 0.0, 0.0, Unlock(reader())),
+        ({}, None, 0.0, 0.0, CreateReader()),
+        ({}, reader(), 0.0, 0.0, ApplyReaderSecret(reader())),
+        ({"unlocked": "another"}, reader(), 0.0, 0.0, ApplyReaderSecret(reader())),
         ({"unlocked": "p"}, reader(), 0.0, COMES_UP_S, None),
-        ({"unlocked": "p"}, reader("Running", "10.1.1.1"), 0.0, 0.0, Note({"ip": "10.1.1.1"})),
+        ({"unlocked": "p"}, reader("Running", "10.1.1.1"), 0.0, 0.0, WriteReader({"ip": "10.1.1.1"})),
         ({"unlocked": "p", "ip": "10.1.1.1"}, reader("Running", "10.1.1.1"), IDLE_S, 99.0, None),
-        ({"unlocked": "p", "ip": "10.1.1.1"}, reader("Failed", "10.1.1.1"), 0.0, 0.0, Note({"ip": None})),
-        ({"unlocked": "p"}, reader("Failed"), 0.0, 0.0, Delete(reader("Failed"))),
+        ({"unlocked": "p", "ip": "10.1.1.1"}, reader("Failed", "10.1.1.1"), 0.0, 0.0, WriteReader({"ip": None})),
+        ({"unlocked": "p"}, reader("Failed"), 0.0, 0.0, DeleteReader(reader("Failed"))),
         ({"unlocked": "p"}, reader("Running", deletionTimestamp="now"), 99.0, 0.0, None),
-        ({"unlocked": "p"}, reader("Running", "10.1.1.1"), IDLE_S + 1, 0.0, Delete(reader("Running", "10.1.1.1"))),
-        ({"ip": "10.1.1.1"}, None, 0.0, 0.0, Note({"ip": None})),
-        ({}, None, IDLE_S + 1, 0.0, Forget()),
-        ({"unlocked": "p"}, reader(), 0.0, COMES_UP_S + 1, Note({"failure": "its reader does not start"})),
-        ({"unlocked": "p", "failure": "why"}, reader(), 0.0, 0.0, Delete(reader())),
+        (
+            {"unlocked": "p"},
+            reader("Running", "10.1.1.1"),
+            IDLE_S + 1,
+            0.0,
+            DeleteReader(reader("Running", "10.1.1.1")),
+        ),
+        ({"ip": "10.1.1.1"}, None, 0.0, 0.0, WriteReader({"ip": None})),
+        ({}, None, IDLE_S + 1, 0.0, DeleteReaderDocument()),
+        ({"unlocked": "p"}, reader(), 0.0, COMES_UP_S + 1, WriteReader({"failure": "its reader does not start"})),
+        ({"unlocked": "p", "failure": "why"}, reader(), 0.0, 0.0, DeleteReader(reader())),
         ({"failure": "why"}, None, IDLE_S, 0.0, None),
-        ({"failure": "why"}, None, IDLE_S + 1, 0.0, Forget()),
+        ({"failure": "why"}, None, IDLE_S + 1, 0.0, DeleteReaderDocument()),
     ],
 )
 def test_what_is_done_next(record: Doc, pod: Pod | None, idle_s: float, waits_s: float, step: Any) -> None:
@@ -65,7 +83,7 @@ class Ground:
 
     def __init__(self, folder: Path) -> None:
         self.kube, self.time, self.store = Kube(), Time(), SqliteStore(str(folder / "store.db"))
-        self.logs = Logs(self.store, self.kube, self.time, SETTINGS, b"master")  # type: ignore[arg-type]
+        self.logs = LogReaders(self.store, self.kube, self.time, SETTINGS, b"master")  # type: ignore[arg-type]
         self.store.put("jobs", JOB)
 
     def turn(self, times: int = 1) -> None:
@@ -214,10 +232,10 @@ def broken(**status: Any) -> Pod:
 
 
 def test_a_reader_that_ends_by_itself_is_no_reason_for_another_one_but_its_time_is() -> None:
-    said = Note({"failure": "its container reader ended with exit code 1: no launch.key"})
+    said = WriteReader({"failure": "its container reader ended with exit code 1: no launch.key"})
     assert next_step({**RECORD, "unlocked": "p"}, broken(), 0.0, 0.0) == said
     late = broken(reason="DeadlineExceeded")
-    assert next_step({**RECORD, "unlocked": "p"}, late, 0.0, 0.0) == Delete(late)
+    assert next_step({**RECORD, "unlocked": "p"}, late, 0.0, 0.0) == DeleteReader(late)
 
 
 def test_a_reader_that_the_api_server_forbids_is_said_to_be(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +249,7 @@ def test_a_reader_that_the_api_server_forbids_is_said_to_be(ground: Ground, monk
 
 
 def test_no_reader_is_made_where_nobody_would_see_it(ground: Ground) -> None:
-    ground.logs = Logs(ground.store, ground.kube, ground.time, SETTINGS, b"master", ("other",))  # type: ignore[arg-type]
+    ground.logs = LogReaders(ground.store, ground.kube, ground.time, SETTINGS, b"master", ("other",))  # type: ignore[arg-type]
     ground.ask()
     ground.turn()
     assert ground.kube.of("Pod") == []

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.errors import Rejected
 from launcher.cluster.api import Expired
-from launcher.cluster.mirror import Mirror
+from launcher.cluster.informer import Informer
 from tests.fakes.kube import AWAY, Kube
 from tests.patience import eventually
 
@@ -21,8 +21,8 @@ def kube() -> Kube:
 
 
 @pytest.fixture
-def mirror(kube: Kube) -> Iterator[Mirror]:
-    made = Mirror(kube, "Pod", "default", None, lambda: None)  # type: ignore[arg-type]
+def mirror(kube: Kube) -> Iterator[Informer]:
+    made = Informer(kube, "Pod", "default", None, lambda: None)  # type: ignore[arg-type]
     made.start()
     eventually(lambda: made.in_step and kube._watches)
     yield made
@@ -30,18 +30,18 @@ def mirror(kube: Kube) -> Iterator[Mirror]:
     kube.put("Pod", "last", status={})  # ends its watch
 
 
-def phases(mirror: Mirror) -> dict[str, str]:
+def phases(mirror: Informer) -> dict[str, str]:
     return {doc["metadata"]["name"]: doc["status"].get("phase") for doc in mirror.items().values()}
 
 
-def test_it_follows_what_changes(kube: Kube, mirror: Mirror) -> None:
+def test_it_follows_what_changes(kube: Kube, mirror: Informer) -> None:
     assert phases(mirror) == {"a": "Running"}
     kube.put("Pod", "b", status={"phase": "Pending"})
     kube.put("Pod", "a", status={"phase": "Failed"})
     eventually(lambda: phases(mirror) == {"a": "Failed", "b": "Pending"})
 
 
-def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(kube: Kube, mirror: Mirror) -> None:
+def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(kube: Kube, mirror: Informer) -> None:
     kube.put("Pod", "a", status={"phase": "Succeeded"})
     kube.vanish("Pod", "a")
     eventually(lambda: mirror.vanished())
@@ -52,9 +52,9 @@ def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(ku
 
 
 def test_where_nobody_looks_only_the_newest_that_vanished_are_kept(
-    kube: Kube, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+    kube: Kube, mirror: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.cluster.mirror.MOST_VANISHED", 2)
+    monkeypatch.setattr("launcher.cluster.informer.MOST_VANISHED", 2)
     for name in "bcd":
         kube.put("Pod", name, status={"phase": "Succeeded"})
         kube.vanish("Pod", name)
@@ -63,7 +63,7 @@ def test_where_nobody_looks_only_the_newest_that_vanished_are_kept(
 
 @pytest.mark.parametrize("trouble", [Expired("too old"), AWAY, RuntimeError("a fault")])
 def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_little(
-    kube: Kube, mirror: Mirror, trouble: Exception
+    kube: Kube, mirror: Informer, trouble: Exception
 ) -> None:
     kube.trouble = AWAY
     kube.break_watches(trouble)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_lit
 
 def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
     kube.put("Job", "j")
-    jobs = Mirror(kube, "Job", None, None, lambda: None)  # type: ignore[arg-type]
+    jobs = Informer(kube, "Job", None, None, lambda: None)  # type: ignore[arg-type]
     jobs.start()
     eventually(lambda: jobs.items() and kube._watches)
     kube.vanish("Job", "j")
@@ -90,7 +90,7 @@ def test_of_other_kinds_nothing_is_kept(kube: Kube) -> None:
 
 def test_a_kind_that_the_cluster_lacks_is_named_with_what_to_do(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
     kube.trouble = Rejected("Not Found", 404)
-    made = Mirror(kube, "Slaml", None, None, lambda: None)  # type: ignore[arg-type]
+    made = Informer(kube, "Slaml", None, None, lambda: None)  # type: ignore[arg-type]
     made.start()
     eventually(lambda: made._tries > 0)
     made.stop()

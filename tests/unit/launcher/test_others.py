@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.errors import Fatal
 from launcher.cluster.api import Expired
-from launcher.cluster.others import Asked, Others, counted
+from launcher.cluster.pods.foreign_usage import Others, PodRequests, counted
 from launcher.names import JOB
 from tests.fakes.kube import Kube
 from tests.patience import eventually
@@ -78,7 +78,7 @@ def cores(others: Others) -> dict[str, float]:
 
 
 def test_it_follows_pods_that_come_end_and_go(kube: Kube, others: Others) -> None:
-    assert others.asked() == {"a": Asked(0.5, 2.0**30)}
+    assert others.asked() == {"a": PodRequests(0.5, 2.0**30)}
     put(kube, "two", nodeName="b")
     eventually(lambda: cores(others) == {"a": 0.5, "b": 0.5})
     put(kube, "two", nodeName="b", phase="Succeeded")
@@ -97,7 +97,7 @@ def test_a_watch_that_fails_or_expires_is_begun_again_from_a_list(kube: Kube, ot
 def test_a_cluster_that_forbids_to_watch_all_pods_is_told_of_once_and_counts_none(
     kube: Kube, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.cluster.others.PAUSE_S", 0.01)
+    monkeypatch.setattr("launcher.cluster.pods.foreign_usage.PAUSE_S", 0.01)
     kube.trouble = Fatal("pods is forbidden")
     made = Others(kube)  # type: ignore[arg-type]
     made.start()

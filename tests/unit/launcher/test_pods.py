@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.pods import Pod
+from launcher.cluster.pods.pod_state import Pod
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 ENDED = {"terminated": {"exitCode": 0, "reason": "Completed"}}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.records import JobRecord
 from coordinator.errors import Fatal, Rejected, Transient
+from coordinator.model.records import JobRecord
 from coordinator.stores.sqlite import SqliteStore
-from launcher.cluster.limiting import NO_CLASS
-from launcher.cluster.news import News
-from launcher.cluster.pods import Pod
-from launcher.cluster.resizing import AGAIN_S, TOO_OLD, Resizing
+from launcher.cluster.event_writer import EventWriter
+from launcher.cluster.pods.limit_rules import NO_CLASS
+from launcher.cluster.pods.pod_state import Pod
+from launcher.cluster.pods.resize import AGAIN_S, TOO_OLD, Resizing
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_doors import Time
 from tests.unit.launcher.test_pods import ENDED, RUNNING, pod
@@ -46,7 +46,7 @@ class Ground:
 
     def launcher(self) -> None:
         """A new one, that knows nothing."""
-        news = News(self.kube, self.time, "launcher")
+        news = EventWriter(self.kube, self.time, "launcher")
         self.resizing = Resizing("launches", self.store, self.kube, self.time, news)  # type: ignore[arg-type]
 
     def show(self, state: Doc, resources: Doc | None, qos: str = "Burstable") -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.elector import Elector, Holder
 from coordinator.errors import Transient
+from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.sqlite import SqliteStore
 from launcher import playbook
 from launcher.admission.inject import PodSettings
-from launcher.cluster.answers import Answers
-from launcher.cluster.api import Away
-from launcher.cluster.service import Service
+from launcher.cluster.api import ApiUnavailable
+from launcher.cluster.controllers.admission import Answers
+from launcher.cluster.launch_service import Service
 from launcher.names import launch_name
 from tests.fakes.kube import AWAY, Kube
 from tests.patience import eventually, patient
@@ -191,7 +191,7 @@ def test_while_the_api_server_is_away_nothing_fails_and_then_it_goes_on(ground: 
 def test_a_launch_of_which_the_api_server_did_not_answer_once_is_played_again(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent, apply = [Away("the API server does not answer")], ground.kube.apply
+    silent, apply = [ApiUnavailable("the API server does not answer")], ground.kube.apply
     monkeypatch.setattr(ground.kube, "apply", lambda doc: _raise(silent.pop()) if silent else apply(doc))
     ground.start()
     ground.ask()
@@ -394,7 +394,7 @@ def test_a_part_that_trips_hinders_no_launch(ground: Ground, monkeypatch: pytest
     def trips(*_: Any) -> None:
         raise KeyError("odd")
 
-    monkeypatch.setattr("launcher.cluster.logs.Logs.turn", trips)
+    monkeypatch.setattr("launcher.cluster.pods.log_reader.LogReaders.turn", trips)
     ground.ask()
     service = ground.start()
     eventually(lambda: ground.record().get("applied"))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coordinator.stores.sqlite import SqliteStore
-from launcher.cluster.news import News
-from launcher.cluster.slamls import Slamls
+from launcher.cluster.controllers.slaml import SlamlSync
+from launcher.cluster.event_writer import EventWriter
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_doors import Time
 
@@ -25,7 +25,7 @@ REFUSED = {"type": "Accepted", "status": "False", "reason": "TargetTooSmall", "m
 class Ground:
     def __init__(self, folder: Path, namespaces: tuple[str, ...] = ()) -> None:
         self.store, self.kube = SqliteStore(str(folder / "store.db")), Kube()
-        self.slamls = Slamls(self.store, self.kube, News(self.kube, Time(), "test"), namespaces, lambda: None)  # type: ignore[arg-type]
+        self.slamls = SlamlSync(self.store, self.kube, EventWriter(self.kube, Time(), "test"), namespaces, lambda: None)  # type: ignore[arg-type]
 
     def put(self, **more: Any) -> Doc:
         return self.kube.put("Slaml", "s", "team", spec=SPEC, meta={**META, **more})

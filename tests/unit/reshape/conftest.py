@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reshape import cli
+from reshape.cli.main import main
 from tests.fakes.facade import TOKEN, Live, serve
 from tests.fakes.terminal import Output, start
 
@@ -31,7 +31,7 @@ def state(live: Live, tmp_path: Path) -> Path:
 @pytest.fixture
 def reshape(state: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Output]:
     def run(*arguments: str) -> Output:
-        code = cli.run(["--state", str(state), *arguments])
+        code = main.run(["--state", str(state), *arguments])
         return Output(code, *capsys.readouterr())
 
     return run

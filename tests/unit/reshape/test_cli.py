@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Rejected, Transient
-from reshape import logs as logs_of_jobs
+from reshape.cli import log_output as logs_of_jobs
 from tests.fakes.facade import Live
 from tests.fakes.terminal import ROOT, Output, environment
 from tests.patience import patient
@@ -45,7 +45,7 @@ def submit(reshape: Run, name: str = "a") -> None:
 def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     heavy = [h for h in HEAVY if arguments != ["--version"] or h != "json"]
     code = (
-        "import sys; from reshape.cli import run; code = run(sys.argv[1:]); "
+        "import sys; from reshape.cli.main import run; code = run(sys.argv[1:]); "
         f"loaded = set({heavy!r}) & set(sys.modules); sys.exit(f'loaded: {{loaded}}' if loaded else code)"
     )
     command = [sys.executable, "-c", code, *arguments]
@@ -391,9 +391,9 @@ def test_the_store_may_be_named_by_a_variable_so_that_a_password_is_no_argument(
     reshape: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got: dict[str, Any] = {}
-    module = ModuleType("reshape.up")
+    module = ModuleType("reshape.services.up")
     module.run = got.update  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "reshape.up", module)
+    monkeypatch.setitem(sys.modules, "reshape.services.up", module)
     monkeypatch.setenv("RESHAPE_STORE", "mongodb://me:secret@db/reshape")
     assert reshape("up").code == 0
     assert got["store"] == "mongodb://me:secret@db/reshape"
@@ -403,12 +403,12 @@ def test_the_store_may_be_named_by_a_variable_so_that_a_password_is_no_argument(
 
 
 def test_a_refusal_from_our_own_process_is_a_sentence_too(reshape: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("reshape.demo")
+    module = ModuleType("reshape.demo.case_study")
 
     def run(**_: Any) -> None:
         raise Rejected("TensorFlow is not installed; use --trainer numpy.")
 
     module.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "reshape.demo", module)
+    monkeypatch.setitem(sys.modules, "reshape.demo.case_study", module)
     done = reshape("demo", "--trainer", "keras")
     assert (done.code, done.err) == (1, "TensorFlow is not installed; use --trainer numpy.\n")

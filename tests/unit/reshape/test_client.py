@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reshape.client import Client, Refused, Unreachable
+from reshape.client import Client, CoordinatorRefused, Unreachable
 from tests.fakes.facade import TOKEN, Live
 
 GOOD = {"command": ["true"], "optional_num_gpus": [1, 2]}
@@ -31,19 +31,19 @@ def test_a_job_goes_in_and_comes_out(client: Client) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "../jobs", "?x=1", "é ü", "%2e", "a\nb", "none"])
 def test_any_text_is_looked_up_as_it_is(client: Client, name: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(CoordinatorRefused) as refusal:
         client.job(name)
     assert (refusal.value.status, repr(name) in str(refusal.value)) == (404, True)
 
 
 def test_a_refusal_has_the_coordinators_sentence_and_problems(client: Client) -> None:
-    with pytest.raises(Refused, match="not accepted") as refusal:
+    with pytest.raises(CoordinatorRefused, match="not accepted") as refusal:
         client.submit({"job_id": "x y"})
     assert len(refusal.value.problems) == 3
 
 
 def test_a_wrong_token_is_refused_not_unreachable(live: Live) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(CoordinatorRefused) as refusal:
         Client(live.url, "wrong").jobs()
     assert refusal.value.status == 401
 

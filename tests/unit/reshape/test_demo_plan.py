@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshape import demo
-from reshape.demo_plan import CROWD, LEAST, Plan, Start, not_shown, plan, slowed
-from reshape.demo_predict import Measured, default, termination
-from reshape.demo_run import Run
+from reshape.demo import case_study
+from reshape.demo.baseline_prediction import Measured, default, termination
+from reshape.demo.lengths import CROWD, LEAST, DemoPlan, StartTimes, not_shown, plan, slowed
+from reshape.demo.run import DemoRun
 
 SPEEDS = {1: 0.12, 2: 0.12 / 1.7, 4: 0.05}
 STOP_S = 0.6  # save and exit
-IDLE = Start(1.3, 6.0, SPEEDS)  # Keras on two idle cores
+IDLE = StartTimes(1.3, 6.0, SPEEDS)  # Keras on two idle cores
 SECONDS = st.floats(0.1, 60.0)
 TRAINERS = st.sampled_from(sorted(LEAST))
 
 
-def made(trainer: str, short: bool, launch_s: float, first_step_s: float) -> Plan:
-    return plan(trainer, short, Start(launch_s, first_step_s, SPEEDS))
+def made(trainer: str, short: bool, launch_s: float, first_step_s: float) -> DemoPlan:
+    return plan(trainer, short, StartTimes(launch_s, first_step_s, SPEEDS))
 
 
-def with_sidecars(p: Plan) -> tuple[float, float]:
+def with_sidecars(p: DemoPlan) -> tuple[float, float]:
     """The makespan where all takes what was measured, two starts at once longer; iterations left as two ends."""
     start, four_s, two_s = p.start, SPEEDS[4], SPEEDS[2]
     both_s = STOP_S + CROWD * start.first_step_s
@@ -34,7 +34,7 @@ def with_sidecars(p: Plan) -> tuple[float, float]:
     return two_ends + STOP_S + start.first_step_s + rest * four_s, rest
 
 
-def baselines(p: Plan) -> dict[str, float]:
+def baselines(p: DemoPlan) -> dict[str, float]:
     start = p.start
     measured = Measured(
         p.first_iterations, p.second_iterations, start.launch_s + start.first_step_s + p.arrival_s, SPEEDS,
@@ -103,14 +103,14 @@ def test_only_a_baseline_that_was_not_beaten_is_told_with_its_figures() -> None:
     assert not_shown(90.0, {"default": 92.0}, "") == []
 
 
-def the_run(first_step_s: float = 6.0, directions: tuple[str, ...] = ("down", "up"), lost: int = 0) -> Run:
+def the_run(first_step_s: float = 6.0, directions: tuple[str, ...] = ("down", "up"), lost: int = 0) -> DemoRun:
     """A run of three steps each."""
-    stages = dict.fromkeys(demo.STAGES, 0.1)
+    stages = dict.fromkeys(case_study.STAGES, 0.1)
     jobs: dict[str, Any] = {
         n: {"state": "completed", "iterations": 3, "submit_ts": at, "finish_ts": at + 90.0}
         for n, at in (("one", 0.0), ("two", 5.0))
     }
-    run = Run("sidecar", jobs=jobs, speeds=SPEEDS, overheads={"k8s_init": 1.3, "k8s_term": 2.0})
+    run = DemoRun("sidecar", jobs=jobs, speeds=SPEEDS, overheads={"k8s_init": 1.3, "k8s_term": 2.0})
     run.steps = {"one": [n for n in (1, 2, 3) if n != lost], "two": [1, 2, 3]}
     pids = {"shim_pid": 1, "sidecar_pid": 2}
     run.events = [{"type": "submitted", "job_id": n, "at": j["submit_ts"]} for n, j in jobs.items()]
@@ -127,8 +127,8 @@ def the_run(first_step_s: float = 6.0, directions: tuple[str, ...] = ("down", "u
     return run
 
 
-def told(run: Run) -> tuple[list[str], list[str]]:
-    result = demo.summary(plan("keras", False, IDLE), run, {})
+def told(run: DemoRun) -> tuple[list[str], list[str]]:
+    result = case_study.summary(plan("keras", False, IDLE), run, {})
     return result["complaints"], result["not_shown"]
 
 

@@ -14,7 +14,7 @@ import yaml
 from coordinator.errors import Fatal, Transient
 from launcher.admission import setup
 from reshape import doctor
-from reshape.cli import run
+from reshape.cli.main import run
 from tests.unit.launcher.test_setup import NOW, YEAR, Memory
 
 CONF = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from reshape import documents
+from reshape.cli import documents
 
 A, B = {"job_id": "a"}, {"job_id": "b"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.errors import Rejected
-from coordinator.seeding import FoundGpu, FoundNode
-from reshape.inventory import check_types, in_words, inventory
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
+from reshape.services.inventory import check_types, in_words, inventory
 
 
 def test_each_node_has_what_was_written_and_no_two_gpus_share_a_name() -> None:

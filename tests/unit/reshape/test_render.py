@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reshape import render, tables
+from reshape.output import render, tables
 
 TEXT = st.text(st.characters(), max_size=30)
 ODD = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(st.integers(), max_size=3)

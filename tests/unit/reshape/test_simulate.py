@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from reshape import cli, plots
-from reshape import simulate as verbs
+from reshape.cli import simulate as verbs
+from reshape.cli.main import main
+from reshape.output import plots
 from tests.fakes.terminal import Output
 
 
@@ -19,7 +20,7 @@ def reshape(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.delenv("RESHAPE_DATA", raising=False)
 
     def run(*arguments: str) -> Output:
-        code = cli.run(["--state", str(tmp_path), *arguments])
+        code = main.run(["--state", str(tmp_path), *arguments])
         return Output(code, *capsys.readouterr())
 
     return run

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from adaptive_scheduler.simulator.validation.rows import Row
-from reshape import cli, validation
+from experiments.validation.rows import ComparedFigure
+from reshape.cli import validate
+from reshape.cli.main import main
 from tests.fakes.terminal import Output
 
 
@@ -17,7 +18,7 @@ def reshape(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.delenv("RESHAPE_DATA", raising=False)
 
     def run(*arguments: str) -> Output:
-        code = cli.run(["--state", str(tmp_path), *arguments])
+        code = main.run(["--state", str(tmp_path), *arguments])
         return Output(code, *capsys.readouterr())
 
     return run
@@ -25,11 +26,11 @@ def reshape(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 def test_the_table_has_every_row_its_error_and_why_one_misses() -> None:
     rows = [
-        Row("a.makespan_s", "paper, table 1", 100.0, 104.0, 0.05),
-        Row("b.makespan_s", "paper, table 2", 100.0, 80.0, 0.1, "its restarts cost more"),
-        Row("c.epoch", "log", 10.0, 20.0),
+        ComparedFigure("a.makespan_s", "paper, table 1", 100.0, 104.0, 0.05),
+        ComparedFigure("b.makespan_s", "paper, table 2", 100.0, 80.0, 0.1, "its restarts cost more"),
+        ComparedFigure("c.epoch", "log", 10.0, 20.0),
     ]
-    text = validation.as_table([dict(row.as_document()) for row in rows])
+    text = validate.as_table([dict(row.as_document()) for row in rows])
     cells = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line[:2] in ("a.", "c.")}
     assert cells["a.makespan_s"] == ["100", "104", "+4.0%", "5%", "yes"]
     assert cells["c.epoch"] == ["10", "20", "+100.0%", "-", "-"]

@@ -16,7 +16,8 @@ from typing import Any
 import click
 import pytest
 
-from reshape import cli, cli_submit, shell
+from reshape.cli import shell, submit_verb
+from reshape.cli.main import main
 from tests.fakes.facade import TOKEN, Live
 from tests.fakes.terminal import Output
 
@@ -79,7 +80,7 @@ def test_nothing_that_may_be_a_secret_leaves_the_shell() -> None:
     [
         ([], [1], "1 GPU,"),
         (["--gpus", "2"], [2], "2 GPUs,"),
-        (["--gpus", "4,1,2"], [1, 2, 4], f"1, 2 or 4 GPUs ({cli_submit.KEEPS}),"),
+        (["--gpus", "4,1,2"], [1, 2, 4], f"1, 2 or 4 GPUs ({submit_verb.KEEPS}),"),
         (["--gpus", "1-4", "--elastic"], [1, 2, 3, 4], "1, 2, 3 or 4 GPUs,"),
         (["--gpus-allowed", "1,2", "--rigid"], [1, 2], "1 or 2 GPUs,"),
         (["--cpu"], [0], "on CPU only,"),
@@ -151,9 +152,9 @@ def test_a_program_in_the_folder_named_is_found_there(tmp_path: Path, folder: Pa
 def test_a_coordinator_elsewhere_is_sent_neither_folder_nor_variables(
     live: Live, got: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = cli.run(["--url", live.url, "--token", TOKEN, "submit", "--", "python", "train.py"])
+    code = main.run(["--url", live.url, "--token", TOKEN, "submit", "--", "python", "train.py"])
     out, err = capsys.readouterr()
-    assert (code, out, err) == (0, "Job train-1 is submitted: 1 GPU.\n", cli_submit.NOT_SENT + "\n")
+    assert (code, out, err) == (0, "Job train-1 is submitted: 1 GPU.\n", submit_verb.NOT_SENT + "\n")
     assert set(got[0]) == {"command", "optional_num_gpus", "job_id"}
 
 

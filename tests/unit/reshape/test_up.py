@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Rejected
-from reshape import up
+from reshape.services import up
 
 
 def test_a_port_that_is_taken_is_one_plain_sentence() -> None:

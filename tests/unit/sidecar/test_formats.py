@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.formats import TABLE, Formats, Report
-from sidecar.progress import Reader, rank
+from sidecar.output.formats import TABLE, Formats, Report
+from sidecar.output.progress import Reader, rank
 from sidecar.protocol import Progress
 
 # name of the row -> what its example says: iterations, of how many, epochs, value, its name

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from sidecar.gpus import EmulatedProbe, FoundGpu, NvmlProbe, list_gpus, probe_for
 from sidecar.protocol import GpuReading, Usage
+from sidecar.resources.gpus import DeviceInfo, EmulatedProbe, NvmlProbe, list_gpus, probe_for
 from tests.fakes import fake_pynvml
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
 
@@ -73,7 +73,7 @@ def test_without_pynvml_a_gpu_is_unhealthy_and_none_is_listed(monkeypatch: pytes
 
 def test_the_gpus_of_a_machine_are_listed_but_for_the_broken_ones() -> None:
     nvml = FakeNvml([FakeGpu("GPU-1"), FakeGpu("GPU-2", lost=True), FakeGpu("GPU-3", name="H100", total=80)])
-    assert list_gpus(nvml) == [FoundGpu("GPU-1", "NVIDIA V100", 16 << 30), FoundGpu("GPU-3", "H100", 80)]
+    assert list_gpus(nvml) == [DeviceInfo("GPU-1", "NVIDIA V100", 16 << 30), DeviceInfo("GPU-3", "H100", 80)]
     assert nvml.sessions == 0
 
 
@@ -93,7 +93,7 @@ def test_the_fake_has_the_names_of_the_real_pynvml() -> None:
 
 
 @pytest.fixture
-def real_gpus() -> list[FoundGpu]:
+def real_gpus() -> list[DeviceInfo]:
     found = list_gpus()
     if not found:
         pytest.skip("this machine has no NVIDIA GPU with a driver")
@@ -107,12 +107,12 @@ def test_the_probe_is_the_one_that_the_launch_names() -> None:
 
 
 @pytest.mark.gpu
-def test_real_gpus_are_listed_by_uuid_with_their_memory(real_gpus: list[FoundGpu]) -> None:
+def test_real_gpus_are_listed_by_uuid_with_their_memory(real_gpus: list[DeviceInfo]) -> None:
     assert all(g.gpu_id.startswith(("GPU-", "MIG-")) and g.gpu_type and g.memory > 1 << 30 for g in real_gpus)
 
 
 @pytest.mark.gpu
-def test_a_real_gpu_is_read_by_its_uuid(real_gpus: list[FoundGpu]) -> None:
+def test_a_real_gpu_is_read_by_its_uuid(real_gpus: list[DeviceInfo]) -> None:
     reading, unknown = NvmlProbe().read([real_gpus[0].gpu_id, "GPU-of-nobody"], IDLE)
     assert reading.healthy and reading.memory_total == real_gpus[0].memory
     assert reading.utilisation is None or 0 <= reading.utilisation <= 1

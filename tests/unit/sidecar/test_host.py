@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.host import PROC, HostUse
+from sidecar.resources.host import PROC, HostUse
 
 
 def says(proc: Path, busy: int, idle: int, waits: int = 0, available: int = 250) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.limits import ControlGroup, CpuLimiter, StopAndGo, for_launch, in_pod
-from sidecar.usage import UsageMeter
+from sidecar.resources.limits import ControlGroup, CpuLimiter, StopAndGo, for_launch, in_pod
+from sidecar.resources.usage import UsageMeter
 
 BUSY = "import os\nif os.fork():\n  import time; time.sleep(600)\nwhile True: pass"
 SELF = Path("/proc/self/cgroup")

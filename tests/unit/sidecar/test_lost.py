@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.progress import Reader
+from sidecar.output.progress import Reader
 from sidecar.protocol import Lost
 
 KERAS = "Epoch {0}/30\n{1}/60 ━━━━━━━━━━ 0s 12ms/step - loss: 0.3"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.preflight import Asked, asked, environment, verdict
-from sidecar.probe import is_own
+from sidecar.startup.preflight import PythonCommand, asked, environment, verdict
+from sidecar.startup.probe import is_own
 from tests.patience import patient
 
 PYTHON = sys.executable
@@ -50,7 +50,7 @@ def said(home: Path, source: str | None, *command: str, env: dict[str, str] | No
     ],
 )  # fmt: skip
 def test_script_or_module_are_told_from_options(command: list[str], run: tuple[list[str], str, str]) -> None:
-    assert asked(command) == Asked(*run)
+    assert asked(command) == PythonCommand(*run)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_script_that_is_a_program_names_its_python_itself(
 ) -> None:
     (tmp_path / "go").write_text(f"{first}\nprint()\n")
     run = asked(["./go", "--lr", "1"], str(tmp_path))
-    assert run == (None if python is None else Asked(python, "script", "./go"))
+    assert run == (None if python is None else PythonCommand(python, "script", "./go"))
 
 
 # what is certainly wrong

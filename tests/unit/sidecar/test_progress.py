@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.progress import LINE_LIMIT, Reader
+from sidecar.output.progress import LINE_LIMIT, Reader
 
 # Printed by Keras 3 into a pipe: two epochs of 8 batches, then evaluate() with 4.
 KERAS_BARS = (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import shimlink
+from sidecar.links import shim_link
+from sidecar.links.shim_link import ShimLink, ShimUnreachable
 from sidecar.protocol import ShimStatus
-from sidecar.shimlink import ShimLink, ShimUnreachable
 from tests.patience import patient
 
 Shim = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -56,7 +56,7 @@ async def faithful(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def test_a_silent_shim_is_out_of_reach_though_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shimlink, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(shim_link, "PATIENCE_S", 0.05)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -70,7 +70,7 @@ def test_a_silent_shim_is_out_of_reach_though_it_accepts(tmp_path: Path, monkeyp
 
 
 def test_a_quiet_shim_is_asked_and_stays_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shimlink, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(shim_link, "PATIENCE_S", 0.5)
 
     async def act(link: ShimLink, heard: Heard) -> None:
         await heard.until(lambda: len(heard.statuses) >= 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sidecar.tail import BEHIND, PIECE, Tail
+from sidecar.output.tail import BEHIND, PIECE, Tail
 
 
 def everything(tail: Tail) -> bytes:

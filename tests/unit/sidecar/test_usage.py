@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.protocol import ShimStatus, Usage
-from sidecar.usage import UsageMeter, quota
+from sidecar.resources.usage import UsageMeter, quota
 from tests.patience import patient
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")

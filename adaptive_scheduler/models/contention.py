@@ -1,0 +1,140 @@
+"""How long jobs trained on CPU still take where they share the cores of a node (`algorithms.md` 5.2, 5.6).
+
+Every job of a node is trained to its end in numbers: cores are shared by water-filling, and what ends
+leaves its cores to the others. FlowCon's limits are not counted on for the future: they change every few seconds,
+leave no core idle that somebody can use, and stay behind when a job moves. Called by the policies that place or move
+such jobs. Pure; seconds from now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_cost_s
+from adaptive_scheduler.models.water_filling import water_fill
+from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+
+SAME = 1e-9
+"""Jobs that end within this share of the same moment end together."""
+
+ROUNDED = 6
+"""Decimals of a second that are compared: what is less is only the rounding of a sum."""
+
+
+class Portion(NamedTuple):
+    """What a job still needs, in core-seconds, and the most cores it may have."""
+
+    core_s: float
+    cap: float
+
+
+class PairPrediction(NamedTuple):
+    """Predicted for some jobs together. The smaller is the better one (G4)."""
+
+    makespan_s: float
+    sum_s: float
+
+    @classmethod
+    def of(cls, seconds: Mapping[str, float]) -> PairPrediction:
+        ends = seconds.values()
+        return cls(round(max(ends, default=0.0), ROUNDED), round(math.fsum(ends), ROUNDED))
+
+
+def portions(snapshot: ClusterSnapshot, node: str) -> dict[str, Portion]:
+    """Of all jobs trained on this node, or about to be. Whose speed was measured on nobody knows how many cores is
+    taken to have had what the limits of now leave it.
+    """
+    jobs = snapshot.on_cpu[node]
+    shares = water_fill(snapshot.node[node].cores, [_present_cap(job) for job in jobs])
+    return {job.id: Portion(_core_s(job, share), job.demand) for job, share in zip(jobs, shares, strict=True)}
+
+
+def newcomer(snapshot: ClusterSnapshot, node: str, job: Job) -> Portion:
+    """Of a job that is not on the node yet: nothing of its speed is known."""
+    return Portion(_core_s(job, min(job.demand, snapshot.node[node].cores)), job.demand)
+
+
+def drain(cores: float, jobs: Mapping[str, Portion]) -> dict[str, float]:
+    """When each ends, if nobody comes or goes but by ending. O(n² log n)."""
+    left, ends, now = dict(jobs), dict[str, float](), 0.0
+    while left:
+        shares = dict(zip(left, water_fill(cores, [p.cap for p in left.values()]), strict=True))
+        needs = {job: p.core_s / shares[job] if shares[job] > 0 else LARGEST for job, p in left.items()}
+        first = min(needs.values())
+        now = min(now + first, LARGEST)
+        ending = [job for job, seconds in needs.items() if seconds <= first * (1 + SAME)]
+        ends |= dict.fromkeys(ending, now)
+        left = {job: Portion(p.core_s - shares[job] * first, p.cap) for job, p in left.items() if job not in ends}
+    return ends
+
+
+def move_cost_s(profiles: Profiles, job: Job) -> float:
+    """What its move takes: saved, ended, launched elsewhere and begun there, measured or from its profile; then what
+    it had not saved, once more."""
+    return reshape_cost_s(profiles, job) + cross_host_s(profiles, job) + job.unsaved_s
+
+
+class Trip(NamedTuple):
+    """What one move is predicted to lead to for the jobs of both nodes together (5.5)."""
+
+    before: PairPrediction
+    after: PairPrediction
+    job_s: float  # what the job itself still takes then
+    sure: bool
+
+    @property
+    def gains(self) -> bool:
+        return self.after < self.before
+
+
+class Trips:
+    """Where one job could move, each node predicted at most once. To its own node: all as it is."""
+
+    def __init__(self, snapshot: ClusterSnapshot, job: Job) -> None:
+        self._snapshot = snapshot
+        self._job = job
+        self._home = job.node or ""
+        self._portions = portions(snapshot, self._home)
+        self._now = self._drain(self._home, self._portions)
+        without = {other: portion for other, portion in self._portions.items() if other != job.id}
+        self._without = self._drain(self._home, without)
+        self._known: dict[str, Trip] = {}
+
+    def to(self, node: str) -> Trip:
+        if node not in self._known:
+            self._known[node] = self._try(node)
+        return self._known[node]
+
+    def _try(self, node: str) -> Trip:
+        jobs, sure = self._snapshot.on_cpu, is_sure(self._snapshot.on_cpu[self._home])
+        if node == self._home:
+            return Trip(PairPrediction.of(self._now), PairPrediction.of(self._now), self._now[self._job.id], sure)
+        there = portions(self._snapshot, node)
+        before = self._now | self._drain(node, there)
+        after = self._without | self._drain(node, {**there, self._job.id: self._portions[self._job.id]})
+        after[self._job.id] += move_cost_s(self._snapshot.profiles, self._job)
+        return Trip(
+            PairPrediction.of(before), PairPrediction.of(after), after[self._job.id], sure and is_sure(jobs[node])
+        )
+
+    def _drain(self, node: str, jobs: Mapping[str, Portion]) -> dict[str, float]:
+        return drain(self._snapshot.node[node].cores, jobs)
+
+
+def is_sure(jobs: Iterable[Job]) -> bool:
+    """Whether what was predicted of them rests on lengths and speeds that are known."""
+    return all(job.iterations_left is not None and job.rate is not None for job in jobs)
+
+
+def _present_cap(job: Job) -> float:
+    return job.demand if job.cpu_limit is None else min(job.demand, job.cpu_limit)
+
+
+def _core_s(job: Job, share: float) -> float:
+    """Its speed goes with its cores: what it still takes, times the cores it has (5.2)."""
+    if job.iterations_left is None or not job.rate:
+        return assumed_s(job) * (job.share or share)
+    return min(max(job.iterations_left, 0.0) / job.rate, LARGEST) * (job.share or share)

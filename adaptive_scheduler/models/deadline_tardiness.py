@@ -1,0 +1,45 @@
+"""Whose deadline a scheme would break (`algorithms.md` 5.4 and X7).
+
+Promises that a job counts as late only beyond its target and the tolerance (`Deadlines.beta`), and that a
+scheme is blamed only for a deadline that held before. Called by the policies of seeds 003 and 004. Pure; all
+times are seconds from now, as `RemainingTimes` has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from adaptive_scheduler.models.prediction import RemainingTimes
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot
+
+
+class Lateness:
+    """Until when each job with a deadline must have ended, and who would not."""
+
+    def __init__(self, limits: Mapping[str, float], before: Mapping[str, float]) -> None:
+        self.limits = limits
+        self._before = before
+        # By job, so that one change is a subtraction and not another pass over all of them.
+        self.late = {i: max(0.0, before[i] - limit) for i, limit in sorted(limits.items()) if i in before}
+        self.total = math.fsum(self.late.values())
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Lateness:
+        """Of all jobs with a deadline; of none where deadlines are switched off."""
+        if "deadline" not in settings.systems:
+            return cls({}, {})
+        beta = settings.deadlines.beta
+        limits = {j.id: j.submit_s + (1 + beta) * j.sla_s - now for j in snapshot.jobs if j.sla_s is not None}
+        return cls(limits, times.seconds)
+
+    def broken_by(self, after: Mapping[str, float]) -> dict[str, float]:
+        """By how many seconds these jobs would miss a deadline that was not missed before.
+
+        A waiting job has missed it before only if it is past already.
+        """
+        limits = {job: self.limits[job] for job in after if job in self.limits}
+        return {
+            job: after[job] - limit for job, limit in limits.items() if self._before.get(job, 0.0) <= limit < after[job]
+        }

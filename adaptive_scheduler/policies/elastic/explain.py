@@ -1,0 +1,128 @@
+"""What people read of seed 004's decisions: why a job starts, waits, grows or moves. Called by `elastic.py`. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from adaptive_scheduler.candidates import (
+    LATE,
+    TO_MEASURE,
+    RankedCandidate,
+    gpus,
+    must_keep,
+    no_speed,
+    nodes_for,
+    seconds,
+    why_not,
+)
+from adaptive_scheduler.cost_table import CostTable
+from adaptive_scheduler.decision import placed_on
+from adaptive_scheduler.index import removable
+from adaptive_scheduler.models.prediction import RemainingTimes
+from adaptive_scheduler.policies.elastic.shrink import exactly, places
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import Job, Node, Worker
+
+
+def start_sentence(way: RankedCandidate) -> str:
+    source = _where(way)
+    if way.victim:
+        given = way.victim.num_gpus - way.keeps
+        whose = "all" if given >= way.num_gpus else str(given)
+        source += f", {whose} of them from {way.victim.id}, which goes from {way.victim.num_gpus} to {way.keeps}"
+    if way.rank == TO_MEASURE:
+        return f"{way.job.id} starts on {source}, and is measured: {no_speed(way.num_gpus, way.node)}."
+    sentence = (
+        f"{way.job.id} starts on {source}; predicted to end in {seconds(way.job_s)}, "
+        f"makespan {seconds(way.makespan_s)}."
+    )
+    if way.rank == LATE:
+        total = seconds(way.key[1])
+        sentence += f" Every way breaks a deadline, this one by least: {way.refused}; all are late by {total} together."
+    return sentence
+
+
+def growth_sentence(way: RankedCandidate, times: RemainingTimes) -> str:
+    job = way.job
+    verb = f"grows from {job.num_gpus} to {_where(way, 'on')}"
+    if not way.workers and way.node.name not in {w.node for w in placed_on(job)}:
+        source = f", {_hosts(job.workers)}," if job.workers else f" of {job.node}"
+        verb = f"moves from {gpus(job.num_gpus)}{source} to {way.num_gpus} of {way.node.name}"
+    return (
+        f"{job.id} {verb} and is then predicted to end in {seconds(way.job_s)} instead of "
+        f"{seconds(times.seconds[job.id])}; makespan {seconds(way.makespan_s)}."
+    )
+
+
+def wait_sentence(later: RankedCandidate, best: RankedCandidate) -> str:
+    return (
+        f"{later.job.id} waits: {gpus(later.num_gpus)} of {later.node.name} once the next job has ended lead to "
+        f"makespan {seconds(later.makespan_s)} and sum {seconds(later.sum_s)}, a start on {gpus(best.num_gpus)} of "
+        f"{best.node.name} now to {seconds(best.makespan_s)} and {seconds(best.sum_s)}."
+    )
+
+
+def hold_sentence(table: CostTable, job: Job, best: RankedCandidate | None) -> str:
+    """Whose deadline is in the way, or what is missing where it comes nearest and for whom a node is kept."""
+    if best is not None and best.rank == LATE:
+        return f"{job.id} waits: however it starts, a deadline is missed; at best {best.refused}."
+    kept = {n.name: n.kept_for for n in nodes_for(table.snapshot, job) if n.schedulable and n.kept_for is not None}
+    known = table.snapshot.job
+    words = [
+        f"node {name} is kept for {other}, which has waited {seconds(table.now - known[other].submit_s)}"
+        for name, other in sorted(kept.items())
+    ]
+    if not places(table, job):
+        return f"{job.id} waits: {' and '.join(words)}."
+    return " ".join([_missing(table, job), *(f"{w[0].upper()}{w[1:]}." for w in words)])
+
+
+def like_sentence(job: Job, other: str) -> str:
+    return f"{job.id} waits like {other}, which asks for the same: no node has it, and no running job can give it."
+
+
+def _missing(table: CostTable, job: Job) -> str:
+    """What is missing on the node that comes nearest, and who there could give it but may not."""
+    place = max(places(table, job), key=lambda p: (p.idle, p.node.name))
+    count, need = job.optional[0], job.optional[0] - place.idle
+    where = f"on node {place.node.name}{', as many as anywhere' if len(table.snapshot.nodes) > 1 else ''}"
+    if len(place.nodes) > 1:
+        where = "on all nodes together"
+    text = (
+        f"{job.id} waits: it needs {gpus(count)}; {place.idle} {'is' if place.idle == 1 else 'are'} idle {where}, "
+        f"and no running job there can give {exactly(need, table.settings)}."
+    )
+    names = {n.name for n in place.nodes}
+    there = sorted((j for j in table.snapshot.placed if j.node in names), key=lambda j: j.id)
+    hints = [_hint(other, place.node, need, table.now, table.settings) for other in there[:3]]
+    more = f" Nor can {len(there) - 3} more there." if len(there) > 3 else ""
+    return " ".join([text, *hints]) + more
+
+
+def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> str:
+    gives, keeps = removable(other, settings), must_keep(other, now)
+    if not gives:
+        return f"{other.id} has its smallest count, {other.num_gpus}."
+    enough = [g for g in gives if g == need or (settings.over_release != "never" and g > need)]
+    bound = bool(why_not(other, math.inf))  # also once it has cooled down
+    if (enough or bound) and not any(other.num_gpus - g >= keeps for g in enough):
+        return f"{other.id} {_why_kept(other, keeps, now)}."
+    if enough and other.workers:
+        return f"{other.id} would have nothing left on one of its nodes."
+    if enough:
+        return f"{other.id} could, but there is {no_speed(other.num_gpus - enough[0], node, other.id)}."
+    return f"{other.id} can give only {' or '.join(map(str, gives))}."
+
+
+def _why_kept(job: Job, keeps: int, now: float) -> str:
+    if keeps == job.num_gpus:
+        return why_not(job, now)
+    return f"keeps the {gpus(keeps)} it had before it grew for {seconds(job.cooling_until - now)} more"
+
+
+def _where(way: RankedCandidate, word: str = "of") -> str:
+    return gpus(way.num_gpus) + (f", {_hosts(way.workers)}" if way.workers else f" {word} {way.node.name}")
+
+
+def _hosts(workers: tuple[Worker, ...]) -> str:
+    return " and ".join(f"{w.num_gpus} on {w.node}" for w in workers)

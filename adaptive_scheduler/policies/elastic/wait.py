@@ -1,0 +1,56 @@
+"""What Algorithm 1 compares a start with: to wait for who ends next (G19), and who could give but must not be stopped.
+
+Called by `elastic.py`. Pure.
+"""
+
+from __future__ import annotations
+
+from adaptive_scheduler.candidates import GOOD, LISTED, REFUSED, RankedCandidate, nodes_for, why_not
+from adaptive_scheduler.cost_table import CostTable
+from adaptive_scheduler.decision import placed_on
+from adaptive_scheduler.index import removable
+from adaptive_scheduler.models.prediction import t_new
+from adaptive_scheduler.snapshot import Job, Node
+
+
+def rigid_ways(table: CostTable, job: Job) -> list[RankedCandidate]:
+    """Running jobs that could give what is missing and must not be stopped: why nobody gives, for people."""
+    nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
+    count = min(job.optional)
+    could = (
+        (other, nodes[other.node or ""]) for other in table.snapshot.placed
+        if not other.stoppable and other.state == "running" and other.node in nodes and removable(other, table.settings)
+    )  # fmt: skip
+    missing = sorted(((o, n) for o, n in could if count > n.idle), key=lambda pair: (pair[1].name, pair[0].id))
+    ways = []
+    for place, (other, node) in enumerate(missing[:LISTED]):
+        job_s = t_new(table.snapshot.profiles, job, node.gpu_type, count)
+        ways.append(
+            RankedCandidate((REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
+                other.num_gpus, f"job {other.id} {why_not(other, table.now)}")
+        )  # fmt: skip
+    return ways
+
+
+def waiting_way(table: CostTable, job: Job) -> RankedCandidate | None:
+    """G19: to wait for the placed job that is predicted to end first, and start on its GPUs and the idle ones there.
+
+    None where nobody is to end on a node that is open to the job, or that would not be enough.
+    """
+    nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
+    there = [j for j in table.snapshot.placed if j.node in nodes]
+    if not there:
+        return None
+    first = min(there, key=lambda j: (table.times.seconds[j.id], j.id))
+    node = nodes[first.node or ""]
+    free = node.idle + sum(w.num_gpus for w in placed_on(first) if w.node == node.name)
+    known = table.snapshot.profiles.speeds.get((job.type, node.gpu_type))
+    ways = [_later(table, job, node, n, table.times.seconds[first.id]) for n in job.optional if n <= free and known]
+    full = table.settings.tiebreak == "full"
+    return min(ways, key=lambda w: (w.makespan_s, w.sum_s, w.num_gpus) if full else (w.makespan_s,), default=None)
+
+
+def _later(table: CostTable, job: Job, node: Node, count: int, wait_s: float) -> RankedCandidate:
+    job_s = wait_s + t_new(table.snapshot.profiles, job, node.gpu_type, count)
+    makespan, total = table.scope.replace(job.id, job_s)
+    return RankedCandidate((GOOD, 0.0, 0), job, node, count, makespan, total, job_s)

@@ -1,0 +1,1 @@
+"""Knowledge about jobs: speeds, overheads, accuracy curves, finished tasks, growth. Pure; the snapshot holds it."""

@@ -1,0 +1,103 @@
+"""How long finished tasks took, and what they had asked for: the tables P and P_GPU of seed 003.
+
+Called by the deadline policy through the snapshot. Built by the coordinator from its `observations`, by
+the simulator from a trace. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+Resource = Literal["gpus", "cores", "memory"]
+RESOURCES: tuple[Resource, ...] = ("gpus", "cores", "memory")  # ties go to the first (D1)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One finished task: what each replica asked for, and completion minus start in seconds (D11)."""
+
+    cores: float
+    memory: float  # bytes
+    gpus: float
+    execution_s: float
+
+
+class ExpectedExecution(NamedTuple):
+    """How long something still takes, and whether little speaks for it."""
+
+    seconds: float
+    low_confidence: bool = False
+
+
+@dataclass(frozen=True)
+class Observations:
+    """All finished tasks that are known. Rows that cannot be true (no time spent) are not kept (D11)."""
+
+    rows: tuple[Observation, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Iterable[Observation]) -> Observations:
+        return cls(tuple(row for row in rows if row.execution_s > 0))
+
+    @cached_property
+    def times(self) -> Mapping[tuple[bool, Resource], tuple[tuple[float, tuple[float, ...]], ...]]:
+        """By (whether with GPUs, resource): ascending (amount asked for, ascending execution times)."""
+        tables: dict[tuple[bool, Resource], dict[float, list[float]]] = {}
+        for row in self.rows:
+            for resource in RESOURCES:
+                column = tables.setdefault((row.gpus > 0, resource), {})
+                column.setdefault(getattr(row, resource), []).append(row.execution_s)
+        return {
+            key: tuple((amount, tuple(sorted(times))) for amount, times in sorted(column.items()))
+            for key, column in tables.items()
+        }
+
+    def lookup(
+        self, on_gpus: bool, resource: Resource, amount: float, share: float, ran_s: float = 0.0
+    ) -> ExpectedExecution | None:
+        """What a task that asks for so much still takes once it has run `ran_s`; None: no task like it is known.
+
+        The rows of the same or the next higher amount count; where all asked for less, those of the largest,
+        with low confidence (D4). `share`: of the percentile, 0..1.
+        """
+        column = self.times.get((on_gpus, resource), ())
+        if not column:
+            return None
+        row = bisect_left(column, amount, key=lambda entry: entry[0])
+        left = still_left(column[min(row, len(column) - 1)][1], share, ran_s)
+        return left._replace(low_confidence=left.low_confidence or row == len(column))
+
+
+def still_left(times: Sequence[float], share: float, ran_s: float) -> ExpectedExecution:
+    """Of ascending execution times, those longer than what has passed say what is left.
+
+    Once it has run longer than all of them, it is taken to go on as long again (as `prediction.assumed_s`).
+    """
+    longer = times[bisect_right(times, ran_s) :]
+    return (
+        ExpectedExecution(percentile(longer, share) - ran_s)
+        if longer
+        else ExpectedExecution(ran_s, low_confidence=True)
+    )
+
+
+def percentile(times: Sequence[float], share: float) -> float:
+    """The smallest of ascending values that at least this share of them do not exceed: one that was seen."""
+    rank = math.ceil(share * len(times) - 1e-9)  # 0.7 of 10 is 7, whatever the last bit says
+    return times[max(rank, 1) - 1]
+
+
+def unfit(row: Mapping[str, object]) -> str:
+    """Why this is no row of what is known of a finished task, as a sentence; empty if it is one."""
+    for field in (*RESOURCES, "execution_s"):
+        value = row.get(field, 0 if field != "execution_s" else None)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        if not good or (field == "execution_s" and not value):
+            above = "above 0 (seconds from its start to its end)" if field == "execution_s" else "of at least 0"
+            return f"{field} must be a number {above}"
+    return ""

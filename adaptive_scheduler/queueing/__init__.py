@@ -1,0 +1,1 @@
+"""The order of waiting jobs, starvation prevention and backfill. Pure."""

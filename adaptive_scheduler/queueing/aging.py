@@ -1,0 +1,85 @@
+"""Nobody starves: what becomes free is kept for a job that has waited very long (`algorithms.md` 1.11).
+
+A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; no more may one
+trained on CPU that asks for many cores. Once it has waited very long (`queueing.py`), the node where it comes nearest
+is its own: nobody else of its kind starts, grows or moves there, but who ends before it could start (`backfill.py`).
+Only the longest waiting job on GPUs that cannot start has one, and the longest waiting one on CPU. Called by the
+engine. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from adaptive_scheduler.candidates import nodes_for
+from adaptive_scheduler.decision import Start
+from adaptive_scheduler.models.allocatable import room_on, whole
+from adaptive_scheduler.queueing.backfill import borrowed, starts_s
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
+
+
+def nearest(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
+    """The node with most idle GPUs of those that could hold its smallest count, or as few nodes as could together.
+
+    Of a job trained on CPU the node with most of what it asks for left. Empty where none ever could: such a job must
+    not keep anything from the others.
+    """
+    if job.uses_cpu:
+        return _nearest_on_cpu(snapshot, job)
+    if not job.optional:
+        return ()
+    allowed = sorted((n for n in nodes_for(snapshot, job) if n.schedulable), key=lambda n: (-n.idle, n.name))
+    one = next((n for n in allowed if n.healthy >= job.optional[0]), None)
+    if one is not None:
+        return (one.name,)
+    kinds = sorted({n.gpu_type for n in allowed})
+    together = [_together([n for n in allowed if n.gpu_type == kind], job) for kind in kinds]
+    return min((names for names in together if names), key=lambda names: (len(names), names), default=())
+
+
+def _nearest_on_cpu(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
+    could = [n for n in snapshot.nodes if n.open and n.heard and job.pinned in (None, n.name) and n.cores > 0]
+    large = [n.name for n in could if whole(n).holds(job)]
+    return tuple(sorted(large, key=lambda name: (room_on(snapshot, name).lacks(job), name))[:1])
+
+
+def _together(nodes: list[Node], job: Job) -> tuple[str, ...]:
+    most = sorted(nodes, key=lambda n: (-n.healthy, -n.idle, n.name))[: job.max_workers]
+    return tuple(n.name for n in most) if sum(n.healthy for n in most) >= job.optional[0] else ()
+
+
+class Kept:
+    """What aged jobs keep from all others while one tick is decided."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[bool, tuple[str, ...]] = {}  # by whether for a job trained on CPU
+        self._job: dict[bool, str] = {}
+        self._hidden: dict[bool, tuple[ClusterSnapshot, ClusterSnapshot]] = {}  # the last one, and what it became
+        self._until: tuple[ClusterSnapshot, float] | None = None  # likewise: when the one on GPUs could start
+
+    def keep(self, snapshot: ClusterSnapshot, job: Job) -> bool:
+        """For this one, unless another of its kind has waited longer; whether there is anything to keep."""
+        if self._nodes.get(job.uses_cpu):
+            return False
+        self._nodes[job.uses_cpu], self._job[job.uses_cpu] = nearest(snapshot, job), job.id
+        return bool(self._nodes[job.uses_cpu])
+
+    def hidden(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
+        """The cluster as all other jobs on GPUs see it, or all others trained on CPU."""
+        nodes = self._nodes.get(on_cpu)
+        if not nodes:
+            return snapshot
+        if on_cpu not in self._hidden or self._hidden[on_cpu][0] is not snapshot:
+            kept = (replace(n, kept_for=self._job[on_cpu]) if n.name in nodes else n for n in snapshot.nodes)
+            self._hidden[on_cpu] = snapshot, replace(snapshot, nodes=tuple(kept))
+        return self._hidden[on_cpu][1]
+
+    def lent(self, snapshot: ClusterSnapshot, job: Job) -> Start | None:
+        """The start of a job on GPUs that a kept node can spare until then."""
+        names = self._nodes.get(False, ())
+        if job.uses_cpu or not any(snapshot.node[name].idle for name in names):
+            return None
+        kept = self._job[False]
+        if self._until is None or self._until[0] is not snapshot:
+            self._until = snapshot, starts_s(snapshot, names, snapshot.job[kept])
+        return borrowed(snapshot, names, kept, self._until[1], job)

@@ -1,0 +1,409 @@
+"""Everything that callers may ask of the coordinator: `coordinator.http.facade.Facade` made true."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from adaptive_scheduler.candidates import gpus as count_of
+from adaptive_scheduler.expected_times import ExpectedTimes
+from adaptive_scheduler.profiles.observations import unfit
+from adaptive_scheduler.profiles.profiles import Profiles
+from coordinator.api import views
+from coordinator.api.signed_messages import SignedMessages
+from coordinator.api.volcano_extender import VolcanoExtender
+from coordinator.config import Config
+from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from coordinator.events.event_log import EventLog
+from coordinator.events.metrics import Metrics
+from coordinator.model import fields, pod_fields, resumption
+from coordinator.model import states as s
+from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
+from coordinator.scheduling import intake
+from coordinator.scheduling.loop import DecisionLoop
+from coordinator.scheduling.snapshot_builder import held_by_others
+from coordinator.stores.cache import Cache
+from coordinator.stores.elector import Elector
+from coordinator.telemetry.ingest import Telemetry
+from coordinator.telemetry.node_load import NodeLoad
+from coordinator.telemetry.profile_estimator import OBSERVATIONS
+from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
+
+View = dict[str, Any]
+
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", OBSERVATIONS)
+OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
+OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
+CANCEL_TRIES = 20
+ENDING = (
+    "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
+)
+INSIST = '`reshape reshape ID --gpus N --force`, or "force": true in the call,'
+# A node before its GPUs.
+NO_GPUS: View = {
+    "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
+}  # fmt: skip
+
+
+class ApiService:
+    """Thread-safe; every method may be called from any thread and is quick."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        sidecars: Sidecars,
+        platform: Platform,
+        clock: Clock,
+        config: Config,
+        master_key: bytes,
+        agent_key: bytes,
+        elector: Elector,
+        cache: Cache,
+        telemetry: Telemetry,
+        loop: DecisionLoop,
+        event_log: EventLog,
+        metrics: Metrics,
+        look: Callable[[], None],
+        news: Callable[[str | None], None],
+        trouble: Callable[[], str],
+    ) -> None:
+        """`look`: the store was written to; `news` of a job, or None; `trouble`: why it does not work, or nothing."""
+        self._store, self._sidecars, self._platform, self._clock = store, sidecars, platform, clock
+        self._master_key, self._elector, self._cache, self._telemetry = master_key, elector, cache, telemetry
+        self._loop, self._event_log, self._metrics = loop, event_log, metrics
+        self._look, self._news, self._trouble = look, news, trouble
+        self._messages = SignedMessages(
+            cache, telemetry, metrics, clock, config, master_key, agent_key, self.acts, news, loop.crowds_of, self.wish
+        )
+        self._extending = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
+
+    # jobs
+
+    def submit(self, doc: View) -> View:
+        """Insert a job document, as anybody with access to the store could."""
+        doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in fields.NOT_SUBMITTED}}
+        found = intake.problems(doc)
+        if not found and (why := self._loop.unknown_type(doc)):
+            found = [why]
+        if found:
+            raise Rejected("The job was not accepted: " + "; ".join(found) + ".", problems=tuple(found))
+        if doc.get("job_id") is None:
+            doc["job_id"] = f"job-{secrets.token_hex(4)}"
+        key = self._free_key(doc["job_id"])
+        try:
+            self._store.insert("jobs", {"_id": key, **doc, **pod_fields.kept(doc)})
+        except Conflict:
+            raise Rejected(_taken(doc), 409) from None
+        self._look()
+        return self._view(JobRecord({"_id": key, **doc, "job_type": intake.job_type(doc)}))
+
+    def _free_key(self, name: str | int) -> str:
+        """The `_id` of a new job of that name: the name, or `name~2` where an ended job had it (no name holds `~`)."""
+        before = self._cache.named(str(name))
+        if alive := [job for job in before if not job.doc.get("closed")]:
+            ending = all(job.cancel or job.state in s.ENDED for job in alive)
+            raise Rejected(ENDING.format(name) if ending else _taken({"job_id": name}), 409)
+        used = {str(job.key) for job in before}
+        return next(key for key in (str(name), *(f"{name}~{n}" for n in range(2, len(used) + 3))) if key not in used)
+
+    def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
+        records = {str(doc["_id"]): JobRecord(doc) for doc in self._store.list("jobs", {"closed": None})}
+        records |= {str(j.key): j for j in (*self._cache.jobs().values(), *self._cache.set_aside().values())}
+        if include_ended or within_s:
+            for doc in self._store.list("jobs", {"closed": True}):
+                records.setdefault(str(doc["_id"]), JobRecord(doc))
+        ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
+        expected = self._loop.expected()
+        since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
+        return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
+
+    def job(self, job_id: str) -> View:
+        return self._view(self._get(job_id), self._loop.expected())
+
+    def cancel(self, job_id: str) -> View:
+        for _ in range(CANCEL_TRIES):
+            job = self._get(job_id)
+            if job.state in s.ENDED:
+                return self._view(job)
+            changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
+            try:
+                job = self._cache.write_job(job, changes, "cancel")
+            except Conflict:  # it may even have been let in meanwhile: look again before writing
+                continue
+            self._news(job.id)
+            self._look()
+            return self._view(job)
+        raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
+
+    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+        """An operator's wish; it becomes a decision like any other. `force`: though work would be lost."""
+        job = self._get(job_id)
+        if job.state in s.ENDED or not job.accepted:
+            raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
+        if signal is not None:
+            return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
+        if gpus is not None and gpus not in job.optional:
+            raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
+        loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
+        if loses and not force:
+            raise Rejected(resumption.would_lose(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
+        decision_id = f"{job.id}-w{job.doc.get('version')}"
+        gave_back = "An operator gave the GPU count back to the scheduler."
+        asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
+        self._note(decision_id, job, "wish", asked)
+        self._cache.write_job(job, {"wanted": gpus, "wish_id": decision_id, "forced": True if loses else None}, "wish")
+        self._look()
+        return {"decision_id": decision_id}
+
+    def _signal(self, job: JobRecord, signal: str) -> View:
+        beat = self._telemetry.reports.of(job)
+        if signal != "checkpoint":
+            raise Rejected(
+                f"The signal must be `checkpoint` (save and go on) or `stop` (save and end), not {signal!r}."
+            )
+        if beat is None or beat.shim.trainer != "running":
+            raise Rejected(f"Job {job.id} is not training now; try again once it runs.", 409)
+        decision_id = f"{job.id}-s{beat.seq}"
+        key = launch_key(self._master_key, job.uid, job.launch)
+        call = CheckpointCall(
+            generation=job.generation, command_id=command_id(job.id, job.generation, f"checkpoint-{beat.seq}")
+        )
+        pods = self._telemetry.reports.pods(job)  # those of a gang save together
+        urls = [pods[k].url for k in range(job.members) if k in pods] if job.gpus_per_pod else [beat.url]
+        try:
+            for url in urls:
+                self._sidecars.checkpoint(url, key, job.id, job.launch, call)
+        except (Conflict, Fatal) as refused:
+            raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
+        self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
+        return {"decision_id": decision_id}
+
+    def _stop(self, job: JobRecord, force: bool) -> View:
+        """Its training is told to save and exit, and the job is cancelled: what it saved stays."""
+        if resumption.rigid(job) and not force:
+            raise Rejected(resumption.would_end(job), 409)
+        decision_id = f"{job.id}-e{job.doc.get('version')}"
+        self._note(decision_id, job, "signal", "An operator asked its training to save and end.")
+        self.cancel(job.id)
+        return {"decision_id": decision_id}
+
+    def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
+        """A decision that an operator made."""
+        about = {"job_id": job.raw_id, "jobs": [job.id], "at": self._clock.wall(), "kind": kind}
+        doc = {"_id": decision_id, **about, "algorithm": "operator", "sentence": sentence, "candidates": []}
+        self._store.put("decisions", doc)
+
+    def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
+        return self._platform.output(self._get(job_id).doc, offset, limit)
+
+    def _get(self, job_id: str) -> JobRecord:
+        job = self._cache.find(job_id)
+        if job is None:
+            raise Rejected(f"There is no job {job_id!r}.", 404)
+        return job
+
+    def _view(self, job: JobRecord, expected: tuple[Mapping[str, ExpectedTimes], float] = ({}, 0.0)) -> View:
+        gpus = self._cache.gpus()
+        node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
+        emulated = any(g.doc.get("emulated") for g in node_gpus)
+        if job.doc.get("closed"):  # another job may have its name by now, and all that is heard is of that one
+            view = views.job_view(job, None, {}, emulated)
+            return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": []}
+        stored, (_, efficiency, needs) = self._telemetry.batches.row(job), self._telemetry.progress.of(job)
+        view = views.job_view(job, self._telemetry.reports.of(job), stored, emulated, needs, efficiency)
+        view["problems"] = [*view["problems"], *self._cache.misfits_of(job)]
+        pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
+        return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": pods}
+
+    # GPUs, decisions, events, profiles
+
+    def gpus(self) -> list[View]:
+        readings = {g.gpu_id: g for beat in self._telemetry.reports.all() for g in beat.gpus}
+        stored = self._telemetry.batches.gpu_rows()
+        ordered = sorted(self._cache.gpus().values(), key=lambda g: (g.node, g.doc.get("index", 0), g.id))
+        misfits = self._cache.misfits("gpus")
+        return [self._gpu_view(g, readings, stored, "; ".join(misfits.get(g.id, ()))) for g in ordered]
+
+    @staticmethod
+    def _gpu_view(gpu: GpuRecord, readings: Mapping[str, GpuReading], stored: Mapping[str, Doc], misfit: str) -> View:
+        in_use = gpu.held_by is not None
+        read, kept = (readings.get(gpu.id), stored.get(gpu.id, {})) if in_use else (None, {})
+        view = views.gpu_view(gpu, read, kept)
+        return {**view, "problem": misfit or view["problem"]}
+
+    def nodes(self) -> list[View]:
+        known = self._telemetry.nodes.as_heard(self._loop.known.nodes)
+        nodes = {
+            name: {
+                **NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False,
+                "schedulable": bool(doc.get("schedulable", True)), "others_cores": held_by_others(doc)["cores"],
+            }
+            for name, doc in known.items()
+        }  # fmt: skip
+        for gpu in self.gpus():
+            node = nodes.setdefault(gpu["node"], {**NO_GPUS, "node": gpu["node"]})
+            node["gpu_type"] = node["gpu_type"] or gpu["gpu_type"]
+            node["gpus"] += 1
+            node["idle"] += gpu["state"] == s.IDLE
+            node["emulated"] = node["emulated"] or gpu["emulated"]
+        crowds = self._loop.crowds
+        return [
+            {**nodes[name], **views.crowd_view(crowds.get(name, NodeLoad()), self._telemetry.nodes.told(name))}
+            for name in sorted(nodes)
+        ]
+
+    def decisions(self, job_id: str | None, limit: int) -> list[View]:
+        found = sorted(self._decided(job_id), key=lambda d: (d.get("at", 0), d["_id"]), reverse=True)
+        return [_decision_view(doc) for doc in found[:limit]]
+
+    def _decided(self, job_id: str | None) -> Sequence[Doc]:
+        """All, those that touch one job, or those about what never became one, such as a Slaml that was refused."""
+        if job_id is None:
+            return self._store.list("decisions")
+        job = self._cache.find(job_id)
+        own = self._store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
+        found = {doc["_id"]: doc for doc in own}  # those of former versions name no others
+        found |= {doc["_id"]: doc for doc in self._store.list("decisions", {"jobs": job_id})}
+        if job is None and not found:
+            self._get(job_id)
+        return [doc for doc in found.values() if job is None or _since(doc, job)]
+
+    def decision(self, decision_id: str) -> View:
+        doc = self._store.get("decisions", decision_id)
+        if doc is None:
+            raise Rejected(f"There is no decision {decision_id!r}.", 404)
+        return _decision_view(doc)
+
+    def events_after(self, seq: int, limit: int) -> list[View]:
+        return self._event_log.after(seq, limit)
+
+    def last_event(self) -> int:
+        return self._event_log.last()
+
+    def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._event_log.listen(callback)
+
+    def profiles(self, table: str) -> list[View]:
+        return [{k: v for k, v in row.items() if k != "version"} for row in self._store.list(_table(table))]
+
+    def import_profiles(self, table: str, rows: list[View]) -> int:
+        """All or none. A row replaces the one that describes the same thing and is of the same origin."""
+        found = _row_problems(_table(table), rows)
+        if found:
+            raise Rejected("No row was imported: " + "; ".join(found[:5]) + ".", problems=tuple(found[:50]))
+        known = {_describes(row): row["_id"] for row in self._store.list(table)}
+        keys = [_describes(row) for row in rows]
+        docs = [{**r, "origin": k[-1], "_id": known.get(k, "|".join(k))} for r, k in zip(rows, keys, strict=True)]
+        for doc in docs:
+            self._store.put(table, doc)
+        if table == OBSERVATIONS:
+            self._telemetry.estimator.know(docs)
+        self._look()
+        return len(rows)
+
+    # sidecars
+
+    def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._messages.heartbeat(job_id, launch, raw, signature)
+
+    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._messages.wished(job_id, launch, raw, signature)
+
+    def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._messages.node(name, path, raw, signature)
+
+    # the coordinator itself
+
+    def health(self) -> View:
+        trouble = self._trouble()
+        ok = not trouble and self._elector.leads
+        return {"ok": ok, "sentence": "All is well." if ok else trouble or "This coordinator does not act now."}
+
+    def acts(self) -> bool:
+        return self._elector.leads
+
+    def extend(self, verb: str, raw: bytes) -> bytes:
+        if not self._elector.leads:  # Volcano then goes on without us
+            raise Transient("This coordinator does not act now.")
+        return self._extending.answer(verb, raw)
+
+    def metrics(self) -> bytes:
+        books = self._cache
+        misfits = {table: len(books.misfits(table)) for table in ("jobs", "gpus")}
+        return self._metrics.text(books.jobs().values(), books.gpus().values(), self._loop.crowds, misfits)
+
+
+def _since(decision: Doc, job: JobRecord) -> bool:
+    """Not one about an ended job that had the name before."""
+    return job.accepted and (number(decision.get("at")) or 0.0) >= job.submit_ts
+
+
+def _taken(doc: Doc) -> str:
+    return f"The job was not accepted: {intake.taken(doc['job_id'])}."
+
+
+def _table(name: str) -> str:
+    if name not in PROFILE_TABLES:
+        raise Rejected(f"There is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}.", 404)
+    return name
+
+
+def _row_problems(table: str, rows: Sequence[View]) -> list[str]:
+    """Why these rows cannot be imported, each reason once."""
+    if odd := [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]:
+        return [f"row {odd[0]} is not an object"]
+    of: dict[str, Sequence[View]] = {t: rows if t == table else () for t in PROFILE_TABLES}
+    read = Profiles.from_rows(of["speed_profiles"], of["overheads"], of["accuracy_profiles"])
+    first: dict[str, str] = {}
+    others: Counter[str] = Counter()
+    for problem in read.problems:
+        row, _, why = problem.partition(": ")
+        if why in first:
+            others[why] += 1
+        first.setdefault(why, row)
+    if table == OBSERVATIONS:
+        bad = [f"row {number}: {why}" for number, row in enumerate(rows, 1) if (why := unfit(row))]
+        return bad or _unstorable(rows)
+    found = [f"{row}{f', and so are {others[why]} more' * (why in others)}: {why}" for why, row in first.items()]
+    return found or _unstorable(rows)
+
+
+def _unstorable(rows: Sequence[View]) -> list[str]:
+    return [p for number, row in enumerate(rows, 1) for p in _unfit(row, number)]
+
+
+def _unfit(row: View, number: int) -> Iterator[str]:
+    """What no store would keep: found before the first row is written, not after half of them."""
+    for field, value in row.items():
+        if "." in field or field.startswith("$") or not field.isprintable():
+            yield f"row {number} has a field {field!r}: use no dot, no control character and no `$` at its start"
+        parts = value if isinstance(value, list) else [value]
+        if not all(p is None or isinstance(p, bool) or (isinstance(p, str) and _sound(p)) or _number(p) for p in parts):
+            yield f"row {number}: {field} must be valid text, a number below 2**63 or a list of these"
+
+
+def _sound(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _number(value: object) -> bool:
+    """Whether it is one that every database can hold."""
+    return isinstance(value, int | float) and abs(value) < 2**63
+
+
+def _describes(row: View) -> tuple[str, ...]:
+    """What tells a row from all others of its table; its origin comes last."""
+    parts = [row.get(f) for f in (OF_A_TASK if "execution_s" in row else OF_A_TYPE) if f in row]
+    whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
+    origin = row.get("origin")
+    return (*map(str, whole), origin if isinstance(origin, str) and origin else "imported")
+
+
+def _decision_view(doc: Doc) -> View:
+    return {"decision_id": doc["_id"], **{k: v for k, v in doc.items() if k not in ("_id", "version", "last_op")}}

@@ -1,0 +1,158 @@
+"""Messages of sidecars and node agents: heartbeats, requests of operators, inventories. Verifies and signs each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from coordinator.config import Config
+from coordinator.errors import Rejected, Transient, Unauthorized
+from coordinator.events.metrics import Metrics
+from coordinator.model import requirements
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.ports import Clock
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.ingest import Telemetry
+from coordinator.telemetry.node_load import NodeLoad
+from sidecar.protocol import Heartbeat, HeartbeatReply, NodeReply, NodeReport, Wish, launch_key, sign, signed
+
+NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,399}")
+KIND = re.compile(r"[ -~]{1,128}")
+MOST_GPUS = 1024  # of one node
+
+T = TypeVar("T")
+
+
+class SignedMessages:
+    """Thread-safe. `wish` carries out a wish and answers with its decision id."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        telemetry: Telemetry,
+        metrics: Metrics,
+        clock: Clock,
+        config: Config,
+        master_key: bytes,
+        agent_key: bytes,
+        leads: Callable[[], bool],
+        news: Callable[[str | None], None],
+        crowd: Callable[[str], NodeLoad | None],
+        wish: Callable[[str, int | None, str | None, bool], dict[str, Any]],
+    ) -> None:
+        """`news` wakes the loop, and the reconciler for one job; `crowd` is how a node stood at the last turn."""
+        self._cache, self._telemetry, self._metrics, self._clock, self._config = (
+            cache,
+            telemetry,
+            metrics,
+            clock,
+            config,
+        )
+        self._master_key, self._agent_key, self._leads, self._news = master_key, agent_key, leads, news
+        self._crowd, self._wish = crowd, wish
+        self._wish_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
+
+    def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """Take a heartbeat; the reply renews the lease, or says that the launch is known no more."""
+        job, key = self._authenticate(job_id, launch, "/v1/heartbeats", raw, signature)
+        beat = _decode(raw, Heartbeat)
+        if beat.job_id != job_id or beat.launch != launch:
+            raise Rejected("The heartbeat is for another job or launch than its headers say.")
+        if not self._leads():
+            raise Transient("This coordinator does not act now.")
+        known = self._hear(job, beat)
+        config, (limit, limit_s) = self._config, job.limit_left(self._clock.wall())
+        reply = msgspec.json.encode(
+            HeartbeatReply(
+                seq=beat.seq,
+                lease_s=config.granted_s,
+                grace_s=config.grace_s,
+                known=known,
+                completed=job.state == s.COMPLETED,
+                limit=limit,
+                limit_s=limit_s,
+            )
+        )
+        return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
+
+    def _hear(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep what a heartbeat says; whether its launch is to live on. That of a job set aside is left alone."""
+        if job.id in self._cache.set_aside():
+            self._telemetry.reports.renewed(job.id)
+            return True
+        coming = job.coming is not None and beat.launch == job.coming.launch
+        if coming or (beat.launch == job.launch and not job.doc.get("closed")):
+            take = self._telemetry.take_coming if coming else self._telemetry.take
+            self._metrics.heartbeat()
+            if take(job, beat):
+                self._news(job.id)
+        return (coming or beat.launch == job.launch) and job.state in s.LAUNCHED
+
+    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """A wish that an operator told the job's sidecar."""
+        _, key = self._authenticate(job_id, launch, "/v1/wishes", raw, signature)
+        wish = _decode(raw, Wish)
+        if wish.job_id != job_id:
+            raise Rejected("The wish is for another job than its headers say.")
+        if wish.seq <= self._wish_seq.get((job_id, launch), -1):
+            raise Rejected("This wish was made before; make it again.", 409)
+        jobs = self._cache.jobs()
+        self._wish_seq = {of: seq for of, seq in self._wish_seq.items() if of[0] in jobs} | {(job_id, launch): wish.seq}
+        answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal, wish.force))
+        return answer, sign(key, "REPLY", "/v1/wishes", answer)
+
+    def node(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """Take a node agent's report. `path` is the address as it was signed, which names the node."""
+        key = self._agent_key
+        if not key or not signed(key, "POST", path, raw, signature):
+            raise Unauthorized("Not a report of a known node agent.")
+        if not NODE.fullmatch(name):
+            raise Rejected("A node's name has up to 253 letters, digits, dots and dashes.")
+        report = _decode(raw, NodeReport)
+        if not self._leads():
+            raise Transient("This coordinator does not act now.")
+        if problem := self._unfit(name, report):
+            raise Rejected(problem)
+        if self._telemetry.nodes.take(name, report):
+            self._news(None)
+        crowd = self._crowd(name)
+        jobs = None if crowd is None else crowd.jobs
+        reply = msgspec.json.encode(NodeReply(report.seq, self._config.heartbeat_s, jobs))
+        return reply, sign(key, "REPLY", path, reply)
+
+    def _unfit(self, name: str, report: NodeReport) -> str:
+        """Why this inventory cannot be true, as a sentence; empty if it can."""
+        ids = [gpu.gpu_id for gpu in report.gpus]
+        if len(ids) > MOST_GPUS or len(set(ids)) != len(ids) or not all(GPU.fullmatch(gpu_id) for gpu_id in ids):
+            return f"Report at most {MOST_GPUS} GPUs, each once and by a name of letters, digits, dots and dashes."
+        if not all(KIND.fullmatch(gpu.gpu_type) for gpu in report.gpus):
+            return "Report a type of at most 128 printable characters for each GPU."
+        if not 0 <= report.cores <= requirements.MAX_CORES or not 0 <= report.memory <= requirements.MAX_MEMORY:
+            return "Report cores and memory (bytes) as numbers that a machine can have."
+        if not all(0 <= use <= 1 for use in (report.cpu_use or 0.0, report.memory_use or 0.0)):
+            return "Report the use of cores and memory as shares from 0 to 1."
+        known = self._cache.gpus()
+        for gpu_id in ids:
+            owner = known[gpu_id].node if gpu_id in known else name
+            if owner != name and not self._telemetry.nodes.silent(owner):
+                return f"GPU {gpu_id} is on node {owner}, which is heard: two nodes cannot have the same GPU."
+        return ""
+
+    def _authenticate(self, job_id: str, launch: int, path: str, raw: bytes, signature: str) -> tuple[JobRecord, bytes]:
+        job = self._cache.find(job_id)  # a closed one, too: its sidecar is told to end
+        key = launch_key(self._master_key, job.uid if job else "", launch)
+        if not signed(key, "POST", path, raw, signature) or job is None:
+            raise Unauthorized("Not a call of a known job.")
+        return job, key
+
+
+def _decode(raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Rejected(f"The message cannot be read: {error}.") from None

@@ -1,0 +1,171 @@
+"""Jobs and GPUs as people and programs see them: the document and the newest report in one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adaptive_scheduler.expected_times import ExpectedTimes
+from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
+from coordinator.model import missed_deadlines, requirements, resumption
+from coordinator.model import states as s
+from coordinator.model.progress import iterations, left
+from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.telemetry.node_load import NodeLoad
+from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
+
+View = dict[str, Any]
+
+# Fields of the document shown as they are; the rest is computed or the user's own business.
+SHOWN = (
+    "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
+    "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
+    "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
+    "target_top5", "gpus_per_pod", "devices", "queue", "namespace", "fault", "elastic", "resumes", "lost",
+)  # fmt: skip
+
+
+def job_view(
+    job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool, needs: int | None = None,
+    efficiency: Efficiency = UNMEASURED,
+) -> View:  # fmt: skip
+    """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again.
+
+    `needs`: iterations in all until its target, as predicted from its curve.
+    """
+    done, total = iterations(job, beat)
+    done = max(done, int(stored.get("iters_done") or 0))
+    ours = job.doc if job.accepted else {}  # until then it may hold anything
+    view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
+    view |= {
+        "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
+        "gpus_per_pod": job.gpus_per_pod, "reshapes": int(number(view["reshapes"]) or 0),
+        "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0, "fault": ours.get("fault"),
+        "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
+        "category": ours.get("category"), "pinned": ours.get("pinned"), "message": str(view["message"] or ""),
+        "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
+        "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],
+        "rigid": job.accepted and resumption.rigid(job), "left_alone": _left_alone(job), "lost": _lost(ours),
+        "iterations": total, "iters_done": done, "emulated": emulated,
+        "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
+        "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
+        "usage": _usage(Usage()), "eta_s": None,
+        "iterations_left": None, "epochs_left": None, "length_unsure": False,
+    }  # fmt: skip
+    if job.state not in s.ENDED:
+        to_do = left(job, done, total, needs)
+        view |= _length(job, to_do, needs)
+        # One that is back in the queue trains no more: its last report tells of processes that are gone.
+        view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
+    return view
+
+
+def times(
+    job: JobRecord, view: Mapping[str, Any], expected: Mapping[str, ExpectedTimes], ago_s: float, wall: float
+) -> View:
+    """When a waiting job starts and a placed one ends, and whether its deadline is missed.
+
+    `expected` is of `ago_s` seconds ago. An end by the measured speed, which the view has, is better than a predicted
+    one. `guesses` names jobs of unknown length that the start rests on.
+    """
+    found = expected.get(job.id, ExpectedTimes()) if job.accepted and job.state not in s.ENDED else ExpectedTimes()
+    start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
+    waits = job.state == s.SUBMITTED
+    return {
+        "start_in_s": start if waits else None, "start_guesses": list(found.guesses) if waits else [],
+        "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
+        "late_s": missed_deadlines.late_s(job.doc, wall) if job.accepted else None,
+    }  # fmt: skip
+
+
+def _left_alone(job: JobRecord) -> str | None:
+    """Why a job that trains keeps what it has."""
+    return resumption.left_alone(job) or None if job.accepted and job.state in s.LAUNCHED else None
+
+
+def _lost(doc: Mapping[str, Any]) -> View | None:
+    """What it did again the last time, with a sentence."""
+    lost = doc.get("lost")
+    return {**lost, "sentence": resumption.receipt(lost)} if isinstance(lost, dict) else None
+
+
+def pods_view(job: JobRecord, beats: Mapping[int, Heartbeat], gpus: Mapping[str, GpuRecord]) -> list[View]:
+    """The pods of a gang, by rank; none of a job that has one pod."""
+    if job.gpus_per_pod is None or not job.gpu_ids:
+        return []
+    views = []
+    for pod, part in enumerate(job.parts(job.gpu_ids)):
+        gpu, beat = gpus.get(part[0]), beats.get(pod)
+        told = {"trainer": beat.shim.trainer, "exit_code": beat.shim.exit_code, "sidecar_url": beat.url} if beat else {}
+        place: View = {"pod": pod, "node": gpu.node if gpu else None, "gpu_ids": list(part)}
+        views.append({**place, "trainer": None, "exit_code": None, "sidecar_url": None, **told})
+    return views
+
+
+def _length(job: JobRecord, to_do: float | None, needs: int | None) -> View:
+    """What is left of it; of a job with a target a prediction, or its maximum where no progress is visible."""
+    unsure = requirements.target(job.doc) is not None and needs is None
+    epoch = job.epoch_iterations
+    epochs = None if to_do is None or epoch is None else to_do / epoch
+    return {"iterations_left": to_do, "epochs_left": epochs, "length_unsure": unsure}
+
+
+def _live(beat: Heartbeat, to_do: float | None) -> View:
+    progress, speed = beat.progress, beat.progress.seconds_per_iteration
+    live: View = {
+        "epochs_done": progress.epochs,
+        "seconds_per_iteration": speed,
+        "usage": _usage(beat.usage),
+        "eta_s": None if speed is None or to_do is None else to_do * speed,
+        "sidecar_pid": beat.sidecar_pid,
+        "shim_pid": beat.shim.shim_pid,
+        "trainer_pid": beat.shim.trainer_pid,
+        "sidecar_url": beat.url,
+    }
+    if progress.value is not None:
+        live |= {"value": progress.value, "value_name": progress.value_name}
+    return live
+
+
+def _usage(usage: Usage) -> View:
+    """With the CPU limit that its sidecar says is in force, and how."""
+    return {
+        "cpu_cores": usage.cpu_cores, "memory": usage.memory, "block_io": usage.block_io,
+        "network_io": usage.network_io, "cpu_limit": usage.limit, "limited_by": usage.limited_by or None,
+        "cpu_weight": usage.cpu_weight,
+    }  # fmt: skip
+
+
+def growth_efficiency(efficiency: Efficiency) -> View:
+    """How fast its value changes per second and unit of each resource: G of seed 001. Empty until it was measured.
+
+    `shares`: of its own peak, by which jobs are compared; `list`: new (NL), watched (WL) or converging (CL).
+    """
+    if not efficiency.measured:
+        return {}
+    return {"per_unit": dict(efficiency.raw), "shares": dict(efficiency.share), "list": efficiency.list}
+
+
+def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, Any]) -> View:
+    doc = gpu.doc
+    view: View = {"gpu_id": doc.get("gpu_id", gpu.id), **{f: doc.get(f) for f in ("node", "gpu_type", "state")}}
+    view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")}
+    view |= {"problem": doc.get("problem") or None, "emulated": bool(doc.get("emulated"))}
+    view |= {"utilisation": None, "memory_used": None}
+    if reading is not None:
+        return view | {
+            "utilisation": reading.utilisation,
+            "memory_used": reading.memory_used,
+            "memory_total": reading.memory_total or view["memory_total"],
+        }
+    return view | {f: stored[f] for f in ("utilisation", "memory_used") if f in stored}
+
+
+def crowd_view(crowd: NodeLoad, told: NodeJobs | None) -> View:
+    """Its jobs as the coordinator knows them, and as its agent was told and said again; None where none does."""
+    jobs = crowd.jobs
+    return {
+        "jobs": jobs.jobs, "categories": {"PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc}, "score": crowd.score,
+        "cpu_use": crowd.cpu_use, "memory_use": crowd.memory_use,
+        "told": None if told is None else {"jobs": told.jobs, "PC": told.pc, "WC": told.wc, "CC": told.cc},
+    }  # fmt: skip

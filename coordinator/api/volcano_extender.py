@@ -1,0 +1,203 @@
+"""What Volcano's scheduler asks of us through its `extender` plugin, and what we answer. No I/O.
+
+Promises: quick, from memory, only the few fields that matter are read. Of what is not ours it has no opinion,
+so that Volcano and its other plugins decide alone. Called by the desk with the body as Volcano sent it; field
+names without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/extender` and `api`, 1.10).
+
+jobEnqueueable  0 (no opinion) or -1 (not now), never 1: in a tier where nobody says -1, a 1 skips all later tiers.
+                A Volcano Job of a user that is to be reshaped waits until the coordinator has decided where it
+                starts; one that our launcher made was decided before it existed.
+prioritize      the decided node, so much that no other plugin outweighs it; of a gang, that of this pod.
+predicate       refuses any other node. Not in the configuration that we ship: one call for each task and node.
+preemptable     a job of ours never is. Its GPUs are not in Volcano's books, so evicting it frees none that Volcano
+                could give away; who comes next in a queue of ours, the coordinator decides, and makes room by
+                reshaping. Others: no opinion.
+reclaimable     a queue that takes back what it is owed may evict a job of ours, which goes on from its checkpoint:
+                shares of queues are the administrator's word (`reclaimable: false` on the queue says no). But not
+                while an operation is under way, when two jobs would lose: the next session may ask again.
+queueOverused   never: what a queue has used of what Volcano counts, Volcano knows best.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from coordinator.errors import Rejected
+from coordinator.model import states as s
+from coordinator.model.records import Doc, JobRecord
+
+PREFIX = "volcano-reshape.io/"
+JOB_LABEL = PREFIX + "job"  # on what our launcher made or attached
+JOB_ID = PREFIX + "job-id"
+INJECT = PREFIX + "inject"
+ASKS = frozenset({PREFIX + "gpus", PREFIX + "job"})  # annotations of a user's Volcano Job that is to be reshaped
+DECIDED_SCORE = 1e6  # other plugins add up to a few thousand
+ENTER, WAIT = 0, -1
+ABSTAIN, PERMIT = 0, 1
+NEVER_HERE = 3  # Volcano's UnschedulableAndUnresolvable: no eviction would help
+
+T = TypeVar("T")
+
+
+class Owner(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class Metadata(msgspec.Struct):
+    name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    ownerReferences: list[Owner] | None = None
+
+    @property
+    def volcano_job(self) -> Owner | None:
+        """The Volcano Job that it belongs to."""
+        return next((o for o in self.ownerReferences or () if o.kind == "Job"), None)
+
+
+class JobInfo(msgspec.Struct, rename="pascal"):
+    namespace: str = ""
+    queue: str = ""
+    pod_group: Metadata | None = None  # Go embeds it without a name, so that its fields lie flat
+
+
+class ExtenderPod(msgspec.Struct):
+    metadata: Metadata | None = None
+
+
+class TaskInfo(msgspec.Struct, rename="pascal"):
+    namespace: str = ""
+    node_name: str = ""
+    pod: ExtenderPod | None = None
+
+
+class NodeInfo(msgspec.Struct, rename="pascal"):
+    name: str = ""
+
+
+class EnqueueableRequest(msgspec.Struct):
+    job: JobInfo
+
+
+class PrioritizeRequest(msgspec.Struct):
+    task: TaskInfo
+
+
+class PredicateRequest(msgspec.Struct):
+    task: TaskInfo
+    node: NodeInfo
+
+
+class EvictionRequest(msgspec.Struct):
+    """`evictees` go back as they came."""
+
+    evictees: list[msgspec.Raw] | None = None
+
+
+class VolcanoExtender:
+    """`job` finds a job that is not closed by its id; `queues` gives the queues' documents by name.
+
+    `node_of` finds the node of a GPU.
+    """
+
+    def __init__(
+        self, job: Callable[[str], JobRecord | None], queues: Callable[[], Mapping[str, Doc]],
+        node_of: Callable[[str], str | None] = lambda gpu: None,
+    ) -> None:  # fmt: skip
+        self._job, self._queues, self._node_of = job, queues, node_of
+        self._verbs: dict[str, Callable[[bytes], Any]] = {
+            "jobEnqueueable": self._enqueueable,
+            "prioritize": self._prioritize,
+            "predicate": self._predicate,
+            "preemptable": lambda raw: self._victims(raw, lambda job: True),
+            "reclaimable": lambda raw: self._victims(raw, lambda job: job.operation is not None),
+            "queueOverused": lambda raw: {"overused": False},
+        }
+
+    def answer(self, verb: str, raw: bytes) -> bytes:
+        """`Rejected` for a verb that is not asked of us, and for what is no request of Volcano."""
+        if verb not in self._verbs:
+            raise Rejected(f"There is no verb {verb[:40]!r}; there are {', '.join(self._verbs)}.", 404)
+        return msgspec.json.encode(self._verbs[verb](raw))
+
+    def _enqueueable(self, raw: bytes) -> Doc:
+        job = _read(raw, EnqueueableRequest).job
+        group = job.pod_group or Metadata()
+        if group.volcano_job is None or _made(group, group.volcano_job):
+            return {"status": ENTER}
+        known = self._user_job(job.namespace, group.volcano_job)
+        if known is not None:
+            return {"status": ENTER if known.state in s.LAUNCHED else WAIT}
+        # One that asks to be reshaped, but the launcher has not told of it yet, or has told its user what is wrong.
+        # Volcano gives a PodGroup the annotations and labels of its Volcano Job, not those of the template.
+        labelled = (group.labels or {}).get(INJECT) == "true"
+        asks = labelled or not (group.annotations or {}).keys().isdisjoint(ASKS)
+        return {"status": WAIT if asks or self._queues().get(job.queue, {}).get("inject") else ENTER}
+
+    def _prioritize(self, raw: bytes) -> Doc:
+        task = _read(raw, PrioritizeRequest).task
+        node = self._decided(self._of(task), task)
+        return {"nodeScore": {node: DECIDED_SCORE} if node else {}}
+
+    def _predicate(self, raw: bytes) -> Doc:
+        asked = _read(raw, PredicateRequest)
+        job = self._of(asked.task)
+        node = self._decided(job, asked.task)
+        if job is None or node == asked.node.name:
+            return {"status": "", "code": 0}
+        why = f"is to start on node {node}" if node else "waits for the coordinator to choose its node"
+        return {"status": f"job {job.id} {why}", "code": NEVER_HERE}
+
+    def _victims(self, raw: bytes, spared: Callable[[JobRecord], bool]) -> Doc:
+        """All but those that are spared; no opinion where none is. What Volcano then evicts has to be whole."""
+        evictees = _read(raw, EvictionRequest).evictees or []
+        jobs = [self._of(_read(evictee, TaskInfo)) for evictee in evictees]
+        left = [evictee for evictee, job in zip(evictees, jobs, strict=True) if job is None or not spared(job)]
+        return {"status": ABSTAIN, "victims": []} if len(left) == len(evictees) else {"status": PERMIT, "victims": left}
+
+    def _decided(self, job: JobRecord | None, task: TaskInfo) -> str | None:
+        """Where this pod of the job goes. While a gang grows, its new pods follow the operation."""
+        if job is None or job.gpus_per_pod is None:
+            return job.node if job is not None else None
+        name = ((task.pod or ExtenderPod()).metadata or Metadata()).name
+        number = name.rpartition("-")[2]
+        parts = job.parts(job.operation.to if job.operation is not None and job.operation.to else job.gpu_ids)
+        part = parts[int(number)] if number.isdecimal() and int(number) < len(parts) else ()
+        return self._node_of(part[0]) if part else None
+
+    def _of(self, task: TaskInfo) -> JobRecord | None:
+        """The job of ours that a pod belongs to, if it still is a job of ours."""
+        metadata = (task.pod or ExtenderPod()).metadata or Metadata()
+        job = self._user_job(task.namespace, metadata.volcano_job) if metadata.volcano_job else None
+        if job is None:  # the annotation of a pod that was made before its record may name an earlier job
+            job = self._job((metadata.annotations or {}).get(JOB_ID, ""))
+        return job if job is not None and job.state not in s.ENDED else None
+
+    def _user_job(self, namespace: str, owner: Owner) -> JobRecord | None:
+        """The record that the launcher made from a user's Volcano Job; of several of that name, from this one."""
+        plain = f"{namespace}.{owner.name}"
+        for job_id in (plain, f"{plain}.{owner.uid[:8]}"):
+            job = self._job(job_id)
+            made_from = job.doc.get("volcano") if job is not None else None
+            if isinstance(made_from, Mapping) and made_from.get("uid") == owner.uid:
+                return job
+        return None
+
+
+def _made(group: Metadata, owner: Owner) -> bool:
+    """Whether our launcher made it: it has the name of a launch, which a user's that has our label has not."""
+    job = (group.labels or {}).get(JOB_LABEL)
+    return job is not None and re.fullmatch(f"{re.escape(job)}-l[0-9]+", owner.name) is not None
+
+
+def _read(raw: bytes | msgspec.Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Rejected(f"The body is not what Volcano's extender plugin sends: {str(error)[:200]}.") from None

@@ -1,1 +1,0 @@
-"""Pure rules of the coordinator: states, records, intake, lifecycle, invariants."""

@@ -1,0 +1,1 @@
+"""Events for people and programs: recorder, log, stages of a reshape, metrics."""

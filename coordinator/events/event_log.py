@@ -1,0 +1,102 @@
+"""What happened, in order: events for people and programs, written to the store in batches.
+
+Each event has a number that grows by one. The newest are kept in memory for those who listen; older
+ones are read from the store. A crash may lose the events of the last fraction of a second, never
+state: state is written by compare-and-set before anything is told here.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coordinator.errors import Conflict
+from coordinator.ports import Clock, Doc, Store
+
+KEPT = 5_000  # events in memory
+UNWRITTEN_MAX = 20_000  # events kept while the store is down; the oldest go first
+
+
+class EventLog:
+    """Thread-safe."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._lock = threading.Lock()
+        self._me = secrets.token_hex(4)
+        self._last = store.last_event()
+        self._newest: deque[Doc] = deque(maxlen=KEPT)
+        self._unwritten: deque[Doc] = deque(maxlen=UNWRITTEN_MAX)
+        self._listeners: list[Callable[[], None]] = []
+
+    def append(self, event: Mapping[str, Any]) -> int:
+        """Number an event, tell the listeners, keep it for the next `flush`."""
+        with self._lock:
+            self._last = number = self._last + 1
+            doc = {"_id": number, "at": self._clock.wall(), "by": self._me, **event}
+            self._newest.append(doc)
+            self._unwritten.append(doc)
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+        return number
+
+    def flush(self) -> None:
+        """Write what is new, in one round trip. What could not be written stays for the next time."""
+        with self._lock:
+            batch = list(self._unwritten)
+        if not batch:
+            return
+        try:
+            self._store.append_events(batch)
+        except Conflict:
+            self._settle(batch)
+        else:
+            self._written({e["_id"] for e in batch})
+
+    def _settle(self, batch: list[Doc]) -> None:
+        """Some numbers are taken: by this batch, whose reply was lost, or by another coordinator."""
+        stored = {e["_id"]: e for e in self._store.events_after(batch[0]["_id"] - 1, len(batch))}
+        last = self._store.last_event()
+        self._written({e["_id"] for e in batch if stored.get(e["_id"], {}).get("by") == self._me})
+        with self._lock:
+            first = max(self._last, last) + 1
+            renumbered = [{**event, "_id": number} for number, event in enumerate(self._unwritten, first)]
+            self._last = first + len(renumbered) - 1
+            self._unwritten.clear()
+            self._unwritten.extend(renumbered)
+            self._newest = deque(renumbered, maxlen=KEPT)  # what the others wrote between is in the store only
+
+    def _written(self, numbers: set[int]) -> None:
+        with self._lock:
+            left = [e for e in self._unwritten if e["_id"] not in numbers]
+            self._unwritten.clear()
+            self._unwritten.extend(left)
+
+    def after(self, seq: int, limit: int) -> list[Doc]:
+        """Events with a number above `seq`, oldest first."""
+        with self._lock:
+            newest = list(self._newest)
+        if newest and newest[0]["_id"] <= seq + 1:
+            return [e for e in newest if e["_id"] > seq][:limit]
+        stored = list(self._store.events_after(seq, limit))
+        last = stored[-1]["_id"] if stored else seq
+        return (stored + [e for e in newest if e["_id"] > last])[:limit]
+
+    def last(self) -> int:
+        return self._last
+
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, from any thread, whenever something was appended; returns how to stop that."""
+        with self._lock:
+            self._listeners.append(callback)
+
+        def stop() -> None:
+            with self._lock:
+                if callback in self._listeners:
+                    self._listeners.remove(callback)
+
+        return stop

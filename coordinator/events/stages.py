@@ -1,0 +1,115 @@
+"""How long each part of a reshape or start took, for people, for learning and for the metrics.
+
+The sidecar's times are on the clock of its machine, the coordinator's on its own; only differences
+of times from one clock are taken, except for `signal` on one machine. What a move does on one machine
+and on the next one is joined by the coordinator's clock: when it said stop there and start here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.model.records import Operation
+from sidecar.protocol import Heartbeat
+
+Seconds = dict[str, float]
+
+
+@dataclass
+class Marks:
+    """Moments of one operation on the coordinator's clock."""
+
+    decide_s: float | None = None
+    at: dict[str, float] = field(default_factory=dict)
+
+
+def reshape_stages(op: Operation, beat: Heartbeat, marks: Marks) -> Seconds:
+    """Stages of a reshape: decide, newcomer ready, signal, checkpoint, exit, spawn, first step."""
+    stopped: Mapping[str, Any] = op.doc.get("stopped") or {}
+    stop_at, exit_at, saved_at = stopped.get("stop_at"), stopped.get("exit_at"), stopped.get("checkpoint_at")
+    if saved_at is not None and stop_at is not None and saved_at < stop_at:
+        saved_at = None  # an earlier checkpoint: this stop made none that was announced
+    ready = "newcomer ready" if op.launch is None else "stop sent"
+    spans = {
+        "decide": marks.decide_s,
+        "newcomer ready": span(marks.at.get("decided"), marks.at.get(ready)),
+        "signal": None if op.kind == "move" else span(marks.at.get("stop sent"), stop_at),
+        "checkpoint": span(stop_at, saved_at),
+        "exit": span(saved_at or stop_at, exit_at),
+        "spawn": _between(op, marks) if op.kind == "move" else span(exit_at, beat.shim.spawn_at),
+        "first step": span(beat.shim.spawn_at, beat.progress.first_step_at),
+    }
+    return {k: v for k, v in spans.items() if v is not None}
+
+
+def start_stages(beat: Heartbeat, marks: Marks) -> Seconds:
+    """Stages of a start: decide, launch (early initialization), wait for GPUs, first step."""
+    spans = {
+        "decide": marks.decide_s,
+        "launch": span(marks.at.get("launch"), marks.at.get("initialized")),
+        "wait for GPUs": span(marks.at.get("initialized"), marks.at.get("start sent")),
+        "first step": span(beat.shim.spawn_at, beat.progress.first_step_at),
+    }
+    return {k: v for k, v in spans.items() if v is not None}
+
+
+def _between(op: Operation, marks: Marks) -> float | None:
+    """Of a move: from the end of the training there to its start here."""
+    said, ended = span(marks.at.get("stop sent"), marks.at.get("start sent")), _apart(op.stopped, "stop_at", "exit_at")
+    return None if said is None or ended is None else max(0.0, said - ended)
+
+
+def _apart(times: Mapping[str, Any], begin: str, end: str) -> float | None:
+    return None if times.get(begin) is None or times.get(end) is None else float(times[end] - times[begin])
+
+
+def moved_gap_s(op: Operation, beat: Heartbeat, marks: Marks) -> float | None:
+    """The same as `gap_s`, where the two steps are on two machines."""
+    said = span(marks.at.get("stop sent"), marks.at.get("start sent"))
+    trained_on, begun = _apart(op.stopped, "stop_at", "last_step_at"), beat.progress.first_step_at
+    if said is None or trained_on is None or begun is None or beat.shim.spawn_at is None:
+        return None
+    return max(0.0, said - trained_on + begun - beat.shim.spawn_at)
+
+
+def gap_s(op: Operation, beat: Heartbeat) -> float | None:
+    """Training standing still: from the last step of the old shape to the first of the new.
+
+    A new launch's sidecar does not know the old one's steps; what was written at the stop does.
+    """
+    stopped: Mapping[str, Any] = op.doc.get("stopped") or {}
+    return span(beat.progress.previous_last_step_at or stopped.get("last_step_at"), beat.progress.first_step_at)
+
+
+def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | None]:
+    """The overheads of `algorithms.md` 1.5 that this operation measured.
+
+    `proc_init` runs from the old process being gone, so that the three parts add up to the gap.
+    """
+    if op.kind == "start":
+        return {
+            "k8s_init": span(marks.at.get("launch"), marks.at.get("initialized")),
+            "proc_init": span(beat.shim.spawn_at, beat.progress.first_step_at),
+        }
+    stages = reshape_stages(op, beat, marks)
+    alone = op.how != "in place" and op.launch is None  # its stages hold the launch, too
+    if "spawn" not in stages or "first step" not in stages or alone:
+        return {}
+    return {
+        "ckpt": stages.get("checkpoint", 0.0),
+        "proc_term": stages.get("exit"),
+        "proc_init": stages["spawn"] + stages["first step"],
+    }
+
+
+def direction(op: Operation) -> str:
+    if op.kind == "move":
+        return "move"
+    return "up" if len(op.to) > len(op.origin) else "down"
+
+
+def span(begin: float | None, end: float | None) -> float | None:
+    """Seconds between two moments of one clock; None if one is missing."""
+    return None if begin is None or end is None else max(0.0, end - begin)

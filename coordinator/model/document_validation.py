@@ -1,0 +1,166 @@
+"""The one door by which rows of the store come in: what does not fit is mended or set aside, and said.
+
+Anybody may change a document by hand. A field of the wrong kind reads as its former value where that is known, else
+as absent; a row that makes no sense without it is set aside, so that it hurts nothing but itself. The store is left as
+it is. Rows of profiles have a door of
+their own (`adaptive_scheduler/profiles/profiles.py`). Pure; called by `books.py` and `loop.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from coordinator.model import states as s
+from coordinator.model.records import Doc, show
+
+LARGEST = 2**63  # beyond it neither a store nor an array holds a whole number
+NOWHERE = "unknown"  # the node of a GPU whose own cannot be read
+KINDS = ("start", "reshape", "move", "restart", "requeue", "finish")
+
+Fits = Callable[[Any], bool]
+
+
+class Rule(NamedTuple):
+    """What a field must be, in words and as a test. None is absent and always fits."""
+
+    words: str
+    fits: Fits
+
+
+class ReadDocument(NamedTuple):
+    """A row as it may be used, and a sentence for each field that did not fit."""
+
+    doc: Doc
+    misfits: tuple[str, ...] = ()
+    usable: bool = True  # False: it is to be set aside
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _finite(value: Any) -> bool:
+    return _number(value) and math.isfinite(value)
+
+
+def _id(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST)
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_id, value))
+
+
+def _operation(value: Any) -> bool:
+    if not isinstance(value, dict) or value.get("kind", "reshape") not in KINDS or not _count(value.get("generation")):
+        return False
+    numbers = all(value.get(f) is None or _finite(value[f]) for f in ("at", "launch", "from_launch"))
+    return numbers and all(value.get(f) is None or _ids(value[f]) for f in ("to", "from", "yields_to", "victim_keeps"))
+
+
+COUNT = Rule("a whole number", _count)
+NUMBER = Rule("a number", _finite)
+TEXT = Rule("a text", lambda value: isinstance(value, str))
+ID = Rule("a text or a whole number", _id)
+IDS = Rule("a list of names", _ids)
+OBJECT = Rule("an object", lambda value: isinstance(value, dict))
+LIST = Rule("a list", lambda value: isinstance(value, list))
+FLAG = Rule("true or false", lambda value: isinstance(value, bool))
+SPAN = Rule("a number of seconds or a text such as 2h", lambda value: isinstance(value, str) or _finite(value))
+COUNTS = Rule("a list of GPU counts", lambda value: isinstance(value, list) and value != [] and all(map(_count, value)))
+OPERATION = Rule("an operation under way", _operation)
+
+
+def _one_of(*words: str) -> Rule:
+    return Rule(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
+
+
+def _each(rule: Rule, *fields: str) -> dict[str, Rule]:
+    return dict.fromkeys(fields, rule)
+
+
+RULES: Mapping[str, Mapping[str, Rule]] = {
+    "jobs": {
+        "job_id": ID, "uid": TEXT, "state": _one_of(*s.JOB_STATES), "gpu_ids": IDS, "optional_num_gpus": COUNTS,
+        "reshape": OPERATION, "closed": FLAG, "job_type": ID,
+        **_each(COUNT, "generation", "launch", "num_gpus", "up", "down", "newest_launch", "retries", "reshapes",
+                "moves", "preempts", "wanted", "members", "gpus_per_pod", "max_workers", "limits", "limits_told",
+                "iters_done", "stopped_by_us", "grew_from",
+                "iterations", "epochs", "dataset_size", "batch_size", "version"),
+        **_each(NUMBER, "submit_ts", "start_ts", "run_ts", "finish_ts", "retry_ts", "migrated_ts", "move_refused_ts",
+                "limit_ts", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit", "epochs_done"),
+        **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
+                "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category"),
+        **_each(SPAN, "sla", "estimate"), "elastic": FLAG, "forced": FLAG, "resumes": TEXT, "lost": OBJECT,
+        **_each(OBJECT, "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
+        **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
+    },
+    "gpus": {
+        "node": TEXT, "state": _one_of(*s.GPU_STATES), "gpu_type": TEXT, "job_id": ID, "held_by": ID,
+        **_each(COUNT, "index", "generation", "memory_total"),
+    },
+    "nodes": {**_each(NUMBER, "cores", "memory"), "schedulable": FLAG, "agent": FLAG, "others": OBJECT},
+}  # fmt: skip
+
+VITAL = (
+    "job_id",
+    "uid",
+    "state",
+    "gpu_ids",
+    "optional_num_gpus",
+    "reshape",
+    "closed",
+    "generation",
+    "launch",
+    "version",
+)
+"""Fields without which a job makes no sense: unless their former value is known it is set aside.
+
+A version is compared as it lies in the store, so a former one is of no use.
+"""
+
+
+def read(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> ReadDocument:
+    """A row of `table`; `former`: as it was used before, if it was."""
+    rules = RULES[table]
+    # Some MongoDB-compatible stores keep true and false as 1 and 0.
+    kept = {f: v == 1 for f, v in doc.items() if rules.get(f) is FLAG and type(v) is int and v in (0, 1)}
+    doc = {**doc, **kept} if kept else doc
+    wrong = [
+        field for field, value in doc.items() if value is not None and field in rules and not rules[field].fits(value)
+    ]
+    if not wrong:
+        return ReadDocument(doc)
+    before = former or {}
+    mended = {field: value for field, value in doc.items() if field not in wrong}
+    mended |= {field: before[field] for field in wrong if field in before}
+    usable = table != "jobs" or not any(f in VITAL and (f == "version" or f not in before) for f in wrong)
+    if table == "gpus" and any(
+        field in ("node", "state", "job_id", "held_by") and field not in before for field in wrong
+    ):
+        mended |= {"node": mended.get("node") or NOWHERE, "state": s.FAULTY}  # nobody gets it: it may be somebody's
+    return ReadDocument(
+        mended, tuple(_sentence(field, doc[field], rules[field], field in before) for field in wrong), usable
+    )
+
+
+def is_closed(doc: Doc) -> bool:
+    """Whether a job's document, as it lies in the store, says that nothing of it is left to do."""
+    return doc.get("closed") in (True, 1)
+
+
+def of_owner(doc: Doc) -> Doc:
+    """What the row of a GPU says that a job has, from the document of that job: a former value where none is known."""
+    known: Doc = {"state": s.IN_USE, "job_id": doc.get("job_id"), "held_by": doc.get("job_id")}
+    return known if doc.get("gpus_per_pod") or doc.get("max_workers") else {**known, "node": doc.get("node")}
+
+
+def _sentence(field: str, value: Any, rule: Rule, mended: bool) -> str:
+    then = "its former value is used" if mended else "it is passed over"
+    return f"{field} must be {rule.words}, not {show(value)}; {then} until you correct or remove it"

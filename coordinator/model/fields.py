@@ -1,0 +1,86 @@
+"""The fields of a job document: those that users write, and those that the coordinator and the launcher write. Pure.
+
+One list for documents from MongoDB and over HTTP alike: intake asks `unknown`, and `Submission` of
+`coordinator/http/openapi.yaml` describes PUBLIC. A field that nobody knows is a mistake of somebody's and said so, not
+ignored; fields of users' own tools begin with `x_` or `_`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from coordinator.model.records import show
+
+PUBLIC = frozenset(
+    {
+        "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
+        "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
+        "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
+        "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "depends_on", "namespace", "queue",
+        "checkpoint_claim", "single_container", "pod",
+    }
+)  # fmt: skip
+"""What a user may write."""
+
+OURS = (
+    "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
+    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
+    "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
+    "moves", "newest_launch", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
+    "limits_told", "limit_by", "unlimitable",
+    "held_back", "fault", "members", "depends_met", "sla_waiting_s", "missed_ts",
+    "resumes", "lost", "stopped_by_us", "forced", "grew_from", "unfit",
+)  # fmt: skip
+"""What only the coordinator writes: what a user put there is not believed, and cleared as the job is let in."""
+
+KEPT = frozenset(
+    {
+        "_id", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems", "submit_ts", "reshapes",
+        "retries", "message", "pinned", "devices", "version", "last_op", "cancel", "origin", "volcano", "slaml",
+    }
+)  # fmt: skip
+"""Further ones that the coordinator or the launcher writes; also a copy of a job that has ended has them."""
+
+KNOWN = PUBLIC | KEPT | frozenset(OURS)
+NOT_SUBMITTED = (KEPT | frozenset(OURS)) - PUBLIC - {"_id", "version", "origin", "volcano", "slaml"}
+"""Taken out of what comes over HTTP; intake has a sentence for the others."""
+
+THEIRS = ("x_", "_")  # how fields of users' own tools begin
+CLOSE = 0.6  # from 0 to 1: how alike a word must be to be meant
+
+
+def unknown(doc: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each field that nobody knows, with the one that was probably meant."""
+    for field in sorted(str(field) for field in doc if field not in KNOWN):
+        if not field.startswith(THEIRS) and not field.startswith("$") and "." not in field:
+            yield f"there is no field {show(field)}{meant(field, PUBLIC)}; begin the name of one of your own with x_"
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """`; did you mean num_gpus?` or nothing, ignoring case."""
+    plain = {one.lower(): one for one in sorted(known)}
+    close = difflib.get_close_matches(word.lower()[:100], plain, 1, CLOSE)
+    return f", did you mean {plain[close[0]]}?" if close else ""
+
+
+GPU_TYPES = frozenset(
+    {
+        "A2", "A10", "A16", "A30", "A40", "A100", "A800", "B100", "B200", "B300", "GB200", "GB300", "GH200", "H100",
+        "H200", "H20", "H800", "K20", "K40", "K80", "L4", "L20", "L40", "L40S", "M4", "M40", "M60", "P4", "P6", "P40",
+        "P100", "T4", "V100", "A2000", "A4000", "A4500", "A5000", "A5500", "A6000", "1080", "1080Ti", "2080", "2080Ti",
+        "3060", "3060Ti", "3070", "3070Ti", "3080", "3080Ti", "3090", "3090Ti", "4060", "4060Ti", "4070", "4070Ti",
+        "4080", "4090", "5070", "5070Ti", "5080", "5090",
+    }
+)  # fmt: skip
+"""NVIDIA's, as `sidecar.resources.gpus.short_type` shortens them. What is missing here is known once a node reports it."""
+
+
+def unknown_gpu_type(kind: object, here: Iterable[str]) -> str:
+    """Why that is no GPU type, as a sentence; empty if it is one. `here`: those of the nodes and of the profiles."""
+    known = {*here} - {""}
+    if not isinstance(kind, str) or kind in GPU_TYPES or kind in known:
+        return ""
+    like = meant(kind, GPU_TYPES | known) or f"; known are {', '.join(sorted(known or GPU_TYPES)[:5])} and others"
+    return f"no node and no speed profile has the GPU type {show(kind)}{like}"

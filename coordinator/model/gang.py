@@ -1,0 +1,189 @@
+"""A gang, a job of several pods that train together, seen as one. Pure.
+
+Promises: the gang counts as training until no pod of it does, as running only while each of them runs, and as having
+obeyed a command only once each of them has; a pod that ended badly or is gone while others live is named, since
+nothing but stopping them all gets such a gang on. Called by `reports`, the reconciler and `lifecycle`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from coordinator.model.records import RESHAPE_EXIT_CODES
+from sidecar.protocol import Checkpoint, Heartbeat, ShimStatus, Trainer, Usage
+
+FIRST_PORT, PORTS, STRIDE = 20_000, 10_000, 97
+"""Below those that Linux gives away by itself and those of Kubernetes' node ports, other ones in each generation."""
+
+SUMMED = ("cpu_cores", "memory", "block_io", "network_io")  # of each pod's use
+
+NO_MEMBERS: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class BrokenGang:
+    """Why a gang cannot go on as it is."""
+
+    why: str
+    own: bool = False  # whether it was the job's own fault, so that it costs a try
+    ran_s: float = 0.0
+
+
+def joint(
+    beats: Mapping[int, Heartbeat],
+    wanted: int,
+    ended: Collection[int] = NO_MEMBERS,
+    fine: Collection[int] = RESHAPE_EXIT_CODES,
+) -> Heartbeat | None:
+    """What the gang reports as one; None until each of its pods has reported, but for those that certainly `ended`.
+
+    `fine`: exit codes that mean `stopped for reshape`. Progress and times are those of rank 0, whose machine's clock
+    they are on, or of the first pod that is left.
+    """
+    living = [k for k in range(wanted) if k not in ended]
+    if not living or any(k not in beats for k in living):
+        return None
+    here = [beats[k] for k in living]
+    return msgspec.structs.replace(
+        here[0],
+        seq=max(beat.seq for beat in here),
+        shim=_shim(here, fine),
+        gpus=[gpu for beat in here for gpu in beat.gpus],
+        usage=_usage([beat.usage for beat in here]),
+        checkpoint=_newest([beat.checkpoint for beat in here]),
+        unfit=next((beat.unfit for beat in here if beat.unfit), ""),
+        hook=all(beat.hook for beat in here),
+    )
+
+
+def _shim(here: Sequence[Heartbeat], fine: Collection[int]) -> ShimStatus:
+    shims, worst = [beat.shim for beat in here], culprit(here, fine)
+    commands = {shim.command_id for shim in shims}
+    return msgspec.structs.replace(
+        shims[0],
+        trainer=_trainer(shims),
+        generation=max(shim.generation for shim in shims),
+        command_id=shims[0].command_id if len(commands) == 1 else "",
+        gpu_ids=[gpu for shim in shims for gpu in shim.gpu_ids],
+        stop_asked=any(shim.stop_asked for shim in shims),
+        fenced=any(shim.fenced for shim in shims),
+        ending=any(shim.ending for shim in shims),
+        lease_deadline=min(shim.lease_deadline for shim in shims),
+        exit_code=worst.shim.exit_code,
+        exit_note=worst.shim.exit_note,
+        output_tail=worst.shim.output_tail,
+    )
+
+
+def _trainer(shims: Sequence[ShimStatus]) -> Trainer:
+    states = {shim.trainer for shim in shims}
+    if len(states) == 1:
+        return states.pop()
+    return "stopping" if states & {"running", "stopping"} else "exited"
+
+
+def _usage(usages: Sequence[Usage]) -> Usage:
+    known = {name: [v for usage in usages if (v := getattr(usage, name)) is not None] for name in SUMMED}
+    return msgspec.structs.replace(usages[0], **{name: sum(each) if each else None for name, each in known.items()})
+
+
+def _newest(found: Sequence[Checkpoint | None]) -> Checkpoint | None:
+    """They share one folder, and who ended last has looked into it last."""
+    return max((c for c in found if c is not None), key=lambda c: (c.step, c.generation), default=None)
+
+
+def culprit(here: Sequence[Heartbeat], fine: Collection[int] = RESHAPE_EXIT_CODES) -> Heartbeat:
+    """Who ended badly by itself; else who ended badly; else who ended with another code than 0.
+
+    Of several the one that ran shortest: they began together, and once one has ended the others fail, too.
+    """
+
+    def guilt(beat: Heartbeat) -> tuple[int, float]:
+        code, shim = beat.shim.exit_code, beat.shim
+        bad = code is not None and code != 0
+        odd = bad and code not in fine
+        kind = 0 if odd and not shim.stop_asked else 1 if odd else 2 if bad else 3 if code == 0 else 4
+        return kind, _ran_s(shim)
+
+    return min(here, key=guilt)
+
+
+def broken(
+    beats: Mapping[int, Heartbeat],
+    wanted: int,
+    ended: Collection[int] = NO_MEMBERS,
+    starting: str | None = None,
+    fine: Collection[int] = RESHAPE_EXIT_CODES,
+) -> BrokenGang | None:
+    """Why those that live cannot train on: a pod is gone, or its trainer has ended.
+
+    One that ended with 0 unasked is only the first to finish. `starting`: the command by which they are being started;
+    one that has not obeyed it yet is no matter. None: all have been, so one without a trainer has lost it. `fine`: exit
+    codes that mean `stopped for reshape`.
+    """
+    if gone := [k for k in range(wanted) if k in ended]:
+        return BrokenGang(f"pod {gone[0]} is gone")
+    here = [beats[k] for k in range(wanted) if k in beats]
+    if starting is None and (afresh := [beat for beat in here if beat.shim.trainer == "none"]):
+        return BrokenGang(f"pod {afresh[0].member} began afresh")
+    begun = [beat for beat in here if starting in (None, beat.shim.command_id)]
+    over = [beat for beat in begun if beat.shim.trainer == "exited" and not _done(beat.shim)]
+    asked = any(beat.shim.stop_asked for beat in begun)
+    first = [beat for beat in over if beat.shim.fenced] or over  # others fail when one has fenced itself
+    return _why(culprit(first, fine), fine if asked else ()) if over else None
+
+
+def left_hanging(beats: Mapping[int, Heartbeat], wanted: int) -> BrokenGang | None:
+    """Some have finished and others train on. Nothing is wrong with that, unless it lasts."""
+    over = [beats[k] for k in range(wanted) if k in beats and beats[k].shim.trainer == "exited"]
+    if not over or len(over) == wanted:
+        return None
+    why = f"the training in pod {over[0].member} has ended, and that in other pods goes on without it"
+    return BrokenGang(why, True, max(_ran_s(beat.shim) for beat in over))
+
+
+def _why(worst: Heartbeat, fine: Collection[int]) -> BrokenGang:
+    """`fine`: exit codes of those that stop when another pod was asked to, for they stop at the same step."""
+    shim = worst.shim
+    if shim.fenced:
+        return BrokenGang(f"pod {worst.member} was out of the coordinator's reach longer than its lease")
+    if shim.stop_asked or shim.exit_code in fine:
+        return BrokenGang(f"the training in pod {worst.member} was stopped")
+    return BrokenGang(how_it_ended(shim, f" in pod {worst.member}"), True, _ran_s(shim))
+
+
+def _ran_s(shim: ShimStatus) -> float:
+    return (shim.exit_at or 0.0) - (shim.spawn_at or 0.0)
+
+
+def _done(shim: ShimStatus) -> bool:
+    return shim.exit_code == 0 and not shim.stop_asked
+
+
+def how_it_ended(shim: ShimStatus, where: str = "") -> str:
+    """A sentence about a trainer that has exited, with the last line that it printed. `where`: such as ` in pod 1`."""
+    lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
+    code = shim.exit_code or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    last = f": {lines[-1][:300]}" if lines else ""
+    return shim.exit_note + where if shim.exit_note else f"the training process{where} {how}{last}"
+
+
+def rendezvous(hosts: Sequence[str], member: int, generation: int, gpus_per_pod: int) -> dict[str, str]:
+    """Where the pods of a gang meet in this generation, for TensorFlow, PyTorch and torchrun. `hosts`: by member."""
+    ports = [FIRST_PORT + (generation * STRIDE + k) % PORTS for k in range(len(hosts) + 1)]
+    workers = [
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in zip(hosts, ports[1:], strict=True)
+    ]
+    task = {"type": "worker", "index": member}
+    port = str(ports[0])
+    return {
+        "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
+        "MASTER_ADDR": hosts[0], "MASTER_PORT": port, "RANK": str(member), "WORLD_SIZE": str(len(hosts)),
+        "PET_NNODES": str(len(hosts)), "PET_NPROC_PER_NODE": str(gpus_per_pod), "PET_NODE_RANK": str(member),
+        "PET_MASTER_ADDR": hosts[0], "PET_MASTER_PORT": port,
+    }  # fmt: skip

@@ -1,0 +1,37 @@
+"""Whether a job has missed its deadline, and by how much. Pure; for whoever shows or tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.model import requirements
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord, number
+
+
+def late_s(doc: Mapping[str, Any], wall: float) -> float | None:
+    """Seconds by which it ended, or now trains on, after its `sla`. None: it has none, or holds it so far."""
+    target, since = requirements.seconds(doc.get("sla")), number(doc.get("submit_ts"))
+    if target is None or since is None or doc.get("state") == s.CANCELLED:
+        return None
+    ended = number(doc.get("finish_ts")) if doc.get("state") in s.ENDED else None
+    late = (wall if ended is None else ended) - since - target
+    return late if late > 0 else None
+
+
+def event(job: JobRecord, wall: float) -> dict[str, Any] | None:
+    """What is told of one that has missed it: once as it passes, once with the whole delay as the job ends."""
+    late = late_s(job.doc, wall)
+    if late is None:
+        return None
+    goes_on = "" if job.state in s.ENDED else " so far"
+    return {"type": "missed", "late_s": late, "sentence": f"{job.id} missed its deadline by {span(late)}{goes_on}."}
+
+
+def span(value: float) -> str:
+    """A duration in short: 45 s, 12 m, 3 h 20 m."""
+    if value < 90:
+        return f"{value:.0f} s"
+    minutes = round(value / 60)
+    return f"{minutes} m" if minutes < 60 else f"{minutes // 60} h {minutes % 60} m"

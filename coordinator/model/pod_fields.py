@@ -1,0 +1,103 @@
+"""What a job document says about its pod on a cluster: namespace, queue, pieces of the pod, its Volcano Job. Pure.
+
+Intake asks `problems` before it lets a document in; the launcher then relies on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coordinator.model.records import show
+
+QUEUE = "default"  # Volcano's own, where a job names none
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+ORIGINS = ("record", "volcano")
+TEMPLATE = ("{{", "{%", "{#")
+LISTS = ("volumes", "containers", "initContainers")  # what the launcher adds to, or merges with
+MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
+
+
+def problems(doc: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with these fields, each as a sentence that says what to write."""
+    for field, kind in (("namespace", LABEL), ("queue", NAME), ("checkpoint_claim", NAME)):
+        value = doc.get(field)
+        if value is not None and not (isinstance(value, str) and kind.fullmatch(value)):
+            small = "small letters, digits and dashes" + (", or dots" if kind is NAME else "")
+            yield f"{field} must be a name that Kubernetes takes, of {small}, not {show(value)}"
+    if doc.get("single_container") is not None and not isinstance(doc["single_container"], bool):
+        yield f"single_container must be true or false, not {show(doc['single_container'])}"
+    yield from _pod(doc.get("pod"))
+    yield from _volcano(doc)
+
+
+def read(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """Its `pod`, which may be a text of JSON. `ValueError` when that is none."""
+    pod = doc.get("pod")
+    return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
+
+
+def kept(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """`pod` as it is written: no store takes keys such as `nvidia.com/gpu`, so with one in it it becomes a text."""
+    pod = doc.get("pod")
+    return {"pod": json.dumps(pod)} if isinstance(pod, dict) and unstorable(pod) else {}
+
+
+def unstorable(doc: Mapping[str, Any]) -> str | None:
+    """What in it no store takes: a launch writes all of the document anew."""
+    left: list[object] = [dict(doc)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if odd := next((str(key) for key in part if "." in str(key) or str(key).startswith("$")), None):
+                return f"the key {show(odd)} holds a dot or begins with $: choose another one"
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+        elif isinstance(part, float) and not math.isfinite(part):
+            return f"{part} is no number that can be kept: leave it out"
+    return None
+
+
+def _pod(pod: object) -> Iterator[str]:
+    if pod is None:
+        return
+    if isinstance(pod, str):
+        try:
+            pod = json.loads(pod)
+        except (ValueError, RecursionError):
+            yield f"pod is a text, but no JSON: {show(pod)}"
+            return
+    if not isinstance(pod, dict):
+        yield f'pod must be an object with fields of a pod\'s spec, such as {{"tolerations": []}}, not {show(pod)}'
+        return
+    for field in LISTS:
+        part = pod.get(field)
+        if part is not None and not (isinstance(part, list) and all(isinstance(one, dict) for one in part)):
+            yield f"pod.{field} must be a list of objects, as in a pod's spec, not {show(part)}"
+    left: list[tuple[object, int]] = [(pod, 1)]
+    seen = 0
+    while left:
+        part, depth = left.pop()
+        seen += 1
+        if seen > MOST_PARTS or depth > MOST_DEPTH:
+            yield f"pod has more than {MOST_PARTS} parts, or is nested more than {MOST_DEPTH} deep"
+            return
+        if isinstance(part, str) and (len(part) > MOST_TEXT or any(mark in part for mark in TEMPLATE)):
+            yield f"pod holds a template mark ({', '.join(TEMPLATE)}) or a text of more than {MOST_TEXT} characters"
+            return
+        inner = [*part.keys(), *part.values()] if isinstance(part, dict) else part if isinstance(part, list) else []
+        left += [(one, depth + 1) for one in inner]
+
+
+def _volcano(doc: Mapping[str, Any]) -> Iterator[str]:
+    origin, job = doc.get("origin"), doc.get("volcano")
+    if origin is not None and origin not in ORIGINS:
+        yield f"origin must be {' or '.join(ORIGINS)}, not {show(origin)}; leave it out"
+    named = isinstance(job, dict) and all(isinstance(job.get(field), str) for field in ("namespace", "name", "uid"))
+    if (origin == "volcano") != named or (job is not None and not named):
+        yield "volcano and origin are written by the launcher for a Volcano Job: leave both out"

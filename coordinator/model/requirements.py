@@ -1,0 +1,164 @@
+"""What a job document asks for beside GPU counts: cores and memory, tasks, times, a target, a node. Pure.
+
+Intake asks `problems` before it lets a document in; the picture then reads the same fields. Reading never
+fails: what cannot be read is absent. Times are seconds, or texts such as "90s", "15m" and "2h" (D12).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from adaptive_scheduler.snapshot import Task
+from coordinator.model.records import number, show, whole
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)")
+MAX_CORES, MAX_MEMORY, MAX_REPLICAS, MAX_HOSTS, MAX_TASKS = 1e6, 2.0**60, 65_536, 65_536, 1_000
+TOP5 = re.compile(r"value|.*top_?(5|k).*")  # as trainings print it; Keras' own default is a k of 5
+AMOUNTS = {"cores": MAX_CORES, "memory": MAX_MEMORY}  # what `resources` and each task may ask for, and at most
+COUNTS = {"gpus": MAX_REPLICAS, "replicas": MAX_REPLICAS}  # what a task may ask for beside these
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The job ends when its measured value has come so far."""
+
+    value: float
+    above: bool = True  # False: a loss, which is to fall to it
+    name: str = ""  # of the measure; empty: any that can be meant
+    top5: bool = False  # only a Top-5 accuracy, or a plain `value`
+
+    def reached(self, value: float | None, name: str) -> bool:
+        """Whether what was measured is what was meant, and is there."""
+        if value is None or not self.means(name):
+            return False
+        return value >= self.value if self.above else value <= self.value
+
+    def means(self, name: str) -> bool:
+        """Without a name: no loss can rise to a target, and no accuracy fall to one."""
+        if self.name or self.top5:
+            return name == self.name or (self.top5 and bool(TOP5.fullmatch(name)))
+        return ("loss" if self.above else "acc") not in name
+
+
+def seconds(value: object) -> float | None:
+    """`90`, `"90s"`, `"15m"` or `"2h"`; None for anything else and for no time at all."""
+    if isinstance(value, str):
+        match = TIME.fullmatch(value)
+        value = float(match[1]) * UNITS[match[2]] if match else None
+    return number(value) or None
+
+
+def tasks(doc: Mapping[str, Any]) -> tuple[Task, ...]:
+    """The tasks that the job consists of, one after the other; one if it only names `resources`."""
+    given, resources = doc.get("tasks"), doc.get("resources")
+    if isinstance(given, list) and given:
+        return tuple(_task(one, f"task {n}") for n, one in enumerate(given, 1) if isinstance(one, dict))
+    return (_task(resources, "job"),) if isinstance(resources, dict) else ()
+
+
+def _task(doc: Mapping[str, Any], name: str) -> Task:
+    return Task(
+        name=str(doc.get("name") or name),
+        cores=number(doc.get("cores")) or 0.0,
+        memory=number(doc.get("memory")) or 0.0,
+        gpus=int(number(doc.get("gpus")) or 0),
+        replicas=int(number(doc.get("replicas"), 1) or 1),
+    )
+
+
+def target(doc: Mapping[str, Any]) -> Target | None:
+    """`target`, or the paper's `target_top5` (seed 004, 1.2)."""
+    given, top5 = doc.get("target"), number(doc.get("target_top5"))
+    if isinstance(given, dict) and (value := number(given.get("value"), -MAX_MEMORY)) is not None:
+        return Target(value, given.get("above") is not False, str(given.get("name") or ""))
+    return None if top5 is None else Target(top5, top5=True)
+
+
+def is_top5(name: str, target: Target | None) -> bool:
+    """Whether a measure of that name is a Top-5 accuracy; a plain `value` only where the target calls it one."""
+    plain = name == "value" and (target is None or not target.top5)
+    return bool(TOP5.fullmatch(name)) and not plain and not any(word in name for word in ("err", "loss"))
+
+
+def problems(doc: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with these fields, each as a sentence that says what to write."""
+    yield from _resources(doc)
+    yield from _times(doc)
+    yield from _target(doc)
+    hosts = doc.get("max_workers")
+    if hosts is not None and (not whole(hosts, 1) or hosts > MAX_HOSTS):
+        yield f"max_workers must be a whole number from 1 to {MAX_HOSTS}, not {show(hosts)}"
+    yield from _gang(doc)
+
+
+def _gang(doc: Mapping[str, Any]) -> Iterator[str]:
+    each, counts = doc.get("gpus_per_pod"), doc.get("optional_num_gpus") or [doc.get("num_gpus")]
+    if each is None:
+        return
+    if not whole(each, 1) or each > MAX_REPLICAS:
+        yield f"gpus_per_pod must be a whole number from 1 to {MAX_REPLICAS}, not {show(each)}"
+    elif counts == [0]:
+        yield "gpus_per_pod is for jobs of several pods with GPUs; a job trained on CPU has one pod: leave it out"
+    elif isinstance(counts, list) and (odd := [n for n in counts if whole(n, 1) and n % each]):
+        like = ", ".join(str(each * pods) for pods in (1, 2, 4))
+        yield f"optional_num_gpus: pods of {each} GPUs cannot have {odd[0]} together; list multiples such as [{like}]"
+
+
+def _resources(doc: Mapping[str, Any]) -> Iterator[str]:
+    resources, given = doc.get("resources"), doc.get("tasks")
+    if resources is not None:
+        yield from _amounts("resources", resources, dict(AMOUNTS))
+    if given is None:
+        return
+    if not isinstance(given, list) or not 0 < len(given) <= MAX_TASKS:
+        yield f'tasks must be a list of 1 to {MAX_TASKS} objects such as {{"name": "train", "cores": 2}}'
+        return
+    for n, task in enumerate(given, 1):
+        yield from _amounts(f"task {n}", task, {**AMOUNTS, **COUNTS, "name": 0.0})
+    if resources is not None:
+        yield "resources and tasks exclude each other: say in each task what it needs"
+
+
+def _amounts(what: str, given: object, known: Mapping[str, float]) -> Iterator[str]:
+    if not isinstance(given, dict):
+        yield f'{what} must be an object such as {{"cores": 2, "memory": 4000000000}}, not {show(given)}'
+        return
+    if odd := sorted(str(field) for field in given if field not in known):
+        yield f"{what} has a field {show(odd[0])}; there are {', '.join(known)}"
+    for field in sorted(AMOUNTS.keys() & given.keys()):
+        value = number(given[field])
+        if value is None or value > known[field]:
+            unit = "bytes" if field == "memory" else "cores"
+            yield f"{what}: {field} must be a number of {unit} from 0 to {known[field]:g}, not {show(given[field])}"
+    for field in sorted(COUNTS.keys() & given.keys() & known.keys()):
+        least = 1 if field == "replicas" else 0
+        if not whole(given[field], least) or given[field] > known[field]:
+            yield f"{what}: {field} must be a whole number from {least} to {known[field]}, not {show(given[field])}"
+    if not isinstance(given.get("name", ""), str):
+        yield f"{what}: name must be a text, not {show(given['name'])}"
+
+
+def _times(doc: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("sla", "estimate"):
+        if doc.get(field) is not None and seconds(doc[field]) is None:
+            yield f'{field} must be seconds above 0, or a text such as "90s", "15m" or "2h", not {show(doc[field])}'
+
+
+def _target(doc: Mapping[str, Any]) -> Iterator[str]:
+    given, top5 = doc.get("target"), doc.get("target_top5")
+    if top5 is not None and not 0 < (number(top5) or 0.0) < 1:
+        yield f"target_top5 must be a number between 0 and 1, not {show(top5)}"
+    if given is None:
+        return
+    fits = isinstance(given, dict) and set(given) <= {"value", "above", "name"}
+    if not fits or number(given.get("value"), -MAX_MEMORY) is None:
+        like = '{"value": 0.9, "above": true, "name": "val_accuracy"}'
+        yield f"target must be an object such as {like}, not {show(given)}"
+    elif not isinstance(given.get("above", True), bool) or not isinstance(given.get("name", ""), str):
+        yield "target: above must be true or false, and name the measure as the training prints it"
+    elif top5 is not None:
+        yield "target and target_top5 exclude each other: leave one out"

@@ -1,0 +1,114 @@
+"""Who has which GPU: the steps of a journey that claim, free and occupy, each under compare-and-set on the books.
+
+Promises: what may be in use is never called idle, and no GPU is given to two jobs. Pure; called by `lifecycle` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.model.resumption import rigid
+from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
+from coordinator.reconcile.observed_state import POLL_S, ObservedState, how_of
+from coordinator.reconcile.transitions import restart, undo
+
+
+def claim(w: ObservedState) -> Step | None:
+    for gpu_id in sorted(w.op.to):
+        gpu = w.gpus.get(gpu_id)
+        if gpu is not None and gpu.job == w.job.id and (gpu.held_by == w.job.id or not gpu.faulty):
+            continue
+        if gpu is None or gpu.faulty:
+            return undo(w, f"GPU {gpu_id} is no longer there")
+        if gpu.state == s.IDLE and gpu.job is None:
+            return _claim_idle(w, gpu_id)
+        if w.op.kind == "start" and gpu.job is not None and gpu.job == w.op.peer:
+            return _claim_from_victim(w, gpu_id)
+        return undo(w, f"GPU {gpu_id} was given to job {gpu.job} meanwhile")
+    return None
+
+
+def _claim_idle(w: ObservedState, gpu_id: str) -> Step:
+    """A newcomer reserves; a running job takes at once: one write fewer, and just as exclusive."""
+    held = None if w.op.kind == "start" else w.job.raw_id
+    state = s.RESERVED if w.op.kind == "start" else s.IN_USE
+    changes = {"state": state, "job_id": w.job.raw_id, "held_by": held, "generation": w.op.generation}
+    return WriteGpu("claim", gpu_id, {"state": s.IDLE, "job_id": None}, changes)
+
+
+def _claim_from_victim(w: ObservedState, gpu_id: str) -> Step:
+    victim = w.jobs.get(str(w.op.peer))
+    if victim is None or victim.operation is None:
+        if victim is None or victim.state != s.RUNNING or victim.cancel:
+            return Wait(POLL_S, "the victim is ending by itself; its GPUs come free")
+        if victim.generation != w.op.doc.get("victim_generation"):
+            return undo(w, f"job {victim.id} changed meanwhile")
+        if rigid(victim):
+            return undo(w, f"job {victim.id} must not be stopped any more")
+        return _book_victim(w, victim)
+    if victim.operation.peer != w.job.id:
+        return undo(w, f"job {victim.id} is being changed for another reason")
+    changes = {"state": s.RESERVED, "job_id": w.job.raw_id, "held_by": victim.raw_id, "generation": w.op.generation}
+    return WriteGpu("claim", gpu_id, {"job_id": victim.raw_id, "state": s.IN_USE}, changes)
+
+
+def _book_victim(w: ObservedState, victim: JobRecord) -> Step:
+    keeps = [str(g) for g in w.op.doc.get("victim_keeps") or ()]
+    reshape = {
+        "kind": "reshape", "from": list(victim.gpu_ids), "to": keeps, "generation": victim.generation + 1,
+        "for": w.job.raw_id, "decision": w.op.decision, "how": how_of(victim, w.config), "at": w.wall,
+    }  # fmt: skip
+    message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
+    changes = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
+    return WriteJob("book victim", changes, {"type": "adjusting", "to": len(keeps), "for": w.job.raw_id}, victim.id)
+
+
+def take_back(w: ObservedState) -> Step | None:
+    """What was promised and not let go is mine again, before I run on without an operation that says so."""
+    for gpu_id in w.job.gpu_ids:
+        gpu = w.gpus.get(gpu_id)
+        if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
+            expect = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
+            state = s.FAULTY if gpu.faulty else s.IN_USE
+            return WriteGpu("take back", gpu_id, expect, {"state": state, "job_id": w.job.raw_id})
+    return None
+
+
+def free(w: ObservedState) -> Step | None:
+    """Give up what is mine beyond `gpu_ids`. Also mends books that a crash left behind."""
+    return next(releases(w, keep=frozenset(w.job.gpu_ids) | (frozenset(w.op.to) if w.job.operation else set())), None)
+
+
+def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[Step]:
+    me = w.job.id
+    for gpu in sorted(w.gpus.values(), key=lambda g: g.id):
+        if gpu.id in keep or me not in (gpu.job, gpu.held_by):
+            continue
+        if gpu.job != me:  # reserved for a newcomer that waits for it
+            yield WriteGpu(
+                "free", gpu.id, {"held_by": gpu.doc["held_by"], "job_id": gpu.doc["job_id"]}, {"held_by": None}
+            )
+        elif gpu.held_by not in (None, me):  # was promised to me, but its holder trains on
+            back = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
+            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}, back)
+        else:
+            state = s.FAULTY if gpu.faulty else s.IDLE
+            free = {"state": state, "job_id": None, "worker_id": None, "held_by": None}
+            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"]}, free)
+
+
+def occupy(w: ObservedState) -> Step | None:
+    """Mark as held by me before anything is started on it: what may be in use is never called free."""
+    for index, gpu_id in enumerate(w.job.gpu_ids):
+        gpu = w.gpus.get(gpu_id)
+        if gpu is None or gpu.job != w.job.id or (gpu.faulty and gpu.held_by != w.job.id):
+            return restart(w, f"GPU {gpu_id} was lost")
+        if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
+            continue
+        if gpu.held_by is not None and gpu.held_by != w.job.id:
+            return Wait(POLL_S, f"GPU {gpu_id} is still in use")
+        changes = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
+        return WriteGpu("occupy", gpu_id, {"job_id": w.job.raw_id, "held_by": gpu.doc.get("held_by")}, changes)
+    return None

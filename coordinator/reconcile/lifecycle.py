@@ -1,0 +1,372 @@
+"""What happens next to one job: a pure function of what is written and what was last seen.
+
+Level-triggered: it never asks which event came, only how things stand. So a lost, repeated or late
+message costs time, never correctness, and a coordinator that was killed anywhere goes on by reading.
+
+The journal of `reliability.md` section 3 in one table, for every kind of operation alike:
+
+    1 claim      the GPUs of `to` that are not mine (a victim's too: reserved, still held by it)
+    2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch
+    3 stop       SIGTERM, save, exit. No return once the shim has obeyed
+    4 grant      generation, GPUs and checkpoint are written down
+    5 free       the GPUs I no longer have
+    6 start      first marked as held by me, then told to the sidecar
+    7 running    on the first step
+
+A move leaves its launch after 4. Where the next one can only be made once it is gone, and with a reshape by
+another launch, it is removed in 3, and the other one asked for between 5 and 6. Two kinds end at 3: with a requeue
+the job is back in the queue, with a finish it is completed.
+
+Before 3 any failure undoes; after it everything rolls forward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.events.stages import gap_s
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.model.resumption import left_alone, rigid
+from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
+from coordinator.reconcile.gang_scaling import fell_apart, pods_ready, scaled
+from coordinator.reconcile.gpu_allocation import claim, free, occupy, releases, take_back
+from coordinator.reconcile.observed_state import POLL_S, REMOVING_S, ComingLaunch, ObservedState, starts_early
+from coordinator.reconcile.transitions import (
+    again,
+    completed,
+    end,
+    ended_by_itself,
+    finished,
+    from_nothing,
+    granted,
+    launch_failed,
+    launch_late,
+    progress,
+    reached,
+    restart,
+    undo,
+    unfit,
+    unsaved,
+    yielded,
+)
+from sidecar.protocol import command_id
+
+
+def next_step(w: ObservedState) -> Step:
+    """The one next thing to do for this job."""
+    step = _next(w)
+    return _gives_up_newcomer(w, step) or step
+
+
+def _gives_up_newcomer(w: ObservedState, step: Step) -> Step | None:
+    """Asked before it is written that no newcomer is meant any more: nobody would remember it after a crash."""
+    coming = w.job.coming
+    if coming is None or w.newcomer is None or not isinstance(step, WriteJob) or step.job:
+        return None
+    after = JobRecord({**w.job.doc, **step.changes})
+    still = after.launch == coming.launch or (after.coming is not None and after.coming.launch == coming.launch)
+    asked = w.newcomer.removed is not None
+    return None if still or asked else RequestRemoval(coming.launch, str(step.event.get("sentence") or step.name))
+
+
+def _next(w: ObservedState) -> Step:
+    if w.job.state in s.ENDED:
+        return _close(w)
+    if w.job.cancel:
+        return _cancel(w)
+    if w.job.operation is None:
+        return _keep(w)
+    return _operate(w)
+
+
+def _operate(w: ObservedState) -> Step:
+    """The seven steps. Each part answers None once it has nothing left to do."""
+    if finished(w):
+        return completed(w)
+    if w.shim.generation > w.op.generation:
+        reshape = {**w.op.doc, "generation": w.shim.generation + 1}
+        return WriteJob("renumber", {"reshape": reshape}, {"type": "renumbered"})
+    if w.op.kind in ("requeue", "finish"):
+        return _stop(w) or _gives_way(w)
+    if w.job.generation < w.op.generation:
+        return claim(w) or _ready(w) or _stop(w) or _pause(w) or _grant(w)
+    return free(w) or _leave(w) or _launched(w) or scaled(w) or occupy(w) or _start(w) or _running(w)
+
+
+# 2 ready
+
+
+def _ready(w: ObservedState) -> Step | None:
+    if w.op.kind == "start":
+        return _initialized(w)
+    stopped = w.shim.generation >= w.op.generation or w.remove_asked
+    if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and rigid(w.job):
+        return take_back(w) or undo(w, left_alone(w.job))
+    if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
+        return _newcomer_ready(w)
+    if w.op.kind in ("reshape", "move") and w.broken and not stopped:
+        return undo(w, w.broken.why)
+    if w.growth is not None and not (stopped or w.lost):
+        return pods_ready(w, w.growth)
+    if w.newcomer is not None and not (stopped or w.lost):
+        return _next_launch_ready(w, w.newcomer)
+    return None
+
+
+def _next_launch_ready(w: ObservedState, newcomer: ComingLaunch) -> Step | None:
+    """The job trains on meanwhile: whatever is wrong with its next launch, it stays and has lost nothing."""
+    if w.seen is None:
+        return Wait(POLL_S, "its sidecar has not reported yet")  # perhaps it has stopped already
+    if newcomer.removed is not None:
+        return undo(w, newcomer.removed)
+    if newcomer.away:
+        return undo(w, f"node {w.op.node} does not answer, or takes no new pods")
+    if newcomer.failure is not None:
+        return undo(w, f"its launch on node {w.op.node} failed: {newcomer.failure}")
+    if newcomer.lost:
+        return undo(w, f"its launch on node {w.op.node} ended before it was needed")
+    if newcomer.up:
+        return None
+    if not newcomer.asked:
+        return RequestLaunch(newcomer=True)
+    if w.waited_s > w.config.init_timeout_s:
+        why = newcomer.unplaced or f"its sidecar did not report within {w.config.init_timeout_s:.0f} s"
+        return undo(w, f"its launch on node {w.op.node} did not come up: {why}")
+    return Wait(POLL_S, f"its launch on node {w.op.node} comes up")
+
+
+def _initialized(w: ObservedState) -> Step | None:
+    waits = [g for g in w.op.to if w.gpus[g].held_by not in (None, w.job.id)]
+    if waits and not starts_early(w.job, w.config):
+        return Wait(POLL_S, "its GPUs are still in use")
+    if step := _launched(w) or unfit(w):
+        return step
+    if w.job.state == s.INITIALIZING:
+        return WriteJob("initialized", {"state": s.INITIALIZED, "up": w.job.launch}, {"type": "initialized"})
+    return Wait(POLL_S, "its GPUs are still in use") if waits else None
+
+
+def _newcomer_ready(w: ObservedState) -> Step | None:
+    newcomer = w.jobs.get(str(w.op.peer))
+    op = newcomer.operation if newcomer else None
+    if newcomer is None or newcomer.cancel or op is None or op.kind != "start" or op.peer != w.job.id:
+        return take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
+    if any(w.gpus[g].job != newcomer.id for g in op.to):
+        return Wait(POLL_S, "the newcomer is still claiming its GPUs")
+    if newcomer.state == s.INITIALIZING and starts_early(newcomer, w.config):
+        return Wait(POLL_S, f"job {newcomer.id} is still initializing")
+    return None
+
+
+def _launched(w: ObservedState) -> Step | None:
+    """Wait until the sidecar of the present launch reports, asking for the launch if nobody has."""
+    if w.lost and w.seen is not None:
+        return _died(w)
+    if w.parted and not w.trains:  # else it is stopped first
+        return launch_failed(w, w.launch_failure) if w.launch_failure and w.op.kind == "start" else _died(w)
+    if w.seen is not None:
+        return Wait(POLL_S, "its launch is ending") if w.shim.ending else None
+    if w.away:
+        return undo(w, f"node {w.job.node} does not answer, or takes no new pods")
+    if w.launch_failure is not None:
+        return launch_failed(w, w.launch_failure)
+    if not w.launch_asked:
+        return RequestLaunch()
+    if w.waited_s > w.config.init_timeout_s:
+        return launch_late(w)
+    return Wait(POLL_S, "initializing")
+
+
+def _died(w: ObservedState) -> Step:
+    """The launch had reported and is gone before it trained: nobody is left who would obey a start."""
+    why = "its processes ended before it trained"
+    if w.shim.ending or any(w.pods[k].shim.ending for k in w.parted & w.pods.keys()):
+        # Somebody ended it, such as an eviction: no fault of the job.
+        return undo(w, why) if w.op.kind == "start" else restart(w, why)
+    return launch_failed(w, why) if w.op.kind == "start" else again(w, why)
+
+
+# 3 stop
+
+
+def _stop(w: ObservedState) -> Step | None:
+    if w.op.kind == "start":
+        return None
+    if w.remove_asked:
+        return None if w.lost else Wait(REMOVING_S, "its launch is being removed")
+    if w.lost:
+        return RequestRemoval()  # what a dead shim may have left is ended before there is a new launch
+    if w.seen is None:
+        return Wait(POLL_S, "its sidecar has not reported yet")
+    if w.runs:
+        return StopTrainer(w.op.generation)
+    if w.trains:
+        return Wait(POLL_S, "saving")
+    anew = w.op.how == "relaunch" or (w.parted and w.op.kind not in ("requeue", "finish"))
+    return RequestRemoval() if anew and w.op.launch is None else None
+
+
+def _pause(w: ObservedState) -> Step | None:
+    if w.op.kind == "restart" and w.wall < w.job.retry_ts:
+        return Wait(w.job.retry_ts - w.wall, "pause before starting again")
+    return None
+
+
+def _gives_way(w: ObservedState) -> Step:
+    """Stopped for good, or for now: what it had is let go of as for any job that ended or was undone."""
+    if w.op.kind == "requeue":
+        return yielded(w)
+    if w.lost and w.shim.trainer != "exited":
+        return restart(w, "its processes are gone before it had saved, short of its target")
+    return reached(w) if w.shim.stop_asked else ended_by_itself(w)
+
+
+# 4 grant
+
+
+def _grant(w: ObservedState) -> Step:
+    op = dict(w.op.doc)
+    changes: dict[str, Any] = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
+    changes |= progress(w) | granted(w)
+    if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
+        op["stopped"] = {
+            "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
+            "last_step_at": w.seen.progress.last_step_at, "exit_code": w.shim.exit_code,
+        }  # fmt: skip
+    if w.job.coming is not None and w.newcomer is not None and w.newcomer.removed is None:
+        changes["launch"] = w.job.coming.launch
+    elif w.job.coming is not None or (w.lost and w.op.kind != "start"):
+        changes["launch"] = w.job.next_launch
+    if w.op.kind == "move":
+        changes |= {"node": w.op.node, **w.op.spends}
+    elif w.job.gpus_per_pod:
+        changes |= {"node": w.gpus[w.op.to[0]].node}
+    if loss := unsaved(w):
+        op["loss"] = loss
+    return WriteJob("grant", {**changes, "reshape": op}, {"type": "granted", "gpus": len(w.op.to), "sentence": loss})
+
+
+def _leave(w: ObservedState) -> Step | None:
+    """A crash may forget it again: then its sidecar is told to end, as no heartbeat of it is known any more."""
+    return RequestRemoval(w.op.leaves) if w.op.leaves is not None and not w.left else None
+
+
+# 6 start
+
+
+def _start(w: ObservedState) -> Step | None:
+    waits = [shim for shim in w.shims if shim.command_id != w.start_id] if w.trains else []
+    if any(shim.trainer == "running" and shim.generation < w.job.generation for shim in waits):
+        return StopTrainer(w.job.generation)  # by an earlier start whose answer was lost
+    if any(shim.trainer == "stopping" for shim in waits):
+        return Wait(POLL_S, "saving")
+    if w.broken:
+        return fell_apart(w, w.broken)
+    if not _started(w):
+        return StartTrainer(w.job.generation, w.job.gpu_ids, w.checkpoint)
+    if w.shim.trainer == "exited":
+        return ended_by_itself(w)
+    return None
+
+
+def _started(w: ObservedState) -> bool:
+    """Whether the shim is known to have obeyed the start of this generation; if not, one may still be on its way."""
+    return w.shim.command_id == w.start_id
+
+
+# 7 running
+
+
+def _running(w: ObservedState) -> Step:
+    assert w.seen is not None
+    first, spawned = w.seen.progress.first_step_at, w.shim.spawn_at
+    stepping = first is not None and spawned is not None and first >= spawned
+    if not stepping and w.waited_s < w.config.first_step_timeout_s:
+        return Wait(POLL_S, "no step yet")
+    message = str(w.op.doc.get("loss") or "trains")
+    changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
+    changes |= {"fault": None} if w.job.doc.get("fault") else {}
+    changes |= from_nothing(w)
+    changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
+    if w.op.kind == "move":
+        changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
+    if w.op.kind == "reshape":
+        changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
+        changes["reshape_cost_s"] = gap_s(w.op, w.seen)
+    return WriteJob("running", changes, {"type": "running", "kind": w.op.kind})
+
+
+# without an operation
+
+
+def _keep(w: ObservedState) -> Step:
+    if w.job.state == s.SUBMITTED:
+        return _at_rest(w) or next(releases(w), None) or _put_down(w) or Wait(None)
+    if step := free(w) or occupy(w):
+        return step
+    if w.lost:
+        return restart(w, "its processes are gone")
+    if w.seen is None:
+        return Wait(POLL_S, "not heard from yet")
+    if w.shim.ending and not finished(w):  # it obeys nobody any more
+        return Wait(POLL_S, "its launch is ending")
+    if (why := w.broken or w.hangs) and not finished(w):
+        return fell_apart(w, why)
+    if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
+        return ended_by_itself(w)
+    if w.shim.generation < w.job.generation:  # a shim that was started afresh
+        return _start(w) or Wait(None)
+    return scaled(w) or Wait(None)
+
+
+def _at_rest(w: ObservedState) -> Step | None:
+    """Before GPUs are given up: make sure that nothing trains on them, and that nothing can begin to."""
+    if w.trains:
+        return _stop_for_good(w)
+    if w.lost or all(gpu.held_by != w.job.id for gpu in w.gpus.values()):
+        return None
+    if not w.at_rest:  # not heard of: whether it lives or not, it is to go
+        return Wait(POLL_S, "its launch is being removed") if w.remove_asked else RequestRemoval()
+    # A start that was sent and not answered is refused once the shim has seen a higher generation.
+    refused = all(shim.generation > w.job.generation for shim in w.shims)
+    return None if _started(w) or refused or w.job.launch == 0 else _stop_for_good(w)
+
+
+def _put_down(w: ObservedState) -> Step | None:
+    """Remove what an undone or ended launch left; `down` names the last one that is gone."""
+    if w.job.launch == 0 or w.job.doc.get("down") == w.job.launch:
+        return None
+    if not w.remove_asked:
+        return RequestRemoval()  # even of one that seems gone: it may be on its way up
+    if not w.lost:
+        return Wait(REMOVING_S, "its launch is being removed")
+    return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
+
+
+def _cancel(w: ObservedState) -> Step:
+    if w.mute and not w.lost:  # it hears no stop: the platform ends it, which lets it save as well
+        return Wait(POLL_S, "its launch is being removed") if w.remove_asked else RequestRemoval()
+    if w.trains:
+        return _stop_for_good(w)
+    if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:  # one that is still coming may fail
+        return Wait(POLL_S, "its sidecar has not reported yet")
+    return end(w, s.CANCELLED, "cancelled by the user")
+
+
+def _stop_for_good(w: ObservedState) -> Step:
+    if w.trains and not w.runs:
+        return Wait(POLL_S, "saving")
+    highest = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation)
+    stop = command_id(w.job.id, highest, "stop")  # that other pods of a gang have obeyed already
+    asked = highest > w.job.generation and any(shim.command_id == stop for shim in w.shims)
+    return StopTrainer(highest if asked else highest + 1)
+
+
+def _close(w: ObservedState) -> Step:
+    """An ended job: nothing runs, no GPU is booked, no launch is left."""
+    if w.job.doc.get("closed"):
+        return Wait(None)
+    if step := _at_rest(w) or next(releases(w), None) or _put_down(w):
+        return step
+    return WriteJob("close", {"closed": True}, {"type": "closed"})

@@ -1,0 +1,48 @@
+"""Which ends of a training would only come again: started once more, it would end in the same way.
+
+Promises: says so only of a training that ended soon and without a step, of a job that has never trained, and only by
+words that Python, a shell or a parser of arguments themselves print; any other crash may be tried again. Pure; called
+by `outcomes` and `growing`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from coordinator.reconcile.observed_state import ObservedState
+from sidecar.protocol import ShimStatus
+
+SOON_S = 600.0  # from its start to its end: what happens later may be a machine's fault, such as a file system's
+
+NOT_STARTED = frozenset({126, 127})  # of the shim, and of every shell: cannot be executed, not found
+USAGE = 2  # of argparse, click and Python itself
+
+NEVER_IMPORTS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError): ")
+NO_MODULE = re.compile(r".*python[\d.]*: (No module named |Error while finding module specification for )")
+NO_SCRIPT = re.compile(r".*: (can't open file|can't find '__main__' module|cannot open) ")
+WRONG_USE = re.compile(r"\S.*: error: |Error: ")
+
+
+def hopeless(w: ObservedState) -> bool:
+    """Whether its training, of a gang that of the culprit, has ended for a reason that no other start can mend."""
+    if w.shim.stop_asked or w.shim.exit_code in (None, 0):
+        return False
+    if w.shim.exit_code in NOT_STARTED and w.shim.exit_note:
+        return True  # nothing was begun
+    if _trained(w) or (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0) > SOON_S:
+        return False
+    return w.shim.exit_code in NOT_STARTED or _says_so(w.shim)
+
+
+def _trained(w: ObservedState) -> bool:
+    """Ever: what it needs was there then, and may be back soon."""
+    first = w.seen.progress.first_step_at if w.seen else None
+    return w.job.iterations_done > 0 or (first is not None and first >= (w.shim.spawn_at or 0.0))
+
+
+def _says_so(shim: ShimStatus) -> bool:
+    lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    if NEVER_IMPORTS.match(last) or NO_MODULE.match(last) or NO_SCRIPT.match(last):
+        return True
+    return shim.exit_code == USAGE and bool(WRONG_USE.match(last))

@@ -1,0 +1,265 @@
+"""Carries out what `lifecycle` says, one job at a time: read, decide, persist or act, again.
+
+Each step is persisted before the next one begins; a crash at any point is healed by reading. The two
+seams of each step are failpoints, so that tests can kill the process exactly there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.config import Config
+from coordinator.errors import Fatal, ReshapeError, Transient
+from coordinator.model.records import JobRecord
+from coordinator.ports import Clock, Doc, Platform, Sidecars
+from coordinator.reconcile.actions import (
+    RequestLaunch,
+    RequestRemoval,
+    StartTrainer,
+    Step,
+    StopTrainer,
+    Wait,
+    WriteGpu,
+    WriteJob,
+)
+from coordinator.reconcile.gang_observer import Gangs, unfit
+from coordinator.reconcile.lifecycle import next_step
+from coordinator.reconcile.observed_state import ComingLaunch, ObservedState
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.reports import Reports
+from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command_id, launch_key
+
+log = logging.getLogger(__name__)
+
+MUTE_BEATS = 4
+STEPS_AT_ONCE = 200  # more steps in a row than any journey needs: a bug, not a long journey
+
+
+@dataclass
+class _Standing:
+    """For how long a job has stood at the same point, and what was asked of the platform."""
+
+    point: tuple[object, ...] = ()
+    since: float = 0.0
+    launched: set[int] = field(default_factory=set)
+    removed: dict[int, str] = field(default_factory=dict)  # and why
+    pods: dict[int, int] = field(default_factory=dict)  # how many of each launch of a gang
+
+
+class Reconciler:
+    """`reconcile(job_id)` may run in several threads, but never twice at once for one job."""
+
+    def __init__(
+        self,
+        books: Cache,
+        reports: Reports,
+        sidecars: Sidecars,
+        platform: Platform,
+        clock: Clock,
+        config: Config,
+        master_key: bytes,
+        tell: Callable[[JobRecord, Mapping[str, Any]], None],
+        failpoint: Callable[[str], None] = lambda name: None,
+        launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
+        away: Callable[[str | None], bool] = lambda node: False,
+    ) -> None:
+        self.books, self.reports, self.sidecars, self.platform = books, reports, sidecars, platform
+        self.clock, self.config, self._master_key = clock, config, master_key
+        self._tell, self._failpoint, self._launch_doc = tell, failpoint, launch_doc
+        self._away, self._gangs = away, Gangs(reports, platform, config, away)
+        self._standing: dict[str, _Standing] = {}
+
+    def reconcile(self, job_id: str) -> Wait:
+        """Bring one job as far as it gets now; returns what it waits for.
+
+        Raises `Conflict` (read again at once) and `Transient` (try again later).
+        """
+        for _ in range(STEPS_AT_ONCE):
+            world = self._read(job_id)  # 1 read
+            if world is None:
+                self._standing.pop(job_id, None)
+                return Wait(None, "gone")
+            step = next_step(world)  # 2 decide
+            if isinstance(step, Wait):
+                return step
+            self._failpoint(f"before:{step.name}")
+            self._perform(world, step)  # 3 persist or act
+            self._failpoint(f"after:{step.name}")
+        raise Fatal(f"job {job_id} takes more than {STEPS_AT_ONCE} steps in a row")
+
+    def _read(self, job_id: str) -> ObservedState | None:
+        job = self.books.job(job_id)
+        if job is None:
+            return None
+        standing = self._standing.setdefault(job.id, _Standing())
+        pods = self._gangs.pods(job, job.launch in standing.removed)
+        seen, gpus = pods.seen, self.books.gpus()
+        over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
+        self._stand(job, standing, seen.shim.command_id if seen else "", over)
+        waited_s = self.clock.now() - standing.since
+        late = seen is None and job.launch in standing.launched and waited_s > self.config.init_timeout_s
+        leaves = job.operation.leaves if job.operation else None
+        return ObservedState(
+            job=job,
+            jobs=self.books.jobs(),
+            gpus=gpus,
+            config=self.config,
+            wall=self.clock.wall(),
+            seen=seen,
+            mute=job.launch > 0
+            and self.reports.silent_s(job) > self.config.grace_s + MUTE_BEATS * self.config.heartbeat_s,
+            lost=pods.lost or self._lost(job, standing),
+            away=self._gangs.away(job, gpus),
+            launch_asked=job.launch in standing.launched,
+            launch_failure=self.platform.failure(job.doc) if job.launch in standing.launched else None,
+            unplaced=self.platform.unplaced(job.doc) if late else None,
+            remove_asked=job.launch in standing.removed,
+            waited_s=waited_s,
+            newcomer=self._newcomer(job.coming, standing, waited_s) if job.coming else None,
+            left=leaves in standing.removed,
+            pods=pods.each,
+            parted=pods.parted,
+            unheard=self._gangs.unheard(job),
+            pods_asked=standing.pods.get(job.launch),
+            growth=self._gangs.growth(job, gpus, standing.pods.get(job.launch), waited_s),
+        )
+
+    def _newcomer(self, coming: JobRecord, standing: _Standing, waited_s: float) -> ComingLaunch:
+        beat, asked = self.reports.of(coming), coming.launch in standing.launched
+        up = beat is not None
+        late = not up and asked and waited_s > self.config.init_timeout_s
+        return ComingLaunch(
+            up=up,
+            lost=up and not self.reports.fresh(coming) and self._ended(coming),
+            away=self._away(coming.node),
+            asked=asked,
+            failure=(self.platform.failure(coming.doc) if asked else None) or unfit([beat]),
+            unplaced=self.platform.unplaced(coming.doc) if late else None,
+            removed=standing.removed.get(coming.launch),
+        )
+
+    def _ended(self, job: JobRecord) -> bool:
+        """Whether certainly nothing of a launch that had come up runs any more, or of one pod of a gang."""
+        parted = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
+        return parted or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
+
+    def _stand(self, job: JobRecord, standing: _Standing, command: str, over: frozenset[int]) -> None:
+        newest = job.coming.launch if job.coming else job.launch
+        pods = standing.pods.get(job.launch)
+        asked = newest in standing.launched, newest in standing.removed, job.launch in standing.removed, pods
+        point = (job.state, job.launch, job.generation, command, asked, over)
+        if point != standing.point:
+            standing.point, standing.since = point, self.clock.now()
+
+    def _lost(self, job: JobRecord, standing: _Standing) -> bool:
+        """Whether the present launch had come up (or was to go) and certainly nothing of it runs."""
+        removed = job.launch in standing.removed
+        if job.launch == 0:
+            return False
+        op = job.operation
+        coming = op is not None and (op.kind == "start" or job.generation >= op.generation)
+        had_come_up = not coming or job.doc.get("up") == job.launch or self.reports.of(job) is not None
+        if not (had_come_up or removed) or (not removed and self.reports.fresh(job)):
+            return False
+        if self.platform.gone(job.doc):
+            return True
+        # Of one that never came up nobody tells, if its node is lost: since it was to go nobody told it to train.
+        was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
+        over = was_up or (removed and self.clock.now() - standing.since > self.config.wait_out_s)
+        return over and self.reports.silent_s(job) > self.config.wait_out_s
+
+    def _perform(self, world: ObservedState, step: Step) -> None:
+        job = world.job
+        if isinstance(step, WriteJob):
+            self._write(world, step)
+        elif isinstance(step, WriteGpu):
+            before = world.gpus[step.gpu]
+            after = self.books.write_gpu(before, step.expect, step.changes)
+            self._tell(job, {"type": "gpu", "before": before, "after": after})
+        elif isinstance(step, RequestLaunch):
+            self._launch(job, step)
+        elif isinstance(step, RequestRemoval):
+            launch = step.launch or job.launch
+            self._remove(job, launch, step.why)
+            self._tell(job, {"type": "removing", "launch": launch})
+        elif isinstance(step, StopTrainer | StartTrainer):
+            self._command(world, step)
+
+    def _launch(self, job: JobRecord, step: RequestLaunch) -> None:
+        job, standing = (job.coming if step.newcomer else None) or job, self._standing[job.id]
+        if step.gpu_ids is not None:
+            job = JobRecord({**job.doc, "gpu_ids": list(step.gpu_ids), "num_gpus": len(step.gpu_ids)})
+        standing.launched.add(job.launch)
+        again = self.reports.of(job) is not None or job.launch in standing.pods
+        self._tell(job, {"type": "scaling", "pods": job.members} if again else {"type": "launching"})
+        try:
+            self.platform.launch(self._launch_doc(job))
+        except Transient:
+            standing.launched.discard(job.launch)  # nobody was asked
+            raise
+        if job.gpus_per_pod is not None:
+            self.reports.keep_only(job, job.members)
+            standing.pods[job.launch] = job.members
+
+    def _remove(self, job: JobRecord, launch: int, why: str) -> None:
+        removed = self._standing[job.id].removed
+        removed[launch] = why
+        try:
+            self.platform.remove({**job.doc, "launch": launch})
+        except Transient:
+            del removed[launch]  # nobody was asked
+            raise
+
+    def _write(self, world: ObservedState, step: WriteJob) -> None:
+        before = world.jobs.get(step.job, world.job) if step.job else world.job
+        after = self.books.write_job(before, step.changes, step.name)
+        log.info("%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"))
+        self._tell(after, {**step.event, "step": step.name, "before": before})
+
+    def _command(self, world: ObservedState, step: StopTrainer | StartTrainer) -> None:
+        """To each pod that has not obeyed yet; one that does not answer keeps it from no other."""
+        job, began, sent = world.job, self.clock.now(), 0
+        beats = world.pods if job.gpus_per_pod is not None else {0: world.seen} if world.seen else {}
+        failed: list[ReshapeError] = []
+        for member in range(job.members):
+            beat = None if member in world.parted else beats.get(member)
+            if beat is None or (job.gpus_per_pod is not None and _obeyed(world, beat.shim, step)):
+                continue
+            sent_at = self.clock.now()
+            try:
+                self.reports.learn(job, self._call(job, beat, step), sent_at, member)
+                sent += 1
+            except ReshapeError as error:
+                failed.append(error)
+        if sent:
+            self._tell(job, {"type": f"{step.name} sent", "generation": step.generation, "sent_at": began})
+        if failed:
+            raise failed[0]
+
+    def _call(self, job: JobRecord, beat: Heartbeat, step: StopTrainer | StartTrainer) -> ShimStatus:
+        """`Conflict` says that the shim has seen a higher generation; its next heartbeat names it."""
+        key = launch_key(self._master_key, job.uid, job.launch)
+        command = command_id(job.id, step.generation, step.name)
+        if isinstance(step, StopTrainer):
+            stop = StopCall(generation=step.generation, command_id=command, grace_s=self.config.grace_s)
+            return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)
+        start = StartCall(
+            generation=step.generation,
+            command_id=command,
+            gpu_ids=list(job.parts(step.gpu_ids)[beat.member]),
+            checkpoint=step.checkpoint,
+            lease_s=self.config.granted_s,
+            env=self._gangs.where_they_meet(job, beat.member) if job.gpus_per_pod is not None else {},
+        )
+        return self.sidecars.start(beat.url, key, job.id, job.launch, start)
+
+
+def _obeyed(world: ObservedState, shim: ShimStatus, step: StopTrainer | StartTrainer) -> bool:
+    """Whether a pod of a gang needs the command no more, though another one does."""
+    started = shim.command_id == world.start_id
+    if isinstance(step, StartTrainer):
+        return started
+    return shim.generation >= step.generation and (started or shim.trainer != "running")

@@ -1,0 +1,267 @@
+"""How a job's operation or life ends: the writes, and the sentence that says why.
+
+Pure; called by `lifecycle` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.model import requirements
+from coordinator.model import states as s
+from coordinator.model.gang import how_it_ended
+from coordinator.model.progress import measured
+from coordinator.model.records import UNLIMITED
+from coordinator.model.resumption import NOT_TWICE, shown
+from coordinator.reconcile.actions import Step, WriteJob
+from coordinator.reconcile.observed_state import ObservedState
+from coordinator.reconcile.permanent_failures import hopeless
+
+LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is counted as the first
+
+
+def finished(w: ObservedState) -> bool:
+    """Exit code 0 is done, unless it was asked to stop and is not known to have come to its end.
+
+    A script may save on SIGTERM and exit with 0. Started again, a finished one just ends again.
+    """
+    if w.lost or w.parted or w.shim.trainer != "exited" or w.shim.exit_code != 0:
+        return False
+    if not w.shim.stop_asked or w.seen is None:
+        return True
+    total = w.job.iterations or w.seen.progress.total_iterations
+    return total is not None and w.seen.progress.iterations >= total
+
+
+def ended_by_itself(w: ObservedState) -> Step:
+    """The trainer is gone though nobody stopped it (or the lease did)."""
+    if finished(w):
+        return completed(w)
+    if w.shim.fenced:
+        return restart(w, "was out of the coordinator's reach longer than its lease and was stopped")
+    if w.shim.stop_asked or w.shim.trainer == "none":
+        return restart(w, "had been stopped")
+    why = how_it_ended(w.shim, w.culprit)
+    if hopeless(w):
+        return for_good(w, why)
+    return again(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
+
+
+def unsaved(w: ObservedState) -> str:
+    """What to tell if a trainer that was asked to stop did not end as one that has saved; else nothing.
+
+    A trainer that saved when it was told to stop exits with 0 or with one of the job's `reshape_exit_codes`.
+    """
+    code = w.shim.exit_code
+    if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:
+        return ""
+    how = how_it_ended(w.shim, w.culprit)
+    return f"it did not save when it was asked to stop ({how}); {goes_on(w)}"
+
+
+def again(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
+    """A restart that counts as a try; failed after the last one."""
+    tries = 0 if ran_s > LONG_RUN_S else w.job.retries
+    if tries >= w.config.retries:
+        return failed(w, f"{why}; gave up after {tries + 1} tries")
+    return restart(w, why, tries + 1)
+
+
+def for_good(w: ObservedState, why: str) -> Step:
+    """Failed without another try, as `hopeless` says."""
+    return failed(w, why if w.shim.exit_note else f"{why}; not tried again, as it would only end so again")
+
+
+def restart(w: ObservedState, why: str, retries: int | None = None) -> Step:
+    """Begin a restart on the same GPUs, under the next generation; never of what must not run twice."""
+    if w.once:
+        return failed(w, f"{why}; {NOT_TWICE}")
+    why = f"{why}; {goes_on(w)}"
+    generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
+    have = _still_mine(w)
+    if len(have) not in w.job.optional or ((w.lost or w.parted) and w.away):
+        return requeue(w, why)
+    count = w.job.retries if retries is None else retries
+    pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
+    reshape = {"kind": "restart", "from": list(w.job.gpu_ids), "to": have, "generation": generation, "at": w.wall}
+    if w.job.gpus_per_pod and (w.parted or list(w.job.gpu_ids[: len(have)]) != have):
+        reshape["how"] = "relaunch"  # a pod is not replaced, and those behind a lost one cannot move up
+    if w.job.operation and w.op.forced:
+        reshape["forced"] = True
+    changes = {
+        "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
+        **UNLIMITED, **progress(w),
+    }  # fmt: skip
+    return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
+
+
+def goes_on(w: ObservedState) -> str:
+    """From where a training that is started again does, as far as anybody knows."""
+    if w.has_checkpoint:
+        return "goes on from its checkpoint"
+    said = w.job.doc.get("elastic") is True and w.job.doc.get("resumes") is None
+    return "starts again, as its record says that it resumes" if said else "begins again from the start"
+
+
+def _still_mine(w: ObservedState) -> list[str]:
+    """The GPUs that it can go on with; of a gang those of whole pods."""
+    mine = {gpu.id for gpu in w.gpus.values() if gpu.job == w.job.id and not gpu.faulty}
+    if w.job.gpus_per_pod is None:
+        return [g for g in w.job.gpu_ids if g in mine]
+    return [g for part in w.job.parts(w.job.gpu_ids) if mine.issuperset(part) for g in part]
+
+
+def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
+    """Back to how it was before the operation began; only while the shim has not obeyed a stop."""
+    if w.op.kind in ("reshape", "move") and w.job.generation < w.op.generation:
+        message = (
+            f"stays on {w.job.node}: {why}" if w.op.kind == "move" else f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
+        )
+        changes: dict[str, Any] = {"state": s.RUNNING, "reshape": None, "message": message}
+        if w.op.kind == "move":  # not again at once
+            changes["retry_ts"] = w.wall + w.config.init_timeout_s / 10
+        return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+    if w.op.kind == "restart" and w.job.generation < w.op.generation:
+        return requeue(w, why)
+    return requeue(w, why, retries)
+
+
+def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: float = 0.0) -> WriteJob:
+    """Back into the queue by a fault; `retries` if it was the job's own, which costs it a try."""
+    if w.once:
+        return failed(w, f"{why}; {NOT_TWICE}")
+    count = w.job.retries if retries is None else retries
+    pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
+    changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
+    if not _not_yet_judged(w):
+        changes["stopped_by_us"] = None  # a fault ended it
+    return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+
+
+def launch_late(w: ObservedState) -> Step:
+    """Where it could not even be begun, such as on a full node, that is no fault of the job: it costs no try."""
+    if w.unplaced is None:
+        return launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
+    return requeue(w, f"could not be launched, tries again: {w.unplaced}", pause_s=w.config.init_timeout_s / 10)
+
+
+def unfit(w: ObservedState) -> Step | None:
+    """Its command would certainly fail: found out before a victim is touched. What has trained may be right again."""
+    why = w.seen.unfit[:500] if w.seen else ""
+    if not why:
+        return None
+    return launch_failed(w, why) if w.job.iterations_done else failed(w, f"cannot start: {why}")
+
+
+def launch_failed(w: ObservedState, why: str) -> Step:
+    """Back into the queue, later for good: a victim that still trains has lost nothing."""
+    if w.once:
+        return failed(w, f"{why}; {NOT_TWICE}")
+    retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
+    if retries > w.config.retries:  # after the first try Volcano may say only that its job has failed
+        return failed(w, f"could not be launched: {why}" + (f"; the first time: {first}" if first != why else ""))
+    step = undo(w, f"could not be launched ({why}); tries again", retries)
+    return replace(step, changes={**step.changes, "fault": first}) if step.changes["state"] == s.SUBMITTED else step
+
+
+def _queued(w: ObservedState, why: str) -> dict[str, Any]:
+    """The checkpoint stays, GPUs and launch are given up."""
+    return {
+        "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
+    }  # fmt: skip
+
+
+def _members(w: ObservedState) -> dict[str, Any]:
+    """How many pods a gang had: each must be known to be at rest before its GPUs are given away."""
+    return {"members": w.job.members} if w.job.gpus_per_pod else {}
+
+
+def yielded(w: ObservedState) -> Step:
+    """Back into the queue because another job is more urgent (seed 003, D7). Its trainer has ended."""
+    why = unsaved(w) or str(w.job.doc.get("message") or "")
+    changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
+    changes["stopped_by_us"] = w.op.generation
+    return WriteJob("yielded", changes, {"type": "yielded", "sentence": why})
+
+
+def reached(w: ObservedState) -> Step:
+    """Its measured value is there: completed, however its trainer took being stopped."""
+    return end(w, s.COMPLETED, unsaved(w) or str(w.job.doc.get("message") or ""))
+
+
+def completed(w: ObservedState) -> Step:
+    total = w.job.iterations
+    done = max(w.job.iterations_done, w.seen.progress.iterations if w.seen else 0)
+    short = total is not None and 0 < done < total
+    words = f"ended by itself after {done} of {total} iterations" if short else "completed"
+    return end(w, s.COMPLETED, words + _missed(w))
+
+
+def _missed(w: ObservedState) -> str:
+    """What became of its target, if it has one: a name that the training never prints is easily written."""
+    target, (value, name) = requirements.target(w.job.doc), measured(w.job, w.seen)
+    if target is None or target.reached(value, name):
+        return ""
+    if value is not None and target.means(name):
+        return f"; its target was not reached: {name} is {value:g}, not {target.value:g}"
+    wanted = target.name or ("a Top-5 accuracy" if target.top5 else "one that can reach it")
+    return f"; its target was never measured: the training printed {name or 'no measure'}, not {wanted}"
+
+
+def failed(w: ObservedState, why: str) -> WriteJob:
+    return end(w, s.FAILED, why)
+
+
+def _not_yet_judged(w: ObservedState) -> bool:
+    """Whether we stopped it, and it has printed nothing since by which a loss would show."""
+    ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
+    return isinstance(ours, int) and (lost is None or lost.generation < ours)
+
+
+def granted(w: ObservedState) -> dict[str, Any]:
+    """What a grant writes down of why it was stopped: a loss that shows later counts as ours, or it does not."""
+    op = w.op
+    if op.kind in ("reshape", "move"):
+        grew = op.kind == "reshape" and len(op.to) > len(op.origin)
+        by_us: dict[str, Any] = {"forced": None} if op.forced else {}
+        vanished = w.lost and not w.shim.stop_asked  # a fault came before our stop
+        by_us |= {"stopped_by_us": None if op.forced or vanished else op.generation}
+        before = w.job.doc.get("grew_from")
+        still = before if isinstance(before, int) and before < len(op.to) else None  # it gave back only a part
+        return by_us | {"grew_from": len(op.origin) if grew else still}
+    if op.kind == "restart":
+        return {"stopped_by_us": op.generation if _not_yet_judged(w) else None}
+    return {"grew_from": None}
+
+
+def end(w: ObservedState, state: str, message: str) -> WriteJob:
+    changes = {
+        "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
+    }  # fmt: skip
+    return WriteJob(state, changes, {"type": state, "sentence": message})
+
+
+def from_nothing(w: ObservedState) -> dict[str, Any]:
+    """What to write of a job whose checkpoints went with its last pod; nothing where it has them."""
+    if w.seen is None or w.seen.checkpoint is not None or not w.saved_in_vain:
+        return {}
+    why = "its checkpoints were lost with its pod, so it trains from the beginning; give it a checkpoint_claim"
+    return {"checkpoint": None, "iters_done": w.seen.progress.iterations, "message": why}
+
+
+def progress(w: ObservedState) -> dict[str, Any]:
+    """What is known of the training, to be written together with a change of state."""
+    if w.seen is None:
+        return {}
+    p, found = w.seen.progress, w.seen.checkpoint
+    known: dict[str, Any] = {"iters_done": max(w.job.iterations_done, p.iterations), "epochs_done": p.epochs}
+    if p.value is not None:
+        known |= {"value": p.value, "value_name": p.value_name}
+    known |= shown(w.job, w.seen)
+    if found is not None:
+        what = {"name": found.name, "step": found.step, "generation": found.generation}
+        known["checkpoint"] = {**what, "launch": w.seen.launch}
+    return known

@@ -1,0 +1,1 @@
+"""The decision loop: intake, snapshot, decisions and their binding, Slamls, dependencies."""

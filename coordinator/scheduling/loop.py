@@ -1,0 +1,384 @@
+"""The decision loop: read the world, let new jobs in, decide on a frozen snapshot, write the intents.
+
+Runs in one thread, on events and on a timer. It changes nothing but documents; what they ask for is
+carried out by the reconciler. A decision made on an old view fails its compare-and-set and is
+dropped: the next turn decides again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.expected_times import ExpectedTimes, expected, guesses
+from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
+from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot
+from adaptive_scheduler.tentative_snapshot import after
+from coordinator.config import Config
+from coordinator.errors import Conflict, Rejected
+from coordinator.model import fields, missed_deadlines, resumption
+from coordinator.model import states as s
+from coordinator.model.pod_fields import QUEUE
+from coordinator.model.progress import Moment
+from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
+from coordinator.ports import Clock, Doc
+from coordinator.reconcile.observed_state import how_of
+from coordinator.scheduling import intake
+from coordinator.scheduling.binding import Around, bind
+from coordinator.scheduling.decision_records import decision_doc
+from coordinator.scheduling.dependencies import DependencyController
+from coordinator.scheduling.garbage_collection import GarbageCollector
+from coordinator.scheduling.slaml_controller import SlamlController
+from coordinator.scheduling.snapshot_builder import Known, build_snapshot
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.ingest import Telemetry
+from coordinator.telemetry.node_load import NodeLoad, node_loads
+
+log = logging.getLogger(__name__)
+
+NUMBERS = re.compile(r"[0-9][0-9.]*")
+AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
+LIMIT_NEWS = 0.2  # a limit that differs by less than this share from the one last told is set without an event
+LIMITS_KEPT = 16  # of one job: that many of the last ones can be explained
+HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a decision was made on. A job that has changed since `seen` refuses the write."""
+
+    seen: Mapping[str, JobRecord]
+    snapshot: ClusterSnapshot
+    took_s: float  # deciding
+
+    @cached_property
+    def guesses(self) -> tuple[str, ...]:
+        """Jobs of unknown length that what was predicted rests on."""
+        return guesses(self.snapshot)
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """How a turn left things; worked out once, when somebody asks."""
+
+    snapshot: ClusterSnapshot
+    decisions: tuple[Decision, ...]
+    at: float  # when the turn began
+    settings: Settings
+
+    @cached_property
+    def expected(self) -> dict[str, ExpectedTimes]:
+        """By job, in seconds from `at`."""
+        return expected(after(self.snapshot, *self.decisions), self.at, self.settings)
+
+
+Told = Callable[[JobRecord, dict[str, Any]], None]
+
+
+class DecisionLoop:
+    """`tick` is one turn. `told` hears of every intent, with the seconds that deciding took."""
+
+    def __init__(
+        self,
+        books: Cache,
+        telemetry: Telemetry,
+        clock: Clock,
+        config: Config,
+        settings: Settings,
+        told: Told,
+        nothing_runs: Callable[[str], bool],
+    ) -> None:
+        """`nothing_runs`: the platform's word about a job that nobody knows; it also ends what runs of it."""
+        self.books, self.telemetry, self.clock = books, telemetry, clock
+        self.config, self.settings, self._told = config, settings, told
+        self.known = Known()
+        self.queues: dict[str, Doc] = {}  # Volcano's, as the launcher keeps them in step
+        self.crowds: dict[str, NodeLoad] = {}  # how the nodes stood at the last turn
+        self._outlook: TurnResult | None = None  # as the last turn left it
+        self._depending, self._slamls = (
+            DependencyController(books, clock, told),
+            SlamlController(books, clock, settings),
+        )
+        self.reclaiming = GarbageCollector(books, config.wait_out_s, nothing_runs)
+        self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
+
+    def tick(self, read: bool = True) -> None:
+        """One turn of the loop. Errors of the store pass through.
+
+        Without `read` it decides on the books alone: enough after changes of our own.
+        """
+        if read:
+            new = self.books.refresh()  # 1 read
+            self._read_tables()
+            self._admit(new)  # 2 let in, or mark what is wrong
+            self._follow_queues()
+            self.reclaiming.turn(self.clock.now())
+        self._watch()
+        waiting = self._depending.turn(read)
+        seen = self.books.jobs()
+        self._forget(seen)
+        began = self.clock.now()
+        snapshot = self._picture(seen, began)  # 3 freeze
+        self.crowds = node_loads(snapshot, self.settings.specon)
+        seen |= self._warned(seen, snapshot)
+        seen |= self._missed(seen)
+        decisions = decide(snapshot, began, self.settings)  # 4 decide
+        took = self.clock.now() - began
+        self._outlook = TurnResult(snapshot, tuple(decisions), began, self.settings)
+        for decision in (*waiting, *decisions):  # 5 write the reason, then the intent
+            try:
+                self._apply(decision, Basis(seen, snapshot, took))
+            except Conflict as lost:
+                log.info("decision on job %s not carried out: %s", decision.job, lost)
+        self._slamls.turn(snapshot, read)  # 6 objects that become jobs, and what is to be shown of them
+
+    def begin(self) -> None:
+        """Another coordinator may have acted: what was kept of each job in memory is old."""
+        self._forget({})
+        self.reclaiming.begin()
+
+    def _forget(self, jobs: Mapping[str, JobRecord]) -> None:
+        """What is kept of any but these."""
+        self.telemetry.keep_only(jobs)
+        for job_id in self._held.keys() - jobs.keys():
+            self._held.pop(job_id, None)
+
+    def crowds_of(self, node: str) -> NodeLoad | None:
+        """How a node stood at the last turn."""
+        return self.crowds.get(node)
+
+    def expected(self) -> tuple[dict[str, ExpectedTimes], float]:
+        """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
+        outlook = self._outlook
+        return ({}, 0.0) if outlook is None else (outlook.expected, self.clock.now() - outlook.at)
+
+    def _begin_anew(self, name: str) -> None:
+        """What is kept under the name of a new job is of one that had it and has ended."""
+        self._held.pop(name, None)
+        self.telemetry.forget(name)
+
+    def _admit(self, new: list[JobRecord]) -> None:
+        taken = set(self.books.jobs())
+        booked = self.reclaiming.strays() if new else set[str]()
+        for job in sorted(new, key=lambda j: str(j.key)):
+            found = intake.problems(job.doc)
+            if not found and (job.id in taken or self._known(job)):
+                found = [intake.taken(job.raw_id)]
+            if not found and (why := self._unfit(job)):
+                found = [why]
+            if found and found == job.doc.get("problems"):
+                continue
+            if not found and job.id in booked:  # one that had the name may still train: it is let in once that is over
+                continue
+            changes = {"problems": found} if found else self._accepted(job)
+            try:
+                record = self.books.admit(job, changes)
+            except (Conflict, Rejected) as refused:
+                log.warning("document %r could not be marked: %s", job.key, refused)
+                continue
+            if not found:
+                taken |= {job.id}
+                self._begin_anew(job.id)
+            self._told(record, {"type": "refused" if found else "submitted", "problems": found})
+
+    def _unfit(self, job: JobRecord) -> str:
+        """Why a good document cannot be let in here: such as that each reshape is a launch that finds no checkpoint."""
+        lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
+        if why := self.unknown_type(job.doc):
+            return why
+        if job.gpus_per_pod:
+            return intake.NO_PODS if not self.config.many_pods else "" if lasting else intake.GANG_LOSES
+        loses = not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
+        return intake.LOSES if loses else ""
+
+    def unknown_type(self, doc: Mapping[str, Any]) -> str:
+        """Why the GPU type that it asks for is none, by what was read; empty where it is one, or nothing was read."""
+        here = {gpu.gpu_type for gpu in self.books.gpus().values()} | {kind for _, kind in self.profiles.speeds}
+        return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
+
+    def _accepted(self, job: JobRecord) -> Doc:
+        return intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
+
+    def _devices(self, job: JobRecord) -> str:
+        """The device mode of its queue: how its launches see GPUs."""
+        queue = self.queues.get(str(job.doc.get("queue") or QUEUE), {})
+        return RECREATE if queue.get("devices") == RECREATE else SHARED
+
+    def _follow_queues(self) -> None:
+        """A job that waits and has no launch follows its queue into another device mode; any other keeps its own."""
+        for job in self.books.jobs().values():
+            at_rest = job.launch == 0 or job.doc.get("down") == job.launch
+            mode = self._devices(job)
+            if job.state == s.SUBMITTED and job.operation is None and at_rest and job.recreated != (mode == RECREATE):
+                with suppress(Conflict):
+                    self.books.write_job(job, {"devices": mode}, "devices")
+
+    def _known(self, job: JobRecord) -> bool:
+        """Whether a job of that name lives, or did when this document was refused: it is not let in unasked later."""
+        if intake.taken(job.raw_id) in (job.doc.get("problems") or ()):
+            return True
+        twins = self.books.store.list("jobs", {"job_id": job.raw_id})
+        return any(twin["_id"] != job.key and twin.get("uid") and not twin.get("closed") for twin in twins)
+
+    def _read_tables(self) -> None:
+        rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
+        nodes = {str(doc["_id"]): doc for doc in self.books.store.list("nodes")}
+        self.telemetry.estimator.take_foreign()
+        self.queues = {str(doc["_id"]): doc for doc in self.books.store.list("queues")}
+        self.telemetry.profiles, known = Profiles.from_rows(*rows), self.telemetry.estimator.observations()
+        self.known = Known(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
+
+    @property
+    def profiles(self) -> Profiles:
+        return self.known.profiles
+
+    def _watch(self) -> None:
+        """Measure how fast jobs grow, where that is due; keep in their documents what has changed or shown itself."""
+        jobs, at = self.books.jobs(), Moment(self.clock.now(), self.clock.wall())
+        grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
+        for job_id in sorted(jobs):
+            changes = grown.get(job_id, {}) | self._shown(jobs[job_id])
+            if changes:
+                with suppress(Conflict):
+                    written = self.books.write_job(jobs[job_id], changes, "progress")
+                    if "lost" in changes:
+                        self._told(written, {"type": "lost", "sentence": resumption.receipt(changes["lost"])})
+
+    def _shown(self, job: JobRecord) -> Doc:
+        """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
+        beat = self.telemetry.reports.of(job) if job.state in s.LAUNCHED else None
+        return {} if beat is None else resumption.shown(job, beat) | resumption.found_lost(job, beat)
+
+    def _picture(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:
+        telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.known.nodes)
+        seen = {job.id: telemetry.seen(job) for job in jobs.values()}
+        known = replace(self.known, nodes=nodes, observations=telemetry.estimator.observations())
+        return build_snapshot(jobs, self.books.gpus(), seen, known, Moment(now, self.clock.wall()))
+
+    def _warned(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
+        """Tell the user of a new job, once, if its deadline cannot hold, and which one could (seed 003)."""
+        new = [job for job in snapshot.jobs if job.sla_s is not None and seen[job.id].doc.get("warnings") is None]
+        written: dict[str, JobRecord] = {}
+        for job in new if "deadline" in self.settings.systems else ():
+            why = alert(job, diagnose(job, snapshot, self.settings))
+            with suppress(Conflict):
+                written[job.id] = self.books.write_job(seen[job.id], {"warnings": [why] if why else []}, "warn")
+                if why:
+                    self._told(written[job.id], {"type": "warned", "sentence": why})
+        return written
+
+    def _missed(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
+        """Tell once of a job whose deadline has passed."""
+        wall, written = self.clock.wall(), dict[str, JobRecord]()
+        for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
+            if missed := missed_deadlines.event(job, wall):
+                with suppress(Conflict):
+                    written[job.id] = self.books.write_job(job, {"missed_ts": wall}, "missed")
+                    self._told(written[job.id], missed)
+        return written
+
+    # carrying a decision into the store
+
+    def _apply(self, decision: Decision, basis: Basis) -> None:
+        job = basis.seen[decision.job]
+        match decision:
+            case Hold():
+                self._hold(job, decision, basis)
+            case Stay():
+                self._stay(job, decision, basis)
+            case Limit():
+                self._limit(job, decision, basis)
+            case _:
+                self._operate(job, decision, basis)
+
+    def _operate(self, job: JobRecord, decision: Operation, basis: Basis) -> None:
+        """The reason first, then the intent."""
+        self._held.pop(job.id, None)
+        around = Around(basis.seen, self.books.jobs(), self.books.gpus(), self.clock.wall(), how_of(job, self.config))
+        changes = bind(decision, around)
+        if isinstance(decision, Start):
+            changes |= self._times(job, basis.snapshot)
+        decision_id = self._store(job, decision, basis)
+        changes["reshape"]["decision"] = decision_id
+        record = self.books.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
+        self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": basis.took_s})
+
+    def _times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
+        """By what is known as it starts: how long it is expected to train in all, and may still wait (seed 003).
+
+        Who takes longer is overdue. Of a Slaml only the present task is trained by this job.
+        """
+        if "deadline" not in self.settings.systems:
+            return {"expected_s": None, "sla_waiting_s": None}
+        seen, found = snapshot.job[job.id], diagnose(snapshot.job[job.id], snapshot, self.settings)
+        left = present_task_s(snapshot, seen, self.settings) if job.doc.get("slaml") else found.te_s
+        wait_s = wait_left_s(seen, found, self.clock.now())
+        return {"expected_s": None if left is None else seen.task_s + left, "sla_waiting_s": wait_s}
+
+    def _stay(self, job: JobRecord, decision: Stay, basis: Basis) -> None:
+        """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
+        wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
+        before = self.books.store.get("decisions", f"{job.id}-stays") or {}
+        self._store(job, decision, basis)
+        spent = {"migrated_ts": wall} if decision.spends_move else {}
+        record = self.books.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
+        if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
+            self._told(record, {"type": "stays", "sentence": sentence})
+
+    def _limit(self, job: JobRecord, decision: Limit, basis: Basis) -> None:
+        """No operation: its sidecar hears of it in the answer to its next heartbeat, in a pod its launcher reads it.
+
+        The same again is only renewed.
+        """
+        wall, cores = self.clock.wall(), decision.cores
+        until: Doc = UNLIMITED
+        if cores is not None:
+            until = {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s, "limit_by": decision.by}
+        if cores == job.limit_left(wall)[0]:
+            self.books.write_job(job, until, "limit")
+            return
+        known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
+        news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
+        count = job.limits_told + news
+        told: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
+        decision_id = self._store(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
+        record = self.books.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
+        if news:
+            kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
+            self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
+
+    def _hold(self, job: JobRecord, decision: Hold, basis: Basis) -> None:
+        sentence, now = decision.explanation.sentence, self.clock.now()
+        reason = (_asked(job, decision) or decision.explanation.algorithm, NUMBERS.sub("#", sentence))
+        before, at = self._held.get(job.id, (None, -HOLD_S))
+        if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
+            return
+        self._store(job, decision, basis)
+        record = self.books.write_job(job, {"message": sentence}, "hold")
+        self._held[job.id] = (reason, now)
+        self._told(record, {"type": "waits", "sentence": sentence})
+
+    def _store(self, job: JobRecord, decision: Decision, basis: Basis, name: str = "") -> str:
+        """Before anything is done: the decision, its reason and everything that was rejected."""
+        lasting = {Hold: "waits", Stay: "stays"}.get(type(decision))  # one reason to wait and to stay per job
+        name = name or lasting or f"v{job.doc.get('version')}"
+        decision_id = _asked(job, decision) or f"{job.id}-{name}"
+        took_s = basis.took_s if isinstance(decision, Operation) else 0.0
+        doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.guesses)
+        self.books.store.put("decisions", doc)
+        return decision_id
+
+
+def _asked(job: JobRecord, decision: Decision) -> str:
+    """The wish that a decision answers; empty where nobody wished."""
+    return str(job.doc.get("wish_id") or "") if decision.explanation.algorithm == "operator" else ""

@@ -1,0 +1,162 @@
+"""Slamls (seed 003) from table `slamls`: judged, turned into jobs, followed until they end.
+
+Each turn looks at how things stand and mends what differs, so a coordinator that was killed anywhere goes on by
+looking: what is decided is written into the row first, job documents have `_id`s made from the Slaml's uid. A deleted
+Slaml is cancelled jobs. Called by the loop once it has decided, with the snapshot that it decided on; the launcher
+(`launcher.cluster.controllers.slaml`) writes the rows and shows `status` on the objects.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot
+from coordinator.errors import Conflict, Rejected
+from coordinator.model import pod_fields
+from coordinator.model import states as s
+from coordinator.model.records import Doc, JobRecord, number
+from coordinator.ports import Clock
+from coordinator.scheduling import slaml_status
+from coordinator.scheduling.slaml_spec import Slaml, documents
+from coordinator.scheduling.slaml_status import INFEASIBLE, Verdict
+from coordinator.stores.cache import Cache
+
+log = logging.getLogger(__name__)
+
+TABLE = "slamls"
+ALGORITHM = "deadline.diagnosis"
+
+
+class SlamlController:
+    """`turn` is one look at all of them."""
+
+    def __init__(self, books: Cache, clock: Clock, settings: Settings) -> None:
+        self._books, self._store, self._clock, self._settings = books, books.store, clock, settings
+        self._rows: dict[str, Doc] = {}
+        self._ended: dict[str, dict[str, Doc]] = {}  # by Slaml: job documents that change no more, by key
+
+    def turn(self, snapshot: ClusterSnapshot, read: bool) -> None:
+        """`read`: the table again. One that cannot be tended hinders no other."""
+        if read:
+            self._rows = {str(doc["_id"]): doc for doc in self._store.list(TABLE)}
+            self._ended = {uid: kept for uid, kept in self._ended.items() if uid in self._rows}
+        for doc in list(self._rows.values()):
+            try:
+                self._tend(doc, snapshot)
+            except (Conflict, Rejected) as error:
+                log.info("Slaml %s/%s: %s; looking again", doc.get("namespace"), doc.get("name"), error)
+            except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+                log.exception("Slaml %s/%s", doc.get("namespace"), doc.get("name"))
+
+    def _tend(self, doc: Doc, snapshot: ClusterSnapshot) -> None:
+        if doc.get("deleted"):
+            self._drop(Slaml.of(doc))
+            return
+        judged = doc.get("judged") or {}
+        told = judged.get("generation") == doc.get("generation")
+        if told and doc.get("finished"):
+            return
+        if not told or judged.get("reason") == INFEASIBLE:
+            doc = self._judge(doc, snapshot)
+        slaml = Slaml.of(doc)
+        if (doc.get("judged") or {}).get("accepted") and not doc.get("inserted"):
+            slaml = self._insert(slaml)
+        if doc.get("judged"):
+            self._follow(slaml, snapshot)
+
+    def _write(self, slaml: Doc, changes: Doc) -> Doc:
+        after = self._store.update(TABLE, slaml["_id"], {"version": slaml.get("version")}, changes)
+        self._rows[str(slaml["_id"])] = after
+        return after
+
+    # acceptance
+
+    def _judge(self, doc: Doc, snapshot: ClusterSnapshot) -> Doc:
+        """Its time runs from when this was asked for: as it was made, or as its user changed what was refused."""
+        wall = self._clock.wall()
+        created = number(doc.get("created")) or wall
+        since = doc.get("since") if doc.get("plan") else min(created, wall) if doc.get("generation") == 1 else wall
+        slaml = Slaml.of(doc)
+        found = slaml_status.judge(slaml, snapshot, self._settings)
+        if found is None:
+            return doc
+        if doc.get("plan"):  # its tasks run, whatever is said of the new target
+            found = Verdict(True, "Accepted", f"It was accepted before; now: {found.sentence}", found.minimum_s)
+        judged = {**found.doc, "generation": doc.get("generation")}
+        if judged == doc.get("judged"):
+            return doc
+        changes: Doc = {"judged": judged, "since": since}
+        if found.accepted and not doc.get("plan"):
+            changes |= {"plan": slaml.plan, "again": self._again(slaml)}
+        self._explain(slaml, judged, wall)
+        return self._write(doc, changes)
+
+    def _again(self, slaml: Slaml) -> bool:
+        """Whether jobs of an earlier Slaml have the names that its own would get."""
+        twins = [twin for job in documents(slaml) for twin in self._store.list("jobs", {"job_id": job["job_id"]})]
+        return any(not str(twin["_id"]).startswith(f"slaml-{slaml.uid}-") for twin in twins)
+
+    def _explain(self, slaml: Slaml, judged: Mapping[str, Any], wall: float) -> None:
+        decision = {
+            "_id": f"{slaml.id}-{slaml.uid[:8]}-g{judged['generation']}", "job_id": slaml.id, "at": wall,
+            "kind": "accept" if judged["accepted"] else "refuse", "algorithm": ALGORITHM, "candidates": [],
+            "sentence": judged["sentence"],
+        }  # fmt: skip
+        self._store.put("decisions", decision)
+
+    def _insert(self, slaml: Slaml) -> Slaml:
+        for job in documents(slaml):
+            try:
+                self._store.insert("jobs", {**job, **pod_fields.kept(job)})
+            except Conflict:
+                log.info("job %s was inserted already", job["job_id"])
+        return Slaml.of(self._write(slaml.doc, {"inserted": True}))
+
+    # from then on
+
+    def _follow(self, slaml: Slaml, snapshot: ClusterSnapshot) -> None:
+        """How it stands, and its deadline, which its user may have changed, in the jobs that are left."""
+        jobs = self._jobs(slaml) if slaml.doc.get("inserted") else []
+        wall = self._clock.wall()
+        replicas = [[slaml_status.replica(job, wall) for job in of_task] for of_task in jobs]
+        for job in (job for of_task in jobs for job in of_task):
+            record = self._books.job(str(job["job_id"])) if job is not None else None
+            if record is not None and record.state not in s.ENDED and record.doc.get("sla") != slaml.target_s:
+                self._books.write_job(record, {"sla": slaml.target_s}, "sla")
+        over = bool(jobs) and all(job is None or job.get("closed") for of_task in jobs for job in of_task)
+        changes: Doc = {"status": slaml_status.status(slaml, replicas, snapshot, self._settings, wall)}
+        if over and not slaml.doc.get("finished"):
+            changes["finished"] = wall
+        if any(slaml.doc.get(name) != value for name, value in changes.items()):
+            self._write(slaml.doc, changes)
+
+    def _jobs(self, slaml: Slaml) -> list[list[Doc | None]]:
+        """Its job documents by task; None where somebody has deleted one."""
+        return [
+            [self._job(slaml, place, replica) for replica in range(part.replicas)]
+            for place, part in enumerate(slaml.parts)
+        ]
+
+    def _job(self, slaml: Slaml, place: int, replica: int) -> Doc | None:
+        key, kept = slaml.key(place, replica), self._ended.setdefault(slaml.uid, {})
+        if key in kept:
+            return kept[key]
+        record = self._books.job(slaml.job_id(place, replica))
+        doc = record.doc if record is not None and record.key == key else self._store.get("jobs", key)
+        if doc is not None and doc.get("closed"):
+            kept[key] = doc
+        return doc
+
+    def _drop(self, slaml: Slaml) -> None:
+        """Its object is gone: what it had in work is cancelled, and nothing is kept but the job documents."""
+        for job in (job for of_task in self._jobs(slaml) for job in of_task):
+            if job is None or job.get("closed") or job.get("cancel"):
+                continue
+            record = JobRecord(job)
+            changes = {"cancel": True} if record.accepted else {"state": s.CANCELLED, "closed": True}
+            self._books.write_job(record, changes, "cancel")
+        self._store.delete(TABLE, slaml.doc["_id"], {"version": slaml.doc.get("version")})
+        self._rows.pop(slaml.uid, None)

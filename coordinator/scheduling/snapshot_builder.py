@@ -1,0 +1,210 @@
+"""From the books to the frozen snapshot that decisions are made on. Pure.
+
+Documents hold seconds since 1970; the snapshot is on the clock of `now`, which no machine's time setting moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from adaptive_scheduler.profiles.observations import Observations
+from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node, Worker
+from coordinator.model import requirements, resumption
+from coordinator.model import states as s
+from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iterations, left, measured
+from coordinator.model.records import Doc, GpuRecord, JobRecord, number
+from coordinator.scheduling import dependencies
+from sidecar.protocol import Heartbeat
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the coordinator knows beside jobs and GPUs."""
+
+    profiles: Profiles = field(default_factory=Profiles)
+    observations: Observations = field(default_factory=Observations)
+    nodes: Mapping[str, Doc] = field(default_factory=dict)  # cores and memory by node; not every node has a document
+    checkpoints_last: bool = True  # whether checkpoints outlive the launch that wrote them, where no job says so itself
+
+
+def build_snapshot(
+    jobs: Mapping[str, JobRecord],
+    gpus: Mapping[str, GpuRecord],
+    seen: Mapping[str, ObservedJob],
+    known: Known,
+    at: Moment,
+) -> ClusterSnapshot:
+    """The cluster as it will be once the operations under way are done."""
+    promised = {g: j.id for j in jobs.values() if j.operation for g in j.operation.to}
+    members: dict[str, list[GpuRecord]] = {name: [] for name in known.nodes}
+    for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
+        members.setdefault(gpu.node, []).append(gpu)
+    here = {name: [seen[j.id].beat for j in jobs.values() if j.node == name and j.id in seen] for name in members}
+    nodes = [_node(name, members[name], known.nodes.get(name, {}), here[name], promised) for name in sorted(members)]
+    waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
+    return ClusterSnapshot(
+        nodes=tuple(nodes),
+        jobs=tuple(
+            _job(j, seen.get(j.id, ObservedJob(None)), gpus, at, known.checkpoints_last)
+            for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
+        ),
+        profiles=known.profiles,
+        observations=known.observations,
+    )
+
+
+def _node(
+    name: str, gpus: list[GpuRecord], doc: Doc, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
+) -> Node:
+    """What is in use of it is its agent's word (S18); where none tells, what its jobs use, whose `beats` these are."""
+    kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # those that are gone do not tell
+    cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
+    others = held_by_others(doc)
+    usages = [beat.usage for beat in beats if beat is not None]
+    return Node(
+        name=name,
+        gpu_type=kind,
+        gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus),
+        cores=max(0.0, cores - others["cores"]),
+        memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 means that it is not known
+        schedulable=bool(doc.get("schedulable", True)),
+        cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
+        memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
+        heard=doc.get("heard") is not False,
+    )
+
+
+def held_by_others(doc: Doc) -> dict[str, float]:
+    """Cores and bytes of a node that pods of others ask for, as the launcher counted them; else 0."""
+    others = doc.get("others")
+    found = others if isinstance(others, dict) else {}
+    return {resource: number(found.get(resource)) or 0.0 for resource in ("cores", "memory")}
+
+
+def _known(share: object, otherwise: float) -> float:
+    return otherwise if (found := number(share)) is None else min(1.0, found)
+
+
+def _share(used: float, whole: float) -> float:
+    return min(1.0, used / whole) if whole else 0.0
+
+
+def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
+    """An idle GPU that an intent names is given away, though nobody has claimed it yet."""
+    if gpu.state == s.IDLE and promised is not None:
+        return Gpu(gpu.id, "reserved", promised)
+    return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
+
+
+def _job(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: Moment, checkpoints_last: bool) -> Job:
+    held = job.gpu_ids if job.operation is None else job.operation.to
+    done, total = iterations(job, seen.beat)
+    value, target, ran_s = measured(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
+    limit, limit_s = job.limit_left(at.wall)
+    stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
+    return Job(
+        id=job.id,
+        type=job.job_type,
+        state=cast(JobState, job.state),
+        optional=job.optional,
+        submit_s=at.of(job.submit_ts),
+        num_gpus=len(held),
+        node=_place(job),
+        iterations_left=left(job, done, total, seen.needs),
+        length_unsure=target is not None and seen.needs is None,
+        iterations_done=done,
+        running_s=ran_s,
+        leased=_leased(job, seen, gpus, at.wall),
+        rigid=resumption.rigid(job),
+        forced=job.forced,
+        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if held or job.uses_cpu else 0.0,
+        cooling_until=seen.cooling_until,
+        grew_from=int(number(job.doc.get("grew_from")) or 0),
+        wanted=job.wanted,
+        reshape_cost_s=job.doc.get("reshape_cost_s"),
+        relaunches=job.recreated and job.gpus_per_pod is None,
+        gpu_type=job.doc.get("gpu_type"),
+        pinned=job.doc.get("pinned") or (_place(job) if stays else None),
+        stays=stays,
+        max_workers=_hosts(job),
+        gpus_per_pod=job.gpus_per_pod or 0,
+        pods=_pods(job, held, gpus),
+        workers=_workers(held, gpus),
+        target_reached=target is not None and target.reached(*value),
+        target=target.value if target else None,
+        value=value[0],
+        epoch_iterations=job.epoch_iterations,
+        demand=_demand(job, seen.speed),
+        rate=seen.speed.rate,
+        share=seen.speed.cores,
+        cpu_limit=limit,
+        limit_until_s=None if limit is None else at.now + limit_s,
+        limitable=job.unlimitable is None,
+        growth=seen.growth,
+        efficiency=seen.efficiency,
+        migrated_s=at.maybe(job.doc.get("migrated_ts")),
+        rebalanced=bool(job.doc.get("rebalanced")),
+        move_refused_s=at.maybe(job.doc.get("move_refused_ts")),
+        sla_s=requirements.seconds(job.doc.get("sla")),
+        tasks=requirements.tasks(job.doc),
+        estimate_s=requirements.seconds(job.doc.get("estimate")),
+        expected_s=number(job.doc.get("expected_s")),
+        task_s=ran_s,
+        preempts=job.preempts,
+        yields_to=(job.operation or job).yields_to,
+    )
+
+
+def _demand(job: JobRecord, speed: TrainingSpeed) -> float:
+    """The cores that its user asked for, or more if it was seen to use more; any number where nothing was said."""
+    asked = [task.cores * task.replicas for task in requirements.tasks(job.doc)]
+    return max(asked[0], speed.most) if asked and asked[0] > 0 else math.inf
+
+
+def _place(job: JobRecord) -> str | None:
+    """Where it is, or will be once the operation under way is done."""
+    op = job.operation
+    if op is not None and op.kind == "move":
+        return op.node
+    gone = op is not None and op.kind in ("requeue", "finish")
+    held = job.gpu_ids if op is None else op.to
+    return job.node if (held or job.uses_cpu) and not gone else None
+
+
+def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker, ...]:
+    """GPUs per host, where they are on several."""
+    counts: dict[str, int] = {}
+    for gpu_id in held:
+        if gpu_id in gpus:
+            counts[gpus[gpu_id].node] = counts.get(gpus[gpu_id].node, 0) + 1
+    return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()
+
+
+def _hosts(job: JobRecord) -> int:
+    """On how many nodes it may be: where nothing is said, a gang has each pod on one of its own at most."""
+    most = max(job.optional, default=1) // job.gpus_per_pod if job.gpus_per_pod else 1
+    return int(number(job.doc.get("max_workers"), 1) or most)
+
+
+def _pods(job: JobRecord, held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[str, ...]:
+    """The node of each pod of a gang; none while it is not known."""
+    if job.gpus_per_pod is None or not held or any(gpu_id not in gpus for gpu_id in held):
+        return ()
+    return tuple(gpus[part[0]].node for part in job.parts(held))
+
+
+def _leased(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], wall: float) -> bool:
+    """Whether no new operation may begin: one is under way, or it is not known how the job stands."""
+    if job.operation is not None or job.cancel:
+        return True
+    if job.state == s.SUBMITTED:
+        booked = any(job.id in (g.job, g.held_by) for g in gpus.values())
+        left = job.launch > 0 and job.doc.get("down") != job.launch
+        held = bool(job.doc.get("held_back")) or dependencies.is_open(job)
+        return wall < job.retry_ts or booked or left or held
+    rests = job.state != s.RUNNING or wall < job.retry_ts
+    return rests or seen.beat is None or seen.beat.shim.trainer != "running"

@@ -1,0 +1,162 @@
+"""What a store holds before anybody wrote to it: the shipped profile tables, nodes and their GPUs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.errors import Conflict
+from coordinator.model import states as s
+from coordinator.ports import Doc, Store
+
+TABLES = Path(__file__).parent.parent / "tables"
+WORDS = ("job_type", "gpu_type", "origin")  # columns that are text; all others are numbers
+
+
+@dataclass(frozen=True)
+class FoundGpu:
+    """One GPU of a node: by NVML, or emulated."""
+
+    gpu_id: str
+    gpu_type: str
+    memory_total: int | None  # bytes
+    emulated: bool
+    problem: str = ""  # why it cannot be used now; empty where it can
+
+
+@dataclass(frozen=True)
+class FoundNode:
+    """One node: its GPUs, and the cores and memory (bytes) that jobs trained on CPU may share."""
+
+    name: str
+    gpus: tuple[FoundGpu, ...] = ()
+    cores: float = 0.0
+    memory: float = 0.0  # 0: not known
+
+
+def seed_profiles(store: Store) -> None:
+    """Insert the shipped rows; a row that is there already, changed or not, stays."""
+    for path in sorted(TABLES.glob("*.csv")):
+        known = {row["_id"] for row in store.list(path.stem)}
+        for row in shipped(path.stem):
+            if row["_id"] not in known:
+                _insert(store, path.stem, row)
+
+
+def shipped(table: str) -> list[Doc]:
+    """The rows of one shipped table, with their keys."""
+    with (TABLES / f"{table}.csv").open(newline="") as file:
+        rows = [{k: v if k in WORDS else _number(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    keys = ("job_type", "gpu_type", "num_gpus", "iterations")
+    return [{"_id": "|".join([*(str(row[k]) for k in keys if k in row), "shipped"]), **row} for row in rows]
+
+
+def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
+    """Make these known as all the nodes that there are; what is gone is retired as in `register_gpus`."""
+    for node in nodes:
+        _add(store, node.name, node.gpus)
+    _retire_others(store, {gpu.gpu_id for node in nodes for gpu in node.gpus}, store.list("gpus"))
+    for doc in store.list("nodes"):
+        if doc["_id"] not in {node.name for node in nodes}:
+            store.delete("nodes", doc["_id"])
+    for node in nodes:
+        store.put("nodes", {"_id": node.name, "cores": node.cores, "memory": node.memory, "heard": True})
+
+
+def register_node(store: Store, node: FoundNode) -> None:
+    """What the agent of one node reported; the others stay as they are.
+
+    A GPU with a problem is faulty until it is reported without one.
+    """
+    register_gpus(store, node.name, node.gpus)
+    for gpu in node.gpus:
+        _judge(store, gpu)
+    facts = {"cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
+    _insert(store, "nodes", {"_id": node.name, **facts})
+    with suppress(Conflict):  # forgotten meanwhile: the next report makes it known again
+        store.update("nodes", node.name, {}, facts)  # whether it takes pods is the launcher's word, and stays
+
+
+def forget_node(store: Store, node: str) -> None:
+    """One that is no more, and whose GPUs no job has."""
+    register_gpus(store, node, ())
+    if store.get("nodes", node) is not None:
+        store.delete("nodes", node)
+
+
+def _judge(store: Store, gpu: FoundGpu) -> None:
+    doc = store.get("gpus", gpu.gpu_id) or {}
+    if gpu.problem and doc.get("state") != s.FAULTY:
+        changes = {"state": s.FAULTY, "unhealthy": True, "problem": gpu.problem}
+        store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
+    elif not gpu.problem and doc.get("unhealthy"):
+        changes = {"state": _sound(doc), "unhealthy": False, "problem": ""}
+        store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
+
+
+def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
+    """Make a node's GPUs known. Those known already keep their state; those that are gone are retired."""
+    _add(store, node, gpus)
+    _retire_others(store, {gpu.gpu_id for gpu in gpus}, store.list("gpus", {"node": node}))
+
+
+def _add(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
+    for index, gpu in enumerate(gpus):
+        doc = {
+            "_id": gpu.gpu_id, "gpu_id": gpu.gpu_id, "node": node, "index": index, "gpu_type": gpu.gpu_type,
+            "memory_total": gpu.memory_total, "emulated": gpu.emulated, "state": s.IDLE, "job_id": None,
+            "worker_id": None, "held_by": None, "version": 1,
+        }  # fmt: skip
+        _insert(store, "gpus", doc)
+        _bring_back(store, gpu.gpu_id)
+        _follow(store, gpu.gpu_id, node, index)
+
+
+def _retire_others(store: Store, present: Set[str], rows: Iterable[Doc]) -> None:
+    for doc in rows:
+        if doc["_id"] not in present:
+            _retire(store, doc)
+
+
+def _retire(store: Store, doc: Doc) -> None:
+    """An unused one is forgotten; a used one is faulty until its job lets go of it."""
+    try:
+        store.delete("gpus", doc["_id"], {"job_id": None, "held_by": None})
+    except Conflict:
+        store.update("gpus", doc["_id"], {"version": doc.get("version")}, {"state": s.FAULTY, "retired": True})
+
+
+def _bring_back(store: Store, gpu_id: str) -> None:
+    """One that had been retired while in use is there again."""
+    doc = store.get("gpus", gpu_id)
+    if doc is not None and doc.get("retired"):
+        store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": _sound(doc), "retired": False})
+
+
+def _sound(doc: Doc) -> str:
+    """The state of a GPU that was faulty and is not any more."""
+    job, held_by = doc.get("job_id"), doc.get("held_by")
+    return s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
+
+
+def _follow(store: Store, gpu_id: str, node: str, index: int) -> None:
+    """A machine may have got another name. What a job has stays where the job is said to be, until it lets go."""
+    doc = store.get("gpus", gpu_id) or {}
+    if (doc.get("node"), doc.get("index")) != (node, index):
+        with suppress(Conflict):
+            store.update("gpus", gpu_id, {"job_id": None, "held_by": None}, {"node": node, "index": index})
+
+
+def _insert(store: Store, table: str, doc: Doc) -> None:
+    try:
+        store.insert(table, doc)
+    except Conflict:
+        return
+
+
+def _number(text: str) -> float | int:
+    value = float(text)
+    return int(value) if value.is_integer() else value

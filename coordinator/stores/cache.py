@@ -1,0 +1,245 @@
+"""The coordinator's books: jobs and GPUs in memory, every change written to the store first.
+
+The store is the truth; this is a copy that saves reading it at each step. Each write is a
+compare-and-set on the version that was looked at, and what comes back replaces the copy. Who loses
+such a race reads the one document again and gets `Conflict`.
+
+Jobs are found by `closed`: missing = new, False = ours and not at rest, True = finished with. Every row comes in by
+one door (`core/reading.py`): what somebody changed into nonsense is mended here or set aside, and shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
+from coordinator.model import document_validation
+from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.ports import Doc, Store
+
+R = TypeVar("R", JobRecord, GpuRecord)
+
+
+class Cache:
+    """Thread-safe. Records are immutable; a reader keeps a consistent picture by copying the maps."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._jobs: dict[str, JobRecord] = {}
+        self._gpus: dict[str, GpuRecord] = {}
+        self._closed: set[str] = set()  # closed since the last refresh began: its listing may be older
+        self._writes = count()
+        self._me = secrets.token_hex(4)
+        self._deleted: set[str] = set()  # jobs whose document the user deleted: kept here until they are at rest
+        self._read: dict[
+            tuple[str, Any], tuple[Doc, document_validation.ReadDocument]
+        ] = {}  # each row as it lay in the store last
+        self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
+
+    # reading
+
+    def jobs(self) -> dict[str, JobRecord]:
+        """All accepted jobs that are not closed, by id."""
+        with self._lock:
+            return dict(self._jobs)
+
+    def gpus(self) -> dict[str, GpuRecord]:
+        with self._lock:
+            return dict(self._gpus)
+
+    def job(self, job_id: str) -> JobRecord | None:
+        return self._jobs.get(job_id)
+
+    def node_of(self, gpu: str) -> str | None:
+        found = self._gpus.get(gpu)
+        return None if found is None else found.node
+
+    def find(self, job_id: str) -> JobRecord | None:
+        """A job by its id, ended ones and those not let in included.
+
+        Of several the one that has not ended, one that waits to be let in, then the last that had the name.
+        """
+        known = self.job(job_id) or self._aside.get(job_id)
+        return known or max(self.named(job_id), key=_newest, default=None)
+
+    def named(self, job_id: str) -> list[JobRecord]:
+        """All jobs that have or had this name, as they lie in the store."""
+        whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
+        found: list[JobRecord] = []
+        for raw in (job_id, *whole):
+            found += [JobRecord(doc) for doc in self.store.list("jobs", {"job_id": raw})]
+            found += [JobRecord(doc) for doc in [self.store.get("jobs", raw)] if doc is not None]
+        return found
+
+    def refresh(self) -> list[JobRecord]:
+        """Read the store again. Returns documents that intake has not let in (yet).
+
+        A deleted document of ours is a cancellation (`reliability.md` 7, row 17).
+        """
+        self._closed = set()
+        new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
+        open_ = self.store.list("jobs", {"closed": False})
+        new += [JobRecord(doc) for doc in open_ if doc.get("uid") in (None, "")]  # somebody else wrote that `closed`
+        ours, aside = self._let_in([doc for doc in open_ if doc.get("uid") not in (None, "")])
+        owners = {gpu_id: job for job in ours.values() for gpu_id in job.gpu_ids}
+        gpus = [GpuRecord(self._door("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in self.store.list("gpus")]
+        missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
+        for job_id, job in missing.items():
+            doc = self.store.get("jobs", job.key)
+            if doc is None or self._door("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
+                self._deleted.add(job_id)
+                ours[job_id] = JobRecord({**job.doc, "cancel": True})
+            elif not document_validation.is_closed(
+                doc
+            ):  # by hand: another coordinator, which acted meanwhile, closes it
+                ours[job_id] = JobRecord(self._door("jobs", doc).doc)
+        with self._lock:
+            gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up
+            self._deleted -= gone
+            self._jobs = {
+                k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed and k not in gone
+            }
+            self._aside = aside
+            self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
+            self._forget(
+                {_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus}
+            )
+        return new
+
+    def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
+        """Jobs of ours by id, and those that are set aside."""
+        ours: dict[str, JobRecord] = {}
+        aside: dict[str, JobRecord] = {}
+        for doc in docs:
+            found = self._door("jobs", doc)
+            record = JobRecord(found.doc)
+            (ours if found.usable else aside)[record.id] = record
+        return ours, aside
+
+    def _door(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ReadDocument:
+        """A row as it may be used. One that has not changed since it was read last is not judged again.
+
+        `owner`: the job that says of itself that it has this GPU.
+        """
+        key = _row(table, doc["_id"])
+        before = self._read.get(key)
+        if before is not None and before[0] == doc:
+            return before[1]
+        former = before[1].doc if before is not None and before[1].usable else None
+        if former is None and owner is not None:
+            former = document_validation.of_owner(owner.doc)
+        found = document_validation.read(table, doc, former)
+        self._read[key] = doc, found
+        return found
+
+    def _forget(self, known: set[tuple[str, Any]]) -> None:
+        """Rows that are there no more; those set aside are kept as long as they are."""
+        known |= {_row("jobs", job.key) for job in self._aside.values()}
+        for key in list(self._read):  # at once, as other threads add to it
+            if key not in known:
+                self._read.pop(key, None)
+
+    def misfits(self, table: str) -> dict[str, tuple[str, ...]]:
+        """By `_id`: what does not fit in a row of `jobs` or `gpus`, as sentences."""
+        read = list(self._read.items())
+        return {str(key): found.misfits for (of, key), (_, found) in read if of == table and found.misfits}
+
+    def misfits_of(self, job: JobRecord) -> tuple[str, ...]:
+        """What does not fit in the document of one job."""
+        _, found = self._read.get(_row("jobs", job.key), (None, None))
+        return () if found is None else found.misfits
+
+    def set_aside(self) -> dict[str, JobRecord]:
+        """Jobs whose documents make no sense, by id, without what does not fit: nothing is done with them."""
+        with self._lock:
+            return dict(self._aside)
+
+    # writing
+
+    def write_job(self, job: JobRecord, changes: Mapping[str, Any], op: str) -> JobRecord:
+        """Persist `changes` if the job is still at the version in `job`."""
+        if job.id in self._deleted:
+            return self._keep_job(JobRecord({**job.doc, **changes}))
+        if job.id in self._aside:
+            raise Rejected(
+                f"Job {job.id} is set aside until its document is corrected: {self.misfits_of(job)[0]}.", 409
+            )
+        expect = {"version": job.doc.get("version")}
+        last_op = self._name(op)
+        try:
+            doc = self.store.update("jobs", job.key, expect, {**changes, "last_op": last_op})
+        except (Conflict, Transient) as error:
+            doc = self._reread("jobs", job.key, last_op, error)
+        return self._keep_job(JobRecord(self._door("jobs", doc).doc))
+
+    def write_gpu(self, gpu: GpuRecord, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> GpuRecord:
+        """Claim, free or mark one GPU: the filter holds what the change relies on."""
+        last_op = self._name("gpu")
+        try:
+            doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
+        except (Conflict, Transient) as error:
+            doc = self._reread("gpus", gpu.doc["_id"], last_op, error)
+        return self._keep_gpu(GpuRecord(self._door("gpus", doc).doc))
+
+    def _name(self, op: str) -> str:
+        """Different for every write, so that a write whose reply was lost can be recognised."""
+        return f"{op}:{self._me}:{next(self._writes)}"
+
+    def _reread(self, table: str, key: Any, last_op: str, error: ReshapeError) -> Doc:
+        """The outcome is unknown or the race lost: only reading tells (never blindly again)."""
+        doc = self.store.get(table, key)
+        if doc is not None and doc.get("last_op") == last_op:
+            return doc
+        if doc is not None and table == "jobs":
+            self._keep_job(JobRecord(self._door("jobs", doc).doc))
+        elif doc is not None:
+            self._keep_gpu(GpuRecord(self._door("gpus", doc).doc))
+        raise error
+
+    def _keep_job(self, job: JobRecord) -> JobRecord:
+        with self._lock:
+            if job.doc.get("closed"):
+                self._jobs.pop(job.id, None)
+                self._closed.add(job.id)
+                self._deleted.discard(job.id)
+            elif job.uid:  # not one that intake has yet to let in
+                self._jobs[job.id] = _newer(self._jobs.get(job.id), job)
+        return job
+
+    def _keep_gpu(self, gpu: GpuRecord) -> GpuRecord:
+        with self._lock:
+            self._gpus[gpu.id] = _newer(self._gpus.get(gpu.id), gpu)
+        return gpu
+
+    def admit(self, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
+        """Let a new document in, or mark what is wrong with it."""
+        version = job.doc.get("version")
+        comparable = version is None or isinstance(version, int | str)  # else it is marked as wrong, whatever it is now
+        doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
+        record = JobRecord(doc)
+        return record if record.doc.get("closed", True) else self._keep_job(record)
+
+
+def _newest(job: JobRecord) -> tuple[bool, bool, float]:
+    waits = not job.uid and not job.doc.get("problems")
+    return waits, job.accepted, job.submit_ts
+
+
+def _newer(old: R | None, read: R) -> R:
+    """A write may have overtaken the listing."""
+    return old if old is not None and _version(old.doc) > _version(read.doc) else read
+
+
+def _version(doc: Mapping[str, Any]) -> int:
+    version = doc.get("version")
+    return version if isinstance(version, int) else 0
+
+
+def _row(table: str, key: Any) -> tuple[str, Any]:
+    """Names a row in memory: a database may hold an `_id` that cannot be looked up."""
+    return table, key if isinstance(key, str | int) else repr(key)

@@ -1,0 +1,77 @@
+"""Writing heartbeats to the store in batches: one document for up to 1,000 jobs, replaced each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.model.records import JobRecord
+from coordinator.ports import Clock, Doc, Store
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.reports import Reports
+from sidecar.protocol import Heartbeat
+
+BATCH = 1_000
+TABLE = "heartbeats"
+
+
+class HeartbeatBatches:
+    """`flush` is called by one thread; the stored rows are what is known right after a restart."""
+
+    def __init__(self, store: Store, reports: Reports, books: Cache, clock: Clock) -> None:
+        self._store, self._reports, self._books, self._clock = store, reports, books, clock
+        batches = {batch["_id"]: batch["rows"] for batch in store.list(TABLE)}
+        self._written: list[list[Doc]] = [batches.get(f"batch-{n}", []) for n in range(len(batches))]
+        self.stored: dict[str, Doc] = {str(row["job_id"]): row for rows in self._written for row in rows}
+
+    def flush(self) -> None:
+        """One round trip per 1,000 jobs that report; none where nothing is new.
+
+        The row of a job that has not reported to this process yet stays.
+        """
+        jobs, wall = self._books.jobs(), self._clock.wall()
+        beats = {job_id: beat for job_id, job in jobs.items() if (beat := self._reports.of(job)) is not None}
+        rows = [
+            heartbeat_row(job, beats[job_id], wall) if job_id in beats else dict(self.row(job))
+            for job_id, job in jobs.items()
+            if job_id in beats or self.row(job)
+        ]
+        batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
+        for number in range(max(len(batches), len(self._written))):
+            batch = batches[number] if number < len(batches) else []
+            before = self._written[number] if number < len(self._written) else None
+            if before is None or _without_time(batch) != _without_time(before):
+                self._store.put(TABLE, {"_id": f"batch-{number}", "rows": batch})
+        self._written = batches
+        self.stored = {str(row["job_id"]): row for row in rows}
+
+    def row(self, job: JobRecord) -> Mapping[str, Any]:
+        """What was last written of it; nothing if that was of another job that had its name."""
+        row = self.stored.get(job.id, {})
+        return row if row.get("uid", job.uid) == job.uid else {}
+
+    def gpu_rows(self) -> Mapping[str, Doc]:
+        return {g["gpu_id"]: g for row in self.stored.values() for g in row.get("gpus", ())}
+
+
+def _without_time(rows: list[Doc]) -> list[Doc]:
+    return [{k: v for k, v in row.items() if k != "at"} for row in rows]
+
+
+def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> Doc:
+    """What is kept of a heartbeat in the store."""
+    progress = beat.progress
+    return {
+        "job_id": job.raw_id, "uid": job.uid, "at": wall, "iters_done": progress.iterations,
+        "epochs_done": progress.epochs,
+        "value": progress.value, "value_name": progress.value_name,
+        "seconds_per_iteration": progress.seconds_per_iteration, "cpu_cores": beat.usage.cpu_cores,
+        "memory": beat.usage.memory,
+        "gpus": [
+            {
+                "gpu_id": g.gpu_id, "utilisation": g.utilisation, "memory_used": g.memory_used,
+                "memory_total": g.memory_total, "healthy": g.healthy,
+            }
+            for g in beat.gpus
+        ],
+    }  # fmt: skip

@@ -1,0 +1,127 @@
+"""Telemetry: one ingest for all that sidecars and node agents report, and what is learned from it.
+
+`take` keeps a heartbeat, measures progress and use, and learns speeds; the decision loop reads `seen`. In memory;
+`flush` writes what a successor needs. Called by `coordinator.api.signed_messages` with verified messages only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Container
+
+from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.settings import Settings
+from coordinator.model.progress import ObservedJob
+from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.ports import Clock, Measurements, Store
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.heartbeats import HeartbeatBatches
+from coordinator.telemetry.node_reports import NodeReports
+from coordinator.telemetry.observation_profiler import ObservationProfiler
+from coordinator.telemetry.profile_estimator import ProfileEstimator
+from coordinator.telemetry.progress_tracker import ProgressTracker
+from coordinator.telemetry.reports import Reports
+from sidecar.protocol import Heartbeat
+
+LEARN_AFTER = 10  # iterations before a job's speed is believed
+
+
+class Telemetry:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        cache: Cache,
+        clock: Clock,
+        heartbeat_s: float,
+        settings: Settings,
+        measurements: Measurements | None = None,
+    ) -> None:
+        self._cache, self._clock, self._settings = cache, clock, settings
+        self.reports = Reports(clock, heartbeat_s)
+        self.nodes = NodeReports(clock, heartbeat_s)
+        self.progress = ProgressTracker(settings)
+        self.estimator = ProfileEstimator(store)
+        self.profiler = ObservationProfiler(self.estimator, clock, measurements)
+        self.batches = HeartbeatBatches(store, self.reports, cache, clock)
+        self.profiles = Profiles()  # as the loop last read them from the store
+        self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
+
+    def begin(self) -> None:
+        """Forget reports from before this coordinator acted: another one may have acted meanwhile."""
+        self.reports.begin()
+        self.nodes.begin()
+        self.progress.begin()
+        self.reshaped_at.clear()
+
+    def take(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep a heartbeat of the job's present launch; True if it says something that calls for action."""
+        self.profiler.heard(job, beat)  # which adds the pods of a gang up itself
+        news = self.reports.take(job, beat)
+        if job.gpus_per_pod is None:
+            self._learn(job, beat)
+        elif beat.member == 0 and (whole := self.reports.of(job)) is not None:
+            self._learn(job, whole)
+        return news
+
+    def take_coming(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep a heartbeat of a move's next launch: it is there, and says nothing of the training yet."""
+        return self.reports.take(job, beat)
+
+    def _learn(self, job: JobRecord, beat: Heartbeat) -> None:
+        """Progress and speed of the whole job."""
+        self.progress.heard(job, beat)
+        speed = beat.progress.seconds_per_iteration
+        measured = beat.progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
+        gpu = self.gpu_of(job)
+        if speed is None or not measured or job.operation is not None or gpu is None:
+            return
+        if beat.shim.generation == job.generation:
+            self.estimator.speed(job.job_type, gpu.gpu_type, len(job.gpu_ids), speed)
+
+    def seen(self, job: JobRecord) -> ObservedJob:
+        """What was observed of one job, for the snapshot that is decided on."""
+        cooling_s, progress = self._cooling_until(job), self.progress
+        return ObservedJob(self.reports.of(job), cooling_s, *progress.of(job), progress.speed(job))
+
+    def _cooling_until(self, job: JobRecord) -> float:
+        at = self.reshaped_at.get(job.id)
+        if at is None:
+            return 0.0
+        known = self.profiles.overheads(job.job_type)
+        whole = known.reshape + (known.k8s_term + known.k8s_init if job.recreated else 0.0)
+        return at + self._settings.cooldown_factor * float(job.doc.get("reshape_cost_s") or whole)
+
+    def reshaped(self, job: JobRecord) -> None:
+        """Start the job's cool-down."""
+        self.reshaped_at[job.id] = self._clock.now()
+
+    def completed(self, job: JobRecord) -> None:
+        """Learn from a job that is complete: its observation, and its accuracy curve."""
+        self.profiler.finished(job)
+        self.estimator.curve(job.job_type, self.progress.top5(job))
+
+    def forget(self, job_id: str) -> None:
+        """A new job has the name of one that has ended: nothing of that one counts."""
+        self.reshaped_at.pop(job_id, None)
+        self.progress.forget(job_id)
+
+    def keep_only(self, jobs: Container[str]) -> None:
+        """Drop the cool-downs of all jobs but these."""
+        for job_id in [job_id for job_id in self.reshaped_at if job_id not in jobs]:
+            self.reshaped_at.pop(job_id, None)
+
+    def gpu_of(self, job: JobRecord) -> GpuRecord | None:
+        """The job's first GPU, if it has any."""
+        return self._cache.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
+
+    def measure_use(self, stopping: threading.Event) -> None:
+        """Ask Prometheus about finished tasks until `stopping`; the body of a thread."""
+        self.profiler.run(stopping)
+
+    def flush(self, leads: bool) -> None:
+        """Write what was learned, and where this coordinator acts the newest reports."""
+        self.estimator.flush()
+        if leads:
+            self.batches.flush()

@@ -1,0 +1,97 @@
+"""What node agents said lately, in memory: who is heard, how busy each is, and whose inventory is to be written.
+
+Only times that this process observed itself count: after a restart every agent has a few heartbeats to be heard
+again. Thread-safe. A report costs no round trip; the loop's thread writes what has changed (`service.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.errors import Conflict
+from coordinator.ports import Clock
+from sidecar.protocol import NodeJobs, NodeReport
+
+GONE_S = 86_400.0  # a node that was silent for so long is taken to be no more
+AWAY_BEATS = 4  # reports that may fail until a node counts as silent
+BOOTS = 16  # boots of a node that are remembered: a report captured during one of these is old for ever
+
+
+class NodeReports:
+    def __init__(self, clock: Clock, heartbeat_s: float) -> None:
+        self._clock, self._heartbeat_s = clock, heartbeat_s
+        self._lock = threading.Lock()
+        self._began = clock.now()
+        self._heard: dict[str, float] = {}
+        self._seqs: dict[str, dict[str, int]] = {}  # by node: its boots, the present one last, and their newest number
+        self._reports: dict[str, NodeReport] = {}
+        self._written: dict[str, object] = {}
+
+    def begin(self) -> None:
+        """Another coordinator may have acted: silence counts from here, and each inventory is written anew."""
+        with self._lock:
+            self._began = self._clock.now()
+            self._written.clear()
+
+    def take(self, name: str, report: NodeReport) -> bool:
+        """Keep a report; True if it says something new. `Conflict` for one that is not the node's newest."""
+        with self._lock:
+            boots = self._seqs.setdefault(name, {})
+            if report.seq <= boots.get(report.boot, -1) or report.boot in list(boots)[:-1]:
+                raise Conflict(f"Node {name} has reported something newer; report again.")
+            boots[report.boot] = report.seq
+            for old in list(boots)[:-BOOTS]:
+                del boots[old]
+            self._heard[name], self._reports[name] = self._clock.now(), report
+            return self._written.get(name) != _content(report)
+
+    def changed(self) -> dict[str, NodeReport]:
+        """The newest report of each node whose inventory is not the one last written."""
+        with self._lock:
+            return {name: r for name, r in self._reports.items() if self._written.get(name) != _content(r)}
+
+    def written(self, name: str, report: NodeReport) -> None:
+        with self._lock:
+            self._written[name] = _content(report)
+
+    def silent(self, name: str) -> bool:
+        """Whether its agent has not been heard of lately."""
+        return self._silent_s(name) > AWAY_BEATS * self._heartbeat_s
+
+    def _silent_s(self, name: str) -> float:
+        return self._clock.now() - max(self._heard.get(name, self._began), self._began)
+
+    def gone(self, docs: Mapping[str, dict[str, Any]]) -> list[str]:
+        """Those of these nodes that have an agent of which nobody has heard for a day."""
+        return [name for name, doc in docs.items() if doc.get("agent") and self._silent_s(name) > GONE_S]
+
+    def forget(self, name: str) -> None:
+        """If it reports after all it is a new one."""
+        with self._lock:
+            for kept in (self._heard, self._seqs, self._reports, self._written):
+                kept.pop(name, None)
+
+    def as_heard(self, docs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The same documents of nodes, those with a silent agent marked; a node without agent is always heard.
+
+        With what a heard one measured of itself, which is in no store: it changes with every report.
+        """
+        return {name: {**doc, **self._said(name)} if doc.get("agent") else doc for name, doc in docs.items()}
+
+    def _said(self, name: str) -> dict[str, Any]:
+        if self.silent(name):
+            return {"heard": False}
+        report = self._reports.get(name)
+        return {} if report is None else {"cpu_use": report.cpu_use, "memory_use": report.memory_use}
+
+    def told(self, name: str) -> NodeJobs | None:
+        """The jobs that the node's agent says it has."""
+        report = None if self.silent(name) else self._reports.get(name)
+        return None if report is None else report.jobs
+
+
+def _content(report: NodeReport) -> object:
+    """What is kept in the store of it."""
+    return report.gpus, report.cores, report.memory

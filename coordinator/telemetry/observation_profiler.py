@@ -1,0 +1,96 @@
+"""The Observation Profiler of seed 003: each task that finished adds a row to `observations`.
+
+The row holds what the task asked for, how long it trained, and what it really used: as its own pods reported, and
+where a Prometheus is given then as that saw it. Asking it is done by a thread of its own: nothing waits for it, and a
+row that it cannot better stays as it is. Called by whoever takes heartbeats and by `telling.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from coordinator.errors import ReshapeError
+from coordinator.model import requirements
+from coordinator.model.records import JobRecord, number
+from coordinator.ports import Clock, Doc, Measurements
+from coordinator.telemetry.profile_estimator import ProfileEstimator
+from coordinator.telemetry.usage import Account
+from sidecar.protocol import Heartbeat
+
+MOST_WAITING = 1_000  # finished tasks that Prometheus was not asked about yet; of more the pods' own figures stay
+LOOK_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class ObservationProfiler:
+    """Thread-safe. `run` is the body of its thread, which has work only where `prometheus` is given."""
+
+    def __init__(self, learner: ProfileEstimator, clock: Clock, prometheus: Measurements | None) -> None:
+        self._learner, self._clock, self._prometheus = learner, clock, prometheus
+        self._lock = threading.Lock()
+        self._accounts: dict[str, Account] = {}  # by the uid of a job
+        self._waiting: queue.Queue[tuple[JobRecord, Doc]] = queue.Queue(MOST_WAITING)
+        self._answers = True  # whether Prometheus did, the last time
+
+    def heard(self, job: JobRecord, beat: Heartbeat) -> None:
+        with self._lock:
+            self._accounts.setdefault(job.uid, Account()).heard(beat, self._clock.now())
+
+    def finished(self, job: JobRecord) -> None:
+        """It has come to its end: its row is known at once."""
+        with self._lock:
+            account = self._accounts.pop(job.uid, Account())
+        row = observation(job, account.used())
+        if row is None:
+            return
+        self._learner.observed(row)
+        if self._prometheus is not None:
+            try:
+                self._waiting.put_nowait((job, row))
+            except queue.Full:
+                log.warning("Prometheus is not asked about job %s: too many are waiting", job.id)
+
+    def forget(self, job: JobRecord) -> None:
+        with self._lock:
+            self._accounts.pop(job.uid, None)
+
+    def run(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                job, row = self._waiting.get(timeout=LOOK_S)
+            except queue.Empty:
+                continue
+            try:
+                self._better(job, row)
+                self._answers = True
+            except ReshapeError as error:
+                (log.info if not self._answers else log.warning)("the use of job %s is as it told: %s", job.id, error)
+                self._answers = False
+            except Exception as error:  # one odd answer must not end the thread
+                log.exception("the use of job %s is as it told: %s", job.id, error)
+
+    def _better(self, job: JobRecord, row: Doc) -> None:
+        """Put what Prometheus saw of the task's last pods into its row."""
+        if self._prometheus is None:
+            return
+        if seen := self._prometheus.used(job.doc, row["at"] - row["execution_s"], row["at"]):
+            self._learner.observed({**row, **seen})
+
+
+def observation(job: JobRecord, used: Doc) -> Doc | None:
+    """The row of a finished task; None for one that says nothing of how long such a task takes (D11).
+
+    A replica of a Slaml's task names that task first and then those after it; any other job with several tasks runs
+    them as one command, of which nobody knows which took how long. A job that was stopped and went on later counts the
+    time that it trained.
+    """
+    tasks, took_s, at = requirements.tasks(job.doc), number(job.doc.get("ran_s")), number(job.doc.get("finish_ts"))
+    if not tasks or (len(tasks) > 1 and not job.doc.get("slaml")) or not took_s or at is None:
+        return None
+    task = tasks[0]
+    asked = {"cores": task.cores, "memory": task.memory, "gpus": task.gpus}
+    about = {"_id": job.uid, "job_id": job.raw_id, "task": task.name, "at": at, "node": job.node}
+    return {**about, **asked, "execution_s": took_s, **used}

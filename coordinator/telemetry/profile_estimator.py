@@ -1,0 +1,146 @@
+"""Learning from what ran: seconds per iteration, overheads and accuracy curves, written back as rows of origin
+`measured`, and how long finished jobs took that had said what they need (seed 003).
+
+Kept in memory until `flush`, so that learning costs no round trip while jobs are being changed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from adaptive_scheduler.profiles.convergence import Point
+from adaptive_scheduler.profiles.observations import Observation, Observations
+from adaptive_scheduler.profiles.profiles import LARGEST, MEASURED, Profiles
+from coordinator.errors import Conflict
+from coordinator.model.records import number
+from coordinator.ports import Doc, Store
+
+LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
+SPEED_SHARE = 0.1  # weight of the newest speed: jobs of one type differ a little from each other
+NEW_SHARE = 0.5  # weight of the newest overhead against what was known
+QUARTERS = 4  # points of an accuracy curve that are kept while the iterations double
+OBSERVATIONS, IMPORTED = "observations", "imported"
+MOST_OBSERVED = 10_000  # finished tasks, the newest; the older ones say little of the code of today
+MOST_TAKEN = 500  # foreign rows in one turn of the loop: each is marked with a write
+OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
+
+
+class ProfileEstimator:
+    """Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[str, str], Doc] = {}  # (table, _id) -> the row as last written or about to be
+        self._speeds: dict[tuple[str, str], float] = {}  # the running mean behind each row
+        self._changed: set[tuple[str, str]] = set()
+        self._finished: dict[str, Observation] = {}  # by `_id`, the newest last
+        self._table: Observations | None = None  # of these; None: to be made anew
+        self.know(sorted(store.list(OBSERVATIONS), key=lambda row: (number(row.get("at")) or 0.0, str(row["_id"]))))
+
+    def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
+        """One job of this type takes `seconds` per iteration on so many GPUs; what cannot be true is not learned."""
+        if not 0 < seconds <= LARGEST:
+            return
+        key = ("speed_profiles", f"{job_type}|{gpu_type}|{num_gpus}|{MEASURED}")
+        with self._lock:
+            old = self._rows.get(key)
+            mean = self._speeds.get(key, seconds)
+            seconds = self._speeds[key] = mean + SPEED_SHARE * (seconds - mean)
+            if old is not None and abs(old["seconds_per_iteration"] / seconds - 1) < LEAST_CHANGE:
+                return
+            self._rows[key] = {
+                "_id": key[1],
+                "job_type": job_type,
+                "gpu_type": gpu_type,
+                "num_gpus": num_gpus,
+                "seconds_per_iteration": seconds,
+                "origin": MEASURED,
+            }
+            self._changed.add(key)
+
+    def overheads(self, job_type: str, profiles: Profiles, **measured: float | None) -> None:
+        """Some of the five overheads of a type, in seconds; the others stay as they are known."""
+        key = ("overheads", f"{job_type}|{MEASURED}")
+        found = {k: v for k, v in measured.items() if v is not None and 0 <= v <= LARGEST}
+        if not found:
+            return
+        with self._lock:
+            row: dict[str, Any] = dict(self._rows.get(key) or {})
+            known = profiles.overheads(job_type)
+            for name in OVERHEADS:
+                before = row.get(name, asdict(known)[name])
+                seen_before = name in row.get("measured", ())
+                now = found.get(name)
+                row[name] = before if now is None else now if not seen_before else before + NEW_SHARE * (now - before)
+            row["measured"] = sorted({*row.get("measured", ()), *found})
+            self._rows[key] = {**row, "_id": key[1], "job_type": job_type, "origin": MEASURED}
+            self._changed.add(key)
+
+    def curve(self, job_type: str, points: Sequence[Point]) -> None:
+        """The Top-5 accuracy that a finished job of this type had by iterations.
+
+        Of each quarter of a doubling of the iterations one point is kept, the newest job's: some eighty at most.
+        """
+        with self._lock:
+            for iterations, top5 in points:
+                key = ("accuracy_profiles", f"{job_type}|{round(QUARTERS * math.log2(iterations))}|{MEASURED}")
+                self._rows[key] = {
+                    "_id": key[1], "job_type": job_type, "iterations": round(iterations), "top5": top5,
+                    "origin": MEASURED,
+                }  # fmt: skip
+                self._changed.add(key)
+
+    def observed(self, row: Doc) -> None:
+        """A task that finished (seed 003); once more where more has become known of it."""
+        key = (OBSERVATIONS, str(row["_id"]))
+        with self._lock:
+            self._rows[key] = {**row, "origin": MEASURED}
+            self._changed.add(key)
+        self.know([row])
+
+    def take_foreign(self) -> None:
+        """Rows that somebody else has put into the table: they count from now on, and are marked as read."""
+        found = self._store.list(OBSERVATIONS, {"origin": None})[:MOST_TAKEN]
+        for row in found:
+            with suppress(Conflict):  # gone again, or being replaced
+                self._store.update(OBSERVATIONS, row["_id"], {"origin": None}, {"origin": IMPORTED})
+        self.know(found)
+
+    def know(self, rows: Iterable[Doc]) -> None:
+        """These lie in the table, or will with the next flush."""
+        with self._lock:
+            for row in rows:
+                self._finished[str(row["_id"])] = _observation(row)
+                self._table = None
+            for oldest in list(self._finished)[: max(0, len(self._finished) - MOST_OBSERVED)]:
+                del self._finished[oldest]
+
+    def observations(self) -> Observations:
+        """Of all finished tasks that are known."""
+        with self._lock:
+            if self._table is None:
+                self._table = Observations.of(self._finished.values())
+            return self._table
+
+    def flush(self) -> None:
+        """Write the changed rows; what could not be written stays for the next time."""
+        with self._lock:
+            changed = {key: dict(self._rows[key]) for key in self._changed}
+        for (table, row_id), row in changed.items():
+            self._store.put(table, row)
+            with self._lock:
+                if self._rows.get((table, row_id)) == row:
+                    self._changed.discard((table, row_id))
+                    if table == OBSERVATIONS:
+                        del self._rows[table, row_id]
+
+
+def _observation(row: Doc) -> Observation:
+    cores, memory, gpus, execution_s = (number(row.get(f)) or 0.0 for f in ("cores", "memory", "gpus", "execution_s"))
+    return Observation(cores, memory, gpus, execution_s)

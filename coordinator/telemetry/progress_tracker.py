@@ -1,0 +1,345 @@
+"""How fast each running job still grows: the progress service of `algorithms.md` 5.2, on what sidecars report.
+
+Promises a reading of every job at SpeCon's interval (seed 000), and of the jobs of each node at FlowCon's own
+interval and at once when its pool changes (seed 001, Algorithm 2); only for systems that may act. The loop calls
+`look` once a turn and puts `growth` and `efficiency` into the snapshot; whoever takes heartbeats calls `heard`.
+Kept in memory; only what a successor needs goes into the job's document, when a category or a list changes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+from adaptive_scheduler.policies.flowcon_interval import FlowConInterval, Pool
+from adaptive_scheduler.profiles.convergence import Point, falls_to, points_of
+from adaptive_scheduler.profiles.growth import (
+    UNMEASURED,
+    UNSEEN,
+    Category,
+    Efficiency,
+    EvaluationReading,
+    Growth,
+    LimitList,
+    categorise,
+    measure,
+)
+from adaptive_scheduler.profiles.profiles import Accuracy, Profiles
+from adaptive_scheduler.settings import Settings
+from coordinator.model import requirements
+from coordinator.model import states as s
+from coordinator.model.progress import UNTIMED, Moment, TrainingSpeed, measured
+from coordinator.model.records import Doc, JobRecord, number
+from coordinator.model.requirements import Target
+from sidecar.protocol import Heartbeat
+
+MOST_POINTS = 128
+LARGEST = 1e300
+IO, LEAST_IO = ("block_io", "network_io"), 1.0  # bytes per second: less is no use whose efficiency says anything
+MOST_HEARD = 1_000  # reports of one window: a job that stands still may send them for ever
+WINDOW = 32  # iterations that a reported speed is the mean of at most, as in `sidecar/output/progress.py`
+Beats = Callable[[JobRecord], Heartbeat | None]
+
+
+@dataclass
+class _Uses:
+    """The reports of use that one monitor has not read yet."""
+
+    samples: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=10_000))
+
+    def take(self) -> dict[str, float]:
+        """The mean by resource since the last time; nothing of what nobody reported, or what hardly any is used of."""
+        samples, self.samples = list(self.samples), deque(maxlen=self.samples.maxlen)
+        known = sorted({resource for sample in samples for resource in sample})
+        found = {r: [sample[r] for sample in samples if r in sample] for r in known}
+        means = {r: sum(values) / len(values) for r, values in found.items()}
+        return {r: mean for r, mean in means.items() if r not in IO or mean >= LEAST_IO}
+
+
+@dataclass
+class _Timing:
+    """How fast it trains, and the cores in use during the very iterations that this is the mean of."""
+
+    speed: TrainingSpeed = UNTIMED
+    lately: deque[tuple[int, float]] = field(
+        default_factory=lambda: deque(maxlen=MOST_HEARD)
+    )  # iterations done then, and cores
+
+    def heard(self, beat: Heartbeat) -> None:
+        seconds, done, cores = beat.progress.seconds_per_iteration, beat.progress.iterations, beat.usage.cpu_cores
+        if seconds is None or seconds <= 0:  # it has only just begun (again): what was known before stays
+            self.lately.clear()
+            return
+        if cores is not None:
+            self.lately.append((done, cores))
+        while self.lately and self.lately[0][0] < done - WINDOW:
+            self.lately.popleft()
+        used = [c for _, c in self.lately]
+        mean = sum(used) / len(used) if used else self.speed.cores
+        self.speed = TrainingSpeed(1.0 / seconds, mean, max([self.speed.most, *used]))
+
+
+class Curve:
+    """Of one job: (iterations, value) of what its target names, or without a target of its Top-5 accuracy."""
+
+    def __init__(self) -> None:
+        self._points: list[Point] = []
+        self._every = 1  # of so many evaluations one is kept
+        self._newest: Point | None = None
+        self._count = 0
+        self._last: tuple[int, float] | None = None  # evaluation, value
+        self._of_top5 = False
+        self._basis: tuple[object, ...] | None = None  # of the last prediction
+        self._needs: int | None = None
+
+    @property
+    def points(self) -> list[Point]:
+        """Those kept, and the newest."""
+        newest = [self._newest] if self._newest is not None and self._newest not in self._points[-1:] else []
+        return self._points + newest
+
+    @property
+    def top5(self) -> list[Point]:
+        """The same if it is a Top-5 accuracy between 0 and 1, which other jobs of the type can use; else nothing."""
+        return [point for point in self.points if 0 <= point[1] <= 1 <= point[0]] if self._of_top5 else []
+
+    def heard(self, job: JobRecord, beat: Heartbeat) -> None:
+        """One more point, if the job has evaluated since the last one; a count of iterations that stood still has one.
+
+        The iterations are those of the heartbeat, at most its interval after the evaluation.
+        """
+        target, p = requirements.target(job.doc), beat.progress
+        measured = None if p.value is None else (p.evaluations, p.value)
+        if p.value is None or measured == self._last or not _meant(target, p.value_name):
+            return
+        self._last, self._of_top5 = measured, requirements.is_top5(p.value_name, target)
+        if self._newest is not None and p.iterations <= self._newest[0]:
+            return
+        self._newest = (float(p.iterations), p.value)
+        if self._count % self._every == 0:
+            self._points.append(self._newest)
+        self._count += 1
+        if len(self._points) > MOST_POINTS:
+            self._points, self._every = self._points[::2], 2 * self._every
+
+    def needs(self, target: Target, profile: Sequence[Accuracy]) -> int | None:
+        """Iterations in all until the target, by the convergence fit on `profile` and on its own points.
+
+        None where no progress is visible. `profile` counts only towards a Top-5. Fitted again only when something
+        is new.
+        """
+        top5 = target.top5 or self._of_top5 or requirements.is_top5(target.name, target)
+        known = tuple(profile) if top5 else ()
+        basis = (target, known, self._count)
+        if basis != self._basis:
+            self._basis, self._needs = basis, self._predicted(target, known)
+        return self._needs
+
+    def _predicted(self, target: Target, known: Sequence[Accuracy]) -> int | None:
+        own = self.points
+        if any(value >= target.value if target.above else value <= target.value for _, value in own):
+            return 0
+        points = points_of(known, own)
+        if target.above:
+            return falls_to([(k, 1.0 - value) for k, value in points], 1.0 - target.value)
+        return falls_to(points, target.value)
+
+
+def _meant(target: Target | None, name: str) -> bool:
+    return target.means(name) if target is not None else requirements.is_top5(name, None)
+
+
+@dataclass
+class _Watched:
+    """One job: its records, and what each of the two monitors has still to read."""
+
+    growth: Growth = UNSEEN
+    efficiency: Efficiency = UNMEASURED
+    for_growth: _Uses = field(default_factory=_Uses)
+    for_efficiency: _Uses = field(default_factory=_Uses)
+    curve: Curve = field(default_factory=Curve)
+    needs: int | None = None  # iterations in all until its target
+    timing: _Timing = field(default_factory=_Timing)
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """Only a category, list or first measurement is worth a write."""
+        return self.growth.category, self.efficiency.list, self.efficiency.measured
+
+
+class ProgressTracker:
+    """`heard` may come from any thread, all else from the loop's."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._watched: dict[str, _Watched] = {}
+        self._due = 0.0  # SpeCon's next look at all jobs
+        self._pace: dict[str, FlowConInterval] = {}
+        self._anew = False
+
+    def begin(self) -> None:
+        """Another coordinator may have acted: at the next look what it found is believed. Curves are still ours."""
+        self._anew = True
+
+    def forget(self, job_id: str) -> None:
+        """Another job has the name from now on."""
+        with self._lock:
+            self._watched.pop(job_id, None)
+
+    def next_s(self, now: float) -> float:
+        """Seconds until a reading is due: what it makes a job ask for is asked at once (the Messenger of seed 000)."""
+        if not self._watched:
+            return LARGEST
+        due = [self._due] if "specon" in self._settings.systems else []
+        due += [pace.due_s for pace in self._pace.values()] if "flowcon" in self._settings.systems else []
+        return max(0.0, min(due, default=LARGEST) - now)
+
+    def heard(self, job: JobRecord, beat: Heartbeat) -> None:
+        """What the job's training used since its last heartbeat, and what it measured."""
+        with self._lock:
+            if watched := self._watched.get(job.id):
+                watched.curve.heard(job, beat)
+                watched.timing.heard(beat)
+        usage = beat.usage
+        used = {"cpu": usage.cpu_cores, "memory": usage.memory}
+        used |= {"block_io": usage.block_io, "network_io": usage.network_io}
+        sample = {resource: float(value) for resource, value in used.items() if value is not None}
+        if sample and beat.shim.trainer == "running":
+            with self._lock:
+                if watched := self._watched.get(job.id):
+                    self._keep(watched, job, sample)
+
+    def _keep(self, watched: _Watched, job: JobRecord, sample: Mapping[str, float]) -> None:
+        """Only what will be read: else each job would keep its last thousands."""
+        if "specon" in self._settings.systems:
+            watched.for_growth.samples.append(sample)
+        if "flowcon" in self._settings.systems and job.uses_cpu:
+            watched.for_efficiency.samples.append(sample)
+
+    def of(self, job: JobRecord) -> tuple[Growth, Efficiency, int | None]:
+        """Its two records, and how many iterations it is predicted to need for its target, if it has one."""
+        w = self._watched.get(job.id)
+        return (w.growth, w.efficiency, w.needs) if w else (UNSEEN, UNMEASURED, None)
+
+    def top5(self, job: JobRecord) -> list[Point]:
+        """Its Top-5 accuracy by iterations, as far as it was heard: what others of its type can learn from it."""
+        with self._lock:
+            watched = self._watched.get(job.id)
+            return watched.curve.top5 if watched else []
+
+    def speed(self, job: JobRecord) -> TrainingSpeed:
+        watched = self._watched.get(job.id)
+        return watched.timing.speed if watched else UNTIMED
+
+    def look(
+        self, jobs: Mapping[str, JobRecord], beats: Beats, at: Moment, profiles: Profiles | None = None
+    ) -> dict[str, Doc]:
+        """Read whatever is due. Returns, by job, what is worth keeping in its document."""
+        self._follow(jobs, at)
+        before = {job_id: self._watched[job_id].facts for job_id in jobs}
+        training = {j.id: (j, beat) for j in jobs.values() if (beat := beats(j)) is not None and _trains(j, beat)}
+        with self._lock:
+            if "specon" in self._settings.systems and at.now >= self._due:
+                self._due = at.now + self._settings.specon.interval_s
+                self._categorise(training, at.now)
+            if "flowcon" in self._settings.systems:
+                self._measure(training, at.now)
+            self._predict(jobs, profiles or Profiles())
+        changed = [job_id for job_id in jobs if self._watched[job_id].facts != before[job_id]]
+        return {job_id: self._kept(job_id, at) for job_id in changed}
+
+    def _follow(self, jobs: Mapping[str, JobRecord], at: Moment) -> None:
+        """Forget jobs that have ended; take over what a former coordinator kept of the others."""
+        with self._lock:
+            for job_id in self._watched.keys() - jobs.keys():
+                del self._watched[job_id]
+            for job_id in jobs.keys() - self._watched.keys():
+                self._watched[job_id] = _Watched(*restored(jobs[job_id].doc, at))
+            for job_id, watched in self._watched.items() if self._anew else ():
+                growth, efficiency = restored(jobs[job_id].doc, at)
+                if watched.facts != _Watched(growth, efficiency).facts:
+                    watched.growth, watched.efficiency = growth, efficiency
+            self._anew = False
+
+    def _categorise(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
+        for job_id, (job, beat) in sorted(training.items()):
+            watched, moved = self._watched[job_id], job.doc.get("migrated_ts") is not None
+            reading = _reading(job, beat, watched.for_growth.take(), now)
+            watched.growth = categorise(watched.growth, reading, self._settings.specon, moved)
+
+    def _measure(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
+        """Node by node, the jobs trained on CPU; those on GPUs are left out (X4)."""
+        pools: dict[str, dict[str, tuple[JobRecord, Heartbeat]]] = {node: {} for node in self._pace}
+        for job_id, (job, beat) in sorted(training.items()):
+            if job.uses_cpu:
+                pools.setdefault(str(job.node), {})[job_id] = (job, beat)
+        for node, members in sorted(pools.items()):
+            pool: Pool = frozenset((job.id, job.generation) for job, _ in members.values())
+            pace = self._pace.get(node, FlowConInterval())
+            if not pace.is_due(now, pool):
+                continue
+            for job_id, (job, beat) in members.items():
+                watched = self._watched[job_id]
+                reading = _reading(job, beat, watched.for_efficiency.take(), now)
+                watched.efficiency = measure(watched.efficiency, reading, self._settings.flowcon)
+            records = [self._watched[job_id].efficiency for job_id in members]
+            self._pace[node] = pace.stepped(now, pool, records, self._settings.flowcon)
+
+    def _predict(self, jobs: Mapping[str, JobRecord], profiles: Profiles) -> None:
+        """From what other jobs of its type showed, then from its own curve (1.5)."""
+        for job_id, job in jobs.items():
+            if target := requirements.target(job.doc):
+                watched = self._watched[job_id]
+                watched.needs = watched.curve.needs(target, profiles.accuracy(job.job_type))
+
+    def _kept(self, job_id: str, at: Moment) -> Doc:
+        """What a successor needs: it begins with a reading of its own, but not with other categories."""
+        g, e = self._watched[job_id].growth, self._watched[job_id].efficiency
+        converged = None if g.converged_s is None else at.wall - (at.now - g.converged_s)
+        return {
+            "category": g.category,
+            "growth": {"low": g.low, "high": g.high, "converged_ts": converged},
+            "efficiency": {"list": e.list, "measured": e.measured, "peak": dict(e.peak)},
+        }
+
+
+def _trains(job: JobRecord, beat: Heartbeat) -> bool:
+    ready = job.state == s.RUNNING and job.operation is None
+    return ready and beat.shim.trainer == "running" and beat.shim.generation == job.generation
+
+
+def _reading(job: JobRecord, beat: Heartbeat, usage: Mapping[str, float], now: float) -> EvaluationReading:
+    progress = beat.progress
+    return EvaluationReading(
+        at_s=now,
+        value=measured(job, beat)[0] if progress.evaluations else None,
+        evaluations=progress.evaluations,
+        iterations=progress.iterations,
+        generation=job.generation,
+        usage=usage,
+        limits=job.limits,
+    )
+
+
+def restored(doc: Doc, at: Moment) -> tuple[Growth, Efficiency]:
+    """What a former coordinator wrote into the job's document; whatever cannot be read counts as not known."""
+    growth, efficiency = _object(doc, "growth"), _object(doc, "efficiency")
+    category = doc.get("category") if doc.get("category") in get_args(Category) else UNSEEN.category
+    lists = efficiency.get("list") if efficiency.get("list") in get_args(LimitList) else UNMEASURED.list
+    peak = {r: value for r, given in _object(efficiency, "peak").items() if (value := number(given)) is not None}
+    return (
+        Growth(
+            cast(Category, category), converged_s=at.maybe(growth.get("converged_ts")),
+            low=number(growth.get("low"), -LARGEST), high=number(growth.get("high"), -LARGEST),
+        ),
+        Efficiency(cast(LimitList, lists), measured=efficiency.get("measured") is True, peak=peak),
+    )  # fmt: skip
+
+
+def _object(doc: Doc, field: str) -> Doc:
+    found = doc.get(field)
+    return found if isinstance(found, dict) else {}

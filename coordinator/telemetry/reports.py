@@ -1,0 +1,146 @@
+"""What sidecars have reported, in memory: the newest heartbeat of each pod of a job's present and coming launch.
+
+Only times that this process observed itself count here; after a restart every lease is treated as
+renewed at the start (`reliability.md` 5). Thread-safe: records are replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TypeAlias
+
+import msgspec
+
+from coordinator.model.gang import joint
+from coordinator.model.records import JobRecord
+from coordinator.ports import Clock
+from sidecar.protocol import Heartbeat, ShimStatus
+
+FRESH_BEATS = 2.4  # heartbeats that may fail before anybody asks the platform whether the launch lives
+
+_Place: TypeAlias = tuple[int, int]  # launch, and pod of it
+_Kept: TypeAlias = tuple[Heartbeat, float]
+
+
+class Reports:
+    def __init__(self, clock: Clock, heartbeat_s: float) -> None:
+        self._clock, self._heartbeat_s = clock, heartbeat_s
+        self._started = clock.now()
+        self._lock = threading.Lock()
+        self._newest: dict[str, dict[_Place, _Kept]] = {}  # by job, launch and pod: what, and when
+        self._renewed: dict[str, float] = {}  # by job set aside: when its lease was last renewed
+        self._left: dict[str, set[tuple[_Place, str]]] = {}  # by job: pods, or boots of their machine, that are over
+
+    def begin(self) -> None:
+        """Only from now on nobody else renews leases: silence counts from here, and what was heard is old."""
+        with self._lock:
+            self._started = self._clock.now()
+            self._newest.clear()
+
+    def take(self, job: JobRecord, beat: Heartbeat) -> bool:
+        """Keep a heartbeat; True if it says something that calls for action.
+
+        A pod of a gang that reports while it is not wanted is on its way out, and not believed any more: the next one
+        of that number is another pod.
+        """
+        place = beat.launch, beat.member
+        with self._lock:
+            old = self._kept(job.id, place)
+            left = self._left.setdefault(job.id, set())
+            if beat.member >= job.most_members:
+                left.add((place, beat.boot))
+            over = beat.launch < job.launch or (place, beat.boot) in left
+            if over or (old is not None and _older(beat, old[0])):
+                return False
+            if old is not None and old[0].boot != beat.boot:
+                left.add((place, old[0].boot))
+            others = {at: kept for at, kept in self._newest.get(job.id, {}).items() if at[0] >= job.launch}
+            self._newest[job.id] = {**others, place: (beat, self._clock.now())}
+        return old is None or _news(old[0], beat)
+
+    def renewed(self, job_id: str) -> None:
+        """A lease was renewed of a job whose reports cannot be read now: its silence counts from here."""
+        with self._lock:
+            self._renewed[job_id] = self._clock.now()
+
+    def learn(self, job: JobRecord, status: ShimStatus, sent_at: float, member: int = 0) -> None:
+        """A command sent at `sent_at` was answered: newer than any heartbeat that does not know of it."""
+        place = job.launch, member
+        with self._lock:
+            if (old := self._kept(job.id, place)) is None:
+                return
+            overtaken = old[1] > sent_at and old[0].shim.command_id == status.command_id
+            if not overtaken:
+                kept = msgspec.structs.replace(old[0], shim=status), old[1]
+                self._newest[job.id] = {**self._newest[job.id], place: kept}
+
+    def keep_only(self, job: JobRecord, members: int) -> None:
+        """A gang has so many pods from now on: those behind are not believed any more, whatever they still say."""
+        with self._lock:
+            kept, left = self._newest.get(job.id, {}), self._left.setdefault(job.id, set())
+            out = [at for at in kept if at[0] == job.launch and at[1] >= members]
+            left.update((at, kept[at][0].boot) for at in out)
+            self._newest[job.id] = {at: one for at, one in kept.items() if at not in out}
+
+    def _kept(self, job_id: str, place: _Place) -> _Kept | None:
+        return self._newest.get(job_id, {}).get(place)
+
+    def of(self, job: JobRecord) -> Heartbeat | None:
+        """The newest report of the job's present launch, of a gang as one; given `job.coming`, of its next one."""
+        if job.gpus_per_pod is not None:
+            return joint(self.pods(job), job.members, fine=job.reshape_exit_codes)
+        newest = self._kept(job.id, (job.launch, 0))
+        return None if newest is None else newest[0]
+
+    def pods(self, job: JobRecord) -> dict[int, Heartbeat]:
+        """The newest report of each pod of the present launch that is heard of."""
+        kept = self._newest.get(job.id, {})
+        return {member: beat for (launch, member), (beat, _) in kept.items() if launch == job.launch}
+
+    def silent_s(self, job: JobRecord, member: int | None = None) -> float:
+        """Seconds since the last report, of one pod or of any, was handled; at most since this process started."""
+        if member is None:
+            return min(self.silent_s(job, k) for k in range(job.members))
+        newest = self._kept(job.id, (job.launch, member))
+        heard = self._started if newest is None else newest[1]
+        return self._clock.now() - max(heard, self._renewed.get(job.id, heard))
+
+    def fresh(self, job: JobRecord) -> bool:
+        """Whether the launch reported so recently that nobody needs to ask after it."""
+        return self.of(job) is not None and all(self.recent(job, member) for member in range(job.members))
+
+    def recent(self, job: JobRecord, member: int) -> bool:
+        """Whether this pod has missed no more heartbeats than any may."""
+        return self.silent_s(job, member) < FRESH_BEATS * self._heartbeat_s
+
+    def forget(self, job_id: str) -> None:
+        with self._lock:
+            self._newest.pop(job_id, None)
+            self._left.pop(job_id, None)
+            self._renewed.pop(job_id, None)
+
+    def all(self) -> list[Heartbeat]:
+        """Of every pod that is heard of."""
+        with self._lock:
+            return [beat for pods in self._newest.values() for beat, _ in pods.values()]
+
+
+def _older(new: Heartbeat, old: Heartbeat) -> bool:
+    """A late or repeated heartbeat, of this sidecar or an earlier one of the same launch.
+
+    `seq` begins at the machine's uptime in milliseconds, so it grows over restarts of the sidecar.
+    """
+    if new.boot != old.boot:  # both count from nothing
+        return False
+    return new.seq <= old.seq or new.shim.generation < old.shim.generation
+
+
+def _news(old: Heartbeat, new: Heartbeat) -> bool:
+    first_step = (old.progress.first_step_at is None) != (new.progress.first_step_at is None)
+    return first_step or _facts(old) != _facts(new)
+
+
+def _facts(beat: Heartbeat) -> tuple[object, ...]:
+    shim = beat.shim
+    told = shim.trainer, shim.trainer_pid, shim.generation, shim.command_id, shim.ending
+    return beat.launch, beat.sidecar_pid, beat.url, beat.hook, beat.checkpoint is None, beat.lost, *told

@@ -1,0 +1,116 @@
+"""What a task really used while it trained: summed up from its heartbeats, or read from counters (seed 003, D15). Pure.
+
+A few numbers per task, however long it runs. Called by `profiler.py`; what comes out are fields of its row in
+`observations`, beside what the task had asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from coordinator.model.records import Doc
+from sidecar.protocol import Heartbeat
+
+SILENCE_S = 600.0  # of a longer one nobody knows what happened in it
+
+Sample = tuple[float, float]  # when, in seconds since 1970, and how much
+
+
+@dataclass(frozen=True)
+class Series:
+    """Samples of one thing that was measured, in order of time."""
+
+    labels: Mapping[str, str]
+    samples: Sequence[Sample]
+
+
+@dataclass
+class Member:
+    """One pod of a task, as its heartbeats tell."""
+
+    heard_at: float | None = None  # the last heartbeat of a trainer that ran; None: none runs
+    pid: int | None = None
+    seconds: float = 0.0  # for which the use of cores is known
+    core_s: float = 0.0
+    busy_s: float = 0.0  # GPU-seconds
+    most_cores: float = 0.0
+    most_memory: float = 0.0
+
+    def heard(self, beat: Heartbeat, now: float) -> None:
+        """Cores and memory count from the second heartbeat of a trainer on: a report holds what was since the last."""
+        running = beat.shim.trainer == "running"
+        same = running and self.pid == beat.shim.trainer_pid and self.heard_at is not None
+        lasted = max(0.0, now - self.heard_at) if same and self.heard_at is not None else 0.0
+        self.heard_at, self.pid = (now, beat.shim.trainer_pid) if running else (None, None)
+        if not running:
+            return
+        self.most_memory = max(self.most_memory, float(beat.usage.memory or 0))
+        if beat.usage.cpu_cores is None or not 0 < lasted <= SILENCE_S:
+            return
+        self.seconds += lasted
+        self.core_s += lasted * beat.usage.cpu_cores
+        self.busy_s += lasted * math.fsum(gpu.utilisation or 0.0 for gpu in beat.gpus)
+        self.most_cores = max(self.most_cores, beat.usage.cpu_cores)
+
+
+@dataclass
+class Account:
+    """All pods of one task."""
+
+    members: dict[int, Member] = field(default_factory=dict)
+
+    def heard(self, beat: Heartbeat, now: float) -> None:
+        self.members.setdefault(beat.member, Member()).heard(beat, now)
+
+    def used(self) -> Doc:
+        """The mean of all time that is known, and the most; pods count together. Empty where nothing is known."""
+        seconds = max((one.seconds for one in self.members.values()), default=0.0)
+        if not seconds:
+            return {}
+        each = self.members.values()
+        return {
+            "used_cores": math.fsum(one.core_s for one in each) / seconds,
+            "used_cores_peak": math.fsum(one.most_cores for one in each),
+            "used_memory": math.fsum(one.most_memory for one in each),
+            "used_gpus": math.fsum(one.busy_s for one in each) / seconds,
+            "used_s": seconds,
+            "used_from": "heartbeats",
+        }
+
+
+def from_counters(cpu: Iterable[Series], memory: Iterable[Series]) -> Doc:
+    """The same of a task whose containers were watched from outside: counters of CPU seconds, and bytes in use.
+
+    Empty unless some counter was seen twice. A container that was started anew goes on where it began.
+    """
+    counted = [each.samples for each in cpu if len(each.samples) > 1]
+    rates = [(last[1] - first[1]) / (last[0] - first[0]) for run in counted for first, last in pairwise(run)]
+    if not rates or min(rates) < 0:
+        return {}
+    seconds = max(run[-1][0] for run in counted) - min(run[0][0] for run in counted)
+    found: Doc = {
+        "used_cores": math.fsum(run[-1][1] - run[0][1] for run in counted) / seconds,
+        "used_cores_peak": sum(max((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(run)) for run in counted),
+        "used_s": seconds,
+        "used_from": "prometheus",
+    }
+    most = _most(memory)
+    return {**found, "used_memory": most} if most else found
+
+
+def _most(memory: Iterable[Series]) -> float:
+    """The largest of each container of each pod, of all together."""
+    found: dict[tuple[str, str], float] = {}
+    for each in memory:
+        key = each.labels.get("pod", ""), each.labels.get("container", "")
+        found[key] = max([found.get(key, 0.0), *(value for _, value in each.samples)])
+    return math.fsum(found.values())
+
+
+def last(series: Iterable[Series], pick: Callable[[Iterable[float]], float] = max) -> float | None:
+    """One number out of what was found; None: nothing was."""
+    values = [each.samples[-1][1] for each in series if each.samples]
+    return pick(values) if values else None

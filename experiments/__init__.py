@@ -1,0 +1,1 @@
+"""Experiments on the simulator: workloads of the papers, traces, comparison policies, validation."""

@@ -1,0 +1,88 @@
+"""Tiresias, SRTF, Optimus, Pollux and EDF in the event world: asked anew in rounds or at each event.
+
+Promises that the policy sees the GPU time and the restarts that jobs really had. One object for one run. Called
+by `rivals`; Voda's policies, which have a rhythm of their own, are in `voda.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from adaptive_scheduler.decision import Decision
+from adaptive_scheduler.snapshot import ClusterSnapshot
+from experiments.comparison_policies.allotment import Allot, Allotment, Asking
+from experiments.comparison_policies.allotment_policy import askings, total, towards
+from experiments.comparison_policies.optimus import optimus
+from experiments.comparison_policies.pollux import Pollux
+from experiments.comparison_policies.single_order import edf, srtf
+from experiments.comparison_policies.tiresias import Tiresias
+from simulator.scenario import Planner, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A fresh policy for each run, and how often it shares out anew; 0: whenever anything happens."""
+
+    policy: Callable[[], Allot]
+    round_s: float
+    whole: bool = False  # a job runs on the count it asked for or not at all
+
+
+POLICIES: Mapping[str, Rhythm] = {
+    "tiresias": Rhythm(Tiresias, 60.0, whole=True),
+    "srtf": Rhythm(lambda: srtf, 0.0, whole=True),
+    "optimus": Rhythm(lambda: optimus, 600.0),
+    "pollux": Rhythm(Pollux, 60.0),
+    "edf": Rhythm(lambda: edf, 0.0),
+}
+"""Rounds as their authors': Pollux 60 s, in its simulator also Tiresias; Optimus ten minutes (section 5 there)."""
+
+
+class Sharing:
+    """One policy on one run. Between its rounds it goes on carrying out what it last shared out."""
+
+    def __init__(self, name: str, rhythm: Rhythm, workload: Workload) -> None:
+        self._name, self._rhythm, self._allot = name, rhythm, rhythm.policy()
+        self._asked = {job.id: job.fixed_gpus for job in workload.jobs}
+        self._attained: dict[str, float] = {}
+        self._had: dict[str, int] = {}  # GPUs at the last look
+        self._changes: Counter[str] = Counter()
+        self._seen_s = 0.0
+        self._next_s = -math.inf
+        self._wanted: Allotment = {}
+
+    def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
+        self._look(snapshot, now)
+        if now >= self._next_s:
+            self._next_s = now + self._rhythm.round_s
+            jobs = [self._with_restarts(job) for job in askings(snapshot, now, self._asked, self._attained)]
+            self._wanted = self._allot(jobs, total(snapshot), now)
+        return towards(snapshot, self._wanted, self._name, self._rhythm.whole)
+
+    def next_look_s(self, now: float) -> float | None:
+        """The next round."""
+        return self._next_s if self._rhythm.round_s else None
+
+    def _look(self, snapshot: ClusterSnapshot, now: float) -> None:
+        """GPU time counts from when the GPUs were promised, which Tiresias and Pollux do too."""
+        for job in snapshot.jobs:
+            had = self._had.get(job.id, 0)
+            self._attained[job.id] = self._attained.get(job.id, 0.0) + had * (now - self._seen_s)
+            self._changes[job.id] += job.num_gpus > 0 and job.num_gpus != had
+        self._had = {job.id: job.num_gpus for job in snapshot.jobs}
+        self._seen_s = now
+
+    def _with_restarts(self, job: Asking) -> Asking:
+        return replace(job, restarts=max(0, self._changes[job.id] - 1))
+
+
+def _factory(name: str, rhythm: Rhythm) -> Callable[[Workload], Planner]:
+    return lambda workload: Sharing(name, rhythm, workload)
+
+
+RIVALS: Mapping[str, Callable[[Workload], Planner]] = {
+    name: _factory(name, rhythm) for name, rhythm in POLICIES.items()
+}

@@ -1,0 +1,31 @@
+"""Policies that sort the jobs once and serve them in that order: EDF and SRTF. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from experiments.comparison_policies.allotment import Allotment, Asking, in_order
+
+
+def edf(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+    """Earliest deadline first, greedy and elastic, as ElasticFlow (ASPLOS 2023, section 6.1) compares with it.
+
+    In the order of deadlines, each the largest allowed count that is left; no deadline comes last.
+    """
+    given: dict[str, int] = {}
+    for job in sorted(jobs, key=lambda job: math.inf if job.due_s is None else job.due_s):
+        count = max((n for n in job.counts if n <= gpus), default=0)
+        if count:
+            given[job.id] = count
+            gpus -= count
+    return given
+
+
+def srtf(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+    """Shortest remaining time first, preemptive: minimises mean JCT on one machine (Schrage 1968).
+
+    By remaining seconds on the count it asked for; one that does not fit is passed over, as Tiresias (NSDI 2019,
+    section 2.2) and Voda compare with it.
+    """
+    return in_order(sorted(jobs, key=lambda job: (job.seconds(job.asked), job.submit_s, job.id)), gpus)

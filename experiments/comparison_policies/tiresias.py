@@ -1,0 +1,63 @@
+"""Tiresias (NSDI 2019): discretised least attained service. Stateful: one object for one run.
+
+Source: sections 3.2 and 4.1 there. Its limits differ between those who compare with it: Pollux's simulator has
+two queues parted at 16 GPU-hours, ElasticFlow's three, at 3,250 and 7,200 GPU-seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from experiments.comparison_policies.allotment import Allotment, Asking, in_order
+
+LIMITS_GPU_S = (16 * 3600.0,)
+
+
+class Tiresias:
+    """Jobs of little attained service first; preemptive, every job on the count it asked for.
+
+    Inside a queue the first to enter it goes first; with `running_first` a job that had to wait goes behind
+    those that did not, which spares restarts.
+    """
+
+    def __init__(self, limits_gpu_s: Sequence[float] = LIMITS_GPU_S, running_first: bool = False) -> None:
+        self._limits = tuple(limits_gpu_s)
+        self._running_first = running_first
+        self._queues: list[list[str]] = [[] for _ in range(len(self._limits) + 1)]
+
+    def __call__(self, jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+        by_id = {job.id: job for job in jobs}
+        self._sort_in(by_id)
+        given = in_order((by_id[job] for queue in self._queues for job in queue), gpus)
+        if self._running_first:
+            for queue in self._queues:
+                queue.sort(key=lambda job: job not in given)
+        return given
+
+    def next_change_s(self, jobs: Sequence[Asking], now: float) -> float:
+        """When the next running job falls to a lower queue; infinity for never."""
+        last = set(self._queues[-1])
+        soon = [self._limit(job) - job.attained for job in jobs if job.has and job.id not in last]
+        each = [job.has for job in jobs if job.has and job.id not in last]
+        return now + min((left / has for left, has in zip(soon, each, strict=True)), default=math.inf)
+
+    def _sort_in(self, jobs: dict[str, Asking]) -> None:
+        """Newcomers to the first queue; who has had its share one queue down; the ended out."""
+        self._queues = [[job for job in queue if job in jobs] for queue in self._queues]
+        known = {job for queue in self._queues for job in queue}
+        self._queues[0] += [job for job in jobs if job not in known]
+        falling = [
+            (level, job)
+            for level, limit in enumerate(self._limits)
+            for job in self._queues[level]
+            if jobs[job].attained >= limit
+        ]
+        order = {job: place for place, job in enumerate(jobs)}
+        for level, job in sorted(falling, key=lambda fall: order[fall[1]]):
+            self._queues[level].remove(job)
+            self._queues[level + 1].append(job)
+
+    def _limit(self, job: Asking) -> float:
+        level = next(i for i, queue in enumerate(self._queues) if job.id in queue)
+        return self._limits[level]

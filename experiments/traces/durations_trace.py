@@ -1,0 +1,32 @@
+"""Formats that say when a job came, on how many GPUs it ran and how long: Microsoft ITP and Tiresias.
+
+What model a Tiresias job trains is read past: no speeds of those models come with the trace.
+"""
+
+from __future__ import annotations
+
+from experiments.traces.csv_files import CsvTable, TraceSource
+from experiments.traces.trace import Trace, TraceJob
+
+
+def itp(place: TraceSource) -> Trace:
+    """All ten clusters together, as if they were one; ten times are counted from one moment."""
+    path = place.find("raw_jobs.csv.gz", "raw_jobs.csv", "microsoft_itp/raw_jobs.csv.gz")
+    return _read(
+        "itp", CsvTable.read(path, ("submission_time_s", "duration_s", "num_gpu")), "submission_time_s", "duration_s"
+    )
+
+
+def tiresias(place: TraceSource) -> Trace:
+    path = place.find("60_job.csv", "tiresias/60_job.csv")
+    return _read("tiresias", CsvTable.read(path, ("submit_time", "duration", "num_gpu")), "submit_time", "duration")
+
+
+def _read(name: str, table: CsvTable, submitted: str, duration: str) -> Trace:
+    return Trace.of(
+        name,
+        (
+            TraceJob(f"{name}-{i:06d}", cells.number(submitted), cells.whole("num_gpu"), cells.number(duration))
+            for i, cells in table
+        ),
+    )

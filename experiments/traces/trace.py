@@ -1,0 +1,216 @@
+"""What every reader of a trace hands back, and how that becomes a workload. Pure.
+
+A reader knows its format only; what a simulation needs besides (allowed GPU counts, speed-ups, nodes, costs) is
+assumed here, once, and said in the workload's `fitted` and `invented`. Called by the readers and by `__init__.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.profiles.observations import Observation, Observations
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import Gpu, Node, Task
+from experiments import sidecar_baselines, volcano_policy
+from experiments.traces.loss_curve_trace import CURVE, SOURCE, SPEED_UP, speed_up
+from simulator.scenario import Contender, Costs, CpuWork, NoWorkload, Submission, Workload
+
+PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed where nobody names any
+CORES = 32.0
+SHARE = 0.8
+"""What these nodes have of the most that the jobs would hold at once: enough, but for the worst hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job that ended by itself. Without a `model` it is as long as it was on the GPUs it had."""
+
+    id: str
+    arrival_s: float
+    gpus: int  # that it had; 0: trained on CPU
+    duration_s: float  # completion less start on them (D11)
+    cores: float = 0.0
+    memory: float = 0.0  # bytes
+    model: str = ""  # a type of which the trace brings speeds
+    iterations: float = 0.0  # with a model
+    sla_s: float | None = None  # deadline, from submission
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One trace, ordered by arrival, counted from its first."""
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+    speeds: tuple[Mapping[str, Any], ...] = ()  # speed profile rows of its models
+    nodes: tuple[Node, ...] = ()  # that it was made for, where that is published
+    counts: tuple[int, ...] = ()  # that every job may have; none: up to what it asked for
+    fitted: tuple[str, ...] = ()
+    invented: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, jobs: Iterable[TraceJob], **more: Any) -> Trace:
+        """Drops what cannot have run: no time spent, or neither GPUs nor cores (D11). NoWorkload if none is left."""
+        kept = [job for job in jobs if 0 < job.duration_s < math.inf and (job.gpus > 0 or job.cores > 0)]
+        if not kept:
+            raise NoWorkload(f"the {name} trace has no job that ran to its end; name another file of it.")
+        kept.sort(key=lambda job: (job.arrival_s, job.id))
+        first = kept[0].arrival_s
+        return cls(name, tuple(_from(job, first) for job in kept), **more)
+
+    @property
+    def observations(self) -> Observations:
+        """Of all its jobs: what each asked for and how long it took (seed 003)."""
+        return _observed(self.jobs)
+
+
+def workload(trace: Trace, count: int | None = None, nodes: Sequence[Node] = ()) -> Workload:
+    """The first `count` jobs on these nodes, else on those of the trace, else on as many as it needs.
+
+    The jobs that are left out are what is known of the past. NoWorkload where no node can run them.
+    """
+    jobs = trace.jobs[:count]
+    on_cpu = all(job.gpus == 0 for job in jobs)
+    given = tuple(nodes) or trace.nodes or (_machines(jobs) if on_cpu else _gpu_nodes(jobs))
+    largest = max((len(node.gpus) for node in given), default=0)
+    roomiest = max((node.cores for node in given), default=0.0)
+    if not on_cpu and not largest:
+        raise NoWorkload(f"the {trace.name} trace needs GPUs; name a node that has some, such as --node a=8xV100.")
+    if any(job.gpus == 0 for job in jobs) and not roomiest:
+        raise NoWorkload(f"the {trace.name} trace has jobs trained on CPU; name a node for them: --node c=cpu:32.")
+    submissions = tuple(_submission(trace, job, largest, roomiest) for job in jobs)
+    profiles = Profiles.from_rows(_speeds(trace, given))
+    profiles = Profiles(profiles.speeds, overhead_rows={DEFAULT_TYPE: DEFAULT_OVERHEADS})
+    _check_speeds(trace, submissions, profiles, given)
+    return Workload(
+        trace.name, 0, submissions, given,
+        _on_cpu() if on_cpu else _on_gpus(submissions, profiles),
+        observations=_observed(trace.jobs[len(jobs):]),
+        fitted=("the five overheads: the case study's (1.10), the same for every type", *trace.fitted),
+        invented=(*_assumed(trace, bool(nodes), on_cpu, largest), *trace.invented),
+    )  # fmt: skip
+
+
+def on_nodes(kind: str, gpu_type: str, count: int, gpus: int) -> tuple[Node, ...]:
+    """So many equal nodes."""
+    names = [f"{kind}-{i:03d}" for i in range(count)]
+    return tuple(Node(n, gpu_type, tuple(Gpu(f"{n}-{i}") for i in range(gpus))) for n in names)
+
+
+def _from(job: TraceJob, first_s: float) -> TraceJob:
+    return TraceJob(
+        job.id, job.arrival_s - first_s, job.gpus, job.duration_s, job.cores, job.memory, job.model, job.iterations,
+        job.sla_s,
+    )  # fmt: skip
+
+
+def _observed(jobs: Iterable[TraceJob]) -> Observations:
+    return Observations.of(Observation(job.cores, job.memory, job.gpus, job.duration_s) for job in jobs)
+
+
+def _submission(trace: Trace, job: TraceJob, largest: int, roomiest: float) -> Submission:
+    if job.gpus == 0:
+        cores = min(job.cores, roomiest)
+        work = cores * job.duration_s
+        return Submission(
+            job.id, "cpu", job.arrival_s, (0,), iterations=work, fixed_gpus=0, cpu=CpuWork(work, cores),
+            tasks=(Task("task", cores, job.memory),), sla_s=job.sla_s,
+        )  # fmt: skip
+    fixed = min(job.gpus, largest)
+    tasks = (Task("task", job.cores, job.memory, job.gpus),) if job.cores or job.memory else ()
+    return Submission(
+        job.id, job.model or CURVE, job.arrival_s, _counts(trace, fixed, largest),
+        iterations=job.iterations if job.model else job.duration_s * speed_up(job.gpus),
+        fixed_gpus=fixed, sla_s=job.sla_s, tasks=tasks,
+    )  # fmt: skip
+
+
+def _counts(trace: Trace, fixed: int, largest: int) -> tuple[int, ...]:
+    """Powers of two up to what it asked for, and that; or what the trace's authors allowed."""
+    if trace.counts:
+        return tuple(n for n in trace.counts if n <= largest)
+    return tuple(sorted({1 << i for i in range(fixed.bit_length()) if 1 << i <= fixed} | {fixed}))
+
+
+def _speeds(trace: Trace, nodes: Sequence[Node]) -> list[Mapping[str, Any]]:
+    """Those of the trace; for jobs without a model the curve, one iteration being one second on one GPU."""
+    kinds = sorted({node.gpu_type for node in nodes if node.gpus})
+    most = max((len(node.gpus) for node in nodes), default=0)
+    by_curve: list[Mapping[str, Any]] = [
+        {
+            "job_type": CURVE, "gpu_type": kind, "num_gpus": n,
+            "seconds_per_iteration": 1.0 / speed_up(n), "origin": "given",
+        }
+        for kind in kinds
+        for n in range(1, most + 1)
+    ]  # fmt: skip
+    return [*by_curve, *trace.speeds]
+
+
+def _check_speeds(trace: Trace, jobs: Sequence[Submission], profiles: Profiles, nodes: Sequence[Node]) -> None:
+    kinds = {node.gpu_type for node in nodes if node.gpus}
+    for job_type in sorted({job.type for job in jobs if job.cpu is None}):
+        if not any(profiles.speed(job_type, kind, 1) for kind in kinds):
+            known = sorted({gpu_type for name, gpu_type in profiles.speeds if name == job_type})
+            raise NoWorkload(
+                f"the {trace.name} trace has no speed of {job_type} on {', '.join(sorted(kinds))}"
+                + (f"; name nodes of {' or '.join(known)}." if known else "; no figures of it are stored.")
+            )
+
+
+def _gpu_nodes(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
+    return on_nodes("node", GPU_TYPE, _enough(jobs, [float(job.gpus) for job in jobs], PER_NODE), PER_NODE)
+
+
+def _machines(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
+    count = _enough(jobs, [job.cores for job in jobs], CORES)
+    return tuple(Node(f"machine-{i:03d}", "", cores=CORES) for i in range(count))
+
+
+def _enough(jobs: Sequence[TraceJob], wanted: Sequence[float], each: float) -> int:
+    """Nodes of so much each, which together have `SHARE` of the most that the jobs would hold did nobody wait."""
+    changes = [(job.arrival_s, amount) for job, amount in zip(jobs, wanted, strict=True)]
+    changes += [(job.arrival_s + job.duration_s, -amount) for job, amount in zip(jobs, wanted, strict=True)]
+    changes.sort()  # who ends at a moment makes room for who comes then
+    most = max(accumulate(amount for _, amount in changes))
+    return max(1, math.ceil(SHARE * most / each - 1e-9))
+
+
+def _on_gpus(jobs: tuple[Submission, ...], profiles: Profiles) -> tuple[Contender, ...]:
+    in_place, relaunched = Costs.in_place(DEFAULT_OVERHEADS), Costs.relaunched(DEFAULT_OVERHEADS)
+    return (
+        Contender("default", sidecar_baselines.default(jobs), relaunched, profiles),
+        Contender("termination", sidecar_baselines.termination, relaunched, profiles),
+        Contender("sidecar", decide, in_place, profiles),
+    )
+
+
+def _on_cpu() -> tuple[Contender, ...]:
+    costs, alone = Costs.in_place(DEFAULT_OVERHEADS), Settings(systems=())
+    return (
+        Contender("volcano", volcano_policy.alone(volcano_policy.PLACEMENTS["binpack"]), costs, Profiles(), alone),
+        Contender("reshape", decide, costs, Profiles(), says="decide(), all four systems"),
+    )
+
+
+def _assumed(trace: Trace, named: bool, on_cpu: bool, largest: int) -> list[str]:
+    said = ["the scheduler knows how long each job is"]
+    if any(not job.model and job.gpus for job in trace.jobs):
+        said.append(f"a job gains from more GPUs as {SOURCE}: {_in_words(SPEED_UP)}; alike on every GPU type")
+    if not on_cpu:
+        allowed = ", ".join(map(str, trace.counts)) or "powers of two up to what it asked for"
+        said.append(f"it may run on {allowed} GPUs of one node; who asked for more than {largest} gets at most these")
+    if not named and not trace.nodes:
+        kind = f"{CORES:g} cores" if on_cpu else f"{PER_NODE} {GPU_TYPE}"
+        said.append(f"the nodes: of {kind} each, {SHARE:.0%} of the most that the jobs would hold at once")
+    return said
+
+
+def _in_words(curve: Mapping[int, float]) -> str:
+    return ", ".join(f"{up:g} on {n}" for n, up in curve.items())

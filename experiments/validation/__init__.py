@@ -1,0 +1,34 @@
+"""What others published beside what we get for it: the simulator alone, then their policies rebuilt.
+
+Called by `reshape simulate --validate` and by tests. Every module of this package reads one folder of
+other people's figures and gives rows; which rows shall hold was written in docs/validation.md first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.validation import curves_figures, elasticflow_figures, gavel_figures, pollux_figures, voda_figures
+from experiments.validation.rows import ComparedFigure
+from simulator.scenario import NoWorkload
+
+SOURCES: Mapping[str, Callable[[Path], Iterable[ComparedFigure]]] = {
+    "voda": voda_figures.rows,
+    "pollux": pollux_figures.rows,
+    "elasticflow": elasticflow_figures.rows,
+    "gavel": gavel_figures.rows,
+    "curves": curves_figures.rows,
+}
+"""By name, in the order of the table: from the folder that RESHAPE_DATA names to rows."""
+
+
+def validate(data: Path | None, sources: Iterable[str] = SOURCES) -> dict[str, Any]:
+    """All rows of these sources, as `rows`; of all of them it takes minutes.
+
+    Raises `NoWorkload` with a sentence where the data is not there.
+    """
+    if data is None:
+        raise NoWorkload("validation needs what others published; name its folder with --data or RESHAPE_DATA.")
+    return {"rows": [row.as_document() for source in sources for row in SOURCES[source](data)]}

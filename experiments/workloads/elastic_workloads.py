@@ -1,0 +1,225 @@
+"""The workloads of seed 004: the case study, S, and W1 to W4.
+
+`case_study` and workload S carry all their figures here; W1 to W4 read measured speeds from a folder
+that the user names, because those belong to others.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Overheads, Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import Gpu, Node
+from experiments import sidecar_baselines
+from experiments.published_tables import table
+from experiments.workloads import accuracy_workloads
+from simulator.accuracy_targets import told
+from simulator.scenario import Contender, Costs, Submission, Workload
+
+SIZES = (1, 2, 4, 8)
+WINDOW_S = 11000.0  # arrivals of all generated workloads (1.10)
+SPEEDS = "speed_profile/jobset_profile_derived.csv"
+
+
+# the case study (seed 004, II-C)
+
+CASE_STUDY = "case-study"
+PRINTED = Settings(allow_noop=False, min_gain_factor=0.0, cooldown_factor=0.0)
+"""As printed: idle GPUs are always added (G6) and nothing cools down."""
+
+
+def case_study(seed: int = 0, data: Path | None = None) -> Workload:
+    """Two jobs on four GPUs, with the fit of 1.10; nothing in it is drawn."""
+    profiles = _profiles(
+        [*_speed_rows("first", "GPU", {2: 2.4 / 1.7, 4: 1.0}), *_speed_rows("second", "GPU", {2: 1.0})]
+    )
+    jobs = (
+        Submission("J1", "first", 0.0, (2, 4), iterations=525.0, fixed_gpus=4),
+        Submission("J2", "second", 180.0, (2,), iterations=442.0, fixed_gpus=2),
+    )
+    in_place, relaunched = Costs.in_place(DEFAULT_OVERHEADS), Costs.relaunched(DEFAULT_OVERHEADS)
+    printed, literal = partial(decide, settings=PRINTED), "as printed: it always adds idle GPUs (G6), no cool-down"
+    return Workload(
+        CASE_STUDY, seed, jobs, (_node("node", "GPU", 4),),
+        (
+            Contender("default", sidecar_baselines.default(jobs), relaunched, profiles),
+            Contender("termination", printed, relaunched, profiles, PRINTED, f"reshapes up and down (G15), {literal}"),
+            Contender("sidecar", printed, in_place, profiles, PRINTED, literal),
+            Contender("sidecar-resolved", decide, in_place, profiles, says="doing nothing competes (G6)"),
+        ),
+        fitted=("the five overheads (1.10)", "the work of both jobs (1.10)"),
+    )  # fmt: skip
+
+
+# workload S: one host of 16 equal GPUs, and a synthetic profile of seven job types
+
+S_WORK = (3600.0, 2900.0, 2600.0, 6000.0, 5200.0, 9000.0, 150.0)  # seconds on one GPU, by type
+S_SPEED_UP = (
+    (1.0, 1.55, 2.1, 2.3),
+    (1.0, 1.7, 2.4, 3.0),
+    (1.0, 1.8, 3.0, 4.2),
+    (1.0, 1.6, 2.3, 2.7),
+    (1.0, 1.75, 2.8, 3.8),
+    (1.0, 1.7, 2.6, 3.6),
+    (1.0, 1.2, 1.3, 1.1),
+)
+S_SIDECAR = Overheads(k8s_init=85.0, k8s_term=0.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin="given")
+S_RELAUNCHED = Overheads(k8s_init=150.0, k8s_term=55.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin="given")
+"""Only the sums are given: start 110 s and 175 s, up 37 s and 242 s. How they divide is ours."""
+S_IN_PLACE = Costs(launch=85.0, begin=25.0, stop=12.0, shrunk=15.0, grown=25.0, end=0.0)  # down 27 s, up 37 s
+S_BY_POD = Costs(launch=0.0, begin=175.0, stop=67.0, shrunk=137.0, grown=175.0, end=0.0)  # down 204 s, up 242 s
+
+
+def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload:
+    """One node of 16 equal GPUs, no file needed; 40 jobs, or another count for the table there."""
+    jobs = _draw(seed, count, [_Kind(str(i), work) for i, work in enumerate(S_WORK)])
+    rows = [
+        row
+        for i, speed_ups in enumerate(S_SPEED_UP)
+        for row in _speed_rows(str(i), "GPU", {n: 1.0 / up for n, up in zip(SIZES, speed_ups, strict=True)})
+    ]
+    by_pod = _profiles(rows, S_RELAUNCHED)
+    return Workload(
+        "workload-s", seed, jobs, (_node("node", "GPU", 16),),
+        (
+            Contender("default", sidecar_baselines.default(jobs), S_BY_POD, by_pod),
+            Contender("termination", sidecar_baselines.termination, S_BY_POD, by_pod),
+            Contender("sidecar", decide, S_IN_PLACE, _profiles(rows, S_SIDECAR)),
+        ),
+        invented=("all work, speed-ups and sizes: a synthetic profile",),
+    )  # fmt: skip
+
+
+# W1 to W4 (seed 004, V)
+
+
+def w1(seed: int, data: Path | None = None, count: int = 40, name: str = "elastic-w1") -> Workload:
+    """Job Set One on 8 V100 and 8 P100, two epochs each."""
+    kinds, rows = _job_set("one", ("V100", "P100"), 2, data)
+    jobs = _draw(seed, count, kinds)
+    return _evaluation(name, seed, jobs, ("V100", "P100"), rows, "two epochs a job, where the paper trains one")
+
+
+def w2(seed: int, data: Path | None = None) -> Workload:
+    """W1 with 20 jobs."""
+    return w1(seed, data, 20, "elastic-w2")
+
+
+def w3(seed: int, data: Path | None = None, name: str = "elastic-w3") -> Workload:
+    """Job Set Two on 8 V100 and 8 K80, one epoch each."""
+    kinds, rows = _job_set("two", ("V100", "K80"), 1, data)
+    return _evaluation(name, seed, _draw(seed, 40, kinds), ("V100", "K80"), rows)
+
+
+W4_ERROR = 0.3
+
+
+def w4(seed: int, data: Path | None = None) -> Workload:
+    """W3's jobs until the Top-5 that they reached there: the same work, its length predicted from the curve so far.
+
+    Beside the policy the same one that knows every length, and one whose lengths are wrong by up to 30 % (O8).
+    """
+    given = w3(seed, data, "elastic-w4")
+    aims = accuracy_workloads.aims(data)
+    jobs = tuple(replace(job, iterations=aims[job.type].length, aim=aims[job.type]) for job in given.jobs)
+    ours = given.contenders[-1]
+    knowing = replace(ours, name="sidecar-knowing", plan=told(jobs, decide), says="knows every length")
+    guesses = told(jobs, decide, W4_ERROR, seed)
+    wrong = f"believes lengths that are wrong by up to {W4_ERROR:.0%} either way (O8)"
+    return replace(
+        given, jobs=jobs,
+        contenders=(*given.contenders, knowing, replace(ours, name="sidecar-misled", plan=guesses, says=wrong)),
+        fitted=(*given.fitted, *accuracy_workloads.SOURCES), invented=(*given.invented, *accuracy_workloads.INVENTED),
+    )  # fmt: skip
+
+
+def _evaluation(
+    name: str, seed: int, jobs: tuple[Submission, ...], gpu_types: Iterable[str], rows: list[Any], *invented: str
+) -> Workload:
+    profiles = _profiles(rows)
+    in_place, relaunched = Costs.in_place(DEFAULT_OVERHEADS), Costs.relaunched(DEFAULT_OVERHEADS)
+    return Workload(
+        name, seed, jobs, tuple(_node(g.lower(), g, 8) for g in gpu_types),
+        (
+            Contender("default", sidecar_baselines.default(jobs), relaunched, profiles),
+            Contender("termination", sidecar_baselines.termination, relaunched, profiles),
+            Contender("sidecar", decide, in_place, profiles),
+        ),
+        fitted=(
+            "the five overheads: the case study's (1.10), the same for every type",
+            "seconds per iteration: other people's measurements, strong scaling by an A100's curve (speed_profile)",
+        ),
+        invented=("arrivals: sorted uniforms", "every job may run on 1, 2, 4 or 8 GPUs; no job of type 6", *invented),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A job type and how long its jobs are."""
+
+    type: str
+    iterations: float
+
+
+def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ...]:
+    """All arrivals first, then type and fixed size of each job in that order."""
+    rng = random.Random(seed)
+    arrivals = sorted(rng.uniform(0.0, WINDOW_S) for _ in range(count))
+    drawn = [(at, kinds[rng.randrange(len(kinds))], rng.choice(SIZES)) for at in arrivals]
+    return tuple(
+        Submission(
+            id=f"job-{i:02d}", type=kind.type, arrival_s=at, optional=SIZES, iterations=kind.iterations,
+            fixed_gpus=size,
+        )
+        for i, (at, kind, size) in enumerate(drawn)
+    )  # fmt: skip
+
+
+def _job_set(name: str, gpu_types: Sequence[str], epochs: int, data: Path | None) -> tuple[list[_Kind], list[Any]]:
+    """The types of Table VI or VII that somebody has measured, and their speeds."""
+    measured = table(data, SPEEDS, "W1 to W4 need measured speeds")
+    chosen = [row for row in measured if row["job_set"] == name and row["gpu_type"] in gpu_types]
+    batches = {row["job_type"]: int(row["batch_size"]) for row in chosen}
+    kinds = [
+        _Kind(t, float(epochs * math.ceil(accuracy_workloads.IMAGENET / batch))) for t, batch in sorted(batches.items())
+    ]
+    rows = [
+        row
+        for r in chosen
+        for row in _speed_rows(r["job_type"], r["gpu_type"], {int(r["gpus"]): float(r["iter_time_s_strong_proxy"])})
+    ]
+    return kinds, rows
+
+
+def _speed_rows(job_type: str, gpu_type: str, seconds: Mapping[int, float]) -> list[dict[str, Any]]:
+    return [
+        {"job_type": job_type, "gpu_type": gpu_type, "num_gpus": n, "seconds_per_iteration": s, "origin": "given"}
+        for n, s in seconds.items()
+    ]
+
+
+def _profiles(speed_rows: Iterable[Mapping[str, Any]], overheads: Overheads = DEFAULT_OVERHEADS) -> Profiles:
+    known = Profiles.from_rows(speed_rows)
+    return Profiles(known.speeds, overhead_rows={DEFAULT_TYPE: overheads})
+
+
+def _node(name: str, gpu_type: str, gpus: int) -> Node:
+    return Node(name, gpu_type, tuple(Gpu(f"{name}-{i:02d}") for i in range(gpus)))
+
+
+NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
+    CASE_STUDY: case_study,
+    "workload-s": workload_s,
+    "elastic-w1": w1,
+    "elastic-w2": w2,
+    "elastic-w3": w3,
+    "elastic-w4": w4,
+}

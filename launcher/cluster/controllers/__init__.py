@@ -1,0 +1,1 @@
+"""One controller per kind of object: launches, Volcano Jobs, Slamls, nodes."""

@@ -1,0 +1,396 @@
+"""The launcher on a cluster: one thread that brings every launch in table `launches` to what is wanted of it.
+
+Promises: only one launcher acts (`Elector`), and only while its watches are in step, so an API server that is away
+stops it and loses nothing; a launcher killed anywhere is followed by one that applies the same objects again; a
+launch that fails becomes one sentence in its document. What to do is judged in `launching.py`, without I/O.
+Started by `running.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.ports import Clock, Store
+from coordinator.stores.elector import Elector
+from launcher import playbook
+from launcher.admission.inject import PodSettings
+from launcher.cluster.api import ApiUnavailable, KubernetesApi
+from launcher.cluster.controllers import gang_launch
+from launcher.cluster.controllers.launch import (
+    Admit,
+    DeleteLaunch,
+    DeletePod,
+    LaunchState,
+    PlayLaunch,
+    PlayRemove,
+    Scale,
+    Step,
+    WriteLaunch,
+    steps,
+)
+from launcher.cluster.controllers.launch_state import Views
+from launcher.cluster.controllers.node import NodeController
+from launcher.cluster.controllers.slaml import SlamlSync
+from launcher.cluster.controllers.volcano_job import VolcanoJobController
+from launcher.cluster.event_writer import EventWriter
+from launcher.cluster.informer import Informer
+from launcher.cluster.pods import job_spec
+from launcher.cluster.pods.log_reader import LogReaders
+from launcher.cluster.pods.pod_state import ObservedCluster as Shown
+from launcher.cluster.pods.pod_state import Pod
+from launcher.cluster.pods.resize import Resizing
+from launcher.names import JOB
+from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
+
+Doc = dict[str, Any]
+
+TABLE = "launches"
+POLL_S = 0.5
+BREATH_S = 0.1  # between turns, however much changes
+REMOVE_AGAIN_S = 5.0
+REST_S = 5.0
+STUCK_TERMS = 4  # a turn that takes longer than so many terms may never end: then another launcher acts
+FOR_ANSIBLE = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """`start` begins its threads, `stop` ends them; launches go on."""
+
+    def __init__(
+        self, store: Store, cluster: KubernetesApi, clock: Clock, elector: Elector, settings: PodSettings,
+        master_key: bytes, namespaces: tuple[str, ...], playbooks: Path, folder: Path, timeout_s: float,
+    ) -> None:  # fmt: skip
+        self._store, self._cluster, self._clock, self.elector = store, cluster, clock, elector
+        self._settings, self._master_key, self._timeout_s = settings, master_key, timeout_s
+        self._playbooks, self._folder = playbooks, folder
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        wake, within = self._wake.set, namespaces or (None,)
+        self._pods = [Informer(cluster, "Pod", namespace, JOB, wake) for namespace in within]
+        self._jobs = [Informer(cluster, "Job", namespace, None, wake) for namespace in within]
+        self._queues = [Informer(cluster, "Queue", None, None, wake)]
+        self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
+        self.news = EventWriter(cluster, clock, "reshape-launcher")
+        self._doors = VolcanoJobController(store, cluster, clock, self.news, settings, self.patience_s, namespaces)
+        self._slamls = SlamlSync(store, cluster, self.news, namespaces, wake)
+        self._nodes = NodeController(store, cluster, clock, namespaces)
+        self._logs = LogReaders(store, cluster, clock, settings, master_key, namespaces)
+        self._works = PlaybookQueue(self._carry_out)
+        self._views = Views(store, cluster, clock, settings.namespace, self.patience_s, self._works.under_way)
+        self._resizing = Resizing(TABLE, store, cluster, clock, self.news)
+        self._played: dict[str, float] = {}  # when the removal of each launch was played last
+        self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
+        self._unheard: set[str] = set()  # launches whose playbook failed because the API server did not answer
+        self._turned_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="launches", daemon=True)
+        self._renewing = threading.Thread(target=self._renew, name="term", daemon=True)
+        self.trouble = "Starting."  # empty once the last turn went well
+
+    def start(self) -> None:
+        for mirror in self._mirrors:
+            mirror.start()
+        self._slamls.start()
+        self._nodes.start()
+        self._thread.start()
+        self._renewing.start()
+
+    def stop(self) -> None:
+        """Let a successor begin. Playbooks that run are stopped; it plays them again."""
+        self._stopping.set()
+        self._wake.set()
+        for mirror in self._mirrors:
+            mirror.stop()
+        self._slamls.stop()
+        self._nodes.stop()
+        self._thread.join(timeout=10)
+        self._renewing.join(timeout=10)
+        self._works.stop_all(timeout=5.0)
+        try:
+            self.elector.resign()
+        except ReshapeError as error:
+            log.warning("could not tidy up the store on leaving: %s", error)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the webhook can say of which queues the pods are ours. It answers also while another one acts."""
+        return all(mirror.known for mirror in self._queues)
+
+    @property
+    def _mirrors(self) -> list[Informer]:
+        return [*self._pods, *self._jobs, *self._queues]
+
+    def shown(self) -> Shown:
+        """What the watches show now."""
+        pods = {uid: Pod(doc) for mirror in self._pods for uid, doc in mirror.items().items()}
+        pods |= {uid: pod for mirror in self._pods for uid, pod in mirror.vanished().items()}
+        jobs = {uid: doc for mirror in self._jobs for uid, doc in mirror.items().items()}
+        queues = {str(doc["metadata"]["name"]): doc for mirror in self._queues for doc in mirror.items().values()}
+        return Shown(pods, jobs, queues)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                self._turn()
+            except Transient as error:
+                self.trouble = str(error)
+                log.warning("%s", error)
+            except Exception as error:  # one bad turn must not end the launcher
+                self.trouble = f"The launcher's loop failed: {error}"
+                log.exception("the loop failed")
+                self._stopping.wait(POLL_S)
+            self._stopping.wait(BREATH_S)
+            self._wake.wait(POLL_S)
+
+    def _renew(self) -> None:
+        """Keep the term while a turn takes long."""
+        term_s = self.elector.term_s
+        while not self._stopping.wait(term_s / 5):
+            if self.elector.leads and self._clock.now() - self._turned_at < STUCK_TERMS * term_s:
+                with suppress(ReshapeError):
+                    self.elector.try_to_lead()
+
+    def _turn(self) -> None:
+        self._turned_at, led = self._clock.now(), self.elector.leads
+        if not self.elector.try_to_lead():
+            self.trouble = f"Another launcher ({self.elector.holder()}) acts on this store."
+            return
+        if not all(mirror.in_step for mirror in self._mirrors):
+            self.trouble = "The API server does not answer, or refuses a watch."
+            return
+        shown, records = self.shown(), self._store.list(TABLE)
+        # Read later: a launch whose job is not there, or has gone on, is one that nobody wants.
+        jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
+        trouble = self._turn_doors(shown, jobs)
+        claimed = {uid: record["_id"] for record in records for uid in gang_launch.claims(record)}
+        settled = True
+        for record in records:
+            if not led:  # what we did before another launcher acted is old
+                self._works.forget(record["_id"])
+            settled = self._tend(record, shown, jobs, claimed) and settled
+        for mirror in self._pods if settled else ():
+            mirror.looked_at([uid for uid, pod in shown.pods.items() if pod.deleted])
+        self._forget_times({str(record["_id"]) for record in records})
+        self._resizing.forget(shown.pods)
+        self.trouble = trouble
+
+    def _turn_doors(self, shown: Shown, jobs: Mapping[str, Doc]) -> str:
+        """What is wrong with one of them hinders neither the others nor any launch."""
+        trouble, doors, logs = "", partial(self._doors.turn, shown, jobs), partial(self._logs.turn, shown)
+        turns: dict[str, Callable[[], None]] = {
+            "Volcano Jobs": doors, "Slamls": self._slamls.turn, "nodes": self._nodes.turn, "logs": logs,
+        }  # fmt: skip
+        for what, turn in turns.items():
+            try:
+                turn()
+            except ReshapeError as error:
+                log.warning("%s: %s", what, error)
+                trouble = str(error)
+            except Exception as error:
+                log.exception("%s", what)
+                trouble = f"The launcher's part for {what} failed: {error}"
+        return trouble
+
+    def _forget_times(self, known: set[str]) -> None:
+        self._views.forget(known)
+        for times in (self._played, self._rests):
+            for name in times.keys() - known:
+                del times[name]
+        self._unheard &= known
+
+    # one launch
+
+    def _tend(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> bool:
+        """False if what is seen now must be looked at once more. A bad document hurts only itself."""
+        if self._clock.now() < self._rests.get(record["_id"], 0.0):
+            return False
+        try:
+            view = self._views.view(record, shown, jobs, claimed)
+            for step in gang_launch.steps(view) if view.seats else steps(view):
+                record = self._perform(step, record, view)
+            job = None if view.over else jobs.get(str((record.get("doc") or {}).get("_id")))
+            self._resizing.look(record, view.pods, job, view.job)
+        except Conflict:
+            self._wake.set()  # its document has changed
+            return False
+        except Transient as error:
+            log.warning("launch %s: %s", record["_id"], error)
+            return False
+        except ReshapeError as error:
+            log.error("launch %s: %s", record["_id"], error)
+            self._rest(record)
+            return self._failed(record, str(error))
+        except Exception:
+            log.exception("launch %s", record.get("_id"))
+            self._rest(record)
+        return True
+
+    def _rest(self, record: Doc) -> None:
+        self._rests[record["_id"]] = self._clock.now() + REST_S
+
+    def _failed(self, record: Doc, why: str) -> bool:
+        now = self._store.get(TABLE, record["_id"])
+        if now is None or now.get("wanted") != "launch" or now.get("failure") is not None:
+            return True
+        try:
+            self._store.update(TABLE, now["_id"], {"version": now.get("version")}, {"failure": why})
+        except ReshapeError:
+            return False
+        return True
+
+    def _perform(self, step: Step, record: Doc, view: LaunchState) -> Doc:
+        """The record, as it is afterwards."""
+        match step:
+            case WriteLaunch():
+                return self._note(record, step.changes, view)
+            case PlayLaunch():
+                return self._launch(record, view)
+            case PlayRemove():
+                self._remove(record)
+            case Admit():
+                return self._admit(step, record, view)
+            case Scale():
+                self._scale(step, record, view)
+            case DeletePod():
+                log.info("deleting pod %s/%s for launch %s", step.pod.namespace, step.pod.name, record["_id"])
+                self._cluster.delete("Pod", step.pod.name, step.pod.namespace, step.pod.uid)
+            case DeleteLaunch():
+                self._forget(record)
+        return record
+
+    def _note(self, record: Doc, changes: Doc, view: LaunchState) -> Doc:
+        after = self._store.update(TABLE, record["_id"], {"version": record.get("version")}, changes)
+        if "failure" in changes and changes["failure"] is not None and not any(pod.finished for pod in view.pods):
+            log.info("launch %s failed: %s", record["_id"], changes["failure"])
+            if view.job is not None:
+                self.news.tell(view.job, "LaunchFailed", changes["failure"], warning=True)
+        return after
+
+    def _launch(self, record: Doc, view: LaunchState) -> Doc:
+        """The playbook; if it failed though the API server was there, that is why the launch has failed."""
+        name = record["_id"]
+        failure = self._works.failure(name)
+        if failure is not None and name not in self._unheard and self._cluster.answers():
+            record = self._note(record, {"failure": failure}, view)
+            self._works.forget(name)
+            return record
+        self._works.want(name, "launch", record)
+        return record
+
+    def _remove(self, record: Doc) -> None:
+        """Not at every turn where it fails: a playbook keeps a core busy for a second."""
+        name, now = record["_id"], self._clock.now()
+        if now - self._played.get(name, float("-inf")) >= REMOVE_AGAIN_S:
+            self._played[name] = now
+            self._works.want(name, "remove", record)
+
+    def _admit(self, step: Admit, record: Doc, view: LaunchState) -> Doc:
+        pod, member = step.pod, step.member
+        record = self._note(record, _written(step, record, applied=False), view)
+        emulated = self._emulated(record["doc"] if member is None else {"node": pod.node})
+        about = record["doc"], pod.doc, self._settings, self._master_key, emulated, member or 0
+        self._cluster.apply(job_spec.launch_secret(*about))
+        if view.job is not None:
+            which = "" if member is None else f", pod {member}"
+            what = f"Launch {record['launch']} of job {record['job_id']}{which} on node {pod.node}."
+            self.news.tell(view.job, "Launched", what)
+        return self._note(record, _written(step, record, applied=True), view)
+
+    def _scale(self, step: Scale, record: Doc, view: LaunchState) -> None:
+        """Only of the very Volcano Job that was looked at."""
+        meta = (view.job or {})["metadata"]
+        values = {"/tasks/0/replicas": step.replicas, "/tasks/0/minAvailable": step.least, "/minAvailable": step.least}
+        log.info("launch %s: %d pods, %d at least", record["_id"], step.replicas, step.least)
+        self._cluster.patch_json("Job", meta["name"], [
+            {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+            *({"op": "add", "path": f"/spec{path}", "value": value} for path, value in values.items()),
+        ], meta.get("namespace"))  # fmt: skip
+
+    def _forget(self, record: Doc) -> None:
+        name, doc = record["_id"], record["doc"]
+        for secret in {str(pod["secret"]) for pod in gang_launch.known(record)} or {str(record.get("secret") or name)}:
+            self._cluster.delete("Secret", secret, self._views.namespace(doc))
+        self._store.delete(TABLE, name, {"version": record.get("version")})
+        self._works.forget(name)
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def _emulated(self, doc: Doc) -> bool:
+        """Whether the GPUs of the decided node are; where none is known there are no real ones to look at."""
+        gpus = self._store.list("gpus", {"node": doc.get("node")})
+        return not any(not gpu.get("emulated") for gpu in gpus)
+
+    # playbooks, in threads of their own
+
+    def _carry_out(self, verb: Verb, record: Doc, cancelled: Cancelled) -> None:
+        folder = self._folder / record["_id"]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            if verb == "launch":
+                self._play_launch(record, folder, cancelled)
+            else:
+                values = {"name_of_launch": record["_id"], "namespace": self._views.namespace(record["doc"])}
+                self._play("remove.yml", folder, values, cancelled)
+            self._unheard.discard(record["_id"])
+        except ReshapeError as error:
+            unheard = isinstance(error, ApiUnavailable) or not self._cluster.answers()
+            (self._unheard.add if unheard else self._unheard.discard)(record["_id"])
+            raise
+        finally:
+            self._wake.set()
+
+    def _play_launch(self, record: Doc, folder: Path, cancelled: Cancelled) -> None:
+        doc = record["doc"]
+        secret, job = job_spec.objects(doc, self._settings, self._master_key, self._emulated(doc))
+        if secret is not None:
+            self._cluster.apply(secret)  # before the job, whose pod waits for it
+        rendered = folder / "job.json"
+        rendered.write_text(json.dumps(job), encoding="utf-8")
+        self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
+        if not self._applied(record, cancelled):
+            self._cluster.delete("Job", record["_id"], self._views.namespace(doc))
+            self._cluster.delete("Secret", record["_id"], self._views.namespace(doc))
+            return
+        found = self._cluster.get("Job", record["_id"], self._views.namespace(doc))
+        if found is not None and secret is not None:  # of a gang it is said of each pod
+            what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
+            self.news.tell(found, "Launched", what)
+
+    def _applied(self, record: Doc, cancelled: Cancelled) -> bool:
+        """Write that down, however long the store is away: it is no fault of the launch.
+
+        False if its document is gone: it was removed meanwhile, and nobody would take away what was made late.
+        """
+        while not cancelled():
+            try:
+                now = self._store.get(TABLE, record["_id"])
+                if now is None:
+                    return False
+                self._store.update(TABLE, record["_id"], {"version": now.get("version")}, {"applied": True})
+                return True
+            except Conflict:
+                continue
+            except Transient:
+                self._stopping.wait(POLL_S)
+        raise Transient(f"launch {record['_id']} is no longer wanted")
+
+    def _play(self, name: str, folder: Path, values: Mapping[str, str], cancelled: Cancelled) -> None:
+        playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)
+
+
+def _written(step: Admit, record: Doc, applied: bool) -> Doc:
+    """What is written of a pod, before its Secret and after it."""
+    if step.member is not None:
+        changes = gang_launch.written(record, step.member, gang_launch.entry_of(step.pod, applied))
+    else:
+        changes = {"pod": {**step.pod.record(), "ended": False}, "secret": step.pod.launch}
+    return {**changes, "applied": True} if applied else changes

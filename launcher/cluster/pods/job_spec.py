@@ -1,0 +1,221 @@
+"""What a job is on a cluster: job document -> Secret and Volcano Job, as plain dicts. Pure.
+
+Promises: the same document and launch give the same objects for ever, so applying them twice is applying them once; no
+secret outside the Secret. Called by the launcher: for jobs of records both objects are applied, for pods of a user's
+own Volcano Job only the Secret that such a pod waits for. A gang (`gpus_per_pod`) is one Volcano Job of several pods,
+which the webhook injects one by one, because each has GPUs, node and Secret of its own.
+
+Fields of the job document that count here, all but `image` optional: `namespace`, `queue`, `image`, `command`, `env`,
+`code` (the working folder in the image), `resources` {cores, memory}, `checkpoint_claim` (a PersistentVolumeClaim),
+`devices`, `single_container` (the image carries shim and sidecar, as playbooks/containerize.yml builds it; training
+code can then read the launch key) and `pod`, which is merged into the pod's spec; its one container, if it has one,
+into the trainer's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from coordinator.errors import Rejected
+from coordinator.model import pod_fields as about_pods
+from coordinator.model.records import JobRecord, number
+from launcher import launch_file
+from launcher.admission import inject as pods
+from launcher.admission.inject import Devices, Injection, PodSettings
+from launcher.names import INJECT, JOB, JOB_ID, LAUNCH, SIDECAR, job_name, launch_name
+from sidecar import protocol
+
+Doc = dict[str, Any]
+
+TASK = TRAINER = "trainer"
+SCHEDULER = "volcano"
+PART_OF = "volcano-reshape"
+WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job may wait, from when its object was made
+# We alone start training again: Volcano only says that a pod has ended.
+POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
+# A pod that a gang gives back counts as evicted.
+POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
+
+
+def objects(doc: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
+    """Secret and Volcano Job of the launch that a record asks for. `Rejected` with what to correct in the record.
+
+    `emulated`: whether the GPUs of the decided node are. No Secret for a gang: each of its pods waits for one.
+    """
+    job = JobRecord(dict(doc))
+    name = launch_name(job.id, job.uid, job.launch)
+    if job.gpus_per_pod is not None:
+        return None, _volcano_job(job, name, _template_of_gang(job), settings)
+    template = _template(job, settings, Injection(
+        job_id=job.id, job=job_name(job.id, job.uid), launch=name, devices=devices_of(doc), emulated=emulated,
+        gpu_ids=job.gpu_ids, node=doc.get("node"), claim=doc.get("checkpoint_claim"),
+    ))  # fmt: skip
+    secret = launch_secret(doc, template, settings, master_key, emulated)
+    return secret, _volcano_job(job, name, template, settings)
+
+
+def launch_secret(
+    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool,
+    member: int = 0,
+) -> Doc:  # fmt: skip
+    """The Secret that this injected pod waits for. It belongs to the pod, once there is one, and goes with it.
+
+    `member`: which pod of a gang.
+    """
+    job, about = JobRecord(dict(doc)), pod.get("metadata") or {}
+    content = {
+        "launch.json": json.dumps(launch_json(doc, pod, settings, emulated, member), indent=1).encode(),
+        "launch.key": protocol.launch_key(master_key, job.uid, job.launch),
+        "operator.token": protocol.launch_token(master_key, job.uid, job.launch),
+    }
+    secret = _object("v1", "Secret", about["annotations"][LAUNCH], job, doc, settings)
+    if "uid" in about:
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"]}
+        secret["metadata"] |= {"namespace": about["namespace"], "ownerReferences": [owner]}
+    return {**secret, "type": "Opaque", "data": {name: b64encode(text).decode() for name, text in content.items()}}
+
+
+def launch_json(
+    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, emulated: bool, member: int = 0
+) -> Doc:
+    """What shim and sidecar of this injected pod are told. The command stands in the pod."""
+    job, spec, recreate = JobRecord(dict(doc)), pod.get("spec") or {}, devices_of(doc) == "recreate"
+    beside = any(one.get("name") == pods.SIDECAR_CONTAINER for one in spec.get("initContainers") or [])
+    return {
+        **launch_file.fields(job, settings.coordinator, settings),
+        "member": member,
+        "pod_uid": str((pod.get("metadata") or {}).get("uid") or ""),
+        "progress": _progress(doc, beside),
+        "command": [],
+        "env": launch_file.variables(doc, pods.CHECKPOINTS),
+        "workdir": None,
+        "output": output_of(member),
+        "tee": True,
+        "checkpoints": pods.CHECKPOINTS,
+        "pod": True,
+        "sidecar": None if beside else list(pods.SIDECAR_COMMAND),
+        "port": 0 if spec.get("hostNetwork") else pods.PORT,
+        # In recreate mode the sidecar's container has no GPU to look at: the node agent watches them.
+        "gpus": "emulated" if emulated else "none" if recreate else "nvml",
+        "gpu_memory": settings.gpu_memory,
+        "visible_gpus": list(job.parts(job.gpu_ids)[member]) if recreate else None,
+        "device_plugin": recreate and not emulated,
+    }
+
+
+def output_of(member: int) -> str:
+    """Where the output of a pod's trainings lies: beside the checkpoints, so that with a claim it outlives the pod."""
+    return f"{pods.CHECKPOINTS}/.output/output{f'-{member}' if member else ''}.log"
+
+
+def devices_of(doc: Mapping[str, Any]) -> Devices:
+    return "recreate" if doc.get("devices") == "recreate" else "shared"
+
+
+def _progress(doc: Mapping[str, Any], beside: bool) -> Doc:
+    file = doc.get("progress_file")
+    if beside and file and not str(file).startswith(f"{pods.FOLDER}/"):
+        raise Rejected(
+            f"progress_file must be the full path of a file below {pods.FOLDER}, such as {pods.FOLDER}/progress.json: "
+            f"its sidecar, in another container, cannot read {str(file)[:60]!r}"
+        )
+    return launch_file.progress(doc)
+
+
+# the Volcano Job of a record
+
+
+def _volcano_job(job: JobRecord, name: str, template: Doc, settings: PodSettings) -> Doc:
+    body = _object("batch.volcano.sh/v1alpha1", "Job", name, job, job.doc, settings)
+    waits = job.operation is not None and job.operation.kind == "start"  # a relaunched job has waited already
+    if waits and (wait_s := number(job.doc.get("sla_waiting_s"))):
+        body["metadata"]["annotations"] = {WAITING: f"{math.ceil(wait_s)}s"}
+    replicas = len(job.parts(job.gpu_ids))
+    policies = POLICIES if job.gpus_per_pod is None else POLICIES_OF_GANGS
+    body["spec"] = {
+        "schedulerName": SCHEDULER,
+        "queue": job.doc.get("queue") or settings.queue,
+        "minAvailable": replicas,
+        "maxRetry": 1,
+        "ttlSecondsAfterFinished": settings.finished_s,
+        "policies": [{"event": event, "action": action} for event, action in policies],
+        # All that Volcano's webhook fills in where it is missing: applied again, a task that lacks it is a changed one.
+        "tasks": [
+            {"name": TASK, "replicas": replicas, "minAvailable": replicas, "maxRetry": 1, "template": template},
+        ],
+    }
+    return body
+
+
+def _template(job: JobRecord, settings: PodSettings, one: Injection) -> Doc:
+    carries = bool(job.doc.get("single_container"))
+    metadata: Doc = {"labels": _labels(job), "annotations": {SIDECAR: pods.IN_IMAGE} if carries else {}}
+    spec, annotations, labels = pods.inject(_pod(job.doc), metadata, one, settings)
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _template_of_gang(job: JobRecord) -> Doc:
+    """As a user's that asks to be reshaped."""
+    carries = {SIDECAR: pods.IN_IMAGE} if job.doc.get("single_container") else {}
+    metadata: Doc = {"labels": {**_labels(job), INJECT: "true"}, "annotations": {JOB_ID: job.id, **carries}}
+    return {"metadata": metadata, "spec": _pod(job.doc)}
+
+
+def _pod(doc: Mapping[str, Any]) -> Doc:
+    """The pod as the user would have written it. What the document says itself wins over its `pod`."""
+    theirs = about_pods.read(doc)
+    containers = theirs.pop("containers", None) or [{}]
+    if len(containers) != 1:
+        raise Rejected(f"pod.containers must hold one container, which is the trainer's, not {len(containers)}")
+    trainer = {**containers[0], "name": TRAINER, "command": launch_file.argv(doc["command"])}
+    trainer.pop("args", None)
+    if image := doc.get("image"):
+        trainer["image"] = image
+    if not trainer.get("image"):
+        raise Rejected("image is missing: name the image that this job runs in")
+    env = [{"name": name, "value": value} for name, value in (doc.get("env") or {}).items()]
+    named = {one["name"] for one in env}
+    trainer["env"] = [*(one for one in trainer.get("env") or [] if one.get("name") not in named), *env]
+    if code := doc.get("code"):
+        trainer["workingDir"] = code
+    if requests := _requests(doc.get("resources")):
+        theirs_too = trainer.get("resources") or {}
+        trainer["resources"] = {**theirs_too, "requests": {**(theirs_too.get("requests") or {}), **requests}}
+    if theirs.get("hostNetwork"):
+        theirs.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    return {**theirs, "restartPolicy": "Never", "schedulerName": SCHEDULER, "containers": [trainer]}
+
+
+def _requests(resources: object) -> dict[str, str]:
+    """Cores and bytes, as Kubernetes writes them."""
+    found = resources if isinstance(resources, dict) else {}
+    cores, memory = found.get("cores"), found.get("memory")
+    return {
+        **({"cpu": f"{round(float(cores) * 1000)}m"} if cores else {}),
+        **({"memory": str(round(memory)) if isinstance(memory, int | float) else str(memory)} if memory else {}),
+    }
+
+
+def _object(version: str, kind: str, name: str, job: JobRecord, doc: Mapping[str, Any], settings: PodSettings) -> Doc:
+    namespace = doc.get("namespace") or settings.namespace
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace, "labels": _labels(job)},
+    }
+
+
+def _labels(job: JobRecord) -> dict[str, str]:
+    name = job_name(job.id, job.uid)
+    return {
+        JOB: name,
+        "app.kubernetes.io/name": "training",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/component": TRAINER,
+        "app.kubernetes.io/part-of": PART_OF,
+        "app.kubernetes.io/managed-by": PART_OF,
+    }

@@ -1,0 +1,242 @@
+"""What a Pod object says about a launch: where it is, whether its trainer has certainly ended, what hinders it. Pure.
+
+Only the kubelet's own word proves that a container has ended (`reliability.md` 5): an object that vanished, a node
+that is lost or a pod that somebody declared failed proves nothing. Called by `launching.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.admission.inject import CLAIM_VOLUME, GPU, NONE, VISIBLE, node_of
+from launcher.names import CONTAINER, LAUNCH
+
+Doc = dict[str, Any]
+
+NEEDS_PYTHON = "the image needs python3, 3.8 or newer, on its PATH"
+# Waiting for any of these gets nowhere by itself; `ErrImagePull` alone may.
+STUCK = frozenset(
+    {
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerError",
+        "CreateContainerConfigError",
+        "RunContainerError",
+        "CrashLoopBackOff",
+    }
+)
+NEVER_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+# No trace of the container was found: proof only once the kubelet has given the pod its last phase.
+UNKNOWN = "ContainerStatusUnknown"
+GARBAGE = "DeletionByPodGC"  # who marks pods of lost nodes as failed without asking their kubelet
+# A kubelet that refuses a pod starts nothing of it.
+REFUSALS = frozenset({"NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError", "NodePorts"})
+FINISHED = frozenset({"Succeeded", "Failed"})
+MESSAGE_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One Pod object, as it was seen last."""
+
+    doc: Mapping[str, Any]
+    deleted: bool = False  # it is not there any more
+    sure: bool = True  # whether `doc` is its very last state; else it may have changed before it vanished
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self.doc.get("metadata") or {}
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        return self.doc.get("spec") or {}
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        return self.doc.get("status") or {}
+
+    @property
+    def uid(self) -> str:
+        return str(self.meta.get("uid"))
+
+    @property
+    def name(self) -> str:
+        return str(self.meta.get("name"))
+
+    @property
+    def namespace(self) -> str:
+        return str(self.meta.get("namespace"))
+
+    @property
+    def launch(self) -> str | None:
+        """The name of the Secret that it waits for."""
+        return (self.meta.get("annotations") or {}).get(LAUNCH)
+
+    @property
+    def owner(self) -> str | None:
+        """The uid of its Volcano Job."""
+        return next((str(o.get("uid")) for o in self.meta.get("ownerReferences") or [] if o.get("kind") == "Job"), None)
+
+    @property
+    def node(self) -> str | None:
+        return self.spec.get("nodeName") or None
+
+    @property
+    def pinned(self) -> str | None:
+        """The only node that it may go to."""
+        return node_of(self.spec)
+
+    @property
+    def claim(self) -> str | None:
+        """The PersistentVolumeClaim of its checkpoints."""
+        ours: Mapping[str, Any] = next((v for v in self.spec.get("volumes") or [] if v.get("name") == CLAIM_VOLUME), {})
+        return (ours.get("persistentVolumeClaim") or {}).get("claimName")
+
+    @property
+    def phase(self) -> str:
+        return str(self.status.get("phase"))
+
+    @property
+    def leaving(self) -> bool:
+        return self.deleted or "deletionTimestamp" in self.meta
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in FINISHED
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is certain that no trainer of it runs, or ever will."""
+        if self.deleted and self.sure and self.node is None:
+            return True
+        state = self._state
+        if self.finished:
+            return "running" not in state and not self._given_up
+        stays_down = self.leaving or self.spec.get("restartPolicy") == "Never"
+        return stays_down and "terminated" in state and state["terminated"].get("reason") != UNKNOWN
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there to stay."""
+        return not self.leaving and not self.ended
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it will not come up, or has gone down, as a sentence."""
+        if self._refused:
+            why = self.status.get("message") or self.status.get("reason")
+            return f"node {self.node} refused its pod: {_short(why)}"
+        return next(self._troubles(), None)
+
+    @property
+    def unplaced(self) -> str | None:
+        """Why Volcano has found no node for it yet."""
+        conditions = self.status.get("conditions") or []
+        said = next((c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False"), None)
+        return _sentence("Volcano finds no place for its pod", said) if said is not None and not self.node else None
+
+    def holds(self, gpu_ids: Sequence[str]) -> bool:
+        """Whether it was made for these GPUs, or for so many where a device plugin chooses them."""
+        container = self.trainer
+        named = {e.get("name"): e.get("value") for e in container.get("env") or []}.get(VISIBLE)
+        if named is not None:
+            return set(str(named).split(",")) - {NONE} == set(gpu_ids)
+        return str(((container.get("resources") or {}).get("limits") or {}).get(GPU)) == str(len(gpu_ids))
+
+    def record(self) -> Doc:
+        """What is written down of it."""
+        ip, phase = self.status.get("podIP"), "Deleted" if self.deleted and not self.finished else self.phase
+        about = {"name": self.name, "namespace": self.namespace, "uid": self.uid, "node": self.node}
+        return {**about, "ip": ip, "phase": phase}
+
+    @property
+    def trainer(self) -> Mapping[str, Any]:
+        """The container that trains."""
+        return next((c for c in self.spec.get("containers") or [] if c.get("name") == self._trainer), {})
+
+    @property
+    def trains(self) -> bool:
+        """Whether that container runs."""
+        return "running" in self._state
+
+    @property
+    def qos_class(self) -> str:
+        return str(self.status.get("qosClass"))
+
+    @property
+    def _refused(self) -> bool:
+        reason = str(self.status.get("reason"))
+        known = reason in REFUSALS or reason.startswith("OutOf")
+        return self.phase == "Failed" and known and not self.status.get("containerStatuses")
+
+    @property
+    def _trainer(self) -> str:
+        containers = self.spec.get("containers") or [{}]
+        return str((self.meta.get("annotations") or {}).get(CONTAINER) or containers[0].get("name"))
+
+    @property
+    def _state(self) -> Mapping[str, Any]:
+        """Of the trainer's container: waiting, running or terminated; empty when nothing was ever said of it."""
+        for status in self.status.get("containerStatuses") or []:
+            if status.get("name") == self._trainer:
+                return status.get("state") or {}
+        return {}
+
+    @property
+    def _given_up(self) -> bool:
+        """Whether its phase is not its kubelet's word."""
+        return any(c.get("reason") == GARBAGE for c in self.status.get("conditions") or [])
+
+    def _troubles(self) -> Iterator[str]:
+        statuses = [*(self.status.get("initContainerStatuses") or []), *(self.status.get("containerStatuses") or [])]
+        for status in statuses:
+            name, state = status.get("name"), status.get("state") or {}
+            waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+            if waiting.get("reason") in STUCK:
+                before = (status.get("lastState") or {}).get("terminated") or {}
+                yield _sentence(f"its container {name} does not start", {**waiting, **_worded(before)})
+            elif ended.get("reason") in NEVER_STARTED:
+                yield _sentence(f"its container {name} could not be started", ended)
+            elif ended.get("exitCode") and (name == self._trainer or not _sidecar(self.spec, name)):
+                code = ended["exitCode"]
+                yield _sentence(f"its container {name} ended with exit code {code}", {"message": ended.get("message")})
+            elif name == self._trainer and ended:
+                yield f"its container {name} has ended"
+
+
+@dataclass(frozen=True)
+class ObservedCluster:
+    """What the watches show now, for one turn of the service."""
+
+    pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid; also those that vanished and were not looked at yet
+    jobs: Mapping[str, Doc] = field(default_factory=dict)  # Volcano Jobs by uid
+    queues: Mapping[str, Doc] = field(default_factory=dict)  # by name
+
+    def job_named(self, namespace: str, name: str) -> Doc | None:
+        for job in self.jobs.values():
+            if job["metadata"].get("namespace") == namespace and job["metadata"]["name"] == name:
+                return job
+        return None
+
+
+def _sidecar(spec: Mapping[str, Any], name: object) -> bool:
+    """Whether it is a container that goes on beside the trainer: the kubelet ignores how it ends."""
+    beside = [c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
+    return name in beside
+
+
+def _worded(ended: Mapping[str, Any]) -> Doc:
+    return {"message": ended["message"]} if ended.get("message") else {}
+
+
+def _sentence(what: str, why: Mapping[str, Any]) -> str:
+    said = _short(why.get("message") or why.get("reason") or "")
+    python = f" ({NEEDS_PYTHON})" if "python3" in said else ""
+    return f"{what}: {said}{python}" if said else what
+
+
+def _short(text: object) -> str:
+    return " ".join(str(text).split())[:MESSAGE_LENGTH]

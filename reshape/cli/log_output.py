@@ -1,0 +1,49 @@
+"""What a job's training wrote, piece by piece: `reshape logs`. Called by `cli.py`.
+
+Promise: every byte once and in order, also while the job moves from pod to pod and after its last pod is gone, where
+the log lies on a claim. `CoordinatorRefused` has the coordinator's sentence where there is none any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from reshape.client import Client, CoordinatorRefused
+
+POLL_S = 0.5  # how often more is asked for
+WAITS, ENDED = "submitted", ("completed", "failed", "cancelled")
+BUSY, GONE = 503, 410  # answers of the coordinator
+FETCHES_S = 60.0  # how long it may take until a log that outlived its pod is shown
+
+
+def pieces(client: Client, job_id: str, follow: bool) -> Iterator[bytes]:
+    offset = 0
+    while True:
+        # The state first: what a job writes before it ends is then surely read.
+        state = client.job(job_id)["state"] if follow else None
+        try:
+            # While it waits in the queue nothing is written: what there is was read.
+            piece, offset = (b"", offset) if state == WAITS and offset else _patiently(client, job_id, offset)
+        except CoordinatorRefused as gone:
+            if gone.status == GONE and offset and follow:  # with its pod, just now
+                return
+            raise
+        if piece:
+            yield piece
+        elif state is None or state in ENDED:
+            return
+        else:
+            time.sleep(POLL_S)
+
+
+def _patiently(client: Client, job_id: str, offset: int) -> tuple[bytes, int]:
+    """The log of a job whose pod is gone is fetched first, which takes some seconds."""
+    until = time.monotonic() + FETCHES_S
+    while True:
+        try:
+            return client.logs(job_id, offset)
+        except CoordinatorRefused as busy:
+            if busy.status != BUSY or time.monotonic() > until:
+                raise
+            time.sleep(POLL_S)

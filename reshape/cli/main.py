@@ -1,0 +1,335 @@
+"""The `reshape` command: its verbs, what they print, and how they end.
+
+Every verb imports what it needs by itself, so that `--help` loads nothing but click.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no coordinator answers, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
+from reshape.cli.simulate_verbs import paper, simulate
+from reshape.cli.submit_verb import submit
+from reshape.output.terminal import (
+    INTERRUPTED,
+    NODES,
+    OUTPUT,
+    CliSettings,
+    Group,
+    as_inventory,
+    failed,
+    print_out,
+    printing,
+    reader_has_gone,
+    to_json,
+    width,
+)
+
+if TYPE_CHECKING:
+    from reshape.client import Client
+
+TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")
+
+
+def main() -> None:
+    """The console script. Ends the process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code. Never a traceback for what a user can cause."""
+    try:
+        code = cli.main(arguments, prog_name="reshape", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        return reader_has_gone()
+    except Exception as error:
+        return failed(error)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib import metadata
+
+    try:
+        click.echo(f"reshape {metadata.version('volcano-reshape')}")
+    except metadata.PackageNotFoundError:
+        click.echo("reshape, run from its source folder without being installed")
+    ctx.exit()
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="RESHAPE_STATE",
+    default="~/.reshape",
+    show_default=True,
+    help="Folder of a coordinator: its address, token and books.  [env: RESHAPE_STATE]",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    envvar="RESHAPE_URL",
+    help="A coordinator elsewhere, such as http://127.0.0.1:8080, instead of one by --state.  [env: RESHAPE_URL]",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar="RESHAPE_TOKEN",
+    help="What it asks for; better in the variable, since arguments can be read by everybody.  [env: RESHAPE_TOKEN]",
+)
+@click.option("-o", "--output", type=OUTPUT, default="table", show_default=True, help="How to print.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
+@click.pass_context
+def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, output: str) -> None:
+    """Running training jobs that grow and shrink for one another."""
+    ctx.obj = CliSettings(state.expanduser(), output, url, token)
+
+
+@cli.command()
+@click.option(
+    "--gpus", callback=as_inventory, metavar="NxTYPE", help="Emulate so many GPUs of this type, such as 4xV100."
+)
+@NODES
+@click.option(
+    "--store",
+    metavar="URL",
+    envvar="RESHAPE_STORE",
+    help="sqlite:///FILE or mongodb://HOST/NAME; one with a password belongs in the variable, since arguments "
+    "can be read by everybody.  [env: RESHAPE_STORE; default: SQLite in the state folder]",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--policy",
+    type=click.Choice(["sidecar", "termination", "default"]),
+    default="sidecar",
+    show_default=True,
+    help="Reshape running jobs, or stop and relaunch them, or never touch them.",
+)
+@click.pass_obj
+def up(settings: CliSettings, /, **options: Any) -> int | None:
+    """Start everything on this machine, until Ctrl-C."""
+    from reshape import foreign
+
+    foreign.check()
+    from reshape.services.up import run as run_services
+
+    return run_services(state=settings.state, **options)
+
+
+@cli.command()
+@click.option("-a", "--all", "ended", is_flag=True, help="Also those that ended earlier.")
+@printing
+@click.pass_obj
+def jobs(settings: CliSettings, ended: bool) -> None:
+    """List jobs: those that wait or run, and those that ended within a day."""
+    from reshape.client import LATELY_S
+    from reshape.output import render
+
+    rows = settings.client().jobs(ended, LATELY_S)
+    print_out(settings, rows, lambda r: render.jobs(r, width()))
+    if not rows and settings.output == "table":
+        none = (
+            "No jobs." if ended else "No job waits, runs or has ended within a day; -a lists those that ended earlier."
+        )
+        click.echo(none, err=True)
+
+
+@cli.command()
+@click.argument("job_id", metavar="ID")
+@printing
+@click.pass_obj
+def job(settings: CliSettings, job_id: str) -> None:
+    """Show one job."""
+    from reshape.output import render
+
+    print_out(settings, settings.client().job(job_id), render.job)
+
+
+@cli.command()
+@click.argument("job_id", metavar="ID")
+@printing
+@click.pass_obj
+def explain(settings: CliSettings, job_id: str) -> None:
+    """Show why: what was decided about a job, or one decision by its id."""
+    from reshape.output import render
+
+    client = settings.client()
+    decisions = _decisions(client, job_id)
+    if not decisions and settings.output == "table":
+        click.echo(f"Nothing has been decided about job {job_id} yet.", err=True)
+    now = _now(client, job_id) if settings.output == "table" else ""
+    texts = [*(render.decision(d, width()) for d in reversed(decisions)), *([now] if now else [])]
+    print_out(settings, decisions, lambda _: "\n\n".join(texts))
+
+
+def _now(client: Client, name: str) -> str:
+    """What is to be said of a job beside what was decided; a decision or a Slaml is no job."""
+    from reshape.client import CoordinatorRefused
+    from reshape.output import render
+
+    try:
+        return render.present(client.job(name))
+    except CoordinatorRefused:
+        return ""
+
+
+def _decisions(client: Client, name: str) -> list[dict[str, Any]]:
+    """Of the job (or slaml.NAMESPACE.NAME) of that name; else the one decision of that name. Newest first."""
+    from reshape.client import CoordinatorRefused
+
+    try:
+        if not (found := client.decisions(name)):
+            client.job(name)
+        return found
+    except CoordinatorRefused as unknown:
+        if unknown.status != 404:
+            raise
+        try:
+            return [client.decision(name)]
+        except CoordinatorRefused:
+            raise unknown from None
+
+
+@cli.command()
+@printing
+@click.pass_obj
+def gpus(settings: CliSettings) -> None:
+    """List GPUs and who has them."""
+    from reshape.output import render
+
+    print_out(settings, settings.client().gpus(), lambda rows: render.gpus(rows, width()))
+
+
+@cli.command()
+@printing
+@click.pass_obj
+def nodes(settings: CliSettings) -> None:
+    """List nodes: their GPUs, and the cores for jobs trained on CPU."""
+    from reshape.output import render
+
+    print_out(settings, settings.client().nodes(), lambda rows: render.nodes(rows, width()))
+
+
+@cli.command()
+@click.argument("job_id", metavar="ID")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.pass_obj
+def logs(settings: CliSettings, job_id: str, follow: bool) -> None:
+    """Print what a job's training wrote."""
+    from reshape.cli.log_output import pieces
+
+    for piece in pieces(settings.client(), job_id, follow):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+@cli.command()
+@click.argument("job_id", metavar="ID")
+@printing
+@click.pass_obj
+def cancel(settings: CliSettings, job_id: str) -> None:
+    """Stop a job for good and free its GPUs."""
+    print_out(settings, settings.client().cancel(job_id), _cancelled)
+
+
+def _cancelled(job: dict[str, Any]) -> str:
+    ended = f"had ended already: it is {job['state']}" if job["finish_ts"] else "is being cancelled"
+    return f"Job {job['job_id']} {ended}."
+
+
+@cli.command()
+@click.argument("job_id", metavar="ID")
+@click.option("--gpus", "count", type=click.IntRange(1), help="The GPU count that you want.")
+@click.option("--auto", is_flag=True, help="Leave the count to the scheduler again.")
+@click.option("--force", is_flag=True, help="Even if the job has not shown that it resumes, so that work may be lost.")
+@printing
+@click.pass_obj
+def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, force: bool) -> None:
+    """Change the GPU count of a running job."""
+    if (count is None) != auto:
+        raise click.UsageError("Give either --gpus N or --auto.")
+    answer = {"decision_id": settings.client().reshape(job_id, count, force)}
+    wish = "is the scheduler's to size again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
+    print_out(settings, answer, lambda a: f"Job {job_id} {wish}; `reshape explain {job_id}` tells what comes of it.")
+
+
+@cli.command()
+@click.option("--trainer", type=click.Choice(["keras", "numpy"]), help="What to train with.  [default: keras if there]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--measure-all", is_flag=True, help="Run both baselines, too, instead of predicting them.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the charts.")
+@click.option("--short", is_flag=True, help="A smaller run, for tests.")
+def demo(**options: Any) -> int | None:
+    """Train two models that share four emulated GPUs."""
+    from reshape.demo.case_study import run as run_demo
+
+    return run_demo(**options)
+
+
+cli.add_command(submit)
+cli.add_command(simulate)
+cli.add_command(paper)
+cli.add_command(coordinator)
+cli.add_command(launcher)
+cli.add_command(agent)
+cli.add_command(setup)
+cli.add_command(doctor)
+cli.add_command(containerize)
+
+
+@cli.group()
+def profile() -> None:
+    """What is known about job types: speeds, accuracies, overheads; and how long finished tasks took."""
+
+
+_TABLE = click.argument("table", type=click.Choice(TABLES))
+
+
+@profile.command("import")
+@_TABLE
+@click.argument("source", metavar="FILE", type=click.File("rb"))
+@printing
+@click.pass_obj
+def import_(settings: CliSettings, table: str, source: Any) -> None:
+    """Add the rows in FILE (JSON or YAML), all or none; one about the same thing is replaced."""
+    from reshape.cli import documents
+
+    answer = {"imported": settings.client().import_profiles(table, documents.read(source.read()))}
+    print_out(settings, answer, lambda a: f"{a['imported']} row{'s' * (a['imported'] != 1)} imported into {table}.")
+
+
+@profile.command()
+@_TABLE
+@click.pass_obj
+def export(settings: CliSettings, table: str) -> None:
+    """Print all rows as JSON, as `import` reads them."""
+    rows = [{k: v for k, v in row.items() if k not in ("_id", "version")} for row in settings.client().profiles(table)]
+    click.echo(to_json(rows))
+
+
+@profile.command()
+@_TABLE
+@printing
+@click.pass_obj
+def show(settings: CliSettings, table: str) -> None:
+    """List all rows."""
+    from reshape.output import render
+
+    print_out(settings, settings.client().profiles(table), lambda rows: render.profiles(rows, width()))

@@ -1,0 +1,212 @@
+"""The verb `submit`: a command as it was typed, or documents from a file; and waiting for what becomes of them.
+
+Called by `cli.py`. Loads nothing but click until it runs. Exit codes with `--wait` and `--follow`: 0 completed,
+1 failed, cancelled or refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain, failed, print_out, printing
+
+if TYPE_CHECKING:
+    from reshape.client import Client
+
+ENDED = ("completed", "failed", "cancelled")
+POLL_S = 0.5  # how often it is asked whether a job has ended
+NAMES_TRIED = 20
+MOST = 64  # counts of a range
+NOT_SENT = (
+    "The coordinator was named by its URL, so the folder and variables of this shell were not sent: on a cluster "
+    "the image has its own."
+)
+KEEPS = "it keeps what it starts with until it has shown that it resumes"
+
+
+def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
+    """Callback: `2`, `1,2,4` or `1-4` as the GPU counts that a job can run on."""
+    if text is None:
+        return None
+    if span := re.fullmatch(r"(\d{1,5})-(\d{1,5})", text, re.ASCII):
+        first, last = int(span[1]), int(span[2])
+        if 1 <= first <= last < first + MOST:
+            return list(range(first, last + 1))
+    elif re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
+        return sorted({int(n) for n in text.split(",")})
+    raise click.BadParameter(f"{text!r} is no GPU count: write one, such as 2, or those it can run on: 1,2,4 or 1-4.")
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "source", type=click.File("rb"), help="Job documents, JSON or YAML; - for standard input."
+)
+@click.option(
+    "--gpus", "--gpus-allowed", "gpus", callback=counts, metavar="N|N,N,…|N-N",
+    help="GPUs, or the counts that the job can run on.  [default: 1]",
+)  # fmt: skip
+@click.option("--cpu", is_flag=True, help="Train on CPU, without any GPU.")
+@click.option("--name", help="The job's id.  [default: after the script]")
+@click.option("--code", metavar="DIR", help="Folder to run in.  [default: the current one]")
+@click.option(
+    "--elastic/--rigid", default=None,
+    help="It saves on SIGTERM and resumes, so it may be resized at once; or it must never be stopped.  "
+    "[default: once it has shown that it resumes]",
+)  # fmt: skip
+@click.option("--job-type", help="Jobs of one type take equally long per iteration.")
+@click.option("--iterations", type=click.IntRange(1), help="How long the job is.")
+@click.option("--wait", is_flag=True, help="Return when it has ended; 0 if it is completed, 1 if not.")
+@click.option("--follow", is_flag=True, help="The same, and print what it writes.")
+@click.argument("command", nargs=-1)
+@printing
+@click.pass_obj
+def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **options: Any) -> int:
+    """Submit jobs: one by its COMMAND, typed after `--` as without reshape, or those of a file."""
+    wait, follow = options.pop("wait"), options.pop("follow")
+    given = {name: value for name, value in options.items() if value not in (None, False) or name == "elastic"}
+    given = {name: value for name, value in given.items() if value is not None}
+    if source is not None and (given or command):
+        raise click.UsageError("Give a file or a command with its options, not both.")
+    if source is None and not command:
+        raise click.UsageError("Give a COMMAND after --, or a file with -f.")
+    if source is None:
+        names, code = _typed(settings, command, given)
+    else:
+        names, code = _of_file(settings, source)
+    if follow and len(names) > 1:
+        raise click.UsageError("--follow prints one job; wait for several with --wait.")
+    return max([code, *_until_ended(settings.client(), names, follow)] if wait or follow else [code])
+
+
+def _of_file(settings: CliSettings, source: Any) -> tuple[list[str], int]:
+    """One refused document does not keep the others back."""
+    from reshape.cli import documents
+    from reshape.client import CoordinatorRefused
+
+    beside = Path() if source.name == "<stdin>" else Path(source.name).parent
+    docs = [documents.with_full_code(doc, beside) for doc in documents.read(source.read())]
+    client, code, names = settings.client(), 0, []
+    for number, doc in enumerate(docs, 1):
+        try:
+            job = client.submit(doc)
+            names.append(str(job["job_id"]))
+            print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted.")
+        except CoordinatorRefused as refusal:
+            alone = "" if len(docs) == 1 else f"Document {number}: "
+            whose = alone if doc.get("job_id") is None else f"Job {doc['job_id']}: "
+            code = failed(CoordinatorRefused(f"{whose}{refusal}", refusal.status, refusal.problems))
+    return names, code
+
+
+# one command
+
+
+def _typed(settings: CliSettings, command: Sequence[str], given: Mapping[str, Any]) -> tuple[list[str], int]:
+    client, here = settings.client(), settings.url is None
+    doc, said = _document(command, given, here)
+    job = _insert(client, doc, command)
+    print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted: {said}.")
+    if not here and settings.output == "table":
+        complain(NOT_SENT)
+    return [str(job["job_id"])], 0
+
+
+def _document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
+    """The record of a command, and what was understood, in words. `here`: it will run on this machine."""
+    from reshape.cli import shell
+
+    if given.get("cpu") and given.get("gpus", [0]) != [0]:
+        raise click.UsageError("Give either --gpus or --cpu.")
+    allowed = [0] if given.get("cpu") else given.get("gpus", [1])
+    names = {"name": "job_id"}
+    same = ("name", "code", "elastic", "job_type", "iterations")
+    doc = {names.get(name, name): given[name] for name in same if name in given}
+    doc |= {"command": list(command), "optional_num_gpus": allowed}
+    said = [_gpus(allowed)]
+    if here:
+        folder = Path(given.get("code", ".")).absolute().resolve()
+        if not folder.is_dir():
+            raise click.UsageError(f"--code: there is no folder {folder}.")
+        path = shell.program(command[0], folder, os.environ)
+        doc |= {"code": str(folder), "env": shell.variables(os.environ)}
+        said += [f"in {folder}", f"with {shell.in_words(command[0], path, os.environ)}"]
+    if len(allowed) > 1 and "elastic" not in given:
+        said[0] += f" ({KEEPS})"
+    return doc, ", ".join(said)
+
+
+def _gpus(allowed: Sequence[int]) -> str:
+    if list(allowed) == [0]:
+        return "on CPU only"
+    *first, last = map(str, allowed)
+    return f"{', '.join(first)}{' or ' if first else ''}{last} GPU{'s' * (allowed[-1] != 1)}"
+
+
+def _insert(client: Client, doc: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:
+    """Under its name, or under the first free one after its script: `train-1`, `train-2`."""
+    from reshape.cli.shell import name
+    from reshape.client import LATELY_S, CoordinatorRefused
+
+    if "job_id" in doc:
+        return client.submit(doc)
+    stem = name(command)
+    used = [re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}})", str(j["job_id"])) for j in client.jobs(within_s=LATELY_S)]
+    first = max([int(match[1]) for match in used if match], default=0) + 1
+    for number in range(first, first + NAMES_TRIED):
+        try:
+            return client.submit({**doc, "job_id": f"{stem}-{number}"})
+        except CoordinatorRefused as refusal:
+            if refusal.status != 409:
+                raise
+    return client.submit(doc)  # the coordinator finds one
+
+
+# what becomes of it
+
+
+def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int]:
+    """The exit code for each. Ctrl-C ends only the waiting."""
+    from reshape.cli.log_output import pieces
+    from reshape.client import Unreachable
+
+    try:
+        for name in names if follow else ():
+            for piece in pieces(client, name, True):
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+        return [_ended(client, name) for name in names]
+    except KeyboardInterrupt:
+        complain(_goes_on(names))
+        return [INTERRUPTED]
+    except Unreachable as error:
+        raise Unreachable(f"{error} {_goes_on(names)}") from None
+
+
+def _ended(client: Client, name: str) -> int:
+    from reshape.output.tables import plain
+
+    while (job := client.job(name))["state"] not in ENDED and not _refused(job):
+        time.sleep(POLL_S)
+    message = "; ".join(job["problems"]) if _refused(job) else str(job["message"])
+    state = "not accepted" if _refused(job) else str(job["state"])
+    click.echo(plain(f"Job {name} is {state}{'' if message in ('', state) else ': ' + message}."), err=True)
+    return 0 if state == ENDED[0] else REFUSED
+
+
+def _refused(job: Mapping[str, Any]) -> bool:
+    """Whether it was never let in; one that somebody changed into nonsense later has problems, too."""
+    return bool(job["problems"]) and not job["launch"] and job["state"] not in ENDED
+
+
+def _goes_on(names: Sequence[str]) -> str:
+    if len(names) > 1:
+        return "The jobs go on; `reshape jobs` lists them."
+    return f"Job {names[0]} goes on: `reshape logs -f {names[0]}` follows it, `reshape cancel {names[0]}` ends it."

@@ -1,0 +1,1 @@
+"""`reshape demo`: the case study of the SideCar paper with real processes."""

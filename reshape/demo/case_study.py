@@ -1,0 +1,259 @@
+"""`reshape demo`: seed 004's case study with real processes, told live and summed up.
+
+Two trainings share four emulated GPUs. The second gets two of the first's while both run, and the
+first takes them back. Beside it stand the two baselines: predicted from the same run's measured
+overheads, or with `--measure-all` really run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reshape.demo import baseline_prediction, lengths
+from reshape.demo.lengths import DemoPlan
+from reshape.demo.run import FIRST, SECOND, DemoFailed, DemoRun, execute, measure
+from reshape.output.tables import table
+
+View = dict[str, Any]
+
+BASELINES = ("default", "termination")
+READY = "newcomer ready"  # only where it is for one
+STAGES = ("decide", READY, "signal", "checkpoint", "exit", "spawn", "first step")
+
+
+def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | None, short: bool) -> int:
+    """0 if both jobs completed, each step was done once, and no GPU had two users.
+
+    Also one reshape down and one up, unless the machine became slower than measured just before: then it is said.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends the demo ends its jobs, too
+    say = _Teller(quiet=as_json)
+    trainer, folder = _trainer(trainer, say), _folder(out)
+    try:
+        plan = _planned(trainer, short, folder, say)
+        ours = _one(plan, "sidecar", folder, say)
+        measured = {name: _one(plan, name, folder, say) for name in BASELINES} if measure_all else {}
+    except DemoFailed as failed:
+        click.echo(f"The demo failed: {failed}\nIts files are in {folder}.", err=True)
+        return 1
+    result = summary(plan, ours, measured)
+    (folder / "result.json").write_text(json.dumps(result, indent=2))
+    pictures = _draw(ours, folder)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _print(result, [*pictures, folder / "result.json"])
+    return 0 if not result["complaints"] else 1
+
+
+def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View:
+    """Everything that the demo reports, as one object."""
+    predicted = _predict(plan, ours)
+    baselines: View = {}
+    for name in BASELINES:
+        seconds = measured[name].makespan_s if name in measured else predicted[name]
+        baselines[name] = {
+            "makespan_s": seconds,
+            "measured": name in measured,
+            "predicted_makespan_s": predicted[name],
+            "ours_over_it": ours.makespan_s / seconds,
+        }
+    result: View = {
+        "emulated": True,
+        "trainer": plan.trainer,
+        "gpus": 4,
+        "makespan_s": ours.makespan_s,
+        "jct_s": ours.jct_s,
+        "mean_jct_s": sum(ours.jct_s.values()) / 2,
+        "reshapes": ours.reshapes,
+        "starts": [{"job": e["job_id"], "stages_s": e["stages_s"]} for e in ours.of("started")],
+        "baselines": baselines,
+        "gpu_owner_violations": sum(len(r.violations) for r in (ours, *measured.values())),
+        "pids": ours.pids,
+        "every_step_once": all(r.every_step_once for r in (ours, *measured.values())),
+        "measured_first": {"launch_s": plan.start.launch_s, "first_step_s": plan.start.first_step_s},
+        "iterations": {FIRST: plan.first_iterations, SECOND: plan.second_iterations},
+        "overheads": {k: v for k, v in ours.overheads.items() if isinstance(v, float | int)},
+    }
+    slower = _slowed(plan, ours)
+    shown = lengths.not_shown(ours.makespan_s, {n: b["makespan_s"] for n, b in baselines.items()}, slower)
+    reshaped = _reshaped(result)
+    if slower and reshaped:
+        shown, reshaped = [f"a reshape down and one up; {r}: {slower}" for r in reshaped] + shown, []
+    return result | {"complaints": complaints(result, ours) + reshaped, "not_shown": shown}
+
+
+def complaints(result: View, ours: DemoRun) -> list[str]:
+    """What no slowness of a machine excuses; empty when all went as promised."""
+    found = [f"job {n} ended {j['state']}" for n, j in ours.jobs.items() if j["state"] != "completed"]
+    for reshape in result["reshapes"]:
+        if missing := [s for s in STAGES if s not in reshape["stages_s"] and (s != READY or reshape["for"])]:
+            found.append(f"the reshape {reshape['direction']} of job {reshape['job']} has no {', '.join(missing)}")
+    if result["gpu_owner_violations"]:
+        found.append(f"a GPU had two users {result['gpu_owner_violations']} times")
+    if any(len(pairs) != 1 for pairs in result["pids"].values()):
+        found.append("a sidecar or shim was replaced")
+    if not result["every_step_once"]:
+        found.append("a step was lost or done twice")
+    return found
+
+
+def _reshaped(result: View) -> list[str]:
+    directions = [r["direction"] for r in result["reshapes"] if r["job"] == FIRST]
+    if directions == ["down", "up"]:
+        return []
+    return [f"job {FIRST} was reshaped {' and '.join(directions) or 'never'}, not once down and once up"]
+
+
+def _slowed(plan: DemoPlan, run: DemoRun) -> str:
+    """How starts of this run were slower than the one that its lengths follow."""
+    stages = [e["stages_s"] for e in run.of("started")] + [r["stages_s"] for r in run.reshapes]
+    launches, first_steps = ([s[name] for s in stages if name in s] for name in ("launch", "first step"))
+    return lengths.slowed(plan.start, launches, first_steps)
+
+
+def _planned(trainer: str, short: bool, folder: Path, say: _Teller) -> DemoPlan:
+    """Lengths that follow one start, measured here and now."""
+    say.heading(f"How long a start of the {trainer} trainer takes here is measured first")
+    start = measure(trainer, folder / "start", lambda *_: None)
+    if start.first_step_s > lengths.COLD_S[trainer]:
+        say.line(f"The first step came after {start.first_step_s:.1f} s: once more, now that nothing is read from disk")
+        start = measure(trainer, folder / "start-again", lambda *_: None)
+    plan = lengths.plan(trainer, short, start)
+    say.line(
+        f"{start.launch_s:.1f} s to launch, {start.first_step_s:.1f} s to the first step: so job {FIRST} is "
+        f"{plan.first_iterations} iterations long, job {SECOND} {plan.second_iterations}; about {plan.expected_s:.0f} s"
+    )
+    return plan
+
+
+def _predict(plan: DemoPlan, run: DemoRun) -> dict[str, float]:
+    over = run.overheads
+    down = run.reshapes[0]["stages_s"] if run.reshapes else {}
+    two = run.of("submitted", SECOND)[0]["at"] - run.began
+    measured = baseline_prediction.Measured(
+        first_iterations=plan.first_iterations,
+        second_iterations=plan.second_iterations,
+        arrival_s=two,
+        speeds=run.speeds,
+        launch_s=over["k8s_init"],
+        spawn_s=run.of("started", FIRST)[0]["stages_s"].get("first step", 0.0),
+        together_s=max(s.get("first step", 0.0) for s in (down, run.of("started", SECOND)[0]["stages_s"])),
+        stop_s=sum(down.get(stage, 0.0) for stage in ("signal", "checkpoint", "exit")),
+        remove_s=over["k8s_term"],
+    )
+    return {"default": baseline_prediction.default(measured), "termination": baseline_prediction.termination(measured)}
+
+
+def _one(plan: DemoPlan, policy: str, folder: Path, say: _Teller) -> DemoRun:
+    say.heading(f"{policy}: {plan.trainer} trainings on 4 emulated V100 GPUs")
+    return execute(plan, policy, folder / policy, say.event)
+
+
+def _trainer(wanted: str | None, say: _Teller) -> str:
+    """Keras unless TensorFlow is missing; asked for in vain is an error."""
+    if wanted == "numpy":
+        return "numpy"
+    if importlib.util.find_spec("tensorflow") is not None:
+        return "keras"
+    if wanted == "keras":
+        raise click.ClickException(
+            "TensorFlow is not installed: pip install 'volcano-reshape[tensorflow]', or --trainer numpy."
+        )
+    say.heading("TensorFlow is not installed: the demo trains with NumPy")
+    return "numpy"
+
+
+def _folder(out: Path | None) -> Path:
+    """A folder for this run's files: never one that holds an earlier run."""
+    parent = (out or Path("reshape-demo")).absolute()
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+    except OSError as error:
+        raise click.ClickException(
+            f"Cannot write to {parent}: {error.strerror}; choose another folder with --out."
+        ) from None
+
+
+def _draw(run: DemoRun, folder: Path) -> list[Path]:
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    from reshape.output.plots import gantt, gpu_bars, marks
+
+    bars, notes = gpu_bars(run.events, run.began), marks(run.events, run.began)
+    return gantt(bars, folder / "gantt", "Two trainings share 4 emulated GPUs", notes)
+
+
+class _Teller:
+    """Tells the run line by line; on standard error when standard output is for the JSON object."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._err = quiet
+
+    def heading(self, text: str) -> None:
+        self.line(f"\n{text}")
+
+    def line(self, text: str) -> None:
+        click.echo(text, err=self._err)
+
+    def event(self, event: View, seconds: float) -> None:
+        sentence = _sentence(event)
+        if sentence:
+            click.echo(f"{seconds:7.1f} s  job {event['job_id']:<4} {sentence}", err=self._err)
+            (sys.stderr if self._err else sys.stdout).flush()
+
+
+def _sentence(e: View) -> str:
+    """One event in words; empty for those that only programs care about."""
+    sentences = {
+        "submitted": "submitted",
+        "waits": f"waits: {e.get('sentence', '')}",
+        "launching": "is being launched; nobody else is disturbed meanwhile",
+        "initialized": "initialized: sidecar and shim are up, no GPU used yet",
+        "adjusting": f"is to go down to {e.get('to')} GPUs, but trains on until job {e.get('for')} is initialized",
+        "stop sent": "saves and stops",
+        "started": f"trains on {e.get('num_gpus')} GPUs",
+        "completed": "completed",
+        "restarting": f"restarts: {e.get('sentence', '')}",
+        "undone": f"back: {e.get('sentence', '')}",
+    }
+    if e["type"] == "reshaped":
+        gap = "?" if e["gap_s"] is None else f"{e['gap_s']:.2f}"
+        return f"reshaped {e['direction']}: {e['from_gpus']} -> {e['to_gpus']} GPUs, training stood still for {gap} s"
+    return sentences.get(e["type"], "")
+
+
+def _print(result: View, files: list[Path]) -> None:
+    rows = [
+        [r["job"], r["direction"], f"{r['from_gpus']} -> {r['to_gpus']}"]
+        + [_seconds(r["stages_s"].get(stage)) for stage in STAGES]
+        + [_seconds(r["gap_s"])]
+        for r in result["reshapes"]
+    ]
+    click.echo("\nReshapes, seconds per stage (emulated GPUs)")
+    click.echo(table(["JOB", "", "GPUS", *(s.upper() for s in STAGES), "GAP"], rows))
+    lines = [["sidecar (this run)", _seconds(result["makespan_s"]), _seconds(result["mean_jct_s"]), "measured", ""]]
+    for name, base in result["baselines"].items():
+        how = "measured" if base["measured"] else "predicted"
+        lines.append([name, _seconds(base["makespan_s"]), "", how, f"{100 * (1 - base['ours_over_it']):.0f} %"])
+    click.echo("\nMakespan and mean job completion time, seconds (emulated GPUs)")
+    click.echo(table(["", "MAKESPAN", "MEAN JCT", "", "WE ARE SHORTER BY"], lines))
+    click.echo(f"\nGPUs with two users: {result['gpu_owner_violations']} (by the trainers' own locks)")
+    for complaint in result["complaints"]:
+        click.echo(f"NOT AS PROMISED: {complaint}")
+    for figures in result["not_shown"]:
+        click.echo(f"NOT SHOWN HERE: {figures}")
+    click.echo("\n".join(f"wrote {path}" for path in files))
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

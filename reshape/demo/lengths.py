@@ -1,0 +1,105 @@
+"""How long the demo's trainings are, so that what reshaping gains is more than what starting costs here.
+
+Pure; called by `demo.py` with what one start of the same trainer took on this machine just before. A reshape stops and
+starts a training. So where starts are slow the trainings must be longer for it to pay: job two's length decides
+whether both end sooner than one after the other, and what is left of job one then whether it is worth growing back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+CROWD = 1.8  # two trainings that start at once on two cores take so many times as long as one
+NOISE = 1.5  # starts by which lengths exceed what they would need if no start ever took longer than the measured one
+AGAIN = 1.3  # a start that takes so many times what was measured first is slower than that
+COLD_S = {"keras": 9.0, "numpy": 1.5}  # a first step later than this may be that of a machine that reads all from disk
+MOMENT_S = 1.0  # differences below it are no slowness
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """What one real start took: its launch, from there to the first step (seconds); seconds per iteration by GPUs."""
+
+    launch_s: float
+    first_step_s: float
+    speeds: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Least:
+    """Iterations below which a demo shows little, and seconds that job one trains before job two is submitted."""
+
+    second: int
+    rest: int  # of job one, once job two has ended
+    arrival_s: float
+
+
+LEAST = {
+    ("numpy", False): Least(400, 280, 5.0),
+    ("numpy", True): Least(130, 206, 3.0),
+    ("keras", False): Least(250, 400, 2.0),
+    ("keras", True): Least(250, 400, 2.0),
+}
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """The two jobs (seed 004, Table I, in small): lengths in iterations, times in seconds."""
+
+    trainer: str
+    first_iterations: int
+    second_iterations: int
+    arrival_s: float  # of job two, after job one's first step
+    expected_s: float  # the makespan, if this machine stays as it was measured
+    start: StartTimes
+
+    @property
+    def job_type(self) -> str:
+        return f"digits-{self.trainer}"
+
+    @property
+    def limit_s(self) -> float:
+        """When to give up: only what hangs takes so long."""
+        return 600.0 + 10.0 * self.expected_s
+
+
+def plan(trainer: str, short: bool, start: StartTimes) -> DemoPlan:
+    """Lengths for a machine that starts trainings like this one."""
+    least, four_s, two_s = LEAST[trainer, short], start.speeds[4], start.speeds[2]
+    both_start_s = CROWD * start.first_step_s
+    noise_s = NOISE * start.first_step_s + 0.5 * start.launch_s
+    second = max(least.second, math.ceil((both_start_s + noise_s) / four_s))
+    rest = max(least.rest, math.ceil(NOISE * both_start_s / (two_s - four_s)))
+    alone = math.ceil((least.arrival_s + 2.0 * start.launch_s) / four_s)  # until job two's launch is up, twice as late
+    expected_s = (
+        2.0 * (start.launch_s + start.first_step_s) + least.arrival_s + both_start_s + second * two_s + rest * four_s
+    )
+    return DemoPlan(trainer, alone + second + rest, second, least.arrival_s, expected_s, start)
+
+
+def slowed(start: StartTimes, launches_s: Iterable[float], first_steps_s: Iterable[float]) -> str:
+    """How starts of the demo were slower than the one measured first, in words; empty where they were not.
+
+    Also where it is only because two trainings start at once: what a run pays for a start decides what pays off.
+    """
+    found = []
+    for what, seconds, measured in (
+        ("a launch", launches_s, start.launch_s),
+        ("a first step", first_steps_s, start.first_step_s),
+    ):
+        longest = max(seconds, default=0.0)
+        if longest > AGAIN * measured + MOMENT_S:
+            found.append(f"{what} took up to {longest:.1f} s and {measured:.1f} s as measured first")
+    return " and ".join(found)
+
+
+def not_shown(makespan_s: float, baselines: Mapping[str, float], slower: str) -> list[str]:
+    """Of each baseline (name -> makespan, seconds) that was not beaten, a sentence with the figures."""
+    why = f": {slower}" if slower else ", by what starts and launches here vary"
+    return [
+        f"a makespan shorter than `{name}`: {makespan_s:.1f} s here, {seconds:.1f} s there{why}"
+        for name, seconds in baselines.items()
+        if makespan_s >= seconds
+    ]

@@ -1,0 +1,269 @@
+"""One run of the case study: two jobs on four emulated GPUs, under one policy, with real processes.
+
+`reshape up` runs as a process of its own and is used like by any user: over HTTP. Everything that is
+reported comes from its events, from the trainers' output and from the trainers' own GPU locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reshape import shipped
+from reshape.client import Client, CoordinatorRefused, Unreachable
+from reshape.demo.lengths import DemoPlan, StartTimes
+from sidecar.hooks.locks import violations
+
+View = dict[str, Any]
+
+GPUS = 4
+GPU_TYPE = "V100"
+START_S = 300.0  # for `reshape up` to answer
+FIRST, SECOND = "one", "two"
+MEASURED = "start"  # the job that measures a start, and trains no longer
+LONG = 10_000  # iterations that it never does
+MEASURE_LIMIT_S = 900.0
+ENDED = ("completed", "failed", "cancelled")
+STEP = re.compile(rb"^step=(\d+)", re.MULTILINE)
+
+
+class DemoFailed(Exception):
+    """The run did not come to its end; the sentence says why."""
+
+
+def documents(plan: DemoPlan) -> tuple[View, View]:
+    """Job one wants 4 GPUs and can shrink; job two wants 2."""
+    one = _job(plan.trainer, FIRST, plan.first_iterations, [1, 2, 4])
+    return one, _job(plan.trainer, SECOND, plan.second_iterations, [2])
+
+
+def _job(trainer: str, name: str, iterations: int, counts: list[int]) -> View:
+    script = str(shipped.folder("examples") / f"{trainer}_digits.py")
+    return {
+        "job_id": name, "state": "submitted", "job_type": f"digits-{trainer}", "dataset": "digits",
+        "command": [sys.executable, script, "--iterations", str(iterations)],
+        "iterations": iterations, "optional_num_gpus": counts,
+    }  # fmt: skip
+
+
+ENVIRONMENT = {
+    "RESHAPE_STORE": "",  # its own, not the one of the user's `reshape up`
+    "RESHAPE_HEARTBEAT_S": "2",
+    "RESHAPE_FIRST_STEP_TIMEOUT_S": "900",  # what is shown is measured, however slowly this machine starts it
+    # The case study in small: its jobs live a minute, not twenty, but a reshape costs what it costs.
+    "RESHAPE_COOLDOWN_FACTOR": "2",
+}
+
+
+@dataclass
+class DemoRun:
+    """What one run showed. Times are seconds since job one was submitted."""
+
+    policy: str
+    events: list[View] = field(default_factory=list)
+    jobs: dict[str, View] = field(default_factory=dict)
+    overheads: View = field(default_factory=dict)
+    speeds: dict[int, float] = field(default_factory=dict)  # seconds per iteration by GPU count
+    violations: list[View] = field(default_factory=list)
+    steps: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def began(self) -> float:
+        return float(self.jobs[FIRST]["submit_ts"])
+
+    @property
+    def makespan_s(self) -> float:
+        """Last finish minus first submission."""
+        return max(float(j["finish_ts"]) for j in self.jobs.values()) - self.began
+
+    @property
+    def jct_s(self) -> dict[str, float]:
+        return {name: float(j["finish_ts"]) - float(j["submit_ts"]) for name, j in sorted(self.jobs.items())}
+
+    def of(self, kind: str, job: str | None = None) -> list[View]:
+        return [e for e in self.events if e["type"] == kind and job in (None, e.get("job_id"))]
+
+    @property
+    def reshapes(self) -> list[View]:
+        fields = ("direction", "from_gpus", "to_gpus", "stages_s", "gap_s", "for", "decision_id")
+        return [{"job": e["job_id"], **{f: e.get(f) for f in fields}} for e in self.of("reshaped")]
+
+    @property
+    def pids(self) -> dict[str, list[list[int]]]:
+        """Per job, the different (shim, sidecar) pairs that it trained under."""
+        pairs: dict[str, set[tuple[int, int]]] = {name: set() for name in self.jobs}
+        for event in self.events:
+            if event["type"] in ("started", "restarted", "reshaped"):
+                pairs[event["job_id"]].add((event["shim_pid"], event["sidecar_pid"]))
+        return {name: sorted(map(list, found)) for name, found in sorted(pairs.items())}
+
+    @property
+    def every_step_once(self) -> bool:
+        """Each job printed every step from its first to its last one, in order, over all generations."""
+        relaunched = self.policy == "termination"  # what remains is the output of the last launch
+        return all(
+            steps == list(range(steps[0] if relaunched and steps else 1, int(self.jobs[name]["iterations"]) + 1))
+            for name, steps in self.steps.items()
+        )
+
+
+def measure(trainer: str, folder: Path, show: Callable[[View, float], None]) -> StartTimes:
+    """One real start of the trainer on this machine, by the very path that the demo's jobs take."""
+    with _up(folder / "state", "sidecar", folder / "gpu-locks") as client:
+        run = DemoRun("sidecar")
+        _submit(client, _job(trainer, MEASURED, LONG, [4]))
+        _Follower(client, run, show, time.monotonic() + MEASURE_LIMIT_S).until(lambda e: e["type"] == "started")
+        stages = run.of("started")[0]["stages_s"]
+        if not {"launch", "first step"} <= set(stages):
+            raise DemoFailed("how long a start takes here was not measured")
+        return StartTimes(stages["launch"], stages["first step"], _speeds(client, f"digits-{trainer}"))
+
+
+def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, float], None]) -> DemoRun:
+    """Run the two jobs to their end. `DemoFailed` with a sentence, and nothing left running."""
+    locks = folder / "gpu-locks"
+    with _up(folder / "state", policy, locks) as client:
+        run = DemoRun(policy)
+        one, two = documents(plan)
+        _submit(client, one)
+        follow = _Follower(client, run, show, time.monotonic() + plan.limit_s)
+        follow.until(lambda e: e["type"] == "started" and e["job_id"] == FIRST)
+        follow.pause(plan.arrival_s)
+        _submit(client, two)
+        follow.until(lambda _: len(run.of("closed")) == 2)
+        run.jobs = {name: client.job(name) for name in (FIRST, SECOND)}
+        run.steps = {name: _steps(client, name) for name in (FIRST, SECOND)}
+        run.overheads = _overheads(client, plan.job_type)
+        run.speeds = _speeds(client, plan.job_type)
+    run.violations = violations(locks)
+    return run
+
+
+class _Follower:
+    """Reads events until something happened, or gives up at the deadline."""
+
+    def __init__(self, client: Client, run: DemoRun, show: Callable[[View, float], None], deadline: float) -> None:
+        self._client, self._run, self._show, self._deadline = client, run, show, deadline
+        self._stream: Iterator[View] = iter(())
+
+    def until(self, wanted: Callable[[View], bool]) -> None:
+        while True:
+            for event in self._stream:
+                self._take(event)
+                if wanted(event):
+                    return
+            if time.monotonic() > self._deadline:
+                raise DemoFailed("the jobs did not get on; see `reshape up`'s log in the output folder")
+            after = self._run.events[-1]["_id"] if self._run.events else 0
+            self._stream = self._client.events(after)
+
+    def pause(self, seconds: float) -> None:
+        """Wait; what happens meanwhile is read afterwards."""
+        time.sleep(seconds)
+
+    def _take(self, event: View) -> None:
+        self._run.events.append(event)
+        first = next((e["at"] for e in self._run.events if e["type"] == "submitted"), event["at"])
+        self._show(event, event["at"] - first)
+        if event["type"] in ("failed", "cancelled", "refused"):
+            raise DemoFailed(f"job {event['job_id']}: {event.get('sentence') or event.get('problems')}")
+        if time.monotonic() > self._deadline:
+            raise DemoFailed("the jobs took longer than this demo waits")
+
+
+def _submit(client: Client, doc: View) -> None:
+    try:
+        client.submit(doc)
+    except (CoordinatorRefused, Unreachable) as error:
+        raise DemoFailed(str(error)) from None
+
+
+def _steps(client: Client, job: str) -> list[int]:
+    """Every step number that the job printed, in order."""
+    text, offset = b"", 0
+    while piece := client.logs(job, offset):
+        if not piece[0]:
+            break
+        text, offset = text + piece[0], piece[1]
+    return [int(m[1]) for m in STEP.finditer(text)]
+
+
+def _overheads(client: Client, job_type: str) -> View:
+    """The overheads that this very run measured, once the coordinator has written them back."""
+    deadline = time.monotonic() + 60
+    while True:
+        rows = [r for r in client.profiles("overheads") if (r["job_type"], r["origin"]) == (job_type, "measured")]
+        if rows and {"k8s_init", "k8s_term", "proc_init"} <= set(rows[0].get("measured", ())):
+            return rows[0]
+        if time.monotonic() > deadline:
+            raise DemoFailed("no overheads were measured")
+        time.sleep(0.2)
+
+
+def _speeds(client: Client, job_type: str) -> dict[int, float]:
+    """Seconds per iteration by GPU count: measured where this run measured them, else as paced."""
+    rows = [r for r in client.profiles("speed_profiles") if (r["job_type"], r["gpu_type"]) == (job_type, GPU_TYPE)]
+    rows.sort(key=lambda r: r["origin"] == "measured")
+    return {int(r["num_gpus"]): float(r["seconds_per_iteration"]) for r in rows}
+
+
+@contextlib.contextmanager
+def _up(state: Path, policy: str, locks: Path) -> Iterator[Client]:
+    """`reshape up` as a process; whatever happens, neither it nor a job of it stays behind."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "reshape", "--state", str(state), "up"]
+    command += ["--gpus", f"{GPUS}x{GPU_TYPE}", "--policy", policy]
+    environment = os.environ | ENVIRONMENT | {"RESHAPE_GPU_LOCKS": str(locks)}
+    with (state / "up.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    try:
+        client = _wait_up(process, state)
+        try:
+            yield client
+        finally:
+            _cancel_all(client)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_up(process: subprocess.Popen[bytes], state: Path) -> Client:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise DemoFailed("`reshape up` did not start: " + (state / "up.log").read_text().strip()[-500:])
+        with contextlib.suppress(Unreachable):
+            client = Client.find(state)
+            if client.health()["ok"]:
+                return client
+        time.sleep(0.05)
+    raise DemoFailed(f"`reshape up` did not answer within {START_S:.0f} s")
+
+
+def _cancel_all(client: Client) -> None:
+    """End what still runs and wait for it: after Ctrl-C, too."""
+    with contextlib.suppress(CoordinatorRefused, Unreachable):
+        for job in client.jobs():
+            client.cancel(str(job["job_id"]))
+        deadline = time.monotonic() + 120
+        while any(j["state"] not in ENDED or not _closed(client, j) for j in client.jobs(include_ended=True)):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.2)
+
+
+def _closed(client: Client, job: View) -> bool:
+    return job["launch"] == 0 or bool(client.job(str(job["job_id"])).get("closed"))

@@ -1,0 +1,352 @@
+"""Plain tables and texts for the terminal. Pure; used by `cli.py` and whoever prints jobs.
+
+Promises that nothing a user wrote (a job id, a log line in a message) can move the cursor, colour the
+screen or reorder a line: characters that do not print are shown as their escape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reshape.output.tables import NONE, Cells, fitted, plain, table
+
+View = Mapping[str, Any]
+
+LEAST_WANTED = ("RESHAPES", "NODE", "ETA")  # columns that go first where a line is too short
+UNITS = {
+    "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
+    "network_io": (2**20, "MiB/s of network"),
+}  # fmt: skip
+
+
+def jobs(rows: Iterable[View], width: int | None = None) -> str:
+    """A line per job; its message beside it, or below where it does not fit."""
+    head = ("JOB", "STATE", "GPUS", "NODE", "PROGRESS", "ETA", "RESHAPES", "MESSAGE")
+    return fitted(head, [_job_cells(j) for j in rows], width, LEAST_WANTED)
+
+
+def gpus(rows: Iterable[View], width: int | None = None) -> str:
+    head = ("GPU", "NODE", "TYPE", "STATE", "JOB", "HELD BY", "BUSY", "MEMORY")
+    return table(head, (_gpu_cells(g) for g in rows), width)
+
+
+def nodes(rows: Iterable[View], width: int | None = None) -> str:
+    head = ("NODE", "TYPE", "GPUS", "IDLE", "CORES", "CPU", "MEMORY", "JOBS", "PC/WC/CC", "SCORE", "STATE")
+    return table(head, (_node_cells(n) for n in rows), width)
+
+
+def profiles(rows: Sequence[View], width: int | None = None) -> str:
+    """Every field that any row has, `_id` and bookkeeping left out; fractions with six digits."""
+    if not rows:
+        return "No rows."
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in ("_id", "version")))
+    return table([n.upper() for n in names], ([_rounded(row.get(n)) for n in names] for row in rows), width)
+
+
+def job(view: View) -> str:
+    """One job, a line per fact, unknown ones left out."""
+    usage = view.get("usage") or {}
+    facts = {
+        "job": _text(view.get("job_id")),
+        "state": _text(view.get("state")),
+        "message": _message(view),
+        "left alone": view.get("left_alone"),
+        "receipt": (view.get("lost") or {}).get("sentence"),
+        "fault": view.get("fault") if not view.get("finish_ts") else None,
+        "gpus": _gpu_count(view) + _listed(view.get("gpu_ids"), ": ", ", "),
+        "allowed": _listed(view.get("optional_num_gpus"), "", " or ") or None,
+        "node": view.get("node"),
+        "pinned to": view.get("pinned"),
+        "sla": _time(view.get("sla")),
+        "estimate": _time(view.get("estimate")),
+        "target": _target(view),
+        "type": view.get("job_type"),
+        "progress": progress(view),
+        "epochs": _measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),
+        view.get("value_name") or "value": _measured(view.get("value"), "{:.6g}"),
+        "speed": _measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
+        "starts": expected_start(view),
+        "eta": _measured(view.get("eta_s"), seconds),
+        "deadline": missed(view),
+        "cpu": _measured(usage.get("cpu_cores"), "{:.2f} cores"),
+        "cpu limit": _limit(usage),
+        "not limited": view.get("unlimitable"),
+        "memory": _measured(usage.get("memory"), size),
+        "disk": _measured(usage.get("block_io"), rate),
+        "network": _measured(usage.get("network_io"), rate),
+        "efficiency": _efficiency(view.get("growth_efficiency") or {}),
+        "category": view.get("category"),
+        "reshapes": view.get("reshapes"),
+        "moves": view.get("moves") or None,
+        "sent back": view.get("preempts") or None,
+        "generation": view.get("generation"),
+        "submitted": _measured(view.get("submit_ts"), moment),
+        "started": _measured(view.get("start_ts"), moment),
+        "finished": _measured(view.get("finish_ts"), moment),
+    }
+    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in facts.items() if fact is not None]
+    faults = [
+        *(("problem", p) for p in view.get("problems") or ()),
+        *(("warning", w) for w in view.get("warnings") or ()),
+    ]
+    pods = [f"{'pod ' + _text(pod.get('pod')) + ':':<12} {_pod(pod)}" for pod in view.get("pods") or ()]
+    return "\n".join([*lines, *pods, *(f"  {kind}: {plain(str(sentence))}" for kind, sentence in faults)])
+
+
+def _pod(pod: View) -> str:
+    """One of a job of several pods."""
+    does = {None: "not heard of", "none": "up", "stopping": "saving"}.get(pod.get("trainer"), str(pod.get("trainer")))
+    return plain(f"{_listed(pod.get('gpu_ids'), '', ', ')} on {pod.get('node')}, {does}")
+
+
+def decision(view: View, width: int | None = None) -> str:
+    """Why something was decided: the sentence, then every way that was looked at, the chosen one marked."""
+    lines = [
+        f"{_measured(view.get('at'), moment) or ''}  {plain(_what(view))}  [{_text(view.get('decision_id'))}]".lstrip(),
+        f"  {plain(_text(view.get('sentence')))}",
+    ]
+    if unchanged := view.get("unchanged_makespan_s"):
+        guesses = view.get("unchanged_guesses")
+        doubt = f", a guess, since nobody knew how long {_and(guesses)} would take" if guesses else ""
+        ran = (
+            f"If nothing changed, it was predicted then{doubt}, the jobs that ran would be done in {_exact(unchanged)}."
+        )
+        lines.append(f"  {plain(ran)}")
+    if candidates := view.get("candidates"):
+        head = ("", "GPUS", "NODE", "TAKEN FROM", "MAKESPAN", "SUM", "THIS JOB", "WHY NOT")
+        rows = table(head, (_candidate_cells(c) for c in candidates), width and width - 2)
+        lines += [f"  {row}" for row in rows.splitlines()]
+        if any(c.get("low_confidence") for c in candidates):
+            lines.append("  ~ rests on a speed or a length that was never measured")
+    return "\n".join(lines)
+
+
+def present(view: View) -> str:
+    """What is known of the job now, whatever was predicted when something was decided; empty where there is nothing."""
+    facts = {"expected start": expected_start(view), "deadline": missed(view)}
+    return "\n".join(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)
+
+
+def expected_start(view: View) -> str | None:
+    """When a waiting job starts, by how things stand; said to be a guess where it rests on unknown lengths."""
+    start, guesses = view.get("start_in_s"), view.get("start_guesses")
+    if not isinstance(start, int | float):
+        return None
+    doubt = f", a guess: nobody knows how long {_and(guesses)} will take" if guesses else ""
+    return f"in about {seconds(start)}{doubt}" if start or doubt else "at any moment"
+
+
+def missed(view: View) -> str | None:
+    """A deadline that has passed."""
+    return _measured(view.get("late_s"), lambda late: f"missed by {seconds(late)}")
+
+
+def _and(names: Any) -> str:
+    """Some of these names, and how many more."""
+    names = [str(name) for name in names] if isinstance(names, list) else []
+    more = [f"{len(names) - 2} more"] if len(names) > 3 else []
+    named = [*(names[:2] if more else names), *more]
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def progress(view: View) -> str:
+    """`120/400 (30 %)`, or what is known of it; of a job with a target, `120, about 3.2 epochs to its target`."""
+    done, total = view.get("iters_done") or 0, view.get("iterations")
+    if nearer := _to_target(view):
+        return f"{done}, {nearer}"
+    return f"{done}/{total} ({100 * done // total} %)" if total else str(done) if done else NONE
+
+
+def _to_target(view: View) -> str | None:
+    """How far it is from its target: as predicted, or at most; None where it has none or nobody can say."""
+    aims = isinstance(view.get("target"), dict) or view.get("target_top5") is not None
+    epochs = _measured(view.get("epochs_left"), "{:.1f} epochs")
+    left = epochs or _measured(view.get("iterations_left"), "{:.0f} iterations")
+    return f"{'at most' if view.get('length_unsure') else 'about'} {left} to its target" if aims and left else None
+
+
+def seconds(value: float) -> str:
+    """A duration as people say it: 4.2 s, 12 min 5 s, 3 h 20 min."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _exact(value: float) -> str:
+    """Seconds for comparing: rivals often differ by less than a minute shows."""
+    return f"{value:.1f} s"
+
+
+def size(value: float) -> str:
+    """Bytes, in MiB or GiB."""
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+def rate(value: float) -> str:
+    """Bytes per second."""
+    return f"{value / 2**20:.1f} MiB/s" if value >= 2**20 else f"{value / 2**10:.1f} KiB/s"
+
+
+def moment(value: float) -> str:
+    """Seconds since 1970 as local time; as the number that it is where no calendar has that day."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    except (OverflowError, ValueError, OSError):
+        return str(value)
+
+
+def _job_cells(view: View) -> Cells:
+    problems = view.get("problems") or ()
+    refused = "" if view.get("closed") is False else "not accepted: "
+    late, means = missed(view), _with_reason(view, _message(view))
+    said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
+    message = "; ".join(str(one) for one in said if one) or None
+    return (
+        _text(view.get("job_id")),
+        _text(view.get("state")),
+        _gpu_count(view),
+        _text(view.get("node")),
+        progress(view),
+        _measured(view.get("eta_s"), seconds) or _starts(view) or NONE,
+        _text(view.get("reshapes")),
+        _text(message),
+    )
+
+
+def _starts(view: View) -> str | None:
+    """Short, for a table: a guess has a question mark."""
+    return _measured(view.get("start_in_s"), lambda s: f"starts in {seconds(s)}{'?' * bool(view.get('start_guesses'))}")
+
+
+def _gpu_cells(view: View) -> Cells:
+    used, total = (_measured(view.get(f), size) for f in ("memory_used", "memory_total"))
+    return (
+        _text(view.get("gpu_id")),
+        _text(view.get("node")),
+        _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else ""),
+        _text(view.get("state")) + (f" ({view['problem']})" if view.get("problem") else ""),
+        _text(view.get("job_id")),
+        _text(view.get("held_by")),
+        _measured(view.get("utilisation"), "{:.0%}") or NONE,
+        f"{used or NONE} of {total}" if total else NONE,
+    )
+
+
+def _node_cells(view: View) -> Cells:
+    kind = _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else "")
+    cores = _measured(view.get("cores") or None, "{:g}") or NONE
+    if taken := view.get("others_cores"):
+        cores = f"{max(0.0, view['cores'] - taken):.3g} of {cores}"
+    use = (_measured(view.get(f), "{:.0%}") or NONE for f in ("cpu_use", "memory_use"))
+    of = view.get("categories") or {}
+    categories = "/".join(_text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE
+    state = "closed" if not view.get("schedulable", True) else "open" if view.get("heard", True) else "silent"
+    room = _text(view.get("gpus")), _text(view.get("idle")), cores, *use
+    return (_text(view.get("node")), kind, *room, _text(view.get("jobs")), categories, _text(view.get("score")), state)
+
+
+def _candidate_cells(view: View) -> Cells:
+    taken = view.get("victim")
+    source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
+    doubt = " ~" if view.get("low_confidence") else ""
+    makespan, total, own = (_measured(view.get(f), _exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
+    chosen = not view.get("rejected")
+    gpus, node = _text(view.get("num_gpus")), _text(view.get("node"))
+    return ("->" if chosen else "", gpus, node, source, makespan + doubt, total, own, view.get("rejected") or "chosen")
+
+
+def _what(view: View) -> str:
+    job_id, count = _text(view.get("job_id")), view.get("num_gpus")
+    gpus = f"{count} GPU{'s' * (count != 1)}" if count else f"the cores of {_text(view.get('node'))}"
+    match view.get("kind"):
+        case "start":
+            victim = view.get("victim")
+            taking = "" if victim is None else f", job {victim} keeps {view.get('victim_num_gpus')}"
+            return f"start job {job_id} on {gpus}{taking}"
+        case "reshape":
+            return f"reshape job {job_id} to {gpus}"
+        case "move":
+            return f"move job {job_id} to {gpus}" + (f" of {_text(view.get('node'))}" if count else "")
+        case "limit":
+            cores = _measured(view.get("cores"), "{:.3g} cores")
+            return f"limit job {job_id} to {cores}" if cores else f"lift the CPU limit of job {job_id}"
+        case "requeue":
+            return f"send job {job_id} back to the queue"
+        case "finish":
+            return f"end job {job_id} at its target"
+        case "hold" | "stay":
+            return f"leave job {job_id} as it is"
+        case "wish" | "signal" as kind:
+            return f"an operator's {kind} for job {job_id}"
+    return f"{_text(view.get('kind'))} job {job_id}"
+
+
+def _time(given: Any) -> str | None:
+    """As the user wrote it; a plain number is seconds."""
+    return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
+
+
+def _target(view: View) -> str | None:
+    """What ends the job; nothing where a user wrote something else."""
+    target = view.get("target")
+    if isinstance(target, dict):
+        falls = target.get("above") is False
+        return f"{target.get('name') or 'value'} {'at most' if falls else 'at least'} {target.get('value')}"
+    top5 = view.get("target_top5")
+    return None if top5 is None else f"Top-5 accuracy at least {top5}"
+
+
+def _limit(usage: View) -> str | None:
+    """Whoever cannot be held below its limit is named, too."""
+    cores = _measured(usage.get("cpu_limit"), "{:.2f} cores")
+    return cores and f"{cores} ({usage.get('limited_by') or 'its machine has no way to hold it'})"
+
+
+def _efficiency(view: View) -> str | None:
+    """How fast its value changes per second, by what it uses for that (seed 001)."""
+    found = view.get("per_unit") or {}
+    parts = [f"{found[r] * scale:.3g} per {unit}" for r, (scale, unit) in UNITS.items() if r in found]
+    share = (view.get("shares") or {}).get("cpu")
+    peak = f"{share:.0%} of its best; " if isinstance(share, int | float) else ""
+    return f"{peak}{', '.join(parts)}" if parts else None
+
+
+def _message(view: View) -> Any:
+    """What says more than the state does; None if nothing does."""
+    message = view.get("message")
+    return None if message == view.get("state") else message or None
+
+
+def _with_reason(view: View, message: Any) -> Any:
+    """Also why it is left alone, where it could train on other counts."""
+    why, counts = view.get("left_alone"), view.get("optional_num_gpus")
+    several = isinstance(counts, list) and len(counts) > 1
+    return f"trains; {why}" if why and several and message in (None, "trains") else message
+
+
+def _gpu_count(view: View) -> str:
+    count = view.get("num_gpus") or 0
+    return _text(count) + (" (emulated)" if count and view.get("emulated") else "")
+
+
+def _listed(values: Any, before: str, between: str) -> str:
+    """A list in one line; nothing where it is empty, or no list because a user wrote something else."""
+    return before + between.join(str(v) for v in values) if isinstance(values, list) and values else ""
+
+
+def _measured(value: Any, form: Any) -> str | None:
+    """`value` in the form given (a format or a function); None where it is no number."""
+    if not isinstance(value, int | float):
+        return None
+    return str(form.format(value) if isinstance(form, str) else form(value))
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else _text(value)
+
+
+def _text(value: Any) -> str:
+    return NONE if value is None else str(value)

@@ -1,0 +1,134 @@
+"""How verbs reach the coordinator, print what they got, and end. Used by `cli.py` only.
+
+Loads nothing but click until a verb needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from reshape.client import Client
+
+REFUSED, UNREACHABLE, INTERRUPTED = 1, 3, 130
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class CliSettings:
+    """What the options before the verb say."""
+
+    state: Path
+    output: str = "table"
+    url: str | None = None
+    token: str | None = None
+
+    def client(self) -> Client:
+        """The coordinator at `url`, or else the one that `reshape up` started."""
+        from reshape.client import Client
+
+        if not self.url:
+            return Client.find(self.state)
+        if not self.token:
+            raise click.UsageError(f"The coordinator at {self.url} wants its token: set RESHAPE_TOKEN.")
+        return Client(self.url, self.token)
+
+
+def failed(error: Exception) -> int:
+    from coordinator.errors import ReshapeError
+    from reshape.client import CoordinatorRefused, Unreachable
+
+    if not isinstance(error, ReshapeError | CoordinatorRefused | Unreachable):
+        raise error
+    problems = getattr(error, "problems", ())
+    complain(str(error))
+    for problem in problems:
+        if problem not in str(error):
+            complain(f"  {problem}")
+    return UNREACHABLE if isinstance(error, Unreachable) else REFUSED
+
+
+def complain(text: str) -> None:
+    from reshape.output.tables import plain
+
+    click.echo(plain(text), err=True)
+
+
+def reader_has_gone() -> int:
+    """`reshape jobs | head -1`: whoever reads has had enough; Python must not complain at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+class Group(click.Group):
+    """A group that lets a broken pipe through: click itself would end the process with 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(reader_has_gone())
+
+
+OUTPUT = click.Choice(["table", "json"])
+
+
+def printing(verb: Verb) -> Verb:
+    """`-o` also after the verb, where most people type it."""
+
+    def keep(ctx: click.Context, _: click.Parameter, output: str | None) -> None:
+        if output is not None:
+            ctx.obj = replace(ctx.obj, output=output)
+
+    option = click.option("-o", "--output", type=OUTPUT, callback=keep, expose_value=False, help="How to print.")
+    return option(verb)
+
+
+def print_out(settings: CliSettings, value: Any, as_table: Callable[[Any], str]) -> None:
+    click.echo(to_json(value) if settings.output == "json" else as_table(value))
+
+
+def to_json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, indent=2)
+
+
+def width() -> int | None:
+    """Columns of the terminal; None where the output goes to a file or another program: nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def as_inventory(_: click.Context, option: click.Parameter, given: Any) -> Any:
+    """Callback of `--gpus` and `--node`: wrong usage is told before anything starts."""
+    if given:
+        from reshape import foreign
+
+        foreign.check()
+        from coordinator.errors import Rejected
+        from reshape.services.inventory import inventory
+
+        try:
+            inventory(**({"gpus": given} if option.name == "gpus" else {"gpus": None, "nodes": given}))
+        except Rejected as refused:
+            raise click.UsageError(str(refused)) from None
+    return given
+
+
+NODES = click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    callback=as_inventory,
+    metavar="NAME=NxTYPE|NAME=cpu:CORES",
+    help="Emulate a node, such as a=8xV100 or c=cpu:2; once for each.",
+)

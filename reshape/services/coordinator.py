@@ -1,0 +1,212 @@
+"""`reshape coordinator`: one of the coordinators of a cluster. One acts, the others stand by.
+
+Promises: listens at once and is alive (`/livez`) while it waits for its store or its turn, ready (`/readyz`) only
+while it acts. Whoever takes over begins with nothing but the store. SIGTERM ends the term before anything else, so
+that a successor acts at once; after a crash it acts once the term has run out. Launches go through the table
+`launches`, which the launcher carries out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from adaptive_scheduler.settings import Settings
+from coordinator.adapters.clock import SystemClock
+from coordinator.adapters.launches import Launches
+from coordinator.adapters.prometheus import Prometheus
+from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.config import Config, from_environment
+from coordinator.errors import Rejected, ReshapeError, Transient
+from coordinator.http.app import make_app, make_server
+from coordinator.http.facade import Facade
+from coordinator.service import Coordinator
+from coordinator.stores.bootstrap import seed_profiles
+from coordinator.stores.elector import Elector, Holder
+from coordinator.stores.opening import MONGODB, open_store
+from launcher.names import launch_name
+from reshape import __version__
+from reshape.services.up import failpoint, listen
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from tornado.web import Application
+
+    from coordinator.ports import Measurements, Store
+
+SIDECAR_PORT = 8477  # where sidecars in pods answer
+LOOK_S = 1.0  # how often one that stands by looks whether its turn has come, at most
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The secrets of a cluster's coordinators, each a file of one folder."""
+
+    master: bytes
+    token: str
+    agent: bytes
+
+    @classmethod
+    def read(cls, folder: Path) -> Keys:
+        """`Rejected` names the file that is missing."""
+        master, token, agent = (_key(folder / name) for name in ("master.key", "api.token", "agent.key"))
+        return cls(master.encode(), token, agent.encode())
+
+
+def run(*, store: str, keys: Path, host: str, port: int) -> int:
+    """Serve until SIGTERM or SIGINT. Raises `ReshapeError` with a sentence where it cannot start."""
+    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("tornado").setLevel(logging.WARNING)
+    if not store.startswith(MONGODB):
+        raise Rejected(
+            "On a cluster the store must be MongoDB, since replicas and launcher on other machines share it: set "
+            "RESHAPE_STORE to mongodb://HOST/NAME. SQLite is for `reshape up`, which has everything in one process."
+        )
+    config, settings = settings_from(os.environ)
+    found = Keys.read(keys)
+    opened = open_store(store)
+    try:
+        with listen(host, port) as listener:
+            return asyncio.run(_serve(Replica(opened, found, config, settings), listener, found.token))
+    finally:
+        opened.close()
+
+
+def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
+    """From RESHAPE_* variables; `Rejected` names one with a bad value."""
+    try:
+        lasts = bool(environment.get("RESHAPE_CHECKPOINT_CLAIM"))  # the launcher mounts it
+        config = from_environment(Config, environment, checkpoints_last=lasts, fences=True)
+        return config, from_environment(Settings, environment)
+    except ValueError as error:
+        raise Rejected(f"{error}.") from None
+
+
+async def _serve(turns: Replica, listener: socket.socket, token: str) -> int:
+    done, loop = asyncio.Event(), asyncio.get_running_loop()
+    app = make_app(cast(Facade, STANDBY), token)
+    server = make_server(app)
+    server.add_sockets([listener])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, done.set)
+    turning = threading.Thread(
+        target=turns.run, args=(app, lambda: loop.call_soon_threadsafe(done.set)), name="turns", daemon=True
+    )
+    turning.start()
+    log.info("listens on port %d", listener.getsockname()[1])
+    await done.wait()
+    turns.ending.set()
+    await asyncio.to_thread(turning.join)
+    server.stop()
+    await server.close_all_connections()
+    return turns.status
+
+
+class Replica:
+    """Waits for the term, acts while it has it, and again, until `ending` is set."""
+
+    def __init__(self, store: Store, keys: Keys, config: Config, settings: Settings) -> None:
+        self._store, self._keys, self._config, self._settings = store, keys, config, settings
+        self._clock = SystemClock()
+        self.ending = threading.Event()
+        self.status = 0  # of the process, once it has ended
+
+    def run(self, app: Application, ended: Callable[[], None]) -> None:
+        """`app` serves whoever acts; `ended` is called when a fault of ours ends it, so that all starts afresh."""
+        try:
+            while (elector := self._take_the_term()) is not None:
+                self._act(app, elector)
+        except Exception:
+            log.exception("the coordinator has failed")
+            self.status = 1
+            ended()
+
+    def _take_the_term(self) -> Elector | None:
+        """None if it is to end before its turn came."""
+        me = Holder.of_process(os.getpid())
+        elector, told = Elector(self._store, self._clock, self._config.term_s, me), ""
+        while not self.ending.is_set():
+            try:
+                if elector.try_to_lead():
+                    return elector
+                why = f"Another coordinator ({elector.holder()}) acts; standing by."
+            except Transient as error:
+                why = f"The store does not answer, waiting for it: {error}"
+            if why.partition(":")[0] != told.partition(":")[0]:
+                log.info("%s", why)
+                told = why
+            self.ending.wait(min(LOOK_S, self._config.term_s / 10))
+        return None
+
+    def _act(self, app: Application, elector: Elector) -> None:
+        """Until another one acts or it is to end. A store that fails meanwhile is waited for again."""
+        coordinator = None
+        try:
+            coordinator = self._coordinator(elector)
+            coordinator.start(lambda: seed_profiles(self._store))
+            app.settings["facade"] = coordinator.api
+            log.info("This coordinator acts now.")
+            while not (self.ending.wait(0.1) or coordinator.succeeded.is_set()):
+                pass
+        except ReshapeError as error:
+            log.warning("could not begin to act: %s", error)
+            self.ending.wait(LOOK_S)
+        finally:
+            app.settings["facade"] = STANDBY
+            if coordinator is not None:
+                coordinator.stop()
+
+    def _coordinator(self, elector: Elector) -> Coordinator:
+        """A new one each time: what was kept in memory of an earlier turn is old."""
+        sidecars, keys = HttpSidecars(), self._keys
+        about = keys.master, SIDECAR_PORT, launch_name, self._clock, self._config.checkpoints_last
+        platform = Launches(self._store, sidecars, *about)
+        return Coordinator(
+            self._store, sidecars, platform, self._clock, self._config, self._settings, keys.master, elector,
+            __version__, failpoint(), keys.agent, self._measurements(platform),
+        )  # fmt: skip
+
+    def _measurements(self, launches: Launches) -> Measurements | None:
+        return Prometheus(self._config.prometheus, launches.pods) if self._config.prometheus else None
+
+
+class Standby:
+    """Answers for a coordinator that does not act: everything is refused, for now."""
+
+    def acts(self) -> bool:
+        return False
+
+    def health(self) -> dict[str, Any]:
+        return {"ok": False, "sentence": "This coordinator stands by until the one that acts is gone."}
+
+    def metrics(self) -> bytes:
+        return b""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def refuse(*_: Any) -> Any:
+            raise Transient("This coordinator stands by; ask the one that acts.")
+
+        return refuse
+
+
+STANDBY = Standby()
+
+
+def _key(path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except OSError as error:
+        raise Rejected(f"The key {path} cannot be read: {error.strerror}; `reshape setup` makes it.") from None
+    if len(text) < 16:
+        raise Rejected(f"The key {path} is too short to be one; `reshape setup` makes a good one.")
+    return text

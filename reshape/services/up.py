@@ -1,0 +1,239 @@
+"""`reshape up`: coordinator, launcher and node agent in one process of this machine.
+
+Jobs are not its children: they go on training when it ends, and it finds them again when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from adaptive_scheduler.settings import Settings
+from coordinator.adapters.clock import SystemClock
+from coordinator.adapters.sidecars import HttpSidecars
+from coordinator.config import Config, from_environment
+from coordinator.errors import Rejected, ReshapeError
+from coordinator.service import Coordinator
+from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
+from coordinator.stores.elector import Elector, Holder
+from coordinator.stores.opening import open_store
+from launcher import playbook
+from launcher.local import LocalPlatform
+from launcher.local_spec import LocalSettings
+from reshape import __version__, shipped
+from reshape.services.inventory import check_types, in_words, inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+log = logging.getLogger(__name__)
+
+KNOW_TYPES = ("speed_profiles", "gpus")  # tables that name GPU types
+
+POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sidecar": ({}, {}),
+    "termination": (
+        {"reshape_by": "relaunch", "early_initialization": False},
+        {"min_gain_factor": 0.0, "cooldown_factor": 0.0},
+    ),
+    "default": ({}, {"systems": ()}),
+}
+"""Name -> settings of the coordinator and of the judgement. `termination` is seed 004's case-study
+baseline (G15): the same decisions, carried out by stopping and launching again."""
+
+
+FENCELESS = {"RESHAPE_FENCES": "0"}
+"""A training lives on while nothing coordinates it, be it for a night."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the API answers; written to `up.json` for the command line."""
+
+    url: str
+    token: str
+
+
+def run(
+    *, state: Path, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
+) -> int:
+    """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start."""
+    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
+    state = state.expanduser().absolute()
+    if not playbook.installed():
+        raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
+    found = inventory(gpus, nodes)
+    config, settings = _settings(policy)
+    with _alone(state), listen(host, port or _port_before(state)) as listener:
+        address = Address(_url(host, listener), _secret(state / "api.token"))
+        coordinator, platform = _build(state, store, address, found, config, settings)
+        coordinator.start(lambda: register_nodes(coordinator.store, found))
+        try:
+            asyncio.run(_serve(state, coordinator, address, listener, found))
+        finally:
+            coordinator.stop()
+            platform.stop_all(timeout=10.0)
+            coordinator.store.close()
+    return 0
+
+
+def _settings(policy: str) -> tuple[Config, Settings]:
+    if policy not in POLICIES:
+        raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
+    for_config, for_settings = POLICIES[policy]
+    try:
+        config = from_environment(Config, FENCELESS | os.environ, many_pods=False, **for_config)
+        return config, from_environment(Settings, os.environ, **for_settings)
+    except ValueError as error:
+        raise Rejected(f"{error}.") from None
+
+
+def _build(
+    state: Path, store_url: str | None, address: Address, nodes: Sequence[FoundNode], config: Config, settings: Settings
+) -> tuple[Coordinator, LocalPlatform]:
+    store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
+    seed_profiles(store)
+    try:
+        check_types(nodes, [str(row.get("gpu_type")) for table in KNOW_TYPES for row in store.list(table)])
+    except Rejected:
+        store.close()
+        raise
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    clock, master_key = SystemClock(), _secret(state / "master.key").encode()
+    locks = os.environ.get("RESHAPE_GPU_LOCKS")
+    local = LocalSettings(
+        gpus="nvml" if gpus and not gpus[0].emulated else "emulated",
+        gpu_memory=gpus[0].memory_total if gpus else None,
+        gpu_locks=Path(locks) if locks else None,
+        heartbeat_s=config.heartbeat_s,
+        lease_s=config.granted_s,
+        grace_s=config.grace_s,
+        kill_s=config.kill_s,
+        operator_token=address.token,
+    )
+    platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
+    elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
+    coordinator = Coordinator(
+        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, failpoint()
+    )
+    return coordinator, platform
+
+
+def failpoint() -> Callable[[str], None]:
+    """`RESHAPE_FAILPOINT=after:stop` ends this process there with SIGKILL: for the crash tests."""
+    wanted = os.environ.get("RESHAPE_FAILPOINT")
+
+    def reached(name: str) -> None:
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+async def _serve(
+    state: Path, coordinator: Coordinator, address: Address, listener: socket.socket, nodes: Sequence[FoundNode]
+) -> None:
+    from coordinator.http.app import make_app, make_server
+
+    server = make_server(make_app(coordinator.api, address.token))
+    server.add_sockets([listener])
+    done = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, done.set)
+    up_file = state / "up.json"
+    _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
+    click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
+    sys.stdout.flush()
+    await done.wait()
+    server.stop()
+    await server.close_all_connections()
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[IO[str]]:
+    """One `reshape up` per state folder."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (state / "up.lock").open("w")
+    except OSError as error:
+        raise Rejected(f"The state folder {state} cannot be used: {error.strerror}.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Rejected(f"`reshape up` already runs with the state folder {state}.") from None
+        yield lock
+
+
+@contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        listener = socket.create_server((host, port), backlog=128)
+    except (OSError, TypeError) as error:  # TypeError: what no host's name can hold
+        raise Rejected(_cannot_listen(host, port, error)) from None
+    with listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError | TypeError) -> str:
+    number = error.errno or 0 if isinstance(error, OSError) else -1
+    if number < 0 or number == errno.EADDRNOTAVAIL:  # below 0: the name is not known
+        return f"--host {host} is no IPv4 address or name of this machine: give one, such as 127.0.0.1."
+    return f"Cannot listen on {host} port {port}: {os.strerror(number)}; choose another --port."
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    """Where command line and sidecars of this machine reach the listener; warns when others do, too."""
+    name, port = listener.getsockname()
+    address = ipaddress.ip_address(name)
+    if not address.is_loopback:
+        click.echo(
+            f"Warning: on {name} other machines reach this coordinator, and nothing is encrypted: whoever listens in "
+            "learns the token and is an operator.",
+            err=True,
+        )
+    return f"http://{'127.0.0.1' if address.is_unspecified else host}:{port}"
+
+
+def _port_before(state: Path) -> int:
+    """The port of the last time: running sidecars report there. 0 (any) if there was none."""
+    try:
+        port = int(json.loads((state / "up.json").read_text())["url"].rpartition(":")[2])
+        socket.create_server(("127.0.0.1", port)).close()
+    except (OSError, ValueError, KeyError):
+        return 0
+    return port
+
+
+def _secret(path: Path) -> str:
+    """A secret of this state folder, made on first use."""
+    if not path.exists():
+        _write_private(path, secrets.token_hex(32))
+    return path.read_text().strip()
+
+
+def _write_private(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+__all__ = ["ReshapeError", "run"]

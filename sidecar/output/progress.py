@@ -1,0 +1,229 @@
+"""Reads how far training has come out of what the trainer prints.
+
+Promise: any text may be fed and nothing is raised; iterations and epochs never go back; numbers
+that cannot be (NaN, 1e300, a negative step) are dropped field by field. Pure: no clock, no files.
+Called by `service.py`; understands plain `key=value` lines, JSON lines, the usual outputs of trainings
+(`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report).
+
+Times are CLOCK_BOOTTIME seconds. A line may carry its own (`time=…`), which then counts instead of
+the time at which it arrived.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from sidecar.output.formats import NUMBER, Formats, Report
+from sidecar.output.lost import Losses
+from sidecar.protocol import Lost, Progress
+
+LINE_LIMIT = 4096  # characters; a longer line is no report
+MOST_SAVED = 16  # checkpoints whose time is kept
+WINDOW = 32  # steps that count for seconds per iteration
+MOST = 10**12  # a count or value above this is a misread line
+CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
+
+STEP_KEYS = ("step", "iteration", "iter", "global_step")
+TOTAL_KEYS = ("total", "total_steps", "total_iterations")
+PLAIN_VALUES = ("loss", "accuracy", "acc")  # training accuracy stands still while the loss still tells something
+LAST = 10  # behind all ranks
+
+_BREAK = re.compile(r"[\r\n\x08]+")
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
+_CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
+_SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # on which data; at a name's beginning
+_VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
+
+
+class Reader:
+    """Fed with the trainer's output in order; `progress` is what it says so far."""
+
+    def __init__(self, pattern: str | None = None, measure: str = "", never: str = "") -> None:
+        """`pattern`: a regular expression with groups out of iteration, epoch, value, total. `re.error` if bad.
+
+        `measure`: the value that counts before all others. `never`: a name with this in it counts after all others.
+        """
+        self._measure, self._never = measure, never
+        self.progress = Progress()
+        self.saved: dict[str, float] = {}  # the newest checkpoints announced: name -> when it was complete
+        self._pattern = re.compile(pattern) if pattern else None
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest, self._skipping = "", False
+        self._spawn_at: float | None = None
+        self._window: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._newest_step: int | None = None
+        self._formats, self._losses = Formats(), Losses()
+
+    @property
+    def lost(self) -> Lost | None:
+        """What this generation did again."""
+        return self._losses.lost
+
+    def new_generation(self, spawn_at: float) -> None:
+        """A new trainer was spawned: times start afresh, counts stay."""
+        p = self.progress
+        last = p.last_step_at if p.last_step_at is not None else p.previous_last_step_at
+        self.progress = msgspec.structs.replace(
+            p, seconds_per_iteration=None, first_step_at=None, last_step_at=None, previous_last_step_at=last
+        )
+        self._spawn_at, self._newest_step = spawn_at, None
+        self._window.clear()
+
+    def new_output(self, generation: int | None) -> None:
+        """What is fed from here on was printed by that generation; None: nobody knows since when."""
+        self._formats.new_generation()
+        self._losses.new_generation(generation)
+
+    def feed(self, chunk: bytes, at: float, late: bool = False) -> None:
+        """Output as it came, cut anywhere, at `at`. `late`: printed long before, so only a line's own time counts."""
+        *lines, self._rest = _BREAK.split(self._rest + self._decode(chunk))
+        for line in lines:
+            if not self._skipping:
+                self.line(line, at, late)
+            self._skipping = False
+        if len(self._rest) > LINE_LIMIT:
+            self._rest, self._skipping = "", True
+        elif self._pattern is None and (report := self._formats.unfinished(_ANSI.sub("", self._rest))):
+            self._take(report, None if late else at)
+            self._rest = "" if report.closes else self._rest
+
+    def flush(self, at: float, late: bool = False) -> None:
+        """The trainer has ended: what is left is a whole line."""
+        rest, self._rest = self._rest, ""
+        if not self._skipping:
+            self.line(rest, at, late)
+        self._skipping = False
+
+    def line(self, text: str, at: float, late: bool = False) -> None:
+        """One line, or the whole of a progress file."""
+        if not text or len(text) > LINE_LIMIT:
+            return
+        text = _ANSI.sub("", text).strip()
+        known = self._formats.line(text) if self._pattern is None else None
+        pairs = {} if known else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
+        own = number(pairs.get("time"))
+        when = own if own is not None and 0 < own <= at + CLOCK_SLACK_S else None if late else at
+        if marked := _CHECKPOINT.search(text):
+            if when is not None:
+                self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
+        elif self._pattern is not None:
+            found = self._pattern.search(text)
+            self._take(_report("pattern", found.groupdict() if found else {}), when)
+        else:
+            self._take(known or _report(" ".join(sorted(pairs)), pairs), when)
+
+    def _take(self, report: Report, at: float | None) -> None:
+        p, epoch = self.progress, number(report.epoch)
+        self.progress = msgspec.structs.replace(
+            p,
+            iterations=max(p.iterations, count(report.step) or 0),
+            total_iterations=count(report.total) or p.total_iterations,
+            epochs=max(p.epochs, epoch or 0.0),
+        )
+        self._value(report.values)
+        self._losses.report(report)
+        if report.step is not None and at is not None:
+            self._stepped(report.step, at)
+
+    def _value(self, pairs: dict[str, Any]) -> None:
+        """Once a better-ranked value was seen a lesser one never replaces it: a curve of two measures is none."""
+        known = [(self._rank(name), name, number(given)) for name, given in pairs.items()]
+        usable = [(r, name, value) for r, name, value in known if value is not None and r is not None]
+        if not usable:
+            return
+        best, name, value = min(usable)
+        have = self._rank(self.progress.value_name)
+        if have is None or best <= have:
+            seen = self.progress.evaluations + 1
+            self.progress = msgspec.structs.replace(self.progress, value=value, value_name=name, evaluations=seen)
+
+    def _rank(self, name: str) -> int | None:
+        if self._measure and name == self._measure:
+            return -1
+        found = rank(name)
+        return found if found is None or not self._never or self._never not in name else LAST + found
+
+    def _stepped(self, step: int, at: float) -> None:
+        if self._spawn_at is None:
+            return  # read again after a restart of ours, of a trainer that is not known: its clock may be another's
+        p = self.progress
+        if at < self._spawn_at:
+            last = max(at, p.previous_last_step_at or at)
+            self.progress = msgspec.structs.replace(p, previous_last_step_at=last)
+            return
+        if self._newest_step is not None and step == self._newest_step:
+            return
+        if self._newest_step is not None and step < self._newest_step:
+            self._window.clear()
+        if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
+            self._window.append((step, at))
+        self._newest_step = step
+        first = p.first_step_at if p.first_step_at is not None else at
+        self.progress = msgspec.structs.replace(
+            p, first_step_at=first, last_step_at=max(at, p.last_step_at or at), seconds_per_iteration=self._speed()
+        )
+
+    def _speed(self) -> float | None:
+        if len(self._window) < 2:
+            return self.progress.seconds_per_iteration
+        (first, began), (last, ended) = self._window[0], self._window[-1]
+        if last <= first or ended <= began:
+            return self.progress.seconds_per_iteration
+        return (ended - began) / (last - first)
+
+
+def _report(kind: str, pairs: dict[str, Any]) -> Report:
+    """What names and values say, whatever the line around them."""
+    step, total = (next((pairs[key] for key in keys if key in pairs), None) for keys in (STEP_KEYS, TOTAL_KEYS))
+    return Report(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
+
+
+def rank(name: str) -> int | None:
+    """Which measure says most of the training's success: lower is better, None is no measure."""
+    name = _plain(name).removesuffix("_step")
+    if name == "value":
+        return 0
+    if name in ("val_accuracy", "val_acc"):
+        return 1
+    if name == "val_loss":
+        return 2
+    if _VALIDATION.fullmatch(name):
+        return 3
+    return 4 + PLAIN_VALUES.index(name) if name in PLAIN_VALUES else None
+
+
+def _plain(name: str) -> str:
+    found = _SPLIT.match(name)
+    return name if found is None else ("" if found[0].startswith("train") else "val_") + name[found.end() :]
+
+
+def number(given: Any) -> float | None:
+    """A finite number of believable size, else None."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+        return None
+    try:
+        value = float(given)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) and abs(value) <= MOST else None
+
+
+def count(given: Any) -> int | None:
+    """A whole number from 0, else None."""
+    value = number(given)
+    return int(value) if value is not None and value >= 0 and value.is_integer() else None
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Resources of a pod or node: GPUs, usage, CPU limits."""

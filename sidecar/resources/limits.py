@@ -1,0 +1,194 @@
+"""Holds the trainer below a number of CPU cores: a limit of FlowCon's (seed 001), in force on this machine.
+
+Promises: only the trainer of this launch and its children are held; a limit can be set, changed and lifted at any
+time without the trainer noticing more than its speed; what an earlier sidecar of this launch left is lifted first.
+By a control group of the kernel where one can be made here, else by a stated substitute: the trainer's process
+group is stopped and continued ten times a second. Called by `service.py` in its sampling thread; the launcher
+lifts what a killed launch has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from sidecar.resources.usage import LIMIT_GROUP, family
+
+log = logging.getLogger("sidecar")
+
+PERIOD_S = 0.1
+LEAST_QUOTA = 1000  # microseconds, the kernel's own
+LEAST_CORES = 0.01  # likewise: the kubelet raises what is lower
+LEAST_SHARE = 0.01
+
+
+class Mechanism(Protocol):
+    """One way to hold processes; `name` is told to people. May be asked again and again."""
+
+    @property
+    def name(self) -> str: ...
+
+    def hold(self, pid: int, cores: float, used: float | None) -> None:
+        """Raises OSError where that is not possible here."""
+
+    def lift(self) -> None:
+        """Also what an earlier process of ours left; nothing if there is nothing."""
+
+
+class CpuLimiter:
+    """Uses the first mechanism that works."""
+
+    def __init__(self, mechanisms: list[Mechanism]) -> None:
+        self._mechanisms = mechanisms
+        self._met: int | None = None
+        self._lift_all()
+
+    def hold(self, pid: int | None, cores: float | None, used: float | None = None) -> str:
+        """`pid` and its children have at most `cores` from now on, or what they can get (None).
+
+        `used`: cores they use now. Ask again now and then: new children and their use count then. Returns
+        the mechanism in force, or "".
+        """
+        if pid is not None and pid != self._met:
+            self._met = pid
+            with contextlib.suppress(OSError):  # a sidecar that was killed may have left it stopped
+                os.killpg(pid, signal.SIGCONT)
+        if pid is None or cores is None:
+            self._lift_all()
+            return ""
+        for mechanism in self._mechanisms:
+            try:
+                mechanism.hold(pid, cores, used)
+            except OSError as fault:
+                log.info("no CPU limit by %s here: %s", mechanism.name, fault)
+                mechanism.lift()
+            else:
+                self._lift_all(mechanism)
+                return mechanism.name
+        return ""
+
+    def _lift_all(self, but: Mechanism | None = None) -> None:
+        for mechanism in self._mechanisms:
+            if mechanism is not but:
+                mechanism.lift()
+
+
+def in_pod(quota: float | None, told: float | None) -> tuple[float | None, str]:
+    """The limit in force and whose it is, where the launcher limits by resizing the pod: we only look.
+
+    `quota`: cores, as the trainer's own container has them; `told`: what FlowCon wants of it now.
+    """
+    if quota is None:
+        return None, ""
+    return quota, "pod resize" if told is not None and quota <= told + LEAST_CORES else "its pod"
+
+
+def for_launch(name: str, pod: bool) -> CpuLimiter:
+    """`name`: of the launch; no other on this machine has it. In a pod nobody but its kubelet may hold the trainer."""
+    return CpuLimiter([] if pod else [ControlGroup(name), StopAndGo()])
+
+
+class ControlGroup:
+    """A group of its own below ours, with a quota; version 1 or 2 of the kernel's interface."""
+
+    def __init__(self, name: str, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc, self._parent, self._version = proc, *_cpu_group(proc, cgroups)
+        self.folder = self._parent / f"{LIMIT_GROUP}{name}"
+
+    @property
+    def name(self) -> str:
+        return f"control group v{self._version}"
+
+    def hold(self, pid: int, cores: float, used: float | None) -> None:
+        self.folder.mkdir(exist_ok=True)
+        period = round(PERIOD_S * 1e6)
+        quota = max(LEAST_QUOTA, round(cores * period))
+        if self._version == 2:
+            (self._parent / "cgroup.subtree_control").write_text("+cpu")
+            (self.folder / "cpu.max").write_text(f"{quota} {period}")
+        else:
+            (self.folder / "cpu.cfs_period_us").write_text(str(period))
+            (self.folder / "cpu.cfs_quota_us").write_text(str(quota))
+        inside = set[int]()
+        while new := family(self._proc, pid) - inside:  # again: one may be born while we look
+            for member in sorted(new):
+                with contextlib.suppress(ProcessLookupError):
+                    (self.folder / "cgroup.procs").write_text(str(member))
+            inside |= new
+
+    def lift(self) -> None:
+        try:
+            members = (self.folder / "cgroup.procs").read_text().split()
+        except OSError:
+            return
+        for member in members:
+            with contextlib.suppress(OSError):
+                (self._parent / "cgroup.procs").write_text(member)
+        with contextlib.suppress(OSError):  # somebody was born meanwhile: the next call finds it
+            self.folder.rmdir()
+
+
+def _cpu_group(proc: Path, cgroups: Path) -> tuple[Path, int]:
+    """Our own group of the CPU controller, and the interface's version."""
+    try:
+        lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
+    except OSError:
+        lines = []
+    for _, controllers, path in (parts for parts in lines if len(parts) == 3):
+        if "cpu" in controllers.split(","):
+            return cgroups / controllers / path.lstrip("/"), 1
+    own = next((parts[2] for parts in lines if len(parts) == 3 and not parts[1]), "/")
+    return cgroups / own.lstrip("/"), 2
+
+
+class StopAndGo:
+    """SIGSTOP and SIGCONT to the trainer's process group, so that it runs for a share of each tenth of a second.
+
+    How large that share is follows from what it used with the last one: nobody says how many threads it has.
+    """
+
+    name = "stop and go"
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._leader: int | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, pid: int, cores: float, used: float | None) -> None:
+        at_once = max(1.0, (used or 0.0) / self.share)  # cores, while it runs
+        self.share = min(1.0, max(LEAST_SHARE, cores / at_once))
+        if self._leader != pid:
+            share = self.share
+            self.lift()
+            os.killpg(pid, signal.SIGCONT)  # raises OSError if it leads no group
+            self.share = share
+            self._leader, self._over = pid, threading.Event()
+            self._thread = threading.Thread(target=self._cycle, args=(pid, self._over), name="limit", daemon=True)
+            self._thread.start()
+
+    def lift(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._leader = self._thread = None
+        self.share = 1.0
+
+    def _cycle(self, leader: int, over: threading.Event) -> None:
+        try:
+            while not over.is_set():
+                os.killpg(leader, signal.SIGCONT)
+                over.wait(PERIOD_S * self.share)
+                if self.share < 1.0 and not over.is_set():
+                    os.killpg(leader, signal.SIGSTOP)
+                    over.wait(PERIOD_S * (1.0 - self.share))
+        except ProcessLookupError:
+            return
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader, signal.SIGCONT)

@@ -1,0 +1,1 @@
+"""Checks and installation before a training starts."""

@@ -1,0 +1,44 @@
+"""`python -m sidecar.startup.install --from SECRET --to FOLDER`: puts the shim into a pod, before its containers start.
+
+Promise: afterwards FOLDER holds shim.py and launch.json, readable by every user, each all or nothing, and a folder for
+checkpoints that every user of this pod may write; the keys stay where they are. May be repeated, as the kubelet does.
+Called by the init container; standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+SHIM, LAUNCH = "shim.py", "launch.json"
+CHECKPOINTS = "checkpoints"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="sidecar.startup.install", description="Puts the shim into a pod.")
+    parser.add_argument("--from", dest="secret", type=Path, required=True, help="holds launch.json")
+    parser.add_argument("--to", dest="folder", type=Path, required=True, help="shared with the trainer's container")
+    options = parser.parse_args()
+    try:
+        install(options.secret, options.folder)
+    except OSError as error:
+        print(f"sidecar: {error.filename} cannot be copied: {error.strerror}", file=sys.stderr)  # noqa: T201 (the pod's log)
+        return 1
+    return 0
+
+
+def install(secret: Path, folder: Path) -> None:
+    """`OSError` when the volume is full, or the Secret is not whole."""
+    for source in (Path(__file__).parent.with_name(SHIM), secret / LAUNCH):
+        fresh = folder / f"{source.name}.new"
+        fresh.write_bytes(source.read_bytes())
+        fresh.chmod(0o644)
+        fresh.replace(folder / source.name)
+    checkpoints = folder / CHECKPOINTS
+    checkpoints.mkdir(exist_ok=True)
+    checkpoints.chmod(0o777)  # whoever the image's user is
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Whether a Python command can begin at all, found out before anybody makes room for it.
+
+Promises: what it says is certain, and said before the launch first reports; it executes nothing of the training code;
+what it cannot judge, such as a shell or torchrun, and whatever takes too long, passes. The shim says what is wrong with
+the folder and the program themselves. On one machine only: in a pod the command stands in the user's container, where
+there may be no file of ours but the shim. Called by `service`; `probe` is what it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PATIENCE_S = 15.0  # then it starts as if nothing had been asked
+LONGEST = 1000  # characters of a sentence
+
+PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
+PLAIN = "bBdEIOPqRsSuv"  # its options of one letter that change nothing about how a script begins
+WITH_VALUE = "WX"
+
+
+class PythonCommand(NamedTuple):
+    """What a command line of Python runs."""
+
+    python: list[str]  # with its options
+    kind: str  # script or module
+    name: str
+
+
+def asked(command: Sequence[str], workdir: str = ".") -> PythonCommand | None:
+    """None where it is not Python that is asked to run a script or module. A script may name its Python itself."""
+    words = [*interpreter(Path(workdir) / command[0]), *command] if "/" in command[0] else [*command]
+    if not PYTHON.fullmatch(Path(words[0]).name):
+        return None
+    given = [words.pop(0)]
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            return PythonCommand(given, "script", word) if word else None
+        if word == "-" or word.startswith("--"):
+            return None
+        letters = re.match(rf"-([{PLAIN}]*)([{WITH_VALUE}m]?)(.*)", word, re.DOTALL)
+        assert letters is not None
+        plain, last, rest = letters.groups()
+        if (rest and not last) or (last and not rest and not words):
+            return None
+        value = rest or (words.pop(0) if last else "")
+        given += [f"-{plain}"] if plain else []
+        if last == "m":
+            return PythonCommand(given, "module", value)
+        given += [f"-{last}", value] if last else []
+    return None
+
+
+def interpreter(script: Path) -> list[str]:
+    """The Python that the first line of an executable script names, with its option; nothing where it names none."""
+    try:
+        with script.open("rb") as file:
+            head = file.readline(256).decode()
+    except (OSError, ValueError):
+        return []
+    words = head[2:].split(maxsplit=1) if head.startswith("#!") else []
+    words = [word.strip() for word in words]
+    if words and Path(words[0]).name == "env":
+        words = words[1:]
+    return words if words and PYTHON.fullmatch(Path(words[0]).name) else []
+
+
+async def verdict(command: Sequence[str], env: Mapping[str, str], workdir: str, patience_s: float = PATIENCE_S) -> str:
+    """Why this command would certainly fail at its start, as a sentence; empty where it may be all right.
+
+    `env` and `workdir` are those that the trainer will have.
+    """
+    run = asked(command, workdir)
+    if run is None:
+        return ""
+    text = Path(__file__).with_name("probe.py").read_text()
+    try:
+        probe = await asyncio.create_subprocess_exec(
+            *run.python, "-c", text, run.kind, run.name, env=dict(env), cwd=workdir,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, ValueError):  # the shim says so
+        return ""
+    try:
+        said, _ = await asyncio.wait_for(probe.communicate(), patience_s)
+        sentence = json.loads(said.splitlines()[-1])
+    except (TimeoutError, ValueError, IndexError):
+        return ""
+    finally:
+        if probe.returncode is None:
+            probe.kill()
+            await probe.wait()
+    return sentence[:LONGEST] if isinstance(sentence, str) and probe.returncode == 0 else ""
+
+
+def environment(own: Mapping[str, str], given: Mapping[str, object]) -> dict[str, str]:
+    """What the trainer sees, made of what we see: the same but for where our own modules are."""
+    ours = {name: value for name, value in own.items() if name != "PYTHONPATH"}
+    return {**ours, **{name: str(value) for name, value in given.items()}}

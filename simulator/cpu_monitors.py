@@ -1,0 +1,109 @@
+"""The monitors of jobs trained on CPU in a simulated cluster: what they report, and when.
+
+Promises that what the coordinator would measure is measured when it would: SpeCon's growth at every interval
+(seed 000), FlowCon's efficiency at its own interval of each node and at once when a job joins or leaves (seed
+001, Algorithm 2). Only for systems that may act. Called by `world.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from adaptive_scheduler.policies.flowcon_interval import FlowConInterval, Pool
+from adaptive_scheduler.profiles import growth
+from adaptive_scheduler.profiles.growth import EvaluationReading
+from simulator.cpu_nodes import CpuNodes
+from simulator.event_queue import Event
+from simulator.scene import RunContext
+from simulator.state import LiveJob
+
+
+class CpuMonitors:
+    """They run only while a job trains on CPU."""
+
+    def __init__(self, scene: RunContext, cpu: CpuNodes) -> None:
+        self._scene = scene
+        self._cpu = cpu
+        self._settings = scene.settings
+        self._growth = _Usage()
+        self._efficiency = _Usage()
+        self._tick: Event | None = None
+        self._core_s = dict.fromkeys(cpu.on, 0.0)  # of each node, at the last tick
+        self._tick_s = 0.0
+        self._pace = {node: FlowConInterval() for node in cpu.on}
+        self._due: dict[str, Event] = {}
+        self.cpu_use = dict.fromkeys(cpu.on, 0.0)  # R(w, t): share of the cores in use, last interval (S18)
+
+    def changed(self, node: str) -> None:
+        """A job joined or left this node."""
+        if "specon" in self._settings.systems and self._tick is None:
+            self._tick_later()
+        if "flowcon" in self._settings.systems:
+            self._look(node)
+
+    # SpeCon
+
+    def _tick_later(self) -> None:
+        interval_s = self._settings.specon.interval_s
+        self._tick = self._scene.agenda.at((self._scene.now // interval_s + 1) * interval_s, self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        now, self._tick = self._scene.now, None
+        for node, jobs in self._cpu.on.items():
+            core_s = self._cpu.core_s_by(node, now)
+            self.cpu_use[node] = (core_s - self._core_s[node]) / (self._cpu.cores[node] * (now - self._tick_s))
+            self._core_s[node] = core_s
+            for job in jobs:
+                job.growth = growth.categorise(
+                    job.growth, self._growth.reading(job, now), self._settings.specon, job.migrated_s is not None
+                )
+        self._tick_s = now
+        if any(self._cpu.on.values()):
+            self._tick_later()
+            self._scene.ask()
+
+    # FlowCon
+
+    def _look(self, node: str) -> None:
+        """Measure all its jobs where that is due, and say when next."""
+        now, jobs = self._scene.now, self._cpu.on[node]
+        pool: Pool = frozenset((job.given.id, job.generation) for job in jobs)
+        if not self._pace[node].is_due(now, pool):
+            return
+        for job in jobs:
+            job.efficiency = growth.measure(job.efficiency, self._efficiency.reading(job, now), self._settings.flowcon)
+        pace = self._pace[node].stepped(now, pool, [job.efficiency for job in jobs], self._settings.flowcon)
+        self._pace[node] = pace
+        if node in self._due:
+            self._due.pop(node).called_off = True
+        if jobs:
+            self._due[node] = self._scene.agenda.at(pace.due_s, partial(self._look, node))
+        self._scene.ask()
+
+
+class _Usage:
+    """What one monitor knew of each job when it last looked, for the mean use since then."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def reading(self, job: LiveJob, now: float) -> EvaluationReading:
+        """The value is that of the last iteration that is done; before the first that of the untrained model."""
+        used, done = job.used_by(now), job.done_by(now)
+        since, before = self._last.get(job.given.id, (job.began_s or 0.0, 0.0))
+        self._last[job.given.id] = (now, used)
+        curve = job.given.cpu.curve if job.given.cpu is not None else None
+        evaluations = int(done + _ROUNDING)
+        return EvaluationReading(
+            at_s=now,
+            value=curve(evaluations / job.given.iterations) if curve is not None else None,
+            evaluations=evaluations,
+            iterations=done,
+            generation=job.generation,
+            usage={"cpu": (used - before) / (now - since)} if now > since else {},
+            limits=job.limits,
+        )
+
+
+_ROUNDING = 1e-9
+"""An iteration that ended a moment ago has ended, whatever the last digit says."""

@@ -1,0 +1,251 @@
+"""Jobs on GPUs in a simulated cluster: they are launched, train, stop, start again and end; GPUs change hands.
+
+Promises that a GPU has one holder at a time and that every overhead takes its time, in the order of the
+sequences A to E (`algorithms.md` 1.3). Called by `world.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from adaptive_scheduler.decision import Move, Reshape, Start, workers_of
+from adaptive_scheduler.snapshot import Gpu
+from simulator.scene import RunContext
+from simulator.snapshots import gpu_view
+from simulator.state import Held, LiveGpu, LiveJob, Stuck
+
+
+class GpuJobs:
+    """All GPUs of a run, and what is done with them."""
+
+    def __init__(self, scene: RunContext) -> None:
+        self._scene = scene
+        self._costs = scene.costs
+        self._gpus = {n.name: [LiveGpu(g.id, n.name) for g in n.gpus] for n in scene.workload.nodes}
+        self._gpu_types = {n.name: n.gpu_type for n in scene.workload.nodes}
+        self._views: dict[str, tuple[Gpu, ...]] = {}
+
+    def view(self, node: str) -> tuple[Gpu, ...]:
+        """The GPUs of a node as the scheduler sees them; made anew only where one has changed."""
+        if node not in self._views:
+            self._views[node] = tuple(gpu_view(gpu) for gpu in self._gpus[node])
+        return self._views[node]
+
+    @property
+    def are_held(self) -> bool:
+        """Whether any process is on any of them."""
+        return any(gpu.holder is not None for gpus in self._gpus.values() for gpu in gpus)
+
+    # what a decision begins
+
+    def start(self, job: LiveJob, decision: Start) -> None:
+        """Sequence A, or B with a victim, which trains on until the newcomer is launched."""
+        self._scene.starts(job, decision.node)
+        job.grew_from = 0
+        own = [g for worker in workers_of(decision) for g in self._idle(worker.node)[: worker.num_gpus]]
+        if decision.victim is not None and decision.victim_num_gpus is not None:
+            job.victim = self._scene.live[decision.victim]
+            job.victim.leased, job.victim.gives_to = True, job
+            given = self._release(job.victim, len(job.victim.gpus) - decision.victim_num_gpus, decision.node)
+            own += given[: decision.num_gpus - len(own)]
+        self._promise(job, own)
+        self._scene.later(job, self._costs.launch, partial(self._launched, job))
+
+    def reshape(self, job: LiveJob, decision: Reshape) -> None:
+        """Sequence C, and B's second half: in place, at once."""
+        job.leased, job.node = True, decision.node
+        wanted = workers_of(decision)
+        keeps = {w.node: w.num_gpus for w in wanted}
+        for node, here in Counter(g.node for g in job.gpus).items():
+            self._release(job, here - keeps.get(node, 0), node)
+        for worker in wanted:
+            here = sum(g.node == worker.node for g in job.gpus)
+            self._promise(job, self._idle(worker.node)[: max(0, worker.num_gpus - here)])
+        self._stop(job)
+
+    def move(self, job: LiveJob, decision: Move) -> None:
+        """Sequence D: its GPUs stay its own until its pod is gone, and only then is it launched elsewhere."""
+        job.leased, job.moves, job.node, job.gpus = True, True, decision.node, []
+        self._promise(job, self._idle(decision.node)[: decision.num_gpus])
+        self._stop(job)
+
+    def requeue(self, job: LiveJob) -> None:
+        """Checkpoint, stop, and its pod is gone; then it waits again."""
+        job.leased = True
+        self._leave(job)
+
+    def next_task(self, job: LiveJob) -> None:
+        """The task before has ended, and its pod with it."""
+        job.leased, job.saved = True, job.done
+        self._leave(job)
+
+    def finish(self, job: LiveJob) -> None:
+        """Its GPUs are to be had at once, though its process is on them until it has saved and ended."""
+        self._give_up(job)
+        self._scene.ends(job)
+        self._scene.later(job, self._costs.end, partial(self._let_go, job))
+
+    # how it goes on
+
+    def _launched(self, job: LiveJob) -> None:
+        job.state = "initialized"
+        self._stop_victim(job)
+        job.waits_for_gpus = True
+        self._begin_if_free(job)
+
+    def _stop_victim(self, job: LiveJob) -> None:
+        victim, job.victim = job.victim, None
+        # One that has crashed meanwhile stops as soon as it trains again.
+        if victim is not None and victim.finished_s is None and victim.state == "running":
+            self._stop(victim)
+
+    def crashed(self, job: LiveJob) -> None:
+        """Its GPUs stay its own, and its process is started again on them."""
+        job.stopped_gpus = len(job.gpus)
+        self._scene.later(job, self._costs.grown, partial(self._train, job))
+
+    def fails(self, node: str) -> None:
+        """Whoever has a GPU there is lost, also those that are to come or to go: all they had elsewhere is let go of.
+
+        A victim that was to shrink for one of them, and is not lost itself, shrinks all the same.
+        """
+        self._set_up(node, False)
+        hit = [j for j in self._scene.outcome.jobs if any(g.node == node for g in (*j.gpus, *j.holds))]
+        lost = [job for job in hit if job.finished_s is None]
+        # First nobody is promised anything, then what they held is let go of, so that none of them begins on it.
+        for job in lost:
+            self._scene.is_lost(job)
+            self._give_up(job)
+            job.waits_for_gpus = False
+            if job.gives_to is not None:
+                job.gives_to.victim = None
+            job.gives_to = None
+        for job in hit:
+            self._let_go(job)
+        for job in lost:
+            self._stop_victim(job)
+            self._scene.queues(job, resumes=job.done > 0)
+
+    def returns(self, node: str) -> None:
+        self._set_up(node, True)
+
+    def _leave(self, job: LiveJob) -> None:
+        job.gpus, job.node = [], None
+        self._stop(job)
+
+    def _stop(self, job: LiveJob) -> None:
+        job.gives_to, job.stopped_gpus = None, len(job.holds)
+        self._scene.stops(job)
+        leaves = job.moves or not job.gpus
+        self._scene.later(job, self._costs.stop + (self._costs.leave if leaves else 0.0), partial(self._stopped, job))
+
+    def _stopped(self, job: LiveJob) -> None:
+        job.waits_for_gpus = bool(job.gpus) and not job.moves
+        job.saved = job.done
+        self._let_go(job)
+        if job.moves:
+            job.state = "restarting"
+            self._scene.ask()
+            self._scene.later(job, self._costs.launch, partial(self._launched, job))
+        elif not job.gpus:
+            self._scene.resumed(job)
+            self._scene.queues(job, resumes=job.done > 0)
+
+    def _begin_if_free(self, job: LiveJob) -> None:
+        if not job.waits_for_gpus or any(g.holder is not None for g in job.gpus):
+            return
+        job.waits_for_gpus = False
+        for gpu in job.gpus:
+            gpu.holder, gpu.since = job.given.id, self._scene.now
+            self._views.pop(gpu.node, None)
+        job.holds = job.gpus
+        seconds = self._costs.begin
+        if job.stopped_at is not None and not job.moves:
+            seconds = self._costs.shrunk if len(job.gpus) < job.stopped_gpus else self._costs.grown
+        self._scene.later(job, seconds, partial(self._train, job))
+
+    def _train(self, job: LiveJob) -> None:
+        gpu_type, hosts = self._gpu_types[job.node or ""], len({g.node for g in job.holds})
+        speed = self._scene.profiles.speed(job.given.type, gpu_type, len(job.holds), hosts)
+        if speed is None:
+            raise Stuck(f"job {job.given.id} of type {job.given.type} has no known speed; give its profile.")
+        self._count(job)
+        self._scene.begins(job)
+        self._scene.trains(job, speed.seconds, self)
+        job.leased = job.gives_to is not None
+        if job.gives_to is not None and job.gives_to.victim is None:
+            self._stop(job)
+        self._scene.ask()
+
+    def _count(self, job: LiveJob) -> None:
+        """A change is done: what it was and what it took; a job that only crashed is not cooled down."""
+        outcome, now, since = self._scene.outcome, self._scene.now, job.stopped_at
+        cost = self._scene.resumed(job)
+        if since is None or cost is None:
+            return
+        outcome.stops += [Held(g.id, job.given.id, max(since, g.since) if job.moves else since, now) for g in job.gpus]
+        outcome.adds += len(job.gpus) > job.stopped_gpus
+        outcome.removes += len(job.gpus) < job.stopped_gpus
+        outcome.moves += job.moves
+        if len(job.gpus) > job.stopped_gpus:
+            job.grew_from = job.stopped_gpus
+        if job.moves:
+            job.moves = False
+            cost = job.reshape_cost_s or self._scene.profiles.overheads(job.given.type).reshape
+        elif len(job.gpus) == job.stopped_gpus:
+            return
+        else:
+            job.reshape_cost_s = cost
+        job.cooling_until = now + self._scene.settings.cooldown_factor * cost
+        if job.cooling_until > now:
+            self._scene.agenda.at(job.cooling_until, self._scene.ask)
+
+    # GPUs
+
+    def _idle(self, node: str) -> list[LiveGpu]:
+        """Those without a process on them first: they can be used at once."""
+        return sorted((g for g in self._gpus[node] if g.owner is None), key=lambda g: g.holder is not None)
+
+    def _promise(self, job: LiveJob, gpus: list[LiveGpu]) -> None:
+        for gpu in gpus:
+            gpu.owner = job.given.id
+            self._views.pop(gpu.node, None)
+        job.gpus = job.gpus + gpus
+
+    def _release(self, job: LiveJob, count: int, node: str) -> list[LiveGpu]:
+        """Its last `count` there are nobody's from now on, though the job is on them until it stops."""
+        here = [g for g in job.gpus if g.node == node]
+        taken = here[max(0, len(here) - count) :] if count > 0 else []
+        job.gpus = [g for g in job.gpus if g not in taken]
+        for gpu in taken:
+            gpu.owner = None
+            self._views.pop(gpu.node, None)
+        return taken
+
+    def _give_up(self, job: LiveJob) -> None:
+        """All of them are nobody's from now on, though its process may be on them still."""
+        for gpu in job.gpus:
+            gpu.owner = None
+            self._views.pop(gpu.node, None)
+        job.gpus = []
+
+    def _set_up(self, node: str, is_up: bool) -> None:
+        for gpu in self._gpus[node]:
+            gpu.is_up = is_up
+        self._views.pop(node, None)
+
+    def _let_go(self, job: LiveJob) -> None:
+        owners: dict[str, None] = {job.given.id: None}
+        holds, job.holds = job.holds, []
+        for gpu in holds:
+            self._scene.outcome.held.append(Held(gpu.id, job.given.id, gpu.since, self._scene.now))
+            gpu.holder = None
+            if gpu.owner == job.given.id and gpu not in job.gpus:
+                gpu.owner = None
+            self._views.pop(gpu.node, None)
+            if gpu.owner is not None:
+                owners[gpu.owner] = None
+        for owner in owners:
+            if owner in self._scene.live:
+                self._begin_if_free(self._scene.live[owner])

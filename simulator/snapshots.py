@@ -1,0 +1,67 @@
+"""How the scheduler sees a simulated cluster: the snapshot that the coordinator would build from its books. Pure.
+
+Called by `world.py` and its parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from adaptive_scheduler.snapshot import Gpu, GpuState, Job, Worker
+from simulator.state import LiveGpu, LiveJob
+
+
+def gpu_view(gpu: LiveGpu) -> Gpu:
+    """Every GPU that nobody is promised counts as idle."""
+    state: GpuState = "idle" if gpu.owner is None else "in use" if gpu.owner == gpu.holder else "reserved"
+    return Gpu(gpu.id, state if gpu.is_up else "faulty", gpu.owner, gpu.holder)
+
+
+def job_view(job: LiveJob, now: float) -> Job:
+    """What is known of it at this moment."""
+    given, done, aim = job.given, job.done_by(now), job.given.aim
+    return Job(
+        id=given.id,
+        type=given.type,
+        state=job.state,
+        optional=given.optional,
+        submit_s=given.arrival_s,
+        num_gpus=len(job.gpus),
+        node=job.node,
+        iterations_left=given.left(done),
+        iterations_done=done,
+        running_s=0.0 if job.trained_from_s is None else now - job.trained_from_s,
+        leased=job.leased,
+        cooling_until=job.cooling_until,
+        grew_from=job.grew_from,
+        reshape_cost_s=job.reshape_cost_s,
+        pinned=given.node if job.began_s is None else None,
+        max_workers=given.max_workers,
+        workers=_workers(job) if given.max_workers > 1 else (),
+        target=aim.target if aim else None,
+        value=aim.value(done) if aim else None,
+        epoch_iterations=round(aim.epoch) if aim else None,
+        length_unsure=aim is not None and aim.unsure(done),
+        demand=job.demand,
+        rate=job.rate,
+        share=job.rated_on,
+        cpu_limit=job.cpu_limit,
+        limit_until_s=job.limit_until_s,
+        growth=job.growth,
+        efficiency=job.efficiency,
+        migrated_s=job.migrated_s,
+        rebalanced=job.rebalanced,
+        move_refused_s=job.move_refused_s,
+        sla_s=given.sla_s,
+        tasks=given.tasks[job.task :],
+        estimate_s=given.estimate_s,
+        expected_s=job.expected_s,
+        task_s=job.ran_by(now),
+        preempts=job.preempts,
+        yields_to=job.yields_to,
+    )
+
+
+def _workers(job: LiveJob) -> tuple[Worker, ...]:
+    counts = Counter(gpu.node for gpu in job.gpus)
+    return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()
