@@ -50,23 +50,23 @@ class Cluster:
         self.coordinator = Coordinator(
             store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__
         )
-        self.desk = self.coordinator.api
+        self.api = self.coordinator.api
 
     def submit(self, doc: View) -> int:
         """The number of the last event before it."""
-        before = self.desk.last_event()
-        self.desk.submit(doc)
+        before = self.api.last_event()
+        self.api.submit(doc)
         return before
 
     def until(self, kind: str, job: str, after: int) -> View:
         """The first event of this kind for this job with a number above `after`. `WrongAnswer` if it goes wrong."""
         heard = threading.Event()
-        forget = self.desk.on_event(heard.set)
+        forget = self.api.on_event(heard.set)
         deadline = time.monotonic() + WITHIN_S
         try:
             while True:
                 heard.clear()
-                for event in self.desk.events_after(after, 1000):
+                for event in self.api.events_after(after, 1000):
                     after = event["_id"]
                     if event.get("job_id") == job and event["type"] == kind:
                         return event
@@ -80,17 +80,17 @@ class Cluster:
     def output(self, job: str) -> str:
         """Everything the job's trainers have printed."""
         text, offset = b"", 0
-        while (piece := self.desk.logs(job, offset, 1 << 20))[0]:
+        while (piece := self.api.logs(job, offset, 1 << 20))[0]:
             text, offset = text + piece[0], piece[1]
         return text.decode("utf-8", "replace")
 
     def end_all(self) -> None:
         """Cancel what still runs and wait until nothing of it is left."""
         with contextlib.suppress(ReshapeError):
-            for job in self.coordinator.books.jobs():
-                self.desk.cancel(job)
+            for job in self.coordinator.cache.jobs():
+                self.api.cancel(job)
         deadline = time.monotonic() + WITHIN_S
-        while self.coordinator.books.jobs() and time.monotonic() < deadline:
+        while self.coordinator.cache.jobs() and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
@@ -111,7 +111,7 @@ def running(folder: Path, store: Store, gpus: int, speeds: dict[int, float], job
         platform = LocalPlatform(folder, url, master_key, shipped.folder("playbooks"), LocalSettings())
         # A reshape a second ago must not keep the next one from being measured.
         cluster = Cluster(store, platform, config, Settings(cooldown_factor=0.0), master_key)
-        with _serving(cluster.desk, listener):
+        with _serving(cluster.api, listener):
             cluster.coordinator.start()
             try:
                 yield cluster
@@ -122,12 +122,12 @@ def running(folder: Path, store: Store, gpus: int, speeds: dict[int, float], job
 
 
 @contextmanager
-def _serving(desk: ApiService, listener: socket.socket) -> Iterator[None]:
+def _serving(api: ApiService, listener: socket.socket) -> Iterator[None]:
     """The HTTP API in a thread, for the sidecars."""
     ready, hand = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def serve() -> None:
-        server = make_server(make_app(desk, secrets.token_hex(16)))
+        server = make_server(make_app(api, secrets.token_hex(16)))
         server.add_sockets([listener])
         done = asyncio.Event()
         hand.append((asyncio.get_running_loop(), done))

@@ -79,8 +79,8 @@ class InPlace:
         self._cluster.until("started", self._job, self.began)
 
     def reshape(self, gpus: int) -> dict[str, float]:
-        before = self._cluster.desk.last_event()
-        self._cluster.desk.wish(self._job, gpus, None)
+        before = self._cluster.api.last_event()
+        self._cluster.api.wish(self._job, gpus, None)
         stages: dict[str, float] = self._cluster.until("reshaped", self._job, before)["stages_s"]
         return stages
 
@@ -276,7 +276,7 @@ def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, pairs
             turns: list[Callable[[], None]] = [lambda: _ours(gaps, long), lambda: gaps.theirs.append(turn(side)[0])]
             for take in turns if number % 2 else reversed(turns):
                 take()
-    cluster.desk.cancel(f"gap-{trainer}")
+    cluster.api.cancel(f"gap-{trainer}")
     return gaps
 
 

@@ -164,7 +164,7 @@ def _check(cluster: Cluster, k: int) -> None:
     steps = [step for shape in found for step, _ in shape.steps]
     if [shape.gpus for shape in found] != [2 * k, k, 2 * k] or any(b != a + 1 for a, b in pairwise(steps)):
         raise WrongAnswer(f"job one trained on {[s.gpus for s in found]} GPUs, not once down and up, or lost a step")
-    if cluster.desk.job("two")["state"] != "completed":
+    if cluster.api.job("two")["state"] != "completed":
         raise WrongAnswer(f"job two is {cluster.desk.job('two')['state']}")
 
 
@@ -292,7 +292,7 @@ def heartbeats(folder: Path, count: int, rounds: int) -> tuple[Counter[Trip], fl
 
 def _wait_read(cluster: Cluster, count: int) -> None:
     deadline = time.monotonic() + WITHIN_S
-    while len(cluster.coordinator.books.jobs()) < count:
+    while len(cluster.coordinator.cache.jobs()) < count:
         if time.monotonic() > deadline:
             raise WrongAnswer(f"the coordinator found {len(cluster.coordinator.books.jobs())} of {count} running jobs")
         time.sleep(0.05)
@@ -300,7 +300,7 @@ def _wait_read(cluster: Cluster, count: int) -> None:
 
 def _round(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) -> None:
     for job in jobs:
-        answer, _ = cluster.desk.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
+        answer, _ = cluster.api.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
         if not msgspec.json.decode(answer, type=HeartbeatReply).known:
             raise WrongAnswer(f"the coordinator does not know {job.doc['_id']} any more")
 

@@ -61,15 +61,15 @@ class Coordinator:
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
         self.queue = WorkQueue()
-        self.books = Cache(store)
-        self.telemetry = Telemetry(store, self.books, clock, config.heartbeat_s, settings, measurements)
-        self.journal = EventLog(store, clock)
+        self.cache = Cache(store)
+        self.telemetry = Telemetry(store, self.cache, clock, config.heartbeat_s, settings, measurements)
+        self.event_log = EventLog(store, clock)
         self.wake = threading.Event()
-        self.telling = EventRecorder(self.journal, self.telemetry, self.metrics, clock, self.queue, self.wake)
-        told = self.telling.told
-        self.loop = DecisionLoop(self.books, self.telemetry, clock, config, settings, told, platform.nothing_runs)
+        self.recorder = EventRecorder(self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake)
+        told = self.recorder.told
+        self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, told, platform.nothing_runs)
         self.reconciler = Reconciler(
-            self.books, self.telemetry.reports, sidecars, platform, clock, config, master_key, self.telling.told, failpoint,
+            self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, self.recorder.told, failpoint,
             self._launch_doc, self._away,
         )  # fmt: skip
         self._stopping = threading.Event()
@@ -82,13 +82,13 @@ class Coordinator:
         self.trouble = "Starting."  # empty once the last turn of the loop went well
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
-            agent_key=agent_key, elector=elector, cache=self.books, telemetry=self.telemetry, loop=self.loop,
-            event_log=self.journal, metrics=self.metrics, look=self.look, news=self._news, trouble=lambda: self.trouble,
+            agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
+            event_log=self.event_log, metrics=self.metrics, look=self.look, news=self._news, trouble=lambda: self.trouble,
         )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> Doc:
         """What the platform is told of a job: on emulated GPUs also how fast its steps shall be."""
-        gpu = self.books.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
+        gpu = self.cache.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
         if gpu is None or not gpu.doc.get("emulated"):
             return job.doc
         profiles = self.telemetry.profiles
@@ -207,7 +207,7 @@ class Coordinator:
             self.trouble = f"The decision loop failed: {error}"
             log.exception("the decision loop failed")
         self.metrics.turned(self.clock.now() - began)
-        for job_id in self.books.jobs():
+        for job_id in self.cache.jobs():
             self.queue.add(job_id)
 
     def _register_nodes(self) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
     def _forget_nodes(self) -> None:
         """Nodes come and go where a cluster scales itself: those that are no more must not be looked at for ever."""
         for name in self.telemetry.nodes.gone(self.loop.known.nodes):
-            if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.books.gpus().values()):
+            if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.cache.gpus().values()):
                 continue
             with suppress(Conflict):  # somebody has changed it meanwhile
                 forget_node(self.store, name)
@@ -260,16 +260,16 @@ class Coordinator:
     def _show(self, job_id: str, trouble: str) -> None:
         """Somebody has to see what trying again will not mend."""
         log.error("job %s: %s", job_id, trouble)
-        job = self.books.job(job_id)
+        job = self.cache.job(job_id)
         if job is not None and job.doc.get("message") != trouble:
             with suppress(ReshapeError):
-                self.books.write_job(job, {"message": trouble}, "trouble")
+                self.cache.write_job(job, {"message": trouble}, "trouble")
 
     def _flusher(self) -> None:
         beats_at = 0.0
         while not self._stopping.wait(FLUSH_S):
             try:
-                self.journal.flush()
+                self.event_log.flush()
                 if self.clock.now() - beats_at >= self.config.heartbeat_s:
                     beats_at = self.clock.now()
                     self._flush()
@@ -280,7 +280,7 @@ class Coordinator:
         self.telemetry.measure_use(self._stopping)
 
     def _flush(self) -> None:
-        self.journal.flush()
+        self.event_log.flush()
         self.telemetry.flush(self.elector.leads)  # else the newest reports are another one's
 
     def _watcher(self) -> None:

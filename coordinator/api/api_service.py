@@ -78,7 +78,17 @@ class ApiService:
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
         self._look, self._news, self._trouble = look, news, trouble
         self._messages = SignedMessages(
-            cache, telemetry, metrics, clock, config, master_key, agent_key, self.acts, news, loop.crowds_of, self.wish
+            cache,
+            telemetry,
+            metrics,
+            clock,
+            config,
+            master_key,
+            agent_key,
+            self.acts,
+            news,
+            loop.node_load_of,
+            self.wish,
         )
         self._extending = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
 
@@ -251,9 +261,9 @@ class ApiService:
             node["gpus"] += 1
             node["idle"] += gpu["state"] == s.IDLE
             node["emulated"] = node["emulated"] or gpu["emulated"]
-        crowds = self._loop.crowds
+        node_loads = self._loop.node_loads
         return [
-            {**nodes[name], **views.crowd_view(crowds.get(name, NodeLoad()), self._telemetry.nodes.told(name))}
+            {**nodes[name], **views.crowd_view(node_loads.get(name, NodeLoad()), self._telemetry.nodes.told(name))}
             for name in sorted(nodes)
         ]
 
@@ -333,9 +343,9 @@ class ApiService:
         return self._extending.answer(verb, raw)
 
     def metrics(self) -> bytes:
-        books = self._cache
-        misfits = {table: len(books.misfits(table)) for table in ("jobs", "gpus")}
-        return self._metrics.text(books.jobs().values(), books.gpus().values(), self._loop.crowds, misfits)
+        cache = self._cache
+        misfits = {table: len(cache.misfits(table)) for table in ("jobs", "gpus")}
+        return self._metrics.text(cache.jobs().values(), cache.gpus().values(), self._loop.node_loads, misfits)
 
 
 def _since(decision: Doc, job: JobRecord) -> bool:

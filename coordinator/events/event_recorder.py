@@ -43,14 +43,14 @@ class EventRecorder:
 
     def __init__(
         self,
-        journal: EventLog,
+        event_log: EventLog,
         telemetry: Telemetry,
         metrics: Metrics,
         clock: Clock,
         queue: WorkQueue,
         wake: threading.Event,
     ) -> None:
-        self.journal, self.telemetry, self.metrics = journal, telemetry, metrics
+        self.event_log, self.telemetry, self.metrics = event_log, telemetry, metrics
         self.clock, self.queue, self.wake = clock, queue, wake
         self._marks: dict[str, Marks] = {}
 
@@ -74,7 +74,7 @@ class EventRecorder:
     def _log(self, job: JobRecord, event: Mapping[str, Any]) -> None:
         public = {k: v for k, v in event.items() if k not in ("before", "after", "step", "sent_at")}
         state = {"job_id": job.raw_id, "state": job.state, "generation": job.generation, "num_gpus": len(job.gpu_ids)}
-        self.journal.append({**state, **public})
+        self.event_log.append({**state, **public})
 
     def _mark(self, job: JobRecord, kind: str, event: Mapping[str, Any]) -> None:
         """Remember when things happened, for the stages."""
@@ -98,7 +98,7 @@ class EventRecorder:
             marks.at["removing"] = now
 
     def _gpu(self, before: GpuRecord, after: GpuRecord) -> None:
-        self.journal.append(
+        self.event_log.append(
             {
                 "type": "gpu", "gpu_id": after.id, "state": after.state,
                 "job_id": after.doc.get("job_id"), "held_by": after.doc.get("held_by"),

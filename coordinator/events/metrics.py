@@ -52,7 +52,7 @@ class Metrics:
         self._decide.observe(seconds)
 
     def text(
-        self, jobs: Iterable[Any], gpus: Iterable[Any], crowds: Mapping[str, NodeLoad], misfits: Mapping[str, int]
+        self, jobs: Iterable[Any], gpus: Iterable[Any], node_loads: Mapping[str, NodeLoad], misfits: Mapping[str, int]
     ) -> bytes:
         """Prometheus text, with the states counted now and the nodes as they stood at the last turn.
 
@@ -62,7 +62,7 @@ class Metrics:
             self._misfits.labels(table).set(number)
         self._node_jobs.clear()
         self._node_use.clear()
-        for node, crowd in crowds.items():
+        for node, crowd in node_loads.items():
             for category in ("pc", "wc", "cc"):
                 self._node_jobs.labels(node, category.upper()).set(getattr(crowd.jobs, category))
             self._node_use.labels(node, "cpu").set(crowd.cpu_use)

@@ -54,7 +54,7 @@ class Reconciler:
 
     def __init__(
         self,
-        books: Cache,
+        cache: Cache,
         reports: Reports,
         sidecars: Sidecars,
         platform: Platform,
@@ -66,7 +66,7 @@ class Reconciler:
         launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
         away: Callable[[str | None], bool] = lambda node: False,
     ) -> None:
-        self.books, self.reports, self.sidecars, self.platform = books, reports, sidecars, platform
+        self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._tell, self._failpoint, self._launch_doc = tell, failpoint, launch_doc
         self._away, self._gangs = away, Gangs(reports, platform, config, away)
@@ -91,12 +91,12 @@ class Reconciler:
         raise Fatal(f"job {job_id} takes more than {STEPS_AT_ONCE} steps in a row")
 
     def _read(self, job_id: str) -> ObservedState | None:
-        job = self.books.job(job_id)
+        job = self.cache.job(job_id)
         if job is None:
             return None
         standing = self._standing.setdefault(job.id, _Standing())
         pods = self._gangs.pods(job, job.launch in standing.removed)
-        seen, gpus = pods.seen, self.books.gpus()
+        seen, gpus = pods.seen, self.cache.gpus()
         over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
         self._stand(job, standing, seen.shim.command_id if seen else "", over)
         waited_s = self.clock.now() - standing.since
@@ -104,7 +104,7 @@ class Reconciler:
         leaves = job.operation.leaves if job.operation else None
         return ObservedState(
             job=job,
-            jobs=self.books.jobs(),
+            jobs=self.cache.jobs(),
             gpus=gpus,
             config=self.config,
             wall=self.clock.wall(),
@@ -177,7 +177,7 @@ class Reconciler:
             self._write(world, step)
         elif isinstance(step, WriteGpu):
             before = world.gpus[step.gpu]
-            after = self.books.write_gpu(before, step.expect, step.changes)
+            after = self.cache.write_gpu(before, step.expect, step.changes)
             self._tell(job, {"type": "gpu", "before": before, "after": after})
         elif isinstance(step, RequestLaunch):
             self._launch(job, step)
@@ -215,7 +215,7 @@ class Reconciler:
 
     def _write(self, world: ObservedState, step: WriteJob) -> None:
         before = world.jobs.get(step.job, world.job) if step.job else world.job
-        after = self.books.write_job(before, step.changes, step.name)
+        after = self.cache.write_job(before, step.changes, step.name)
         log.info("%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"))
         self._tell(after, {**step.event, "step": step.name, "before": before})
 

@@ -79,14 +79,14 @@ def _listed(ids: list[str]) -> str:
 class DependencyController:
     """`turn` answers why each of those that wait has to."""
 
-    def __init__(self, books: Cache, clock: Clock, told: Callable[[JobRecord, dict[str, Any]], None]) -> None:
-        self._books, self._clock, self._told = books, clock, told
+    def __init__(self, cache: Cache, clock: Clock, told: Callable[[JobRecord, dict[str, Any]], None]) -> None:
+        self._cache, self._clock, self._told = cache, clock, told
         self._ended: dict[str, str] = {}  # states that change no more, of jobs that somebody waits for
         self._others: dict[str, str | None] = {}  # of jobs that are not let in or not there, as last read
 
     def turn(self, read: bool = True) -> list[Hold]:
         """`read`: those of which the books say nothing again, too."""
-        waiting = [j for j in self._books.jobs().values() if j.state == s.SUBMITTED and is_open(j)]
+        waiting = [j for j in self._cache.jobs().values() if j.state == s.SUBMITTED and is_open(j)]
         wanted = {one for job in waiting for one in named(job.doc)}
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
         self._others = {} if read else self._others
@@ -100,16 +100,16 @@ class DependencyController:
         with suppress(Conflict):
             if found.fails:
                 changes = {"state": s.FAILED, "message": found.fails, "finish_ts": self._clock.wall()}
-                self._told(self._books.write_job(job, changes, "fail"), {"type": "failed", "sentence": found.fails})
+                self._told(self._cache.write_job(job, changes, "fail"), {"type": "failed", "sentence": found.fails})
             else:
-                self._books.write_job(job, {"depends_met": True}, "depends")
+                self._cache.write_job(job, {"depends_met": True}, "depends")
 
     def _state(self, job_id: str) -> str | None:
-        if (job := self._books.job(job_id)) is not None:
+        if (job := self._cache.job(job_id)) is not None:
             self._ended.pop(job_id, None)  # of one that had the name before
             return job.state
         if job_id not in self._ended and job_id not in self._others:
-            found = self._books.find(job_id)
+            found = self._cache.find(job_id)
             if found is not None and found.state in s.ENDED:
                 self._ended[job_id] = found.state
             else:

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class GarbageCollector:
     """`wait_out_s`: after so long what nobody renews has certainly stopped; for ever where no lease ends a training."""
 
-    def __init__(self, books: Cache, wait_out_s: float, nothing_runs: Callable[[str], bool]) -> None:
-        self._books, self._wait_out_s, self._nothing_runs = books, wait_out_s, nothing_runs
+    def __init__(self, cache: Cache, wait_out_s: float, nothing_runs: Callable[[str], bool]) -> None:
+        self._cache, self._wait_out_s, self._nothing_runs = cache, wait_out_s, nothing_runs
         self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
 
     def begin(self) -> None:
@@ -30,14 +30,14 @@ class GarbageCollector:
 
     def strays(self) -> set[str]:
         """Names of jobs that nobody knows and that GPUs are still booked for."""
-        jobs = {**self._books.jobs(), **self._books.set_aside()}
+        jobs = {**self._cache.jobs(), **self._cache.set_aside()}
         return {name for gpu in self._ours() for name in (gpu.job, gpu.held_by) if name and _unknown(name, jobs)}
 
     def turn(self, now: float) -> None:
         """Free what is certainly not used. Not while a document is set aside: they may be its."""
-        if self._books.set_aside():
+        if self._cache.set_aside():
             return
-        jobs = self._books.jobs()
+        jobs = self._cache.jobs()
         strays = {g.id: g for g in self._ours() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
         self._strays = {g: self._strays.get(g, now) for g in strays}
         for gpu_id, since in self._strays.items():
@@ -50,14 +50,14 @@ class GarbageCollector:
 
     def _ours(self) -> list[GpuRecord]:
         """Those that we booked, not somebody by hand."""
-        return [gpu for gpu in self._books.gpus().values() if "generation" in gpu.doc]
+        return [gpu for gpu in self._cache.gpus().values() if "generation" in gpu.doc]
 
     def _free(self, gpu: GpuRecord, jobs: Mapping[str, JobRecord]) -> None:
         gone = {"held_by": None} if gpu.job in jobs else {"held_by": None, "job_id": None, "worker_id": None}
         state = {} if gpu.job in jobs or gpu.faulty else {"state": s.IDLE}
         expect = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
         try:
-            self._books.write_gpu(gpu, expect, {**gone, **state})
+            self._cache.write_gpu(gpu, expect, {**gone, **state})
         except Conflict:
             return
         log.warning("GPU %s was booked for job %s, which is gone: freed", gpu.id, gpu.job)
@@ -65,7 +65,7 @@ class GarbageCollector:
     def _may_live(self, gpu: GpuRecord) -> bool:
         """Whether a document of a job that it is booked for is there after all, with a `closed` that says neither."""
         owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
-        docs = [doc for owner in owners for doc in self._books.store.list("jobs", {"job_id": owner})]
+        docs = [doc for owner in owners for doc in self._cache.store.list("jobs", {"job_id": owner})]
         return any(doc.get("uid") and not is_closed(doc) for doc in docs)
 
 

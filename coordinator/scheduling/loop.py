@@ -90,7 +90,7 @@ class DecisionLoop:
 
     def __init__(
         self,
-        books: Cache,
+        cache: Cache,
         telemetry: Telemetry,
         clock: Clock,
         config: Config,
@@ -99,17 +99,17 @@ class DecisionLoop:
         nothing_runs: Callable[[str], bool],
     ) -> None:
         """`nothing_runs`: the platform's word about a job that nobody knows; it also ends what runs of it."""
-        self.books, self.telemetry, self.clock = books, telemetry, clock
+        self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._told = config, settings, told
         self.known = Known()
         self.queues: dict[str, Doc] = {}  # Volcano's, as the launcher keeps them in step
-        self.crowds: dict[str, NodeLoad] = {}  # how the nodes stood at the last turn
+        self.node_loads: dict[str, NodeLoad] = {}  # how the nodes stood at the last turn
         self._outlook: TurnResult | None = None  # as the last turn left it
         self._depending, self._slamls = (
-            DependencyController(books, clock, told),
-            SlamlController(books, clock, settings),
+            DependencyController(cache, clock, told),
+            SlamlController(cache, clock, settings),
         )
-        self.reclaiming = GarbageCollector(books, config.wait_out_s, nothing_runs)
+        self.reclaiming = GarbageCollector(cache, config.wait_out_s, nothing_runs)
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
     def tick(self, read: bool = True) -> None:
@@ -118,18 +118,18 @@ class DecisionLoop:
         Without `read` it decides on the books alone: enough after changes of our own.
         """
         if read:
-            new = self.books.refresh()  # 1 read
+            new = self.cache.refresh()  # 1 read
             self._read_tables()
             self._admit(new)  # 2 let in, or mark what is wrong
             self._follow_queues()
             self.reclaiming.turn(self.clock.now())
         self._watch()
         waiting = self._depending.turn(read)
-        seen = self.books.jobs()
+        seen = self.cache.jobs()
         self._forget(seen)
         began = self.clock.now()
         snapshot = self._picture(seen, began)  # 3 freeze
-        self.crowds = node_loads(snapshot, self.settings.specon)
+        self.node_loads = node_loads(snapshot, self.settings.specon)
         seen |= self._warned(seen, snapshot)
         seen |= self._missed(seen)
         decisions = decide(snapshot, began, self.settings)  # 4 decide
@@ -153,9 +153,9 @@ class DecisionLoop:
         for job_id in self._held.keys() - jobs.keys():
             self._held.pop(job_id, None)
 
-    def crowds_of(self, node: str) -> NodeLoad | None:
+    def node_load_of(self, node: str) -> NodeLoad | None:
         """How a node stood at the last turn."""
-        return self.crowds.get(node)
+        return self.node_loads.get(node)
 
     def expected(self) -> tuple[dict[str, ExpectedTimes], float]:
         """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
@@ -168,7 +168,7 @@ class DecisionLoop:
         self.telemetry.forget(name)
 
     def _admit(self, new: list[JobRecord]) -> None:
-        taken = set(self.books.jobs())
+        taken = set(self.cache.jobs())
         booked = self.reclaiming.strays() if new else set[str]()
         for job in sorted(new, key=lambda j: str(j.key)):
             found = intake.problems(job.doc)
@@ -182,7 +182,7 @@ class DecisionLoop:
                 continue
             changes = {"problems": found} if found else self._accepted(job)
             try:
-                record = self.books.admit(job, changes)
+                record = self.cache.admit(job, changes)
             except (Conflict, Rejected) as refused:
                 log.warning("document %r could not be marked: %s", job.key, refused)
                 continue
@@ -203,7 +203,7 @@ class DecisionLoop:
 
     def unknown_type(self, doc: Mapping[str, Any]) -> str:
         """Why the GPU type that it asks for is none, by what was read; empty where it is one, or nothing was read."""
-        here = {gpu.gpu_type for gpu in self.books.gpus().values()} | {kind for _, kind in self.profiles.speeds}
+        here = {gpu.gpu_type for gpu in self.cache.gpus().values()} | {kind for _, kind in self.profiles.speeds}
         return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
 
     def _accepted(self, job: JobRecord) -> Doc:
@@ -216,25 +216,25 @@ class DecisionLoop:
 
     def _follow_queues(self) -> None:
         """A job that waits and has no launch follows its queue into another device mode; any other keeps its own."""
-        for job in self.books.jobs().values():
+        for job in self.cache.jobs().values():
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
             mode = self._devices(job)
             if job.state == s.SUBMITTED and job.operation is None and at_rest and job.recreated != (mode == RECREATE):
                 with suppress(Conflict):
-                    self.books.write_job(job, {"devices": mode}, "devices")
+                    self.cache.write_job(job, {"devices": mode}, "devices")
 
     def _known(self, job: JobRecord) -> bool:
         """Whether a job of that name lives, or did when this document was refused: it is not let in unasked later."""
         if intake.taken(job.raw_id) in (job.doc.get("problems") or ()):
             return True
-        twins = self.books.store.list("jobs", {"job_id": job.raw_id})
+        twins = self.cache.store.list("jobs", {"job_id": job.raw_id})
         return any(twin["_id"] != job.key and twin.get("uid") and not twin.get("closed") for twin in twins)
 
     def _read_tables(self) -> None:
-        rows = [self.books.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
-        nodes = {str(doc["_id"]): doc for doc in self.books.store.list("nodes")}
+        rows = [self.cache.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
+        nodes = {str(doc["_id"]): doc for doc in self.cache.store.list("nodes")}
         self.telemetry.estimator.take_foreign()
-        self.queues = {str(doc["_id"]): doc for doc in self.books.store.list("queues")}
+        self.queues = {str(doc["_id"]): doc for doc in self.cache.store.list("queues")}
         self.telemetry.profiles, known = Profiles.from_rows(*rows), self.telemetry.estimator.observations()
         self.known = Known(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
 
@@ -244,13 +244,13 @@ class DecisionLoop:
 
     def _watch(self) -> None:
         """Measure how fast jobs grow, where that is due; keep in their documents what has changed or shown itself."""
-        jobs, at = self.books.jobs(), Moment(self.clock.now(), self.clock.wall())
+        jobs, at = self.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
         grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
         for job_id in sorted(jobs):
             changes = grown.get(job_id, {}) | self._shown(jobs[job_id])
             if changes:
                 with suppress(Conflict):
-                    written = self.books.write_job(jobs[job_id], changes, "progress")
+                    written = self.cache.write_job(jobs[job_id], changes, "progress")
                     if "lost" in changes:
                         self._told(written, {"type": "lost", "sentence": resumption.receipt(changes["lost"])})
 
@@ -263,7 +263,7 @@ class DecisionLoop:
         telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.known.nodes)
         seen = {job.id: telemetry.seen(job) for job in jobs.values()}
         known = replace(self.known, nodes=nodes, observations=telemetry.estimator.observations())
-        return build_snapshot(jobs, self.books.gpus(), seen, known, Moment(now, self.clock.wall()))
+        return build_snapshot(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
 
     def _warned(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Tell the user of a new job, once, if its deadline cannot hold, and which one could (seed 003)."""
@@ -272,7 +272,7 @@ class DecisionLoop:
         for job in new if "deadline" in self.settings.systems else ():
             why = alert(job, diagnose(job, snapshot, self.settings))
             with suppress(Conflict):
-                written[job.id] = self.books.write_job(seen[job.id], {"warnings": [why] if why else []}, "warn")
+                written[job.id] = self.cache.write_job(seen[job.id], {"warnings": [why] if why else []}, "warn")
                 if why:
                     self._told(written[job.id], {"type": "warned", "sentence": why})
         return written
@@ -283,7 +283,7 @@ class DecisionLoop:
         for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
             if missed := missed_deadlines.event(job, wall):
                 with suppress(Conflict):
-                    written[job.id] = self.books.write_job(job, {"missed_ts": wall}, "missed")
+                    written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
                     self._told(written[job.id], missed)
         return written
 
@@ -304,13 +304,13 @@ class DecisionLoop:
     def _operate(self, job: JobRecord, decision: Operation, basis: Basis) -> None:
         """The reason first, then the intent."""
         self._held.pop(job.id, None)
-        around = Around(basis.seen, self.books.jobs(), self.books.gpus(), self.clock.wall(), how_of(job, self.config))
+        around = Around(basis.seen, self.cache.jobs(), self.cache.gpus(), self.clock.wall(), how_of(job, self.config))
         changes = bind(decision, around)
         if isinstance(decision, Start):
             changes |= self._times(job, basis.snapshot)
         decision_id = self._store(job, decision, basis)
         changes["reshape"]["decision"] = decision_id
-        record = self.books.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
+        record = self.cache.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
         self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": basis.took_s})
 
     def _times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
@@ -328,10 +328,10 @@ class DecisionLoop:
     def _stay(self, job: JobRecord, decision: Stay, basis: Basis) -> None:
         """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
         wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
-        before = self.books.store.get("decisions", f"{job.id}-stays") or {}
+        before = self.cache.store.get("decisions", f"{job.id}-stays") or {}
         self._store(job, decision, basis)
         spent = {"migrated_ts": wall} if decision.spends_move else {}
-        record = self.books.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
+        record = self.cache.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
         if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
             self._told(record, {"type": "stays", "sentence": sentence})
 
@@ -345,14 +345,14 @@ class DecisionLoop:
         if cores is not None:
             until = {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s, "limit_by": decision.by}
         if cores == job.limit_left(wall)[0]:
-            self.books.write_job(job, until, "limit")
+            self.cache.write_job(job, until, "limit")
             return
         known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
         news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
         count = job.limits_told + news
         told: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
         decision_id = self._store(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
-        record = self.books.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
+        record = self.cache.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
         if news:
             kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
             self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
@@ -364,7 +364,7 @@ class DecisionLoop:
         if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
             return
         self._store(job, decision, basis)
-        record = self.books.write_job(job, {"message": sentence}, "hold")
+        record = self.cache.write_job(job, {"message": sentence}, "hold")
         self._held[job.id] = (reason, now)
         self._told(record, {"type": "waits", "sentence": sentence})
 
@@ -375,7 +375,7 @@ class DecisionLoop:
         decision_id = _asked(job, decision) or f"{job.id}-{name}"
         took_s = basis.took_s if isinstance(decision, Operation) else 0.0
         doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.guesses)
-        self.books.store.put("decisions", doc)
+        self.cache.store.put("decisions", doc)
         return decision_id
 
 

@@ -33,8 +33,8 @@ ALGORITHM = "deadline.diagnosis"
 class SlamlController:
     """`turn` is one look at all of them."""
 
-    def __init__(self, books: Cache, clock: Clock, settings: Settings) -> None:
-        self._books, self._store, self._clock, self._settings = books, books.store, clock, settings
+    def __init__(self, cache: Cache, clock: Clock, settings: Settings) -> None:
+        self._cache, self._store, self._clock, self._settings = cache, cache.store, clock, settings
         self._rows: dict[str, Doc] = {}
         self._ended: dict[str, dict[str, Doc]] = {}  # by Slaml: job documents that change no more, by key
 
@@ -123,9 +123,9 @@ class SlamlController:
         wall = self._clock.wall()
         replicas = [[slaml_status.replica(job, wall) for job in of_task] for of_task in jobs]
         for job in (job for of_task in jobs for job in of_task):
-            record = self._books.job(str(job["job_id"])) if job is not None else None
+            record = self._cache.job(str(job["job_id"])) if job is not None else None
             if record is not None and record.state not in s.ENDED and record.doc.get("sla") != slaml.target_s:
-                self._books.write_job(record, {"sla": slaml.target_s}, "sla")
+                self._cache.write_job(record, {"sla": slaml.target_s}, "sla")
         over = bool(jobs) and all(job is None or job.get("closed") for of_task in jobs for job in of_task)
         changes: Doc = {"status": slaml_status.status(slaml, replicas, snapshot, self._settings, wall)}
         if over and not slaml.doc.get("finished"):
@@ -144,7 +144,7 @@ class SlamlController:
         key, kept = slaml.key(place, replica), self._ended.setdefault(slaml.uid, {})
         if key in kept:
             return kept[key]
-        record = self._books.job(slaml.job_id(place, replica))
+        record = self._cache.job(slaml.job_id(place, replica))
         doc = record.doc if record is not None and record.key == key else self._store.get("jobs", key)
         if doc is not None and doc.get("closed"):
             kept[key] = doc
@@ -157,6 +157,6 @@ class SlamlController:
                 continue
             record = JobRecord(job)
             changes = {"cancel": True} if record.accepted else {"state": s.CANCELLED, "closed": True}
-            self._books.write_job(record, changes, "cancel")
+            self._cache.write_job(record, changes, "cancel")
         self._store.delete(TABLE, slaml.doc["_id"], {"version": slaml.doc.get("version")})
         self._rows.pop(slaml.uid, None)

@@ -18,8 +18,8 @@ TABLE = "heartbeats"
 class HeartbeatBatches:
     """`flush` is called by one thread; the stored rows are what is known right after a restart."""
 
-    def __init__(self, store: Store, reports: Reports, books: Cache, clock: Clock) -> None:
-        self._store, self._reports, self._books, self._clock = store, reports, books, clock
+    def __init__(self, store: Store, reports: Reports, cache: Cache, clock: Clock) -> None:
+        self._store, self._reports, self._cache, self._clock = store, reports, cache, clock
         batches = {batch["_id"]: batch["rows"] for batch in store.list(TABLE)}
         self._written: list[list[Doc]] = [batches.get(f"batch-{n}", []) for n in range(len(batches))]
         self.stored: dict[str, Doc] = {str(row["job_id"]): row for rows in self._written for row in rows}
@@ -29,7 +29,7 @@ class HeartbeatBatches:
 
         The row of a job that has not reported to this process yet stays.
         """
-        jobs, wall = self._books.jobs(), self._clock.wall()
+        jobs, wall = self._cache.jobs(), self._clock.wall()
         beats = {job_id: beat for job_id, job in jobs.items() if (beat := self._reports.of(job)) is not None}
         rows = [
             heartbeat_row(job, beats[job_id], wall) if job_id in beats else dict(self.row(job))

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 class ObservationProfiler:
     """Thread-safe. `run` is the body of its thread, which has work only where `prometheus` is given."""
 
-    def __init__(self, learner: ProfileEstimator, clock: Clock, prometheus: Measurements | None) -> None:
-        self._learner, self._clock, self._prometheus = learner, clock, prometheus
+    def __init__(self, estimator: ProfileEstimator, clock: Clock, prometheus: Measurements | None) -> None:
+        self._estimator, self._clock, self._prometheus = estimator, clock, prometheus
         self._lock = threading.Lock()
         self._accounts: dict[str, Account] = {}  # by the uid of a job
         self._waiting: queue.Queue[tuple[JobRecord, Doc]] = queue.Queue(MOST_WAITING)
@@ -46,7 +46,7 @@ class ObservationProfiler:
         row = observation(job, account.used())
         if row is None:
             return
-        self._learner.observed(row)
+        self._estimator.observed(row)
         if self._prometheus is not None:
             try:
                 self._waiting.put_nowait((job, row))
@@ -77,7 +77,7 @@ class ObservationProfiler:
         if self._prometheus is None:
             return
         if seen := self._prometheus.used(job.doc, row["at"] - row["execution_s"], row["at"]):
-            self._learner.observed({**row, **seen})
+            self._estimator.observed({**row, **seen})
 
 
 def observation(job: JobRecord, used: Doc) -> Doc | None:

@@ -84,7 +84,7 @@ def generated(world: World, folder: Path, checks: Sequence[str], examples: int) 
 
     The stream never ends, so it cannot be asked like this; `test_http_events.py` has it.
     """
-    with serve(world.desk) as live:
+    with serve(world.api) as live:
         live.app.settings["failures"].limit = 10**9  # every call here comes from one address
         command = [
             sys.executable, "-m", "schemathesis.cli", "run", f"{live.url}/v1/openapi.yaml",
@@ -113,7 +113,7 @@ def test_what_is_shown_of_odd_documents_has_the_shape_that_is_described(world: W
     """Each field of each job that the description has a type for."""
     fields = yaml.safe_load(OPENAPI)["components"]["schemas"]["Job"]["properties"]
     typed = {name: schema for name, schema in fields.items() if "type" in schema}
-    views = world.desk.jobs(include_ended=True)
+    views = world.api.jobs(include_ended=True)
     assert len(views) == len(ODD) + 3
     odd = [(v["job_id"], name, v[name]) for v in views for name, schema in typed.items() if not _fits(v[name], schema)]
     assert odd == []

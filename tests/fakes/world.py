@@ -99,7 +99,7 @@ class World:
             self.store, self.machines, self.machines, self.clock, self.config, self.settings, MASTER, elector, "test",
             self._failpoint, self.agent_key,
         )  # fmt: skip
-        self.desk = self.c.api
+        self.api = self.c.api
 
     def _failpoint(self, name: str) -> None:
         self.passed.append(name)
@@ -154,8 +154,8 @@ class World:
 
     def order(self, decision: Decision) -> None:
         """As if this had just been decided."""
-        jobs, at = self.c.books.jobs(), Moment(self.clock.now(), self.clock.wall())
-        snapshot = build_snapshot(jobs, self.c.books.gpus(), {}, self.c.loop.known, at)
+        jobs, at = self.c.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
+        snapshot = build_snapshot(jobs, self.c.cache.gpus(), {}, self.c.loop.known, at)
         self.c.loop._apply(decision, Basis(jobs, snapshot, 0.0))
 
     def settle(self) -> None:
@@ -168,7 +168,7 @@ class World:
 
     def reconcile(self) -> None:
         """Each job once, but for those that another thread is at."""
-        for job_id in sorted(self.c.books.jobs()):
+        for job_id in sorted(self.c.cache.jobs()):
             if not self.c.elector.leads or job_id in self.busy:
                 continue
             self.busy.add(job_id)
@@ -212,7 +212,7 @@ class World:
         """Hand one heartbeat over and, if it is answered, do what the answer says."""
         sent_at, rest = self.clock.time, launch.status.exit_at
         try:
-            body, _ = self.desk.heartbeat(launch.job, launch.number, raw, signature)
+            body, _ = self.api.heartbeat(launch.job, launch.number, raw, signature)
         except ReshapeError:
             return
         reply = msgspec.json.decode(body, type=HeartbeatReply)

@@ -52,7 +52,7 @@ def trains(job: str, gpus: int, steps: int = 6) -> Callable[[World], bool]:
 
     def holds(world: World) -> bool:
         record, launch = world.job(job), world.machines.present(job)
-        known = world.c.books.job(job) is not None  # also to one that has just begun anew
+        known = world.c.cache.job(job) is not None  # also to one that has just begun anew
         ready = known and record.state == s.RUNNING and len(record.gpu_ids) == gpus
         return ready and launch is not None and launch.trains and launch.steps >= steps
 
@@ -65,13 +65,13 @@ def is_in(job: str, state: str) -> Callable[[World], bool]:
 
 def is_of_volcano(world: World) -> bool:
     """The coordinator has read it."""
-    job = world.c.books.job("one")
+    job = world.c.cache.job("one")
     return job is not None and job.doc.get("origin") == "volcano"
 
 
 def stayed(world: World) -> bool:
     """The newcomer of a move was given up."""
-    job = world.c.books.job("one")
+    job = world.c.cache.job("one")
     return job is not None and job.state == s.RUNNING and job.launch == 1 and job.newest_launch == 2
 
 
@@ -114,13 +114,13 @@ JOURNEYS = {
     "an operator shrinks a job": Journey(
         Behaviour(iterations=60),
         {"one": s.COMPLETED},
-        (Act(trains("one", 4), lambda world: world.desk.wish("one", 2, None)),),
+        (Act(trains("one", 4), lambda world: world.api.wish("one", 2, None)),),
         generations={"one": 2},
     ),
     "cancel while running": Journey(
         Behaviour(iterations=200),
         {"one": s.CANCELLED},
-        (Act(trains("one", 4), lambda world: world.desk.cancel("one")),),
+        (Act(trains("one", 4), lambda world: world.api.cancel("one")),),
         generations={"one": 1},
     ),
     "restart after a crash": Journey(
@@ -138,7 +138,7 @@ JOURNEYS = {
     "the newcomer is cancelled before its victim is stopped": Journey(
         Behaviour(iterations=200),
         {"one": s.COMPLETED, "two": s.CANCELLED},
-        (NEWCOMER, Act(is_in("two", s.INITIALIZING), lambda world: world.desk.cancel("two"))),
+        (NEWCOMER, Act(is_in("two", s.INITIALIZING), lambda world: world.api.cancel("two"))),
         generations={"one": 1, "two": 0},
     ),
     "the victim ends while its newcomer initializes": Journey(
@@ -230,7 +230,7 @@ JOURNEYS = {
         {"one": s.CANCELLED},
         (
             Act(trains("one", 2), ordered(TO_B)),
-            Act(is_in("one", s.ADJUSTING), lambda world: world.desk.cancel("one")),
+            Act(is_in("one", s.ADJUSTING), lambda world: world.api.cancel("one")),
         ),
         generations={"one": 1}, counts=(2,), nodes=(B,), settings=NOTHING_ELSE,
     ),

@@ -77,7 +77,7 @@ def until_the_twin_is_done(world: World) -> None:
 
 
 def shown(world: World, table: str, field: str) -> bool:
-    said = str(world.desk.job("one")["problems"]) if table == "jobs" else str([g["problem"] for g in world.desk.gpus()])
+    said = str(world.api.job("one")["problems"]) if table == "jobs" else str([g["problem"] for g in world.api.gpus()])
     return f"{field} must be" in said
 
 
@@ -120,11 +120,11 @@ def test_a_document_that_is_corrected_much_later_ends_no_training(elastic: bool 
 
 
 def test_a_row_whose_id_cannot_be_looked_up_stops_nobody() -> None:
-    books = Cache(MemoryStore())
+    cache = Cache(MemoryStore())
     odd = {"_id": {"node": "a"}, "gpu_id": "g", "node": "a", "index": 0, "gpu_type": "V100", "state": "idle"}
-    books.store.list = lambda table, where=None: [dict(odd)] if table == "gpus" else []  # type: ignore[method-assign]
-    assert books.refresh() == [] == books.refresh()
-    assert len(books.gpus()) == 1
+    cache.store.list = lambda table, where=None: [dict(odd)] if table == "gpus" else []  # type: ignore[method-assign]
+    assert cache.refresh() == [] == cache.refresh()
+    assert len(cache.gpus()) == 1
 
 
 @pytest.mark.parametrize("seed", range(6))

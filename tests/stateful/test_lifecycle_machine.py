@@ -73,7 +73,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=JOBS, after=WHEN)
     def cancel(self, index: int, after: int) -> None:
-        self.later(after, lambda: self.world.desk.cancel(self.name(index)))
+        self.later(after, lambda: self.world.api.cancel(self.name(index)))
 
     @rule(index=JOBS)
     def cancel_by_editing_the_document(self, index: int) -> None:
@@ -89,7 +89,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=JOBS, gpus=st.sampled_from([None, 1, 2, 4]))
     def wish(self, index: int, gpus: int | None) -> None:
-        self._ask(lambda: self.world.desk.wish(self.name(index), gpus, None))
+        self._ask(lambda: self.world.api.wish(self.name(index), gpus, None))
 
     # what the four systems decide
 
@@ -103,7 +103,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def _order(self, index: int, what: Any) -> None:
         """As the loop would: only of a job that runs and has no operation."""
-        job = self.world.c.books.job(self.name(index))
+        job = self.world.c.cache.job(self.name(index))
         if job is None or job.state != s.RUNNING or job.operation is not None or job.cancel:
             return
         why = Explanation("test", "so it was decided.")
@@ -297,7 +297,7 @@ class GangLifecycle(Lifecycle):
 
     @rule(gpus=st.sampled_from([1, 2, 4]))
     def the_first_one_is_to_change(self, gpus: int) -> None:
-        self._ask(lambda: self.world.desk.wish("job-0", gpus, None))
+        self._ask(lambda: self.world.api.wish("job-0", gpus, None))
         self._pass(4.0)
 
     @rule(index=JOBS, cut=st.sets(st.integers(0, 3)))

@@ -25,221 +25,221 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def books(store: MemoryStore) -> Cache:
-    books = Cache(store)
-    books.refresh()
-    return books
+def cache(store: MemoryStore) -> Cache:
+    cache = Cache(store)
+    cache.refresh()
+    return cache
 
 
-def one(books: Cache) -> JobRecord:
-    job = books.job("one")
+def one(cache: Cache) -> JobRecord:
+    job = cache.job("one")
     assert job is not None
     return job
 
 
-def test_a_change_is_in_the_store_and_in_the_books_and_keeps_the_users_fields(store: MemoryStore, books: Cache) -> None:
-    after = books.write_job(one(books), {"state": "adjusting"}, "op")
-    assert after.doc == store.get("jobs", "one") == one(books).doc
+def test_a_change_is_in_the_store_and_in_the_books_and_keeps_the_users_fields(store: MemoryStore, cache: Cache) -> None:
+    after = cache.write_job(one(cache), {"state": "adjusting"}, "op")
+    assert after.doc == store.get("jobs", "one") == one(cache).doc
     assert (after.state, after.doc["version"], after.doc["mine"]) == ("adjusting", 4, [1])
 
 
-def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: MemoryStore, books: Cache) -> None:
+def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: MemoryStore, cache: Cache) -> None:
     store.update("jobs", "one", {}, {"wanted": 2})
     with pytest.raises(Conflict):
-        books.write_job(one(books), {"state": "adjusting"}, "op")
-    assert one(books).wanted == 2
-    assert books.write_job(one(books), {"state": "adjusting"}, "op").wanted == 2
+        cache.write_job(one(cache), {"state": "adjusting"}, "op")
+    assert one(cache).wanted == 2
+    assert cache.write_job(one(cache), {"state": "adjusting"}, "op").wanted == 2
 
 
-def test_a_write_that_was_applied_though_its_reply_was_lost_is_recognised(store: MemoryStore, books: Cache) -> None:
+def test_a_write_that_was_applied_though_its_reply_was_lost_is_recognised(store: MemoryStore, cache: Cache) -> None:
     store.hiccups.append("after")
-    assert books.write_job(one(books), {"state": "adjusting"}, "op").doc["version"] == 4
+    assert cache.write_job(one(cache), {"state": "adjusting"}, "op").doc["version"] == 4
     store.hiccups.append("after")
-    gpu = books.gpus()["g"]
-    assert books.write_gpu(gpu, {"state": "idle"}, {"state": "reserved", "job_id": "one"}).job == "one"
+    gpu = cache.gpus()["g"]
+    assert cache.write_gpu(gpu, {"state": "idle"}, {"state": "reserved", "job_id": "one"}).job == "one"
 
 
-def test_a_write_that_was_not_applied_is_not_taken_for_one(store: MemoryStore, books: Cache) -> None:
+def test_a_write_that_was_not_applied_is_not_taken_for_one(store: MemoryStore, cache: Cache) -> None:
     store.hiccups.append("before")
     with pytest.raises(Transient):
-        books.write_job(one(books), {"state": "adjusting"}, "op")
-    assert one(books).doc["version"] == 3
+        cache.write_job(one(cache), {"state": "adjusting"}, "op")
+    assert one(cache).doc["version"] == 3
 
 
-def test_another_coordinators_same_write_is_not_taken_for_ones_own(store: MemoryStore, books: Cache) -> None:
+def test_another_coordinators_same_write_is_not_taken_for_ones_own(store: MemoryStore, cache: Cache) -> None:
     rival = Cache(store)
     rival.refresh()
     rival.write_job(one(rival), {"state": "adjusting"}, "op")
     with pytest.raises(Conflict):
-        books.write_job(one(books), {"state": "adjusting"}, "op")
+        cache.write_job(one(cache), {"state": "adjusting"}, "op")
     rival.write_gpu(rival.gpus()["g"], {"state": "idle"}, {"state": "reserved", "job_id": "one"})
     with pytest.raises(Conflict):
-        books.write_gpu(books.gpus()["g"], {"state": "idle"}, {"state": "reserved", "job_id": "one"})
-    assert books.gpus()["g"].job == "one"
+        cache.write_gpu(cache.gpus()["g"], {"state": "idle"}, {"state": "reserved", "job_id": "one"})
+    assert cache.gpus()["g"].job == "one"
 
 
-def test_a_gpu_is_claimed_only_while_it_is_as_expected(store: MemoryStore, books: Cache) -> None:
+def test_a_gpu_is_claimed_only_while_it_is_as_expected(store: MemoryStore, cache: Cache) -> None:
     store.update("gpus", "g", {}, {"state": "in use", "job_id": "x", "held_by": "x"})
     with pytest.raises(Conflict):
-        books.write_gpu(books.gpus()["g"], {"state": "idle", "job_id": None}, {"state": "reserved", "job_id": "one"})
-    assert books.gpus()["g"].held_by == "x"
+        cache.write_gpu(cache.gpus()["g"], {"state": "idle", "job_id": None}, {"state": "reserved", "job_id": "one"})
+    assert cache.gpus()["g"].held_by == "x"
 
 
 def test_a_users_edit_that_leaves_the_version_alone_is_seen_at_the_next_reading(
-    store: MemoryStore, books: Cache
+    store: MemoryStore, cache: Cache
 ) -> None:
     store.put("jobs", {**JOB, "wanted": 4})
-    books.refresh()
-    assert one(books).wanted == 4
+    cache.refresh()
+    assert one(cache).wanted == 4
 
 
 def test_a_reading_that_a_write_overtook_does_not_bring_the_old_version_back(store: MemoryStore) -> None:
     class Slow(MemoryStore):
         def list(self, table: str, where: Any = None) -> list[Any]:
             found = super().list(table, where)
-            if table == "gpus" and books.job("one"):
-                books.write_job(one(books), {"state": "adjusting"}, "op")
+            if table == "gpus" and cache.job("one"):
+                cache.write_job(one(cache), {"state": "adjusting"}, "op")
             return found
 
     slow = Slow()
     slow._tables = store._tables
-    books = Cache(slow)
-    books.refresh()
-    books.refresh()
-    assert (one(books).state, one(books).doc["version"]) == ("adjusting", 4)
+    cache = Cache(slow)
+    cache.refresh()
+    cache.refresh()
+    assert (one(cache).state, one(cache).doc["version"]) == ("adjusting", 4)
 
 
-def test_a_closed_job_leaves_the_books_and_stays_away(store: MemoryStore, books: Cache) -> None:
-    books.write_job(one(books), {"closed": True}, "close")
-    assert books.jobs() == {}
-    books.refresh()
-    assert books.jobs() == {}
+def test_a_closed_job_leaves_the_books_and_stays_away(store: MemoryStore, cache: Cache) -> None:
+    cache.write_job(one(cache), {"closed": True}, "close")
+    assert cache.jobs() == {}
+    cache.refresh()
+    assert cache.jobs() == {}
 
 
-def test_a_deleted_document_is_a_cancellation_until_the_job_is_at_rest(store: MemoryStore, books: Cache) -> None:
+def test_a_deleted_document_is_a_cancellation_until_the_job_is_at_rest(store: MemoryStore, cache: Cache) -> None:
     store.delete("jobs", "one")
-    books.refresh()
-    assert one(books).cancel
-    books.write_job(one(books), {"state": "cancelled"}, "cancelled")
-    books.refresh()
-    assert (one(books).state, one(books).cancel) == ("cancelled", True)
+    cache.refresh()
+    assert one(cache).cancel
+    cache.write_job(one(cache), {"state": "cancelled"}, "cancelled")
+    cache.refresh()
+    assert (one(cache).state, one(cache).cancel) == ("cancelled", True)
     assert store.get("jobs", "one") is None
-    books.write_job(one(books), {"closed": True}, "close")
-    books.refresh()
-    assert books.jobs() == {}
+    cache.write_job(one(cache), {"closed": True}, "close")
+    cache.refresh()
+    assert cache.jobs() == {}
 
 
 def test_documents_that_intake_has_not_seen_are_told_apart_whatever_they_claim_to_be(
-    store: MemoryStore, books: Cache
+    store: MemoryStore, cache: Cache
 ) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
     store.insert("jobs", {"_id": "sly", "state": "submitted", "closed": False})
     store.insert("jobs", {"_id": "old", "closed": True})
-    assert [job.id for job in books.refresh()] == ["new", "sly"]
-    assert list(books.jobs()) == ["one"]
+    assert [job.id for job in cache.refresh()] == ["new", "sly"]
+    assert list(cache.jobs()) == ["one"]
 
 
-def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: MemoryStore, books: Cache) -> None:
+def test_admitting_a_document_that_changed_meanwhile_is_a_conflict(store: MemoryStore, cache: Cache) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
-    (new,) = books.refresh()
+    (new,) = cache.refresh()
     store.update("jobs", "new", {}, {"state": "changed"})
     with pytest.raises(Conflict):
-        books.admit(new, {"uid": "x", "closed": False})
+        cache.admit(new, {"uid": "x", "closed": False})
 
 
-def test_a_job_that_another_coordinator_closed_was_not_deleted_by_its_user(store: MemoryStore, books: Cache) -> None:
+def test_a_job_that_another_coordinator_closed_was_not_deleted_by_its_user(store: MemoryStore, cache: Cache) -> None:
     rival = Cache(store)
     rival.refresh()
     rival.write_job(one(rival), {"state": "completed", "closed": True}, "close")
-    books.refresh()
-    assert books.jobs() == {}
+    cache.refresh()
+    assert cache.jobs() == {}
 
 
-def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(store: MemoryStore, books: Cache) -> None:
+def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(store: MemoryStore, cache: Cache) -> None:
     store.delete("jobs", "one")
     store.insert("jobs", {"_id": "one", "state": "submitted"})
-    books.refresh()
-    assert one(books).cancel
+    cache.refresh()
+    assert one(cache).cancel
 
 
 # what reading again after a lost race brings into the books
 
 
-def test_a_job_that_another_coordinator_closed_does_not_come_back(store: MemoryStore, books: Cache) -> None:
-    job = books.jobs()["one"]
+def test_a_job_that_another_coordinator_closed_does_not_come_back(store: MemoryStore, cache: Cache) -> None:
+    job = cache.jobs()["one"]
     store.update("jobs", "one", {}, {"state": "completed", "closed": True})
     with pytest.raises(Conflict):
-        books.write_job(job, {"state": "adjusting"}, "op")
-    assert books.jobs() == {}
-    books.refresh()
-    assert books.jobs() == {}
+        cache.write_job(job, {"state": "adjusting"}, "op")
+    assert cache.jobs() == {}
+    cache.refresh()
+    assert cache.jobs() == {}
 
 
 def test_a_document_that_intake_has_not_let_in_stays_out_even_if_a_race_for_it_was_lost(
-    store: MemoryStore, books: Cache
+    store: MemoryStore, cache: Cache
 ) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
-    (new,) = books.refresh()
+    (new,) = cache.refresh()
     store.update("jobs", "new", {}, {"note": "edited"})
     with pytest.raises(Conflict):
-        books.write_job(new, {"state": "cancelled", "closed": True}, "cancel")
-    assert list(books.jobs()) == ["one"]
-    assert [job.id for job in books.refresh()] == ["new"], "and intake still gets to see it"
+        cache.write_job(new, {"state": "cancelled", "closed": True}, "cancel")
+    assert list(cache.jobs()) == ["one"]
+    assert [job.id for job in cache.refresh()] == ["new"], "and intake still gets to see it"
 
 
-def test_a_deletion_is_first_a_lost_race_and_then_a_cancellation(store: MemoryStore, books: Cache) -> None:
+def test_a_deletion_is_first_a_lost_race_and_then_a_cancellation(store: MemoryStore, cache: Cache) -> None:
     store.delete("jobs", "one")
     with pytest.raises(Conflict):
-        books.write_job(books.jobs()["one"], {"state": "adjusting"}, "op")
-    books.refresh()
-    assert books.jobs()["one"].cancel
-    assert books.write_job(books.jobs()["one"], {"state": "cancelled"}, "cancelled").state == "cancelled"
+        cache.write_job(cache.jobs()["one"], {"state": "adjusting"}, "op")
+    cache.refresh()
+    assert cache.jobs()["one"].cancel
+    assert cache.write_job(cache.jobs()["one"], {"state": "cancelled"}, "cancelled").state == "cancelled"
 
 
 def test_a_job_that_is_closed_while_the_store_is_being_read_stays_away(store: MemoryStore) -> None:
     class Slow(MemoryStore):
         def list(self, table: str, where: Any = None) -> list[Doc]:
             found = super().list(table, where)
-            if table == "gpus" and (job := books.job("one")):
-                books.write_job(job, {"state": "completed", "closed": True}, "close")
+            if table == "gpus" and (job := cache.job("one")):
+                cache.write_job(job, {"state": "completed", "closed": True}, "close")
             return found
 
     slow = Slow()
     slow._tables = store._tables
-    books = Cache(slow)
-    books.refresh()
-    books.refresh()  # closes it in the middle: the listing of open jobs still has it
-    assert books.jobs() == {}
+    cache = Cache(slow)
+    cache.refresh()
+    cache.refresh()  # closes it in the middle: the listing of open jobs still has it
+    assert cache.jobs() == {}
 
 
 def test_a_gpu_that_a_reading_found_as_it_was_before_our_claim_stays_claimed(store: MemoryStore) -> None:
     class Slow(MemoryStore):
         def list(self, table: str, where: Any = None) -> list[Doc]:
             found = super().list(table, where)
-            if table == "gpus" and (gpu := books.gpus().get("g")):
-                books.write_gpu(gpu, {"state": "idle"}, {"state": "reserved", "job_id": "one"})
+            if table == "gpus" and (gpu := cache.gpus().get("g")):
+                cache.write_gpu(gpu, {"state": "idle"}, {"state": "reserved", "job_id": "one"})
             return found
 
     slow = Slow()
     slow._tables = store._tables
-    books = Cache(slow)
-    books.refresh()
-    books.refresh()
-    assert (books.gpus()["g"].state, books.gpus()["g"].job) == ("reserved", "one")
+    cache = Cache(slow)
+    cache.refresh()
+    cache.refresh()
+    assert (cache.gpus()["g"].state, cache.gpus()["g"].job) == ("reserved", "one")
 
 
-def test_when_even_reading_fails_the_books_stay_as_they_were(store: MemoryStore, books: Cache) -> None:
-    job = books.jobs()["one"]
+def test_when_even_reading_fails_the_books_stay_as_they_were(store: MemoryStore, cache: Cache) -> None:
+    job = cache.jobs()["one"]
     store.down = True
     with pytest.raises(Transient):
-        books.write_job(job, {"state": "adjusting"}, "op")
-    assert books.jobs()["one"] is job
+        cache.write_job(job, {"state": "adjusting"}, "op")
+    assert cache.jobs()["one"] is job
     store.down = False
-    assert books.write_job(job, {"state": "adjusting"}, "op").state == "adjusting"
+    assert cache.write_job(job, {"state": "adjusting"}, "op").state == "adjusting"
 
 
-def test_writes_are_told_apart_even_if_they_say_the_same(store: MemoryStore, books: Cache) -> None:
+def test_writes_are_told_apart_even_if_they_say_the_same(store: MemoryStore, cache: Cache) -> None:
     ops = set()
     for _ in range(3):
-        ops.add(books.write_job(JobRecord(books.jobs()["one"].doc), {"state": "running"}, "op").doc["last_op"])
+        ops.add(cache.write_job(JobRecord(cache.jobs()["one"].doc), {"state": "running"}, "op").doc["last_op"])
     assert len(ops) == 3

@@ -41,19 +41,19 @@ def refused(call: Any, *arguments: Any) -> tuple[str, int]:
 
 def test_a_submitted_job_is_a_document_like_any_other_and_is_let_in_by_the_next_turn(world: World) -> None:
     world.c.stale.clear()
-    view = world.desk.submit({**JOB, "x_mine": {"a": 1}})
+    view = world.api.submit({**JOB, "x_mine": {"a": 1}})
     assert (view["job_id"], view["state"]) == ("one", s.SUBMITTED)
     assert view["job_type"].startswith("derived-")
     assert world.store.get("jobs", "one") == {"_id": "one", "state": s.SUBMITTED, **JOB, "x_mine": {"a": 1}}
     assert world.c.stale.is_set(), "the loop must not wait for its next poll"
     world.tick()
-    assert world.desk.job("one")["state"] == s.INITIALIZING
+    assert world.api.job("one")["state"] == s.INITIALIZING
     assert world.job("one").doc["x_mine"] == {"a": 1}
 
 
 def test_a_bad_document_is_refused_with_everything_that_is_wrong_and_not_kept(world: World) -> None:
     with pytest.raises(Rejected) as refusal:
-        world.desk.submit({"job_id": "one", "command": 3, "optional_num_gpus": []})
+        world.api.submit({"job_id": "one", "command": 3, "optional_num_gpus": []})
     assert str(refusal.value).startswith("The job was not accepted: optional_num_gpus must be a list of GPU counts")
     assert (refusal.value.status, len(refusal.value.problems)) == (400, 2)
     assert world.store.list("jobs") == []
@@ -62,32 +62,32 @@ def test_a_bad_document_is_refused_with_everything_that_is_wrong_and_not_kept(wo
 @pytest.mark.parametrize("taken", ["one", 1])
 def test_a_name_that_is_taken_is_refused_while_its_job_lives(world: World, taken: str | int) -> None:
     sentence = f"The job was not accepted: job_id {taken!r} belongs to another job; choose another one."
-    world.desk.submit({**JOB, "job_id": taken})
-    assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (sentence, 409)
+    world.api.submit({**JOB, "job_id": taken})
+    assert refused(world.api.submit, {**JOB, "job_id": taken}) == (sentence, 409)
     world.tick()
-    assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (sentence, 409)
-    world.desk.cancel(str(taken))
-    assert refused(world.desk.submit, {**JOB, "job_id": taken}) == (ENDING.format(taken), 409)
+    assert refused(world.api.submit, {**JOB, "job_id": taken}) == (sentence, 409)
+    world.api.cancel(str(taken))
+    assert refused(world.api.submit, {**JOB, "job_id": taken}) == (ENDING.format(taken), 409)
     world.run(World.at_rest)
-    assert world.desk.submit({**JOB, "job_id": taken})["state"] == s.SUBMITTED
+    assert world.api.submit({**JOB, "job_id": taken})["state"] == s.SUBMITTED
 
 
 def test_of_two_who_submit_one_name_at_once_one_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.desk.submit(JOB)
-    monkeypatch.setattr(world.c.books, "named", lambda job_id: [])  # the other one was not there yet
-    assert refused(world.desk.submit, JOB)[1] == 409
+    world.api.submit(JOB)
+    monkeypatch.setattr(world.c.cache, "named", lambda job_id: [])  # the other one was not there yet
+    assert refused(world.api.submit, JOB)[1] == 409
 
 
 @pytest.mark.parametrize("nameless", [{}, {"job_id": None}])
 def test_a_job_without_a_name_is_given_one(world: World, nameless: dict[str, Any]) -> None:
     doc = {**{k: v for k, v in JOB.items() if k != "job_id"}, **nameless}
-    names = {world.desk.submit(doc)["job_id"] for _ in range(2)}
+    names = {world.api.submit(doc)["job_id"] for _ in range(2)}
     assert len(names) == 2
     assert all(name.startswith("job-") for name in names)
 
 
 def test_a_document_that_claims_to_have_been_let_in_goes_through_intake_all_the_same(world: World) -> None:
-    world.desk.submit({**JOB, "uid": "mine", "closed": False, "generation": 9, "launch": 9})
+    world.api.submit({**JOB, "uid": "mine", "closed": False, "generation": 9, "launch": 9})
     world.tick()
     job = world.job("one")
     assert (job.uid != "mine", job.generation, job.launch, job.state) == (True, 0, 1, s.INITIALIZING)
@@ -102,38 +102,38 @@ def test_jobs_are_listed_oldest_first_and_ended_ones_only_if_asked_for(world: Wo
     world.submit("a", [1], Behaviour(iterations=2))
     world.run(lambda w: w.states()["a"] == s.COMPLETED)
     world.run(lambda w: bool(w.job("a").doc.get("closed")))
-    assert [view["job_id"] for view in world.desk.jobs(include_ended=False)] == ["b"]
-    assert [view["job_id"] for view in world.desk.jobs(include_ended=True)] == ["b", "a"]
+    assert [view["job_id"] for view in world.api.jobs(include_ended=False)] == ["b"]
+    assert [view["job_id"] for view in world.api.jobs(include_ended=True)] == ["b", "a"]
 
 
 def test_a_document_that_was_refused_is_listed_with_its_problems(world: World) -> None:
     world.users.insert("jobs", {"_id": "bad", "state": "submitted"})
     world.tick()
-    (view,) = world.desk.jobs(include_ended=False)
+    (view,) = world.api.jobs(include_ended=False)
     assert (view["job_id"], view["state"], len(view["problems"])) == ("bad", s.SUBMITTED, 2)
 
 
 @pytest.mark.parametrize("ask", ["job", "cancel", "logs", "wish", "decisions"])
 def test_a_job_that_does_not_exist_is_one_sentence_everywhere(world: World, ask: str) -> None:
     more = {"logs": (0, 10), "wish": (1, None), "decisions": (5,)}.get(ask, ())
-    assert refused(getattr(world.desk, ask), "nobody", *more) == ("There is no job 'nobody'.", 404)
+    assert refused(getattr(world.api, ask), "nobody", *more) == ("There is no job 'nobody'.", 404)
 
 
 def test_a_job_whose_name_is_a_number_is_found_by_its_digits(world: World) -> None:
     world.submit(3, [1])
     world.tick()
-    assert world.desk.job("3")["job_id"] == 3
-    assert [d["job_id"] for d in world.desk.decisions("3", 5)] == [3]
+    assert world.api.job("3")["job_id"] == 3
+    assert [d["job_id"] for d in world.api.decisions("3", 5)] == [3]
 
 
 def test_gpus_and_nodes_are_counted_and_marked_as_emulated(training: World) -> None:
     training.users.update("gpus", "gpu-3", {}, {"state": s.FAULTY})
     training.submit("two", [1])
     training.tick()
-    views = training.desk.gpus()
+    views = training.api.gpus()
     assert [view["gpu_id"] for view in views] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     assert (views[0]["state"], views[0]["held_by"], views[0]["emulated"]) == (s.IN_USE, "one", True)
-    (node,) = training.desk.nodes()
+    (node,) = training.api.nodes()
     assert node == {
         "node": "n1", "gpu_type": "V100", "gpus": 4, "idle": 0, "cores": 0.0, "emulated": True, "heard": True,
         "schedulable": True, "jobs": 1, "categories": {"PC": 0, "WC": 0, "CC": 0}, "score": 0.0, "cpu_use": 0.0,
@@ -145,28 +145,28 @@ def test_gpus_and_nodes_are_counted_and_marked_as_emulated(training: World) -> N
 
 
 def test_a_running_job_is_cancelled_once(training: World) -> None:
-    assert training.desk.cancel("one")["cancel"] is True
-    training.desk.cancel("one")
+    assert training.api.cancel("one")["cancel"] is True
+    training.api.cancel("one")
     training.run(World.at_rest)
-    view = training.desk.cancel("one")
+    view = training.api.cancel("one")
     assert (view["state"], view["message"]) == (s.CANCELLED, "cancelled by the user")
     version = training.job("one").doc["version"]
-    training.desk.cancel("one")
+    training.api.cancel("one")
     assert training.job("one").doc["version"] == version
-    assert all(gpu["state"] == s.IDLE for gpu in training.desk.gpus())
+    assert all(gpu["state"] == s.IDLE for gpu in training.api.gpus())
 
 
 def test_a_document_that_was_refused_is_cancelled_at_once(world: World) -> None:
     world.users.insert("jobs", {"_id": "bad", "state": "submitted"})
     world.tick()
-    assert world.desk.cancel("bad")["state"] == s.CANCELLED
+    assert world.api.cancel("bad")["state"] == s.CANCELLED
     world.tick()
     assert world.at_rest()
 
 
 def test_a_job_that_is_let_in_while_it_is_being_cancelled_is_cancelled_in_order(world: World) -> None:
     """Never closed on the spot: by then it may have been promised GPUs and launched."""
-    world.desk.submit(JOB)
+    world.api.submit(JOB)
     update, busy = world.store.update, False
 
     def slow(table: str, key: Any, expect: Any, changes: Any) -> Any:
@@ -177,22 +177,22 @@ def test_a_job_that_is_let_in_while_it_is_being_cancelled_is_cancelled_in_order(
         return update(table, key, expect, changes)
 
     world.store.update = slow  # type: ignore[method-assign]
-    assert world.desk.cancel("one")["state"] == s.INITIALIZING
+    assert world.api.cancel("one")["state"] == s.INITIALIZING
     world.run(World.at_rest)
     assert world.states() == {"one": s.CANCELLED}
-    assert all(gpu["state"] == s.IDLE for gpu in world.desk.gpus())
+    assert all(gpu["state"] == s.IDLE for gpu in world.api.gpus())
     assert not any(launch.alive for launch in world.machines.launches.values())
 
 
 def test_a_refused_document_that_is_edited_while_it_is_cancelled_does_not_slip_in(world: World) -> None:
     world.users.insert("jobs", {"_id": "bad", "state": "submitted"})
     world.tick()
-    seen = world.desk._get("bad")
+    seen = world.api._get("bad")
     world.users.update("jobs", "bad", {}, {"note": "edited"})
     with pytest.raises(Exception, match="has changed"):
-        world.c.books.write_job(seen, {"state": s.CANCELLED, "closed": True}, "cancel")
-    assert world.c.books.jobs() == {}, "intake has not let it in"
-    assert world.desk.cancel("bad")["state"] == s.CANCELLED
+        world.c.cache.write_job(seen, {"state": s.CANCELLED, "closed": True}, "cancel")
+    assert world.c.cache.jobs() == {}, "intake has not let it in"
+    assert world.api.cancel("bad")["state"] == s.CANCELLED
 
 
 def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +203,9 @@ def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeyp
 
     busy = Busy()
     busy._tables = training.store._tables
-    monkeypatch.setattr(training.c.books, "store", busy)
+    monkeypatch.setattr(training.c.cache, "store", busy)
     with pytest.raises(Transient, match=r"^Job one keeps changing, so it could not be cancelled; try again\.$"):
-        training.desk.cancel("one")
+        training.api.cancel("one")
     assert not training.job("one").cancel
 
 
@@ -213,18 +213,18 @@ def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeyp
 
 
 def test_a_wish_becomes_a_decision_that_can_be_looked_up_by_its_id(training: World) -> None:
-    wish = training.desk.wish("one", 2, None)["decision_id"]
-    first = training.desk.decision(wish)
+    wish = training.api.wish("one", 2, None)["decision_id"]
+    first = training.api.decision(wish)
     assert (first["kind"], first["sentence"]) == ("wish", "An operator asked for 2 GPUs.")
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states()["one"] == s.RUNNING)
-    done = training.desk.decision(wish)
+    done = training.api.decision(wish)
     assert (done["kind"], done["algorithm"], done["num_gpus"]) == ("reshape", "operator", 2)
-    training.desk.wish("one", None, None)
+    training.api.wish("one", None, None)
     training.run(lambda w: w.job("one").doc["num_gpus"] == 4)
 
 
 def test_a_wish_for_a_count_that_is_not_allowed_names_the_allowed_ones(training: World) -> None:
-    answer = refused(training.desk.wish, "one", 3, None)
+    answer = refused(training.api.wish, "one", 3, None)
     assert answer == ("Job one can run on [1, 2, 4] GPUs, not on 3.", 400)
     assert training.job("one").wanted is None
 
@@ -234,28 +234,28 @@ def test_nothing_can_be_wished_of_a_job_that_ended_or_was_refused(world: World) 
     world.submit("one", [1], Behaviour(iterations=2))
     world.run(lambda w: w.states()["one"] == s.COMPLETED)
     sentence = "Job {} is {}: there is nothing to change."
-    assert refused(world.desk.wish, "one", 1, None) == (sentence.format("one", s.COMPLETED), 409)
-    assert refused(world.desk.wish, "bad", 1, None) == (sentence.format("bad", s.SUBMITTED), 409)
+    assert refused(world.api.wish, "one", 1, None) == (sentence.format("one", s.COMPLETED), 409)
+    assert refused(world.api.wish, "bad", 1, None) == (sentence.format("bad", s.SUBMITTED), 409)
 
 
 def test_only_a_trainer_that_runs_can_be_asked_for_a_checkpoint_and_only_for_that(world: World) -> None:
     world.submit("one", [1], Behaviour(iterations=4_000))
     world.tick()
     sentence = "Job one is not training now; try again once it runs."
-    assert refused(world.desk.wish, "one", None, "checkpoint") == (sentence, 409)
+    assert refused(world.api.wish, "one", None, "checkpoint") == (sentence, 409)
     world.run(lambda w: w.states()["one"] == s.RUNNING)
     sentence = "The signal must be `checkpoint` (save and go on) or `stop` (save and end), not 'kill'."
-    assert refused(world.desk.wish, "one", None, "kill") == (sentence, 400)
-    before = len(world.desk.decisions("one", 99))
-    answer = refused(world.desk.wish, "one", None, "checkpoint")
+    assert refused(world.api.wish, "one", None, "kill") == (sentence, 400)
+    before = len(world.api.decisions("one", 99))
+    answer = refused(world.api.wish, "one", None, "checkpoint")
     assert answer == ("Job one was not asked for a checkpoint: this trainer cannot save without exiting.", 409)
-    assert len(world.desk.decisions("one", 99)) == before, "what was refused was not decided"
+    assert len(world.api.decisions("one", 99)) == before, "what was refused was not decided"
 
 
 def test_a_training_that_is_told_to_stop_ends_as_cancelled_and_its_decision_is_kept(training: World) -> None:
-    decided = training.desk.wish("one", None, "stop")["decision_id"]
+    decided = training.api.wish("one", None, "stop")["decision_id"]
     training.run(lambda w: w.states()["one"] == s.CANCELLED)
-    sentence = training.desk.decision(decided)["sentence"]
+    sentence = training.api.decision(decided)["sentence"]
     assert sentence == "An operator asked its training to save and end."
     assert training.job("one").doc["gpu_ids"] is None
 
@@ -271,9 +271,9 @@ def test_a_rigid_job_is_told_to_stop_only_by_force(world: World, record: dict[st
     world.submit("one", [1], Behaviour(iterations=4_000), **record)
     world.run(lambda w: w.states()["one"] == s.RUNNING)
     sentence = f'Job one was not told to end: {why}; "force": true in the call ends it all the same.'
-    assert refused(world.desk.wish, "one", None, "stop") == (sentence, 409)
+    assert refused(world.api.wish, "one", None, "stop") == (sentence, 409)
     assert not world.job("one").cancel
-    world.desk.wish("one", None, "stop", True)
+    world.api.wish("one", None, "stop", True)
     world.run(lambda w: w.states()["one"] == s.CANCELLED)
 
 
@@ -281,20 +281,20 @@ def test_a_rigid_job_is_told_to_stop_only_by_force(world: World, record: dict[st
 
 
 def test_decisions_are_told_newest_first_with_their_rejected_rivals(training: World) -> None:
-    training.desk.wish("one", 2, None)
+    training.api.wish("one", 2, None)
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states()["one"] == s.RUNNING)
-    newest, *_, oldest = training.desk.decisions("one", 99)
+    newest, *_, oldest = training.api.decisions("one", 99)
     assert (newest["kind"], oldest["kind"]) == ("reshape", "start")
     rejected = [c["rejected"] for c in oldest["candidates"]]
     assert "" in rejected
     assert any(rejected)
     assert not {"_id", "version", "last_op"} & set(oldest)
-    assert training.desk.decisions("one", 1) == [newest]
-    assert training.desk.decision(oldest["decision_id"]) == oldest
+    assert training.api.decisions("one", 1) == [newest]
+    assert training.api.decision(oldest["decision_id"]) == oldest
 
 
 def test_a_decision_that_does_not_exist_is_a_sentence(world: World) -> None:
-    assert refused(world.desk.decision, "none") == ("There is no decision 'none'.", 404)
+    assert refused(world.api.decision, "none") == ("There is no decision 'none'.", 404)
 
 
 # profiles
@@ -303,10 +303,10 @@ ROW: dict[str, Any] = {"job_type": "t", "gpu_type": "V100", "num_gpus": 2, "seco
 
 
 def test_imported_rows_are_used_by_the_next_decision_and_replaced_by_the_next_import(world: World) -> None:
-    before = len(world.desk.profiles("speed_profiles"))
-    assert world.desk.import_profiles("speed_profiles", [ROW]) == 1
-    assert world.desk.import_profiles("speed_profiles", [{**ROW, "seconds_per_iteration": 0.25}]) == 1
-    assert len(world.desk.profiles("speed_profiles")) == before + 1
+    before = len(world.api.profiles("speed_profiles"))
+    assert world.api.import_profiles("speed_profiles", [ROW]) == 1
+    assert world.api.import_profiles("speed_profiles", [{**ROW, "seconds_per_iteration": 0.25}]) == 1
+    assert len(world.api.profiles("speed_profiles")) == before + 1
     world.tick()
     speed = world.c.loop.profiles.speed("t", "V100", 2)
     assert speed is not None
@@ -315,10 +315,10 @@ def test_imported_rows_are_used_by_the_next_decision_and_replaced_by_the_next_im
 
 @pytest.mark.parametrize("table", ["speed_profiles", "overheads"])
 def test_what_was_exported_can_be_imported_again(world: World, table: str) -> None:
-    rows = world.desk.profiles(table)
+    rows = world.api.profiles(table)
     without_keys = [{k: v for k, v in row.items() if k != "_id"} for row in rows]
-    assert world.desk.import_profiles(table, without_keys) == len(rows)
-    assert world.desk.profiles(table) == rows, "no row is there twice"
+    assert world.api.import_profiles(table, without_keys) == len(rows)
+    assert world.api.profiles(table) == rows, "no row is there twice"
     world.tick()
     speed = world.c.loop.profiles.speed(JOB_TYPE, "V100", 4)
     assert speed is not None
@@ -345,23 +345,23 @@ def test_what_was_exported_can_be_imported_again(world: World, table: str) -> No
 )
 def test_one_bad_row_keeps_all_rows_out(world: World, row: Any, sentence: str) -> None:
     before = world.store.writes
-    answer, status = refused(world.desk.import_profiles, "speed_profiles", [ROW, row])
+    answer, status = refused(world.api.import_profiles, "speed_profiles", [ROW, row])
     assert answer.startswith(sentence)
     assert (status, world.store.writes) == (400, before)
 
 
 def test_an_imported_row_replaces_one_that_a_user_inserted_under_a_key_of_his_own(world: World) -> None:
     world.users.insert("speed_profiles", {"_id": 0, **ROW, "origin": "mine"})
-    world.desk.import_profiles(
+    world.api.import_profiles(
         "speed_profiles", [{**ROW, "num_gpus": 2.0, "origin": "mine", "seconds_per_iteration": 3}]
     )
-    assert [row["_id"] for row in world.desk.profiles("speed_profiles") if row["origin"] == "mine"] == [0]
+    assert [row["_id"] for row in world.api.profiles("speed_profiles") if row["origin"] == "mine"] == [0]
 
 
 def test_rows_of_another_table_are_refused_with_one_sentence(world: World) -> None:
     rows = [{"job_type": str(n), "k8s_init": 1, "k8s_term": 1} for n in range(12)]
     with pytest.raises(Rejected) as refusal:
-        world.desk.import_profiles("speed_profiles", rows)
+        world.api.import_profiles("speed_profiles", rows)
     assert str(refusal.value) == (
         "No row was imported: speed profile row 1 is left out, and so are 11 more: gpu_type must be a name, not None."
     )
@@ -370,9 +370,9 @@ def test_rows_of_another_table_are_refused_with_one_sentence(world: World) -> No
 
 def test_a_table_that_does_not_exist_is_refused_even_without_a_row(world: World) -> None:
     sentence = "There is no profile table 'jobs'; there are speed_profiles, accuracy_profiles, overheads, observations."
-    assert refused(world.desk.import_profiles, "jobs", []) == (sentence, 404)
-    assert refused(world.desk.import_profiles, "jobs", [ROW]) == (sentence, 404)
-    assert refused(world.desk.profiles, "jobs") == (sentence, 404)
+    assert refused(world.api.import_profiles, "jobs", []) == (sentence, 404)
+    assert refused(world.api.import_profiles, "jobs", [ROW]) == (sentence, 404)
+    assert refused(world.api.profiles, "jobs") == (sentence, 404)
 
 
 # the coordinator itself
@@ -380,27 +380,27 @@ def test_a_table_that_does_not_exist_is_refused_even_without_a_row(world: World)
 
 def test_health_says_in_a_sentence_what_is_wrong(training: World) -> None:
     training.c.trouble = ""
-    assert training.desk.health() == {"ok": True, "sentence": "All is well."}
+    assert training.api.health() == {"ok": True, "sentence": "All is well."}
     training.c.elector.resign()
-    assert training.desk.health() == {"ok": False, "sentence": "This coordinator does not act now."}
+    assert training.api.health() == {"ok": False, "sentence": "This coordinator does not act now."}
     training.c.trouble = "the store does not answer"
-    assert training.desk.health() == {"ok": False, "sentence": "the store does not answer"}
+    assert training.api.health() == {"ok": False, "sentence": "the store does not answer"}
 
 
 def test_events_are_heard_of_and_read_by_number(training: World) -> None:
     heard: list[int] = []
-    stop = training.desk.on_event(lambda: heard.append(training.desk.last_event()))
-    before = training.desk.last_event()
-    training.desk.cancel("one")
+    stop = training.api.on_event(lambda: heard.append(training.api.last_event()))
+    before = training.api.last_event()
+    training.api.cancel("one")
     training.run(World.at_rest)
     stop()
-    told = training.desk.events_after(before, 1_000)
+    told = training.api.events_after(before, 1_000)
     assert heard == [event["_id"] for event in told]
     assert [event["type"] for event in told if event["type"] in ("cancelled", "closed")] == ["cancelled", "closed"]
-    assert training.desk.events_after(before, 1) == told[:1]
+    assert training.api.events_after(before, 1) == told[:1]
 
 
 def test_metrics_count_jobs_and_gpus_by_state(training: World) -> None:
-    text = training.desk.metrics().decode()
+    text = training.api.metrics().decode()
     assert 'reshape_jobs{state="running"} 1.0' in text
     assert 'reshape_gpus{state="in use"} 4.0' in text

@@ -20,9 +20,9 @@ class Process:
 
     def __init__(self, store: MemoryStore) -> None:
         self.clock = FakeClock()
-        self.books, self.reports = Cache(store), Reports(self.clock, 5.0)
-        self.books.refresh()
-        self.batches = HeartbeatBatches(store, self.reports, self.books, self.clock)
+        self.cache, self.reports = Cache(store), Reports(self.clock, 5.0)
+        self.cache.refresh()
+        self.batches = HeartbeatBatches(store, self.reports, self.cache, self.clock)
         self.seq = 0
 
     def hear(self, job: str, iterations: int) -> None:
@@ -81,9 +81,9 @@ def test_a_job_that_left_the_books_leaves_the_store_too(store: MemoryStore) -> N
     process.hear("a", 1)
     process.hear("b", 1)
     process.batches.flush()
-    job = process.books.job("a")
+    job = process.cache.job("a")
     assert job is not None
-    process.books.write_job(job, {"closed": True}, "close")
+    process.cache.write_job(job, {"closed": True}, "close")
     process.batches.flush()
     assert [row["job_id"] for row in written(store)["batch-0"]] == ["b"]
     assert process.batches.gpu_rows().keys() == {"gpu-of-b"}

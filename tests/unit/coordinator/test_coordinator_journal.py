@@ -13,7 +13,7 @@ from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
 
 
-def journal(store: MemoryStore, *events: str) -> EventLog:
+def event_log(store: MemoryStore, *events: str) -> EventLog:
     book = EventLog(store, FakeClock())
     for event in events:
         book.append({"type": event})
@@ -26,9 +26,9 @@ def told(events: list[Doc]) -> list[tuple[int, str]]:
 
 def test_what_another_coordinator_wrote_between_is_read_too() -> None:
     store = MemoryStore()
-    ours = journal(store, "ours 1")
+    ours = event_log(store, "ours 1")
     ours.flush()
-    theirs = journal(store, "theirs 1", "theirs 2")
+    theirs = event_log(store, "theirs 1", "theirs 2")
     ours.append({"type": "ours 2"})
     theirs.flush()
     ours.flush()
@@ -46,11 +46,11 @@ def test_what_another_coordinator_wrote_between_is_read_too() -> None:
 
 def test_a_batch_written_in_part_before_another_coordinator_began_is_neither_lost_nor_doubled() -> None:
     store = MemoryStore()
-    ours = journal(store, "a", "b", "c")
+    ours = event_log(store, "a", "b", "c")
     store.hiccups.extend(["", "after"])  # a and b are written, but nobody says so
     with pytest.raises(Transient):
         ours.flush()
-    theirs = journal(store, "theirs")
+    theirs = event_log(store, "theirs")
     theirs.flush()
     for _ in range(3):
         ours.flush()
@@ -60,7 +60,7 @@ def test_a_batch_written_in_part_before_another_coordinator_began_is_neither_los
 
 def test_what_was_handed_out_does_not_change_when_numbers_are_given_up() -> None:
     store = MemoryStore()
-    ours, theirs = journal(store, "ours"), journal(store, "theirs")
+    ours, theirs = event_log(store, "ours"), event_log(store, "theirs")
     handed_out = ours.after(0, 10)
     theirs.flush()
     ours.flush()
@@ -69,7 +69,7 @@ def test_what_was_handed_out_does_not_change_when_numbers_are_given_up() -> None
 
 
 def test_every_thread_is_told_its_own_number() -> None:
-    book, numbers, begin = journal(MemoryStore()), list[int](), threading.Barrier(4)
+    book, numbers, begin = event_log(MemoryStore()), list[int](), threading.Barrier(4)
 
     def append() -> None:
         begin.wait()

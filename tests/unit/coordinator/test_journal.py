@@ -11,7 +11,7 @@ from tests.fakes.store import MemoryStore
 from tests.fakes.world import FakeClock
 
 
-def journal(store: MemoryStore) -> EventLog:
+def event_log(store: MemoryStore) -> EventLog:
     return EventLog(store, FakeClock())
 
 
@@ -21,7 +21,7 @@ def numbers(events: object) -> list[tuple[int, str]]:
 
 def test_events_are_numbered_in_order_and_written_together() -> None:
     store = MemoryStore()
-    book = journal(store)
+    book = event_log(store)
     assert [book.append({"type": t}) for t in "abc"] == [1, 2, 3]
     assert store.list("events") == []
     book.flush()
@@ -34,7 +34,7 @@ def test_events_are_numbered_in_order_and_written_together() -> None:
 def test_after_reads_from_memory_and_from_the_store_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "KEPT", 3)
     store = MemoryStore()
-    book = journal(store)
+    book = event_log(store)
     for t in "abcde":
         book.append({"type": t})
         book.flush()
@@ -48,10 +48,10 @@ def test_after_reads_from_memory_and_from_the_store_alike(monkeypatch: pytest.Mo
 
 def test_the_next_coordinator_numbers_on() -> None:
     store = MemoryStore()
-    first = journal(store)
+    first = event_log(store)
     first.append({"type": "a"})
     first.flush()
-    second = journal(store)
+    second = event_log(store)
     assert second.append({"type": "b"}) == 2
     assert numbers(second.after(0, 10)) == [(1, "a"), (2, "b")]
     assert second.last() == 2
@@ -59,7 +59,7 @@ def test_the_next_coordinator_numbers_on() -> None:
 
 def test_what_could_not_be_written_is_written_later() -> None:
     store = MemoryStore()
-    book = journal(store)
+    book = event_log(store)
     book.append({"type": "a"})
     store.down = True
     with pytest.raises(Transient):
@@ -72,7 +72,7 @@ def test_what_could_not_be_written_is_written_later() -> None:
 
 def test_a_batch_of_which_only_a_part_was_written_is_completed_without_doubles() -> None:
     store = MemoryStore()
-    book = journal(store)
+    book = event_log(store)
     for t in "abc":
         book.append({"type": t})
     store.hiccups.extend(["", "after"])
@@ -85,7 +85,7 @@ def test_a_batch_of_which_only_a_part_was_written_is_completed_without_doubles()
 
 def test_numbers_that_another_coordinator_took_meanwhile_are_given_up() -> None:
     store = MemoryStore()
-    first, second = journal(store), journal(store)
+    first, second = event_log(store), event_log(store)
     first.append({"type": "theirs"})
     second.append({"type": "ours"})
     first.flush()
@@ -95,7 +95,7 @@ def test_numbers_that_another_coordinator_took_meanwhile_are_given_up() -> None:
 
 
 def test_a_listener_hears_of_each_event_until_it_stops() -> None:
-    book, heard = journal(MemoryStore()), []
+    book, heard = event_log(MemoryStore()), []
     stop = book.listen(lambda: heard.append(book.last()))
     book.append({"type": "a"})
     stop()
@@ -107,7 +107,7 @@ def test_a_listener_hears_of_each_event_until_it_stops() -> None:
 def test_while_the_store_is_down_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "UNWRITTEN_MAX", 10)
     store = MemoryStore()
-    book = journal(store)
+    book = event_log(store)
     for _ in range(25):
         book.append({"type": "x"})
     book.flush()

@@ -28,62 +28,62 @@ def row(store: MemoryStore, table: str) -> dict[str, object]:
 
 
 def test_a_measured_speed_is_what_the_next_snapshot_reads(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.speed("t", "V100", 2, 0.5)
+    estimator = ProfileEstimator(store)
+    estimator.speed("t", "V100", 2, 0.5)
     assert store.list("speed_profiles") == []
-    learner.flush()
+    estimator.flush()
     speed = Profiles.from_rows(store.list("speed_profiles")).speed("t", "V100", 2)
     assert speed is not None
     assert (speed.seconds, speed.origin) == (0.5, "measured")
 
 
 def test_a_speed_that_hardly_moved_is_not_written_again(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.speed("t", "V100", 2, 0.500)
-    learner.flush()
+    estimator = ProfileEstimator(store)
+    estimator.speed("t", "V100", 2, 0.500)
+    estimator.flush()
     before = store.writes
-    learner.speed("t", "V100", 2, 0.505)
-    learner.flush()
+    estimator.speed("t", "V100", 2, 0.505)
+    estimator.flush()
     assert store.writes == before
     for _ in range(60):  # it is a running mean: jobs of one type differ a little from each other
-        learner.speed("t", "V100", 2, 0.6)
-    learner.flush()
+        estimator.speed("t", "V100", 2, 0.6)
+    estimator.flush()
     assert row(store, "speed_profiles")["seconds_per_iteration"] == pytest.approx(0.6, rel=LEAST_CHANGE)
 
 
 def test_jobs_of_one_type_that_differ_a_little_do_not_rewrite_their_row_at_every_heartbeat(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
+    estimator = ProfileEstimator(store)
     for _ in range(100):
         for seconds in (0.49, 0.50, 0.51):
-            learner.speed("t", "V100", 2, seconds)
-        learner.flush()
+            estimator.speed("t", "V100", 2, seconds)
+        estimator.flush()
     assert store.writes <= 3
 
 
 def test_a_first_measurement_replaces_what_was_assumed_and_later_ones_are_averaged(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.overheads("t", profiles(), ckpt=1.0, proc_init=None)
-    learner.flush()
+    estimator = ProfileEstimator(store)
+    estimator.overheads("t", profiles(), ckpt=1.0, proc_init=None)
+    estimator.flush()
     assert {k: row(store, "overheads")[k] for k in KNOWN} == {**KNOWN, "ckpt": 1.0}
-    learner.overheads("t", profiles(), ckpt=2.0)
-    learner.flush()
+    estimator.overheads("t", profiles(), ckpt=2.0)
+    estimator.flush()
     assert row(store, "overheads")["ckpt"] == 1.5
     assert row(store, "overheads")["measured"] == ["ckpt"]
 
 
 def test_what_was_not_measured_or_cannot_be_true_is_not_written(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.overheads("t", profiles(), ckpt=None, proc_init=-1.0)
-    learner.flush()
+    estimator = ProfileEstimator(store)
+    estimator.overheads("t", profiles(), ckpt=None, proc_init=-1.0)
+    estimator.flush()
     assert store.list("overheads") == []
 
 
 def test_the_curve_of_a_finished_job_is_what_the_next_of_its_type_is_predicted_by(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.curve("t", [(10.0, 0.1), (100.0, 0.4), (1000.0, 0.8)])
-    learner.flush()
-    learner.curve("t", [(1010.0, 0.7)])
-    learner.flush()
+    estimator = ProfileEstimator(store)
+    estimator.curve("t", [(10.0, 0.1), (100.0, 0.4), (1000.0, 0.8)])
+    estimator.flush()
+    estimator.curve("t", [(1010.0, 0.7)])
+    estimator.flush()
     points = Profiles.from_rows([], [], store.list("accuracy_profiles")).accuracy("t")
     assert [(p.iterations, p.top5, p.origin) for p in points] == [
         (10, 0.1, "measured"), (100, 0.4, "measured"), (1010, 0.7, "measured"),
@@ -91,20 +91,20 @@ def test_the_curve_of_a_finished_job_is_what_the_next_of_its_type_is_predicted_b
 
 
 def test_however_many_curves_are_learned_the_table_stays_small(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
+    estimator = ProfileEstimator(store)
     for start in range(1, 8):
-        learner.curve("t", [(float(k), 0.5) for k in range(start, 100_000, 97)])
-    learner.flush()
+        estimator.curve("t", [(float(k), 0.5) for k in range(start, 100_000, 97)])
+    estimator.flush()
     assert len(store.list("accuracy_profiles")) <= 4 * 17 + 1
 
 
 def test_what_could_not_be_written_is_written_later(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.speed("t", "V100", 2, 0.5)
+    estimator = ProfileEstimator(store)
+    estimator.speed("t", "V100", 2, 0.5)
     store.hiccups.append("before")
     with pytest.raises(Transient):
-        learner.flush()
-    learner.flush()
+        estimator.flush()
+    estimator.flush()
     assert row(store, "speed_profiles")["num_gpus"] == 2
 
 
@@ -115,34 +115,34 @@ def test_two_threads_that_write_at_once_do_not_trip_over_a_finished_job(store: M
         def put(self, table: str, doc: Doc) -> None:
             super().put(table, doc)
             slow.put = super().put  # type: ignore[method-assign]
-            learner.flush()
+            estimator.flush()
 
     slow = Slow()
-    learner = ProfileEstimator(slow)
-    learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
-    learner.flush()
+    estimator = ProfileEstimator(slow)
+    estimator.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
+    estimator.flush()
     assert [row["_id"] for row in slow.list("observations")] == ["u"]
 
 
 def test_rows_that_others_put_into_the_table_count_once_and_are_marked(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
+    estimator = ProfileEstimator(store)
     store.put("observations", {"_id": "mine", "cores": 1, "execution_s": 60})
     store.put("observations", {"_id": "of no use", "cores": 1, "execution_s": -1})
-    assert learner.observations().rows == ()
-    learner.take_foreign()
-    (known,) = learner.observations().rows
+    assert estimator.observations().rows == ()
+    estimator.take_foreign()
+    (known,) = estimator.observations().rows
     assert known.execution_s == 60
     assert [row["origin"] for row in store.list("observations")] == ["imported", "imported"]
-    learner.take_foreign()
-    assert learner.observations().rows == (known,)
+    estimator.take_foreign()
+    assert estimator.observations().rows == (known,)
 
 
 def test_of_a_task_of_which_more_has_become_known_one_row_counts(store: MemoryStore) -> None:
-    learner = ProfileEstimator(store)
-    learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
-    learner.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0, "used_cores": 0.5})
-    learner.flush()
-    assert len(learner.observations().rows) == 1
+    estimator = ProfileEstimator(store)
+    estimator.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0})
+    estimator.observed({"_id": "u", "cores": 1.0, "execution_s": 5.0, "used_cores": 0.5})
+    estimator.flush()
+    assert len(estimator.observations().rows) == 1
     assert row(store, "observations")["used_cores"] == 0.5
     assert len(ProfileEstimator(store).observations().rows) == 1
 
@@ -151,6 +151,6 @@ def test_only_the_newest_tasks_are_kept_in_memory(store: MemoryStore, monkeypatc
     monkeypatch.setattr("coordinator.telemetry.profile_estimator.MOST_OBSERVED", 2)
     store.put("observations", {"_id": "a", "at": 3.0, "execution_s": 3})
     store.put("observations", {"_id": "b", "at": 1.0, "execution_s": 1})
-    learner = ProfileEstimator(store)
-    learner.observed({"_id": "c", "at": 4.0, "execution_s": 4.0})
-    assert [row.execution_s for row in learner.observations().rows] == [3, 4]
+    estimator = ProfileEstimator(store)
+    estimator.observed({"_id": "c", "at": 4.0, "execution_s": 4.0})
+    assert [row.execution_s for row in estimator.observations().rows] == [3, 4]

@@ -95,7 +95,7 @@ def test_a_decision_on_a_job_that_changed_meanwhile_is_not_carried_out(monkeypat
     world = World()
     world.submit("one", [1, 2, 4], Behaviour(iterations=100))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    world.desk.wish("one", 2, None)
+    world.api.wish("one", 2, None)
     real = loop_module.decide
 
     def slowly(*given: Any) -> Any:
@@ -185,14 +185,14 @@ def test_what_a_sidecar_refuses_for_good_is_shown_on_the_job(monkeypatch: pytest
     world = World()
     world.submit("one", [1])
     world.tick()
-    (job_id,) = world.c.books.jobs()
+    (job_id,) = world.c.cache.jobs()
 
     def refuse(job_id: str) -> None:
         raise Fatal("the sidecar refused: no such GPU")
 
     monkeypatch.setattr(world.c.reconciler, "reconcile", refuse)
     world.c._reconcile(job_id)
-    assert world.desk.job(job_id)["message"] == "the sidecar refused: no such GPU"
+    assert world.api.job(job_id)["message"] == "the sidecar refused: no such GPU"
 
 
 def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
@@ -202,8 +202,8 @@ def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
     world.submit("two", [1], Behaviour(iterations=5))
     world.run(lambda w: "two" in w.c.loop._held, 60)
     world.c.telemetry.reshaped_at["two"] = 0.0
-    world.desk.cancel("two")
-    world.run(lambda w: "two" not in w.c.books.jobs(), 60)
+    world.api.cancel("two")
+    world.run(lambda w: "two" not in w.c.cache.jobs(), 60)
     world.tick()
     assert ("two" in world.c.loop._held, "two" in world.c.telemetry.reshaped_at) == (False, False)
 
@@ -228,4 +228,4 @@ def test_a_document_that_is_never_let_in_leaves_nothing_in_memory() -> None:
         world.users.insert("jobs", {"_id": f"bad-{n}"})
     world.tick()
     assert document(world, "bad-0")["problems"]
-    assert world.c.telling._marks == {}
+    assert world.c.recorder._marks == {}

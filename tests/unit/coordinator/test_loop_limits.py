@@ -47,7 +47,7 @@ def answer(world: World) -> tuple[float | None, float]:
     assert launch is not None
     raw = msgspec.json.encode(launch.heartbeat(world.machines.of("one")))
     signature = sign(launch_key(MASTER, job.uid, launch.number), "POST", "/v1/heartbeats", raw)
-    reply = msgspec.json.decode(world.desk.heartbeat("one", launch.number, raw, signature)[0], type=HeartbeatReply)
+    reply = msgspec.json.decode(world.api.heartbeat("one", launch.number, raw, signature)[0], type=HeartbeatReply)
     return reply.limit, reply.limit_s
 
 
@@ -57,7 +57,7 @@ def passes(world: World, seconds: int) -> None:
 
 
 def told(world: World, *kinds: str) -> list[tuple[str, float | None]]:
-    world.c.journal.flush()
+    world.c.event_log.flush()
     return [(e["type"], e["cores"]) for e in world.users.events_after(0, 10_000) if e["type"] in kinds]
 
 
@@ -70,7 +70,7 @@ def test_a_limit_is_no_operation_and_is_told_with_the_answer_to_the_next_heartbe
     after = world.job("one")
     assert (after.state, after.generation, after.operation) == (s.RUNNING, before.generation, None)
     assert told(world, "limited") == [("limited", 0.5)]
-    kept = world.desk.decision("one-limit-1")
+    kept = world.api.decision("one-limit-1")
     assert (kept["kind"], kept["cores"], kept["node"], kept["sentence"]) == ("limit", 0.5, "c", WHY.sentence)
 
 
@@ -123,7 +123,7 @@ def test_a_job_that_cannot_be_limited_is_one_only_as_long_as_that_launch_lives()
     world.decide()
     assert world.job("one").unlimitable == "class BestEffort"
     assert JobRecord({**world.job("one").doc, "launch": job.launch + 1}).unlimitable is None
-    assert world.desk.job("one")["unlimitable"] == "class BestEffort"
+    assert world.api.job("one")["unlimitable"] == "class BestEffort"
 
 
 def test_noise_moves_a_limit_without_an_event_until_it_has_come_far_from_what_was_told() -> None:
@@ -189,7 +189,7 @@ def test_a_limit_that_a_user_wrote_into_a_document_is_not_believed() -> None:
 
 def test_a_limit_decided_on_a_job_that_has_changed_meanwhile_is_dropped() -> None:
     world = running("elastic", "flowcon")
-    old = world.c.books.jobs()
+    old = world.c.cache.jobs()
     world.order(limit(0.5))
     with pytest.raises(Conflict):
         world.c.loop._apply(limit(1.5), Basis(old, ClusterSnapshot((), ()), 0.0))
@@ -233,7 +233,7 @@ def test_who_comes_and_goes_is_seen_at_once_however_long_the_interval() -> None:
     came = seconds_until(world, lambda: world.states()["two"] == s.RUNNING)
     assert seconds_until(world, lambda: answer(world)[0] == 0.5) <= 1.0, came
     world.c.telemetry.progress._pace["c"] = replace(world.c.telemetry.progress._pace["c"], due_s=1e9)
-    world.desk.cancel("two")
+    world.api.cancel("two")
     seconds_until(world, lambda: world.states()["two"] == s.CANCELLED)
     assert seconds_until(world, lambda: answer(world)[0] is None) <= 1.0
 
@@ -279,5 +279,5 @@ def test_what_a_job_is_held_to_is_shown_as_its_sidecar_says() -> None:
     said = launch.heartbeat(world.machines.of("one"))
     said.usage.limit, said.usage.limited_by = 0.5, "stop and go"
     world.c.telemetry.reports.take(world.job("one"), msgspec.convert(msgspec.to_builtins(said), Heartbeat))
-    usage = world.desk.job("one")["usage"]
+    usage = world.api.job("one")["usage"]
     assert (usage["cpu_cores"], usage["cpu_limit"], usage["limited_by"]) == (1.0, 0.5, "stop and go")

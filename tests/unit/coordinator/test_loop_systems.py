@@ -64,7 +64,7 @@ def test_the_same_reason_to_stay_is_told_once_though_its_numbers_change() -> Non
     for later in ("4.2", "17"):
         world.order(Stay("one", 1.0, False, Explanation("specon.move", f"one stays: all ends {later} s later.")))
     world.order(Stay("one", 1.0, False, Explanation("specon.move", "one stays: nothing is better.")))
-    told = [event["sentence"] for event in world.c.journal.after(0, 1_000) if event["type"] == "stays"]
+    told = [event["sentence"] for event in world.c.event_log.after(0, 1_000) if event["type"] == "stays"]
     assert told == ["one stays: all ends 4.2 s later.", "one stays: nothing is better."]
     kept = world.users.get("decisions", "one-stays")
     assert kept is not None and kept["sentence"] == "one stays: nothing is better."
@@ -76,7 +76,7 @@ def test_a_move_is_told_with_both_nodes_and_cools_the_job_down() -> None:
     origin = world.job("one").node
     world.order(Move("one", "d" if origin == "c" else "c", 0, WHY))
     world.run(lambda w: w.job("one").doc.get("moves") == 1, 60)
-    world.c.journal.flush()
+    world.c.event_log.flush()
     (moved,) = [e for e in world.users.events_after(0) if e["type"] == "moved"]
     assert (moved["from_node"], moved["to_node"]) == (origin, world.job("one").node)
     assert moved["gap_s"] > 0
@@ -104,7 +104,7 @@ def test_a_deadline_that_cannot_hold_is_told_once_with_the_smallest_that_would()
     (warning,) = world.job("late").doc["warnings"]
     assert "cannot hold its deadline of 3600 s" in warning and "6857.2 s" in warning
     assert world.job("fine").doc["warnings"] == []
-    assert world.desk.job("late")["warnings"] == [warning]
+    assert world.api.job("late")["warnings"] == [warning]
 
 
 def test_without_the_deadline_system_nobody_judges_a_deadline() -> None:
@@ -163,7 +163,7 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_and_teaches_the_next_o
         return done >= until or world.states()["one"] == s.COMPLETED
 
     world.run(lambda w: trains(40))
-    left = world.desk.job("one")["iterations_left"]
+    left = world.api.job("one")["iterations_left"]
     assert 100 < left < 180
     world.run(lambda w: trains(400))
     assert world.job("one").doc["value"] >= 0.9
@@ -173,6 +173,6 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_and_teaches_the_next_o
     world.submit("two", [1], Behaviour(iterations=400), job_type="t", target_top5=0.9)
     world.tick()
     world.tick()
-    view = world.desk.job("two")
+    view = world.api.job("two")
     assert not view["length_unsure"]
     assert view["iterations_left"] == pytest.approx(180, rel=0.15)

@@ -21,7 +21,7 @@ class Cluster:
     """One job on CPU, a clock, and the monitors that look at it."""
 
     def __init__(self, settings: Settings = SETTINGS, **doc: Any) -> None:
-        self.monitors, self.now = ProgressTracker(settings), 100.0
+        self.tracker, self.now = ProgressTracker(settings), 100.0
         self.job = job(s.RUNNING, node="c", optional_num_gpus=[0], **doc)
         self.beat: Heartbeat = seen()
         self.kept: list[dict[str, Any]] = []
@@ -30,7 +30,7 @@ class Cluster:
     def look(self, after_s: float = 0.0) -> None:
         self.now += after_s
         at = Moment(self.now, self.now + 1e6)
-        self.kept += self.monitors.look({"one": self.job}, lambda _: self.beat, at).values()
+        self.kept += self.tracker.look({"one": self.job}, lambda _: self.beat, at).values()
 
     def measures(self, value: float, cpu: float = 1.0, after_s: float = 10.0, **shim: Any) -> None:
         """A heartbeat with a new value, then the monitors' next look."""
@@ -38,12 +38,12 @@ class Cluster:
         self.beat = seen(**{"generation": self.job.generation, **shim})
         self.beat.progress.value, self.beat.progress.evaluations = value, seq
         self.beat.usage.cpu_cores = cpu
-        self.monitors.heard(self.job, self.beat)
+        self.tracker.heard(self.job, self.beat)
         self.look(after_s)
 
     @property
     def category(self) -> str:
-        return self.monitors.of(self.job)[0].category
+        return self.tracker.of(self.job)[0].category
 
 
 def falling(cluster: Cluster, times: int) -> None:
@@ -65,21 +65,21 @@ def test_between_two_intervals_nothing_is_read() -> None:
     cluster = Cluster()
     for n in range(20):
         cluster.measures(0.01**n, after_s=0.1)
-    assert cluster.monitors.of(cluster.job)[0].growth is None
+    assert cluster.tracker.of(cluster.job)[0].growth is None
 
 
 def test_a_system_that_may_not_act_is_not_measured_for() -> None:
     cluster = Cluster(Settings(systems=("elastic",)))
     falling(cluster, 6)
     assert cluster.category == "PC" and cluster.kept == []
-    assert not cluster.monitors.of(cluster.job)[1].measured
+    assert not cluster.tracker.of(cluster.job)[1].measured
 
 
 def test_efficiency_is_growth_for_the_cores_that_were_used() -> None:
     cluster = Cluster()
     cluster.measures(1.0, cpu=2.0)
     cluster.measures(0.5, cpu=2.0)
-    efficiency = cluster.monitors.of(cluster.job)[1]
+    efficiency = cluster.tracker.of(cluster.job)[1]
     assert efficiency.measured
     assert efficiency.raw["cpu"] == 0.5 / 10.0 / 2.0
 
@@ -87,17 +87,17 @@ def test_efficiency_is_growth_for_the_cores_that_were_used() -> None:
 def test_a_job_that_was_stopped_and_started_in_between_is_measured_from_there() -> None:
     cluster = Cluster()
     falling(cluster, 3)
-    before = cluster.monitors.of(cluster.job)[0].growth
+    before = cluster.tracker.of(cluster.job)[0].growth
     cluster.job = JobRecord({**cluster.job.doc, "generation": 2})
     cluster.measures(0.9, generation=2)
-    assert cluster.monitors.of(cluster.job)[0].growth == before, "the jump belongs to the restart (X8)"
+    assert cluster.tracker.of(cluster.job)[0].growth == before, "the jump belongs to the restart (X8)"
 
 
 def test_a_job_under_an_operation_or_not_training_is_not_read() -> None:
     cluster = Cluster()
     cluster.job = JobRecord({**cluster.job.doc, "reshape": {"kind": "move", "to": [], "generation": 2}})
     falling(cluster, 4)
-    assert cluster.monitors.of(cluster.job)[0].last is None
+    assert cluster.tracker.of(cluster.job)[0].last is None
 
 
 def test_only_a_change_of_category_or_list_is_kept_and_a_successor_goes_on_from_it() -> None:
@@ -105,8 +105,8 @@ def test_only_a_change_of_category_or_list_is_kept_and_a_successor_goes_on_from_
     falling(cluster, 5)
     assert cluster.category == "CC" and 0 < len(cluster.kept) <= 3
     successor = Cluster(**cluster.kept[-1])
-    growth, efficiency, _ = successor.monitors.of(successor.job)
-    old_growth, old_efficiency, _ = cluster.monitors.of(cluster.job)
+    growth, efficiency, _ = successor.tracker.of(successor.job)
+    old_growth, old_efficiency, _ = cluster.tracker.of(cluster.job)
     assert (growth.category, growth.high, growth.converged_s) == ("CC", 1.0, old_growth.converged_s)
     assert (efficiency.list, efficiency.peak) == (old_efficiency.list, old_efficiency.peak)
     assert successor.kept == [], "what was read is not written again"
@@ -117,13 +117,13 @@ def test_how_fast_it_trains_is_known_with_the_cores_of_the_same_iterations_also_
     for iterations, seconds, cores in [(10, 0.5, 2.0), (20, 0.5, 2.0), (60, 1.0, 0.5), (70, 1.0, 1.0)]:
         cluster.beat.progress.iterations, cluster.beat.progress.seconds_per_iteration = iterations, seconds
         cluster.beat.usage.cpu_cores = cores
-        cluster.monitors.heard(cluster.job, cluster.beat)
-    assert cluster.monitors.speed(cluster.job) == TrainingSpeed(1.0, 0.75, 2.0), (
+        cluster.tracker.heard(cluster.job, cluster.beat)
+    assert cluster.tracker.speed(cluster.job) == TrainingSpeed(1.0, 0.75, 2.0), (
         "the first two are longer ago than a speed is"
     )
     cluster.beat = seen("none")
-    cluster.monitors.heard(cluster.job, cluster.beat)
-    assert cluster.monitors.speed(cluster.job) == TrainingSpeed(1.0, 0.75, 2.0)
+    cluster.tracker.heard(cluster.job, cluster.beat)
+    assert cluster.tracker.speed(cluster.job) == TrainingSpeed(1.0, 0.75, 2.0)
 
 
 def test_an_interval_in_which_a_limit_was_set_does_not_make_a_job_look_slower() -> None:
@@ -135,21 +135,21 @@ def test_an_interval_in_which_a_limit_was_set_does_not_make_a_job_look_slower() 
         cluster.beat = seen(steps=done)
         cluster.beat.progress.value, cluster.beat.progress.evaluations = value, done
         cluster.look(10.0)
-    growth = cluster.monitors.of(cluster.job)[0]
+    growth = cluster.tracker.of(cluster.job)[0]
     assert growth.growth == pytest.approx(0.1 / 0.21), "not a tenth of it: 0.21 is the range so far"
 
 
 def test_junk_in_the_document_counts_as_not_known() -> None:
     cluster = Cluster(category="XX", growth=3, efficiency={"list": 1, "peak": {"cpu": "x"}})
-    assert cluster.monitors.of(cluster.job)[0].category == "PC"
-    assert cluster.monitors.of(cluster.job)[1].peak == {}
+    assert cluster.tracker.of(cluster.job)[0].category == "PC"
+    assert cluster.tracker.of(cluster.job)[1].peak == {}
 
 
 def test_jobs_that_have_ended_are_forgotten() -> None:
     cluster = Cluster()
     falling(cluster, 5)
-    cluster.monitors.look({}, lambda _: None, Moment(cluster.now, 0.0))
-    cluster.monitors.heard(cluster.job, cluster.beat)
+    cluster.tracker.look({}, lambda _: None, Moment(cluster.now, 0.0))
+    cluster.tracker.heard(cluster.job, cluster.beat)
     assert cluster.category == "PC"
 
 
@@ -158,16 +158,16 @@ def test_a_target_that_comes_nearer_says_how_many_iterations_it_still_needs() ->
     for n in range(1, 9):
         cluster.beat = seen(steps=100 * n)
         cluster.beat.progress.value, cluster.beat.progress.value_name = 1 - 1 / (1 + 0.01 * 100 * n), "val_accuracy"
-        cluster.monitors.heard(cluster.job, cluster.beat)
+        cluster.tracker.heard(cluster.job, cluster.beat)
         cluster.look(after_s=10.0)
-    needs = cluster.monitors.of(cluster.job)[2]
+    needs = cluster.tracker.of(cluster.job)[2]
     assert needs == pytest.approx(900, rel=0.1), "1/(1 + 0.01 k) is 0.1 at k = 900"
 
 
 def test_without_a_target_no_end_is_predicted() -> None:
     cluster = Cluster()
     falling(cluster, 8)
-    assert cluster.monitors.of(cluster.job)[2] is None
+    assert cluster.tracker.of(cluster.job)[2] is None
 
 
 def test_a_job_that_stands_still_for_days_takes_no_more_memory() -> None:
@@ -185,7 +185,7 @@ def test_use_is_kept_only_for_who_will_read_it() -> None:
     cluster = Cluster()
     cluster.job = job(s.RUNNING, node="n", optional_num_gpus=[1])
     cluster.measures(1.0, after_s=0.0)
-    watched = cluster.monitors._watched["one"]
+    watched = cluster.tracker._watched["one"]
     assert (len(watched.for_growth.samples), len(watched.for_efficiency.samples)) == (1, 0)
 
 
@@ -194,14 +194,14 @@ def test_use_is_kept_only_for_who_will_read_it() -> None:
 
 def test_the_loop_need_not_turn_for_readings_of_nobody() -> None:
     assert ProgressTracker(SETTINGS).next_s(100.0) > 1e9
-    assert Cluster(Settings(systems=("elastic",))).monitors.next_s(100.0) > 1e9
+    assert Cluster(Settings(systems=("elastic",))).tracker.next_s(100.0) > 1e9
 
 
 def test_the_next_turn_is_due_with_the_next_reading_of_either_kind() -> None:
     for systems in (("specon",), ("flowcon",), ("specon", "flowcon")):
         cluster = Cluster(Settings(systems=systems, specon=SpeCon(interval_s=10.0), flowcon=FlowCon(interval_s=10.0)))
         cluster.look()
-        assert cluster.monitors.next_s(cluster.now + 4.0) == 6.0
-        assert cluster.monitors.next_s(cluster.now + 40.0) == 0.0
+        assert cluster.tracker.next_s(cluster.now + 4.0) == 6.0
+        assert cluster.tracker.next_s(cluster.now + 40.0) == 0.0
         cluster.look(40.0)
-        assert cluster.monitors.next_s(cluster.now) == 10.0
+        assert cluster.tracker.next_s(cluster.now) == 10.0

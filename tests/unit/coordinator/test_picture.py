@@ -8,9 +8,9 @@ import pytest
 
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, TrainingSpeed, iterations
+from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iterations
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.scheduling.snapshot_builder import Known, Seen, build_snapshot
+from coordinator.scheduling.snapshot_builder import Known, build_snapshot
 from sidecar.protocol import Heartbeat
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
 
@@ -18,7 +18,7 @@ AT = Moment(now=50.0, wall=WALL)
 
 
 def take(jobs: list[JobRecord], gpus: list[GpuRecord], beats: dict[str, Heartbeat] | None = None) -> ClusterSnapshot:
-    known = {name: Seen(beat, 5.0) for name, beat in (beats or {}).items()}
+    known = {name: ObservedJob(beat, 5.0) for name, beat in (beats or {}).items()}
     placed = {g.id: GpuRecord({"node": "n1", "gpu_type": "V100", **g.doc}) for g in gpus}
     return build_snapshot({j.id: j for j in jobs}, placed, known, Known(), AT)
 
@@ -83,7 +83,7 @@ def test_nodes_have_the_cores_of_their_documents_and_are_as_used_as_their_jobs_r
     beat = seen()
     beat.usage.cpu_cores, beat.usage.memory = 1.5, 2_000
     docs = {"c": {"_id": "c", "cores": 2.0, "memory": 8_000.0}, "away": {"_id": "away", "cores": 1.0, "heard": False}}
-    nodes = build_snapshot({"one": on_cpu()}, {}, {"one": Seen(beat)}, Known(nodes=docs), AT).node
+    nodes = build_snapshot({"one": on_cpu()}, {}, {"one": ObservedJob(beat)}, Known(nodes=docs), AT).node
     assert (nodes["c"].gpu_type, nodes["c"].gpus, nodes["c"].cores) == ("", (), 2.0)
     assert (nodes["c"].cpu_use, nodes["c"].memory_use, nodes["c"].heard) == (0.75, 0.25, True)
     assert not nodes["away"].heard

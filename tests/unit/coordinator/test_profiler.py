@@ -49,13 +49,13 @@ class Watching:
 
 def test_a_row_holds_what_was_asked_for_and_what_was_used() -> None:
     clock, store = FakeClock(), MemoryStore()
-    learner = ProfileEstimator(store)
-    profiler = ObservationProfiler(learner, clock, None)
+    estimator = ProfileEstimator(store)
+    profiler = ObservationProfiler(estimator, clock, None)
     heard(profiler, clock, 1.5)
     profiler.finished(job())
-    (known,) = learner.observations().rows
+    (known,) = estimator.observations().rows
     assert (known.cores, known.memory, known.gpus, known.execution_s) == (2.0, 100.0, 0.0, 60.0)
-    learner.flush()
+    estimator.flush()
     (row,) = store.list("observations")
     assert (row["_id"], row["job_id"], row["node"], row["task"]) == ("u", 7, "n", "job")
     assert (row["used_cores"], row["used_memory"], row["used_from"]) == (1.5, 50.0, "heartbeats")
@@ -84,17 +84,17 @@ def test_a_replica_of_a_slaml_counts_for_its_own_task_though_others_follow() -> 
 )
 def test_prometheus_betters_a_row_that_is_known_already(answer: Any, cores: float, source: str) -> None:
     clock, store, watching, stopping = FakeClock(), MemoryStore(), Watching(answer), threading.Event()
-    learner = ProfileEstimator(store)
-    profiler = ObservationProfiler(learner, clock, watching)
+    estimator = ProfileEstimator(store)
+    profiler = ObservationProfiler(estimator, clock, watching)
     heard(profiler, clock, 1.5)
     profiler.finished(job())
-    assert len(learner.observations().rows) == 1  # nobody waited
+    assert len(estimator.observations().rows) == 1  # nobody waited
     thread = threading.Thread(target=profiler.run, args=(stopping,))
     thread.start()
     assert watching.done.wait(patient(10))
     stopping.set()
     thread.join()
-    learner.flush()
+    estimator.flush()
     (row,) = store.list("observations")
     assert (row["used_cores"], row["used_from"], row["execution_s"]) == (cores, source, 60.0)
     assert watching.asked == [(940.0, 1_000.0)]

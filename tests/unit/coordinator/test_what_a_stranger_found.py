@@ -159,7 +159,7 @@ def test_what_reports_for_a_closed_job_is_told_to_end_and_not_believed() -> None
     world = training([4], Behaviour(iterations=20))
     world.run(lambda w: w.at_rest(), 120)
     job = world.job("one")
-    body, signature = world.desk.heartbeat(*beat(world, gpus=[GpuReading("gpu-0", utilisation=1.0)]))
+    body, signature = world.api.heartbeat(*beat(world, gpus=[GpuReading("gpu-0", utilisation=1.0)]))
     assert signed(launch_key(MASTER, job.uid, job.launch), "REPLY", "/v1/heartbeats", body, signature)
     assert msgspec.json.decode(body, type=HeartbeatReply).known is False
     assert world.c.telemetry.reports.all() == []
@@ -173,7 +173,7 @@ def test_a_job_of_unknown_length_that_saves_and_ends_with_0_when_asked_goes_on_w
     world = training([1, 2, 4], behaviour, iterations=None)
     before = len(world.job("one").gpu_ids)
     wanted = {4: 2, 2: 1, 1: 2}[before]
-    world.desk.wish("one", wanted, None)
+    world.api.wish("one", wanted, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == wanted and w.states()["one"] == s.RUNNING, 60)
     (launch,) = world.machines.launches.values()
     assert (len(launch.status.gpu_ids), launch.status.trainer) == (wanted, "running")
@@ -314,10 +314,10 @@ def test_why_each_wish_must_wait_is_told_at_once() -> None:
     world.submit("two", [2], Behaviour(iterations=10**6))
     world.run(lambda w: w.states() == {"one": s.RUNNING, "two": s.RUNNING})
     for wanted in (4, 3):
-        wish = world.desk.wish("one", wanted, None)["decision_id"]
+        wish = world.api.wish("one", wanted, None)["decision_id"]
         world.tick()
         assert f"although {wanted} were wished" in message(world, "one")
-        assert world.desk.decision(wish)["sentence"] == message(world, "one")
+        assert world.api.decision(wish)["sentence"] == message(world, "one")
 
 
 # 10 documents that bring what only we write
@@ -366,7 +366,7 @@ def test_an_answer_that_a_heartbeat_overtook_is_not_taken_for_newer(monkeypatch:
         return status
 
     monkeypatch.setattr(world.machines, "stop", late)
-    world.desk.wish("one", 2, None)
+    world.api.wish("one", 2, None)
     world.turn()
     assert world.machines.executed["one:2:start"] == 1, "in the same turn: the end was known"
     world.run(lambda w: w.states()["one"] == s.RUNNING and len(w.job("one").gpu_ids) == 2, 30)
@@ -377,12 +377,12 @@ def test_a_captured_wish_is_fulfilled_once() -> None:
     job = world.job("one")
     raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, seq=5, gpus=2))
     captured = "one", job.launch, raw, sign(launch_key(MASTER, job.uid, job.launch), "POST", "/v1/wishes", raw)
-    world.desk.wished(*captured)
+    world.api.wished(*captured)
     world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING, 60)
-    world.desk.wish("one", 1, None)
+    world.api.wish("one", 1, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == 1 and w.states()["one"] == s.RUNNING, 60)
     with pytest.raises(Rejected) as refusal:
-        world.desk.wished(*captured)
+        world.api.wished(*captured)
     assert refusal.value.status == 409
     pass_time(world, 20)
     assert (len(world.job("one").gpu_ids), world.job("one").wanted) == (1, 1)
@@ -390,10 +390,10 @@ def test_a_captured_wish_is_fulfilled_once() -> None:
 
 def test_a_sidecar_is_not_believed_any_more_once_its_successor_has_reported() -> None:
     world = training([4])
-    world.desk.heartbeat(*beat(world, sidecar_pid=40))
+    world.api.heartbeat(*beat(world, sidecar_pid=40))
     newest = world.c.telemetry.reports.of(world.job("one"))
     exited = ShimStatus(trainer="exited", exit_code=0, generation=world.job("one").generation)
-    body, _ = world.desk.heartbeat(*beat(world, seq=10**6 - 1, sidecar_pid=30, shim=exited))
+    body, _ = world.api.heartbeat(*beat(world, seq=10**6 - 1, sidecar_pid=30, shim=exited))
     assert world.c.telemetry.reports.of(world.job("one")) is newest
     assert msgspec.json.decode(body, type=HeartbeatReply).known
     world.settle()

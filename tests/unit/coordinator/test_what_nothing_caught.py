@@ -59,15 +59,15 @@ class _Stale:
     def __init__(self, doc: Doc) -> None:
         self.store = MemoryStore()
         self.store.put("gpus", {"version": 1, "node": "n", **doc})
-        self.books = Cache(self.store)
-        self.books.refresh()
+        self.cache = Cache(self.store)
+        self.cache.refresh()
 
     def free(self, of: str) -> Mapping[str, Any] | None:
         """The GPU in the store after job `of` has freed it by these books."""
-        (record,) = self.books.gpus().values()
+        (record,) = self.cache.gpus().values()
         (step,) = releases(world(job(s.COMPLETED, name=of), None, [record]))
         assert isinstance(step, WriteGpu) and step.name == "free"
-        self.books.write_gpu(record, step.expect, step.changes)
+        self.cache.write_gpu(record, step.expect, step.changes)
         return self.store.get("gpus", "a")
 
 
@@ -96,8 +96,8 @@ def test_a_gpu_that_is_still_its_own_is_freed(owners: Doc) -> None:
 
 
 def test_the_filter_of_every_freeing_names_the_job() -> None:
-    books = [gpu("a", "one", "one"), gpu("b", "two", "one"), gpu("c", "one", "two")]
-    steps = list(releases(world(job(s.COMPLETED, name="one"), None, books)))
+    cache = [gpu("a", "one", "one"), gpu("b", "two", "one"), gpu("c", "one", "two")]
+    steps = list(releases(world(job(s.COMPLETED, name="one"), None, cache)))
     assert [step.expect.get("job_id") for step in steps if isinstance(step, WriteGpu)] == ["one", "two", "one"]
 
 
