@@ -69,7 +69,7 @@ class Coordinator:
         told = self.recorder.told
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, told, platform.nothing_runs)
         self.reconciler = Reconciler(
-            self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, self.recorder.told, failpoint,
+            self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, told, failpoint,
             self._launch_doc, self._away,
         )  # fmt: skip
         self._stopping = threading.Event()
@@ -83,7 +83,8 @@ class Coordinator:
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
-            event_log=self.event_log, metrics=self.metrics, look=self.look, news=self._news, trouble=lambda: self.trouble,
+            event_log=self.event_log, metrics=self.metrics, look=self.look, news=self._news,
+            trouble=lambda: self.trouble,
         )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> Doc:

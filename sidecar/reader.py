@@ -1,7 +1,8 @@
 """`python -m sidecar.reader --keys K`: shows the log of a job whose pod is gone, until it is told to end.
 
 Promise: answers `/v1/output` to the holder of the launch key, as a sidecar does, and nothing else; changes nothing.
-The launcher starts it in a pod of its own that mounts the job's checkpoints read-only (`launcher/cluster/pods/log_reader.py`).
+The launcher starts it in a pod of its own that mounts the job's checkpoints read-only
+(`launcher/cluster/pods/log_reader.py`).
 """
 
 from __future__ import annotations

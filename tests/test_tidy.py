@@ -21,7 +21,14 @@ PACKAGES = ("reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LAUNCHER = tuple(
     f"launcher/{name}.py"
-    for name in ("names", "launch_file", "local_spec", "admission/inject", "admission/json_patch", "cluster/pods/job_spec")
+    for name in (
+        "names",
+        "launch_file",
+        "local_spec",
+        "admission/inject",
+        "admission/json_patch",
+        "cluster/pods/job_spec",
+    )
 )
 PURE = ("adaptive_scheduler/", "coordinator/model/", "sidecar/core.py", "sidecar/protocol.py", *LAUNCHER)
 MOST_LINES = {"sidecar/shim.py": 541}  # one file, because it is put into images of users, whatever they hold
@@ -111,11 +118,7 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_pure_code_has_no_clock_and_no_dice() -> None:
     impure = re.compile(r"\btime\.time\(|\brandom\.|\buuid4\b|\bdatetime\.now\(")
-    pure = {
-        short(path): path.read_text(encoding="utf-8")
-        for path in MODULES
-        if short(path).startswith(PURE)
-    }
+    pure = {short(path): path.read_text(encoding="utf-8") for path in MODULES if short(path).startswith(PURE)}
     assert lines_with(impure, pure) == []
 
 
@@ -203,7 +206,9 @@ def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> 
             continue
         remarks = "\n".join(REMARK.findall(text)) if name.endswith(".py") else text
         after_its_name = " ".join(OF_ALGORITHMS.findall(remarks))
-        bare = SECTION.findall(remarks) if name.startswith(("adaptive_scheduler/", "simulator/", "experiments/")) else []
+        bare = (
+            SECTION.findall(remarks) if name.startswith(("adaptive_scheduler/", "simulator/", "experiments/")) else []
+        )
         named = {*re.findall(r"\d(?:\.\d+)?", after_its_name), *bare}
         unknown += [f"{name}: {it}" for it in sorted((named - sections) | (set(ID.findall(remarks)) - ids))]
     assert unknown == []

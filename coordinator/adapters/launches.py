@@ -2,8 +2,8 @@
 
 Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
 come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
-The launcher (`launcher.cluster.launch_service`) carries it out, and writes `failure`, `unplaced`, `gone`, `pod` and, of a
-gang, `pods` into it.
+The launcher (`launcher.cluster.launch_service`) carries it out, and writes `failure`, `unplaced`, `gone`, `pod` and,
+of a gang, `pods` into it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Logs of jobs whose pods are gone: they lie beside the checkpoints, on the job's claim.
 
-Promises: asking never waits for a pod; at most one reader per job, which the launcher starts (`launcher.cluster.pods.log_reader`)
-while its document in table `readers` is asked for again and again, and removes soon after. The document:
-`job` (`_id` of the job), `asked` (when it was last read here), and by the launcher `ip` of the reader, `failure`.
+Promises: asking never waits for a pod; at most one reader per job, which the launcher starts
+(`launcher.cluster.pods.log_reader`) while its document in table `readers` is asked for again and again, and removes
+soon after. The document: `job` (`_id` of the job), `asked` (when it was last read here), and by the launcher `ip` of
+the reader, `failure`.
 """
 
 from __future__ import annotations

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
 from adaptive_scheduler.expected_times import ExpectedTimes
-from adaptive_scheduler.profiles.observations import unfit
-from adaptive_scheduler.profiles.profiles import Profiles
-from coordinator.api import views
+from coordinator.api import profile_rows, views
 from coordinator.api.signed_messages import SignedMessages
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.config import Config
@@ -35,9 +32,6 @@ from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
 
 View = dict[str, Any]
 
-PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", OBSERVATIONS)
-OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
-OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
 CANCEL_TRIES = 20
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
@@ -299,15 +293,15 @@ class ApiService:
         return self._event_log.listen(callback)
 
     def profiles(self, table: str) -> list[View]:
-        return [{k: v for k, v in row.items() if k != "version"} for row in self._store.list(_table(table))]
+        return [{k: v for k, v in row.items() if k != "version"} for row in self._store.list(profile_rows.table(table))]
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
         """All or none. A row replaces the one that describes the same thing and is of the same origin."""
-        found = _row_problems(_table(table), rows)
+        found = profile_rows.row_problems(profile_rows.table(table), rows)
         if found:
             raise Rejected("No row was imported: " + "; ".join(found[:5]) + ".", problems=tuple(found[:50]))
-        known = {_describes(row): row["_id"] for row in self._store.list(table)}
-        keys = [_describes(row) for row in rows]
+        known = {profile_rows.describes(row): row["_id"] for row in self._store.list(table)}
+        keys = [profile_rows.describes(row) for row in rows]
         docs = [{**r, "origin": k[-1], "_id": known.get(k, "|".join(k))} for r, k in zip(rows, keys, strict=True)]
         for doc in docs:
             self._store.put(table, doc)
@@ -355,64 +349,6 @@ def _since(decision: Doc, job: JobRecord) -> bool:
 
 def _taken(doc: Doc) -> str:
     return f"The job was not accepted: {intake.taken(doc['job_id'])}."
-
-
-def _table(name: str) -> str:
-    if name not in PROFILE_TABLES:
-        raise Rejected(f"There is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}.", 404)
-    return name
-
-
-def _row_problems(table: str, rows: Sequence[View]) -> list[str]:
-    """Why these rows cannot be imported, each reason once."""
-    if odd := [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]:
-        return [f"row {odd[0]} is not an object"]
-    of: dict[str, Sequence[View]] = {t: rows if t == table else () for t in PROFILE_TABLES}
-    read = Profiles.from_rows(of["speed_profiles"], of["overheads"], of["accuracy_profiles"])
-    first: dict[str, str] = {}
-    others: Counter[str] = Counter()
-    for problem in read.problems:
-        row, _, why = problem.partition(": ")
-        if why in first:
-            others[why] += 1
-        first.setdefault(why, row)
-    if table == OBSERVATIONS:
-        bad = [f"row {number}: {why}" for number, row in enumerate(rows, 1) if (why := unfit(row))]
-        return bad or _unstorable(rows)
-    found = [f"{row}{f', and so are {others[why]} more' * (why in others)}: {why}" for why, row in first.items()]
-    return found or _unstorable(rows)
-
-
-def _unstorable(rows: Sequence[View]) -> list[str]:
-    return [p for number, row in enumerate(rows, 1) for p in _unfit(row, number)]
-
-
-def _unfit(row: View, number: int) -> Iterator[str]:
-    """What no store would keep: found before the first row is written, not after half of them."""
-    for field, value in row.items():
-        if "." in field or field.startswith("$") or not field.isprintable():
-            yield f"row {number} has a field {field!r}: use no dot, no control character and no `$` at its start"
-        parts = value if isinstance(value, list) else [value]
-        if not all(p is None or isinstance(p, bool) or (isinstance(p, str) and _sound(p)) or _number(p) for p in parts):
-            yield f"row {number}: {field} must be valid text, a number below 2**63 or a list of these"
-
-
-def _sound(text: str) -> bool:
-    """Whether it can be written as UTF-8."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
-
-
-def _number(value: object) -> bool:
-    """Whether it is one that every database can hold."""
-    return isinstance(value, int | float) and abs(value) < 2**63
-
-
-def _describes(row: View) -> tuple[str, ...]:
-    """What tells a row from all others of its table; its origin comes last."""
-    parts = [row.get(f) for f in (OF_A_TASK if "execution_s" in row else OF_A_TYPE) if f in row]
-    whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
-    origin = row.get("origin")
-    return (*map(str, whole), origin if isinstance(origin, str) and origin else "imported")
 
 
 def _decision_view(doc: Doc) -> View:

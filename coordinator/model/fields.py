@@ -74,7 +74,7 @@ GPU_TYPES = frozenset(
         "4080", "4090", "5070", "5070Ti", "5080", "5090",
     }
 )  # fmt: skip
-"""NVIDIA's, as `sidecar.resources.gpus.short_type` shortens them. What is missing here is known once a node reports it."""
+"""NVIDIA's, as `sidecar.resources.gpus.short_type` shortens them. Others are known once a node reports them."""
 
 
 def unknown_gpu_type(kind: object, here: Iterable[str]) -> str:

@@ -2,8 +2,8 @@
 
 A row of table `slamls`, which the launcher keeps like the object: `_id` (its uid), `namespace`, `name`, `generation`,
 `created`, `spec` and `notes` (annotations and labels that count here) as texts of JSON, `deleted`. Called by
-`coordinator.scheduling.slaml_controller`. Each replica of each task is one job document, because a task must be stopped and queued alone;
-they wait for the task before by `depends_on`.
+`slaml_controller`. Each replica of each task is one job document, because a task must be stopped and queued alone; they
+wait for the task before by `depends_on`.
 """
 
 from __future__ import annotations

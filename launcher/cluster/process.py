@@ -1,7 +1,7 @@
 """`reshape launcher`: the process that carries out launches on a cluster and answers the API server's webhook.
 
-Called by `reshape.cli.cluster_verbs`. Ends at SIGTERM or SIGINT; launches go on without it. A store or an API server that
-does not answer yet is waited for, with a line in the log.
+Called by `reshape.cli.cluster_verbs`. Ends at SIGTERM or SIGINT; launches go on without it. A store or an API server
+that does not answer yet is waited for, with a line in the log.
 """
 
 from __future__ import annotations

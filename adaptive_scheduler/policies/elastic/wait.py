@@ -26,7 +26,8 @@ def rigid_ways(table: CostTable, job: Job) -> list[RankedCandidate]:
     for place, (other, node) in enumerate(missing[:LISTED]):
         job_s = t_new(table.snapshot.profiles, job, node.gpu_type, count)
         ways.append(
-            RankedCandidate((REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
+            RankedCandidate(
+                (REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
                 other.num_gpus, f"job {other.id} {why_not(other, table.now)}")
         )  # fmt: skip
     return ways

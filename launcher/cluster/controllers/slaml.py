@@ -2,7 +2,8 @@
 
 Promises: a row is what the object says, written once per change; an object that is gone by the API server's own word is
 a row that says so; a status is written only where it differs. Where the cluster has no such kind, or we may not see it,
-nothing else suffers. What a Slaml becomes is judged by `coordinator.scheduling.slaml_controller`. Called by `service.py`, in its one thread.
+nothing else suffers. What a Slaml becomes is judged by
+`coordinator.scheduling.slaml_controller`. Called by `service.py`, in its one thread.
 """
 
 from __future__ import annotations

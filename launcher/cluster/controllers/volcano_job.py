@@ -39,7 +39,8 @@ class VolcanoJobController:
     """`turn` with what the cluster shows and the job documents that are not closed, by their `_id`."""
 
     def __init__(
-        self, store: Store, cluster: KubernetesApi, clock: Clock, news: EventWriter, settings: PodSettings, patience_s: float,
+        self, store: Store, cluster: KubernetesApi, clock: Clock, news: EventWriter, settings: PodSettings,
+        patience_s: float,
         namespaces: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """`namespaces`: those that are watched; none: all."""

@@ -110,7 +110,7 @@ def test_a_limit_is_seen_until_it_lifts_itself() -> None:
 def test_a_job_can_use_the_cores_it_asked_for_or_more_if_it_was_seen_to(
     asked: dict[str, object], most: float, can_use: float
 ) -> None:
-    seen_so = Seen(None, speed=TrainingSpeed(20.0, 0.3, most))
+    seen_so = ObservedJob(None, speed=TrainingSpeed(20.0, 0.3, most))
     found = build_snapshot({"one": on_cpu(**asked)}, {}, {"one": seen_so}, Known(), AT).job["one"]
     assert (found.demand, found.rate, found.share) == (can_use, 20.0, 0.3)
 
@@ -155,7 +155,7 @@ def test_a_target_is_reached_by_what_was_measured_last() -> None:
 def test_a_job_with_a_target_is_as_long_as_its_curve_says_but_never_longer_than_it_is_nor_over_within_an_epoch(
     needs: float | None, left: int
 ) -> None:
-    known = Seen(seen(steps=10), needs=needs)
+    known = ObservedJob(seen(steps=10), needs=needs)
     record = job(s.RUNNING, "a", iterations=100, target_top5=0.9, dataset_size=200, batch_size=10)
     (found,) = build_snapshot({"one": record}, {}, {"one": known}, Known(), AT).jobs
     assert found.iterations_left == left

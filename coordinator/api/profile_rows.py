@@ -1,0 +1,76 @@
+"""Rows of the profile tables that users import: checks them, and tells which rows describe the same thing. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from adaptive_scheduler.profiles.observations import unfit
+from adaptive_scheduler.profiles.profiles import Profiles
+from coordinator.errors import Rejected
+from coordinator.telemetry.profile_estimator import OBSERVATIONS
+
+View = dict[str, Any]
+
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", OBSERVATIONS)
+OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
+OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
+
+
+def table(name: str) -> str:
+    if name not in PROFILE_TABLES:
+        raise Rejected(f"There is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}.", 404)
+    return name
+
+
+def row_problems(table: str, rows: Sequence[View]) -> list[str]:
+    """Why these rows cannot be imported, each reason once."""
+    if odd := [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]:
+        return [f"row {odd[0]} is not an object"]
+    of: dict[str, Sequence[View]] = {t: rows if t == table else () for t in PROFILE_TABLES}
+    read = Profiles.from_rows(of["speed_profiles"], of["overheads"], of["accuracy_profiles"])
+    first: dict[str, str] = {}
+    others: Counter[str] = Counter()
+    for problem in read.problems:
+        row, _, why = problem.partition(": ")
+        if why in first:
+            others[why] += 1
+        first.setdefault(why, row)
+    if table == OBSERVATIONS:
+        bad = [f"row {number}: {why}" for number, row in enumerate(rows, 1) if (why := unfit(row))]
+        return bad or _unstorable(rows)
+    found = [f"{row}{f', and so are {others[why]} more' * (why in others)}: {why}" for why, row in first.items()]
+    return found or _unstorable(rows)
+
+
+def _unstorable(rows: Sequence[View]) -> list[str]:
+    return [p for number, row in enumerate(rows, 1) for p in _unfit(row, number)]
+
+
+def _unfit(row: View, number: int) -> Iterator[str]:
+    """What no store would keep: found before the first row is written, not after half of them."""
+    for field, value in row.items():
+        if "." in field or field.startswith("$") or not field.isprintable():
+            yield f"row {number} has a field {field!r}: use no dot, no control character and no `$` at its start"
+        parts = value if isinstance(value, list) else [value]
+        if not all(p is None or isinstance(p, bool) or (isinstance(p, str) and _sound(p)) or _number(p) for p in parts):
+            yield f"row {number}: {field} must be valid text, a number below 2**63 or a list of these"
+
+
+def _sound(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _number(value: object) -> bool:
+    """Whether it is one that every database can hold."""
+    return isinstance(value, int | float) and abs(value) < 2**63
+
+
+def describes(row: View) -> tuple[str, ...]:
+    """What tells a row from all others of its table; its origin comes last."""
+    parts = [row.get(f) for f in (OF_A_TASK if "execution_s" in row else OF_A_TYPE) if f in row]
+    whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
+    origin = row.get("origin")
+    return (*map(str, whole), origin if isinstance(origin, str) and origin else "imported")
