@@ -16,8 +16,8 @@ from experiments.comparison_policies.allotment_policy import askings, towards
 from experiments.comparison_policies.tiresias_queues import PROMOTE, THRESHOLD_S, Queues
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
-from tests.unit.adaptive_scheduler.simulated import runs
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
+from tests.unit.experiments.simulated_runs import runs
 
 LINEAR = {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
 STEEP = {1: 1.0, 2: 1.9, 3: 2.7, 4: 3.4}

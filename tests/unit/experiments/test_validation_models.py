@@ -14,7 +14,7 @@ from experiments.comparison_policies.single_order import edf, srtf
 from experiments.comparison_policies.tiresias import Tiresias
 from experiments.validation import elasticflow_figures, pollux_figures, slots
 from experiments.validation import gavel_figures as gavel_rows
-from experiments.validation.gavel_figures import RoundedJob as GavelJob
+from experiments.validation.gavel_figures import GavelJob
 from experiments.validation.rounds import RoundedJob, Rounds, placement_of, take
 from experiments.validation.slots import SlotJob
 

@@ -16,7 +16,7 @@ from experiments.workloads import NAMES, build, is_drawn
 from experiments.workloads.elastic_workloads import SPEEDS
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import NoWorkload
-from tests.unit.adaptive_scheduler.simulated import runs, simulate
+from tests.unit.experiments.simulated_runs import runs, simulate
 
 ROOT = Path(__file__).parents[3]
 DATA = os.environ.get("RESHAPE_DATA")

@@ -9,7 +9,7 @@ from experiments.loss_curves import MODELS, falling, head_and_tail
 from experiments.published_figures import compare
 from experiments.workloads import build, flowcon_workloads
 from simulator.cluster import SimulatedCluster
-from tests.unit.adaptive_scheduler.simulated import runs, simulate
+from tests.unit.experiments.simulated_runs import runs, simulate
 
 
 def outcome(name, policy, seed=0):
