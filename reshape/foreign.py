@@ -1,34 +1,40 @@
-"""Packages of somebody else under the names of ours: found before they are imported, and named.
+"""Finds packages of other projects that stand where ours should, before they are imported.
 
-Our packages keep plain names (`sidecar`, `launcher`, `coordinator`), which others use, too. Called by the verbs that
-start something; must import nothing but click and the standard library, since whatever else is ours may be theirs.
+Our packages keep plain names (`sidecar`, `launcher`, `simulator`), which others use, too. Called by the verbs that
+start something or simulate. Imports nothing but click and the standard library, since a package of ours may be theirs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-OURS = ("adaptive_scheduler", "coordinator", "launcher", "sidecar")
+SERVICES = ("adaptive_scheduler", "coordinator", "launcher", "sidecar")
+SIMULATION = ("experiments", "simulator")  # left out of images
 OWN = "volcano-reshape"
 ALONE = "install volcano-reshape into an environment of its own"
 
 
-def check(home: Path | None = None) -> None:
-    """ClickException with a sentence if one of our names does not mean our package. `home`: where ours are."""
+def check(names: Sequence[str] = SERVICES, home: Path | None = None) -> None:
+    """Raise ClickException with a sentence if one of `names` does not mean our package. `home`: where ours are."""
     here = home or Path(__file__).resolve().parent.parent
-    if why := next(_hidden(here), None) or next(_mixed(here), None):
+    if why := next(_hidden(names, here), None) or next(_mixed(names, here), None):
         raise click.ClickException(why)
 
 
-def _hidden(home: Path) -> Iterator[str]:
-    """What Python finds elsewhere under our names."""
-    for name in OURS:
+def check_simulation() -> None:
+    """Raise as `check` does, for the packages that `reshape simulate` and `reshape paper` import."""
+    check((*SERVICES, *SIMULATION))
+
+
+def _hidden(names: Sequence[str], home: Path) -> Iterator[str]:
+    """A sentence for each name under which Python finds nothing, or something elsewhere."""
+    for name in names:
         spec = find_spec(name)
         if spec is None:
             yield f"The package {name} is missing in {home}: install volcano-reshape again."
@@ -39,9 +45,9 @@ def _hidden(home: Path) -> Iterator[str]:
             yield f"The package {name} in {places[0]} hides that of volcano-reshape in {home}: {mend}."
 
 
-def _mixed(home: Path) -> Iterator[str]:
-    """Distributions that were installed into the same folders and have written over our files, or may."""
-    folder = re.compile(rf"^({'|'.join(OURS)})/[^,]*\.py", re.MULTILINE)
+def _mixed(names: Sequence[str], home: Path) -> Iterator[str]:
+    """A sentence for each distribution that is installed into the same folders and may have written over our files."""
+    folder = re.compile(rf"^({'|'.join(names)})/[^,]*\.py", re.MULTILINE)
     for other in metadata.distributions(path=[str(home)]):
         named = str(other.metadata["Name"])
         if named != OWN and (match := folder.search(other.read_text("RECORD") or "")):

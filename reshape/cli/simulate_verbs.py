@@ -60,6 +60,9 @@ def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> No
     mtbf_s, repair_s, crashes = (options.pop(given) for given in ("node_mtbf", "node_repair", "job_crashes"))
     if (mtbf_s is None) != (repair_s is None):
         raise click.UsageError("Give both --node-mtbf and --node-repair, or neither.")
+    from reshape import foreign
+
+    foreign.check_simulation()
     if options.pop("validate"):
         from reshape.cli import validate
 
@@ -88,6 +91,9 @@ def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> No
 @click.pass_obj
 def paper(settings: CliSettings, /, **options: Any) -> int:
     """Rerun a published experiment, such as case-study or elastic-w1; a wrong NAME lists all."""
+    from reshape import foreign
+
+    foreign.check_simulation()
     from reshape.cli.simulate import paper as run_paper
 
     return run_paper(output=settings.output, **options)

@@ -30,7 +30,7 @@ SHIPPED = (
     "coordinator/http/openapi.yaml",
     "sidecar/shim.py",
 )
-OURS = {"reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher"}
+OURS = {"reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher", "simulator", "experiments"}
 
 
 @pytest.fixture(scope="module")

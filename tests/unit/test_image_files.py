@@ -1,0 +1,106 @@
+"""The files that `.containerignore` lets into an image are enough to build its wheel and to start what pods run.
+
+The image has neither simulator nor experiments.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from launcher.admission import inject
+from launcher.cluster.pods import log_reader
+from reshape.foreign import SERVICES, SIMULATION
+
+ROOT = Path(__file__).resolve().parents[2]
+LEFT_OUT = shutil.ignore_patterns("__pycache__")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the image's wheel is installed into, as /opt/reshape/ours."""
+    folder = tmp_path_factory.mktemp("image")
+    for line in (ROOT / ".containerignore").read_text().splitlines():
+        source, copy = ROOT / line[1:], folder / "src" / line[1:]
+        if not line.startswith("!"):
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, copy, ignore=LEFT_OUT)
+        else:
+            shutil.copy(source, copy)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=folder / "src", check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "ours")
+    return folder / "ours"
+
+
+def started(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python with these words, which finds the image's files and other distributions, but not this checkout."""
+    places = [str(installed), sysconfig.get_path("purelib")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    command = [sys.executable, "-S", "-P", *words]  # -S: no .pth file that names a checkout
+    return subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_image_has_all_packages_but_simulator_and_experiments(installed: Path) -> None:
+    found = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    assert found == {"reshape", *SERVICES} and not found & {*SIMULATION}
+    assert (installed / "reshape" / "_playbooks" / "launch.yml").is_file()
+    assert (installed / "coordinator" / "http" / "openapi.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("reshape", "--help"),
+        ("reshape", "coordinator", "--help"),
+        ("reshape", "launcher", "--help"),
+        ("reshape", "agent", "--help"),
+        *((one[one.index("-m") + 1], "--help") for one in (inject.SIDECAR_COMMAND, log_reader.COMMAND)),
+        ("sidecar.startup.install", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_what_pods_start_is_in_the_image(installed: Path, command: tuple[str, ...]) -> None:
+    done = started(installed, "-m", *command)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(("Usage:", "usage:"))
+
+
+def test_the_shim_is_where_pods_with_an_image_of_their_own_start_it(installed: Path) -> None:
+    path = Path(inject.SHIM_IN_IMAGE[inject.SHIM_IN_IMAGE.index("-S") + 1])
+    done = started(installed, str(installed / path.relative_to("/opt/reshape/ours")), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_all_modules_of_the_image_are_there_for_its_services(installed: Path) -> None:
+    modules = ("reshape.services.coordinator", "reshape.services.node_agent", "launcher.cluster.process")
+    code = "; ".join(("from reshape import foreign", "foreign.check()", *(f"import {name}" for name in modules)))
+    done = started(installed, "-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_says_that_it_cannot_simulate(installed: Path) -> None:
+    done = started(installed, "-m", "reshape", "simulate", "--workload", "case-study")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("Error: The package experiments is missing in ")
+
+
+def test_the_sidecar_that_is_copied_into_the_image_of_a_training_needs_no_other_package_of_ours(
+    installed: Path, tmp_path: Path
+) -> None:
+    code = "import sys; from launcher import containerize; sys.stdout.write(str(containerize.SIDECAR))"
+    folder = started(installed, "-c", code).stdout
+    assert folder == str(installed / "sidecar")
+    shutil.copytree(folder, tmp_path / "sidecar", ignore=LEFT_OUT)
+    for module in ("sidecar", "sidecar.reader", "sidecar.startup.install"):
+        done = started(tmp_path, "-m", module, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
