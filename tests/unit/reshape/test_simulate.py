@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from reshape.cli import main
 from reshape.cli import simulate as verbs
-from reshape.cli.main import main
 from reshape.output import plots
 from tests.fakes.terminal import Output
 
