@@ -1,4 +1,4 @@
-"""Readers of other people's traces, by name of the format; docs/traces.md says what each reads and assumes.
+"""Readers of other people's traces, by name of the format; docs/reference/traces.md says what each reads and assumes.
 
 A reader takes the folder that the user names and gives a `Trace`; `replay` makes a workload of it. Called by
 `reshape simulate --trace`, and by benchmarks. Raises `NoWorkload` with one sentence for what is missing or odd.

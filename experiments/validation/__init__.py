@@ -1,7 +1,7 @@
 """What others published beside what we get for it: the simulator alone, then their policies rebuilt.
 
 Called by `reshape simulate --validate` and by tests. Every module of this package reads one folder of
-other people's figures and gives rows; which rows shall hold was written in docs/validation.md first.
+other people's figures and gives rows; which rows shall hold was written in docs/reference/validation.md first.
 """
 
 from __future__ import annotations

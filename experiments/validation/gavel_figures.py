@@ -44,7 +44,7 @@ def rows(data: Path) -> Iterator[ComparedFigure]:
     """One for each policy, in seconds from the first arrival."""
     for name, objective in POLICIES.items():
         ours = makespan_s(_jobs(), 16, objective)
-        source = "Gavel's own code, measured once (docs/validation.md)"
+        source = "Gavel's own code, measured once (docs/reference/validation.md)"
         yield ComparedFigure(
             f"gavel.workload-s.{name}.makespan_s", source, MEASURED[name], ours, 0.1, REASONS.get(name, "")
         )

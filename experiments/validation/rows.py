@@ -12,7 +12,7 @@ from typing import Any
 class ComparedFigure:
     """`published` and `ours` in the same unit, which the name or the source tells.
 
-    `within` is the relative error named in docs/validation.md before the row was run; None: nothing was
+    `within` is the relative error named in docs/reference/validation.md before the row was run; None: nothing was
     claimed of it. A row that misses says why in `reason`.
     """
 

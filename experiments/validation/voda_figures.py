@@ -42,7 +42,7 @@ NO_COST = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 REPLAY_WITHIN, POLICY_WITHIN = 0.05, 0.10
 UNNAMED = frozenset({("elastic-tiresias", "mean_jct_s")})
-"""Of these nothing was claimed (docs/validation.md)."""
+"""Of these nothing was claimed (docs/reference/validation.md)."""
 
 _RESTARTS = (
     "jobs that this policy halted and started again took 11 to 41 % more work than the median of their model, the "

@@ -9,7 +9,7 @@ import pytest
 
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon
 
-POLICIES = Path(__file__).parents[3] / "docs" / "policies.md"
+POLICIES = Path(__file__).parents[3] / "docs" / "reference" / "policies.md"
 
 
 @pytest.mark.parametrize(

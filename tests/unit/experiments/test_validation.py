@@ -18,7 +18,7 @@ from simulator.scenario import NoWorkload
 
 DATA = os.environ.get("RESHAPE_DATA")
 with_data = pytest.mark.skipif(not DATA, reason="needs figures that others published: set RESHAPE_DATA to their folder")
-NAMED = (Path(__file__).parents[3] / "docs" / "validation.md").read_text()
+NAMED = (Path(__file__).parents[3] / "docs" / "reference" / "validation.md").read_text()
 
 
 @cache
@@ -111,7 +111,7 @@ def test_the_simulator_alone_repeats_vodas_logs():
 def test_vodas_policies_decide_here_what_they_decided_there():
     """Issue 4: at least 8 rows named before they were run within 10 %."""
     policies = [row for row in published("voda") if row.name.startswith("voda.policy.")]
-    assert sum(row.within == 0.10 for row in policies) == 14  # as docs/validation.md names them
+    assert sum(row.within == 0.10 for row in policies) == 14  # as docs/reference/validation.md names them
     assert sum(row.holds is True for row in policies) >= 8
 
 
