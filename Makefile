@@ -39,7 +39,7 @@ check: install ## lint, format, types, layers, house rules
 bench: install ## measure, and print the numbers that README quotes
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-cluster: install ## seed 003 on a real Volcano: response times with and without deadlines (25 min; ARGS="--jobs 3")
+bench-cluster: install ## the Slaml paper's jobs on a real Volcano: response times with and without deadlines (25 min; ARGS="--jobs 3")
 	@$(BIN)/python -m benchmarks.cluster_deadlines $(ARGS)
 
 cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 8 min)

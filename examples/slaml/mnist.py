@@ -1,4 +1,4 @@
-"""The three tasks of seed 003's MNIST job: `mnist.py prepare`, `extract`, `train`. NumPy only.
+"""The three tasks of the Slaml paper's MNIST job: `mnist.py prepare`, `extract`, `train`. NumPy only.
 
 What they hand on lies in the folder DATA (/data): `mnist.npz`, as Keras ships MNIST, if somebody has put it there, else
 the 1,797 digits of scikit-learn. Which replica this is and what it trains with comes from the environment:
