@@ -181,8 +181,9 @@ def has_test(path: Path, test: str) -> bool:
 
 
 def cited(name: str, document: str) -> bool:
-    """Whether a document exists that is named from a file: beside it, in docs/ or in the root."""
-    return any((folder / document).is_file() for folder in ((ROOT / name).parent, ROOT / "docs", ROOT))
+    """Whether a document exists that is named from a file: beside it, in docs/, in docs/reference/ or in the root."""
+    docs = ROOT / "docs"
+    return any((folder / document).is_file() for folder in ((ROOT / name).parent, docs, docs / "reference", ROOT))
 
 
 def test_every_document_that_is_cited_exists() -> None:
