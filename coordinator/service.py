@@ -66,10 +66,10 @@ class Coordinator:
         self.event_log = EventLog(store, clock)
         self.wake = threading.Event()
         self.recorder = EventRecorder(self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake)
-        told = self.recorder.told
-        self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, told, platform.nothing_runs)
+        record = self.recorder.record
+        self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         self.reconciler = Reconciler(
-            self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, told, failpoint,
+            self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
             self._launch_doc, self._away,
         )  # fmt: skip
         self._stopping = threading.Event()

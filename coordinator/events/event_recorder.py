@@ -1,41 +1,29 @@
-"""What follows from a step that was taken: events for people, stages and overheads, who must look next.
+"""Records events: appends them to the log, measures stages and overheads, and queues the jobs that must be reconciled.
 
-The reconciler and the loop call `told` after each persisted change. Nothing here decides or writes
-state; a failure here loses a line of history at most.
+The reconciler and the loop call `EventRecorder.record` after each persisted change. Nothing here decides or writes
+state, so a failure here costs at most a line of history.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from coordinator.events import stages
 from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
 from coordinator.events.stages import Marks
+from coordinator.model import events as e
 from coordinator.model import missed_deadlines
-from coordinator.model import states as s
-from coordinator.model.records import GpuRecord, JobRecord, Operation
+from coordinator.model.records import JobRecord, Operation
 from coordinator.ports import Clock
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.workqueue import WorkQueue
 
-WAKES_THE_LOOP = frozenset(
-    {
-        "running",
-        "completed",
-        "failed",
-        "cancelled",
-        "undone",
-        "yielded",
-        "restarting",
-        "gpu",
-        "removed",
-        "refused",
-        "submitted",
-    }
-)
+WAKES_THE_LOOP = (
+    e.JobRunning, e.JobCompleted, e.JobFailed, e.JobCancelled, e.OperationUndone, e.JobYielded, e.JobRestarting,
+    e.GpuChanged, e.LaunchRemoved, e.JobRefused, e.JobSubmitted,
+)  # fmt: skip
 
 
 class EventRecorder:
@@ -50,92 +38,99 @@ class EventRecorder:
         queue: WorkQueue,
         wake: threading.Event,
     ) -> None:
+        """`wake` is set by each event after which the decision loop may decide otherwise."""
         self.event_log, self.telemetry, self.metrics = event_log, telemetry, metrics
         self.clock, self.queue, self.wake = clock, queue, wake
         self._marks: dict[str, Marks] = {}
 
-    def told(self, job: JobRecord, event: Mapping[str, Any]) -> None:
-        kind = str(event["type"])
-        self._mark(job, kind, event)
-        if kind == "gpu":
-            self._gpu(event["before"], event["after"])
-        elif kind == "running":
-            self._running(job, event["before"].operation)
-        else:
-            self._log(job, event)
-        if kind in (s.COMPLETED, s.FAILED) and (missed := missed_deadlines.event(job, self.clock.wall())):
-            self._log(job, missed)
-        if kind == "removed":
-            self._removed(job)
-        elif kind == "completed":
+    def record(self, job: JobRecord, event: e.JobEvent, before: JobRecord | None = None) -> None:
+        """Record `event` of `job`, which is as it was persisted; `before`: the job before the reconciler changed it."""
+        self._mark(job, event)
+        match event:
+            case e.GpuChanged():
+                self._gpu(event)
+            case e.JobRunning():
+                self._running(job, before.operation if before else None)
+            case _:
+                self._append(job, event)
+        match event:
+            case e.JobCompleted() | e.JobFailed():
+                if missed := missed_deadlines.missed(job, self.clock.wall()):
+                    self._append(job, missed)
+            case e.LaunchRemoved():
+                self._removed(job)
+        if isinstance(event, e.JobCompleted):
             self.telemetry.completed(job)
-        self._wake(job, kind, event)
+        self._queue_followers(job, event, before)
 
-    def _log(self, job: JobRecord, event: Mapping[str, Any]) -> None:
-        public = {k: v for k, v in event.items() if k not in ("before", "after", "step", "sent_at")}
+    def _append(self, job: JobRecord, event: e.JobEvent) -> None:
         state = {"job_id": job.raw_id, "state": job.state, "generation": job.generation, "num_gpus": len(job.gpu_ids)}
-        self.event_log.append({**state, **public})
+        self.event_log.append({**state, **event.public()})
 
-    def _mark(self, job: JobRecord, kind: str, event: Mapping[str, Any]) -> None:
-        """Remember when things happened, for the stages."""
-        if kind == "refused":  # what was never let in is never closed
+    def _mark(self, job: JobRecord, event: e.JobEvent) -> None:
+        """Remember when the parts of an operation happened, from which `stages` are worked out."""
+        if isinstance(event, e.JobRefused):  # a job that was never let in is never closed, so its marks would stay
             return
         now = self.clock.now()
-        if kind in ("decided", "adjusting"):
-            newcomer = self._marks.get(str(event.get("for")))  # a victim is booked by its newcomer's decision
-            self._marks[job.id] = Marks(event.get("decide_s", newcomer and newcomer.decide_s), {"decided": now})
+        match event:
+            case e.JobDecided():
+                self._marks[job.id] = Marks(event.decide_s, {"decided": now})
+            case e.VictimBooked():  # the newcomer's decision covers its victim, too
+                newcomer = self._marks.get(str(event.newcomer))
+                self._marks[job.id] = Marks(newcomer.decide_s if newcomer else None, {"decided": now})
         marks = self._marks.setdefault(job.id, Marks())
-        if kind == "launching":
-            marks.at["launch"] = now
-        elif kind == "initialized":
-            marks.at["initialized"] = now
-            victim = job.operation.peer if job.operation else None
-            if victim in self._marks:
-                self._marks[victim].at["newcomer ready"] = now
-        elif kind in ("stop sent", "start sent"):
-            marks.at[kind] = event["sent_at"]
-        elif kind == "removing":
-            marks.at["removing"] = now
+        match event:
+            case e.LaunchRequested():
+                marks.at["launch"] = now
+            case e.JobInitialized():
+                marks.at["initialized"] = now
+                victim = job.operation.peer if job.operation else None
+                if victim in self._marks:
+                    self._marks[victim].at["newcomer ready"] = now
+            case e.StopSent():
+                marks.at["stop sent"] = event.sent_at
+            case e.StartSent():
+                marks.at["start sent"] = event.sent_at
+            case e.RemovalRequested():
+                marks.at["removing"] = now
 
-    def _gpu(self, before: GpuRecord, after: GpuRecord) -> None:
-        self.event_log.append(
-            {
-                "type": "gpu", "gpu_id": after.id, "state": after.state,
-                "job_id": after.doc.get("job_id"), "held_by": after.doc.get("held_by"),
-            }
-        )  # fmt: skip
+    def _gpu(self, event: e.GpuChanged) -> None:
+        self.event_log.append(event.public())
+        before, after = event.before, event.after
         for job_id in {before.job, before.held_by, after.job, after.held_by} - {None}:
             self.queue.add(str(job_id))
 
     def _running(self, job: JobRecord, op: Operation | None) -> None:
+        """Append what a finished operation measured, and learn its overheads."""
         beat = self.telemetry.reports.of(job)
         if op is None or beat is None:
             return
         marks = self._marks.setdefault(job.id, Marks())
-        body: dict[str, Any] = {"type": "started", "stages_s": stages.start_stages(beat, marks)}
-        if op.kind != "start":
-            body = {
-                "type": "restarted",
-                "stages_s": stages.reshape_stages(op, beat, marks),
-                "gap_s": stages.moved_gap_s(op, beat, marks) if op.kind == "move" else stages.gap_s(op, beat),
-            }
-        if op.kind in ("reshape", "move"):
-            body |= self._changed(job, op)
-            self.telemetry.reshaped(job)
-            self.metrics.reshaped(body["direction"], body["gap_s"], body["stages_s"])
-        pids = {"sidecar_pid": beat.sidecar_pid, "shim_pid": beat.shim.shim_pid, "trainer_pid": beat.shim.trainer_pid}
-        self._log(job, {**body, **pids, "decision_id": op.decision})
+        traced: dict[str, Any] = {
+            "sidecar_pid": beat.sidecar_pid, "shim_pid": beat.shim.shim_pid, "trainer_pid": beat.shim.trainer_pid,
+            "decision_id": op.decision,
+        }  # fmt: skip
+        if op.kind == "start":
+            self._append(job, e.JobStarted(stages_s=stages.start_stages(beat, marks), **traced))
+        else:
+            gap_s = stages.moved_gap_s(op, beat, marks) if op.kind == "move" else stages.gap_s(op, beat)
+            self._restarted(job, op, stages_s=stages.reshape_stages(op, beat, marks), gap_s=gap_s, **traced)
         self._overheads(job, **stages.learned(op, beat, marks))
 
-    @staticmethod
-    def _changed(job: JobRecord, op: Operation) -> dict[str, Any]:
-        facts = {
+    def _restarted(self, job: JobRecord, op: Operation, **measured: Any) -> None:
+        if op.kind not in ("reshape", "move"):
+            self._append(job, e.JobRestarted(**measured))
+            return
+        measured |= {
             "direction": stages.direction(op), "from_gpus": len(op.origin), "to_gpus": len(op.to),
-            "for": op.doc.get("for"), "how": op.how,
+            "newcomer": op.doc.get("for"), "how": op.how,
         }  # fmt: skip
+        self.telemetry.reshaped(job)
+        self.metrics.reshaped(measured["direction"], measured["gap_s"], measured["stages_s"])
         if op.kind == "move":
-            return {"type": "moved", **facts, "from_node": op.doc.get("from_node"), "to_node": job.node}
-        return {"type": "reshaped", **facts}
+            self._append(job, e.JobMoved(**measured, from_node=op.doc.get("from_node"), to_node=job.node))
+        else:
+            self._append(job, e.JobReshaped(**measured))
 
     def _removed(self, job: JobRecord) -> None:
         removing = self._marks.setdefault(job.id, Marks()).at.get("removing")
@@ -144,14 +139,15 @@ class EventRecorder:
     def _overheads(self, job: JobRecord, **measured: float | None) -> None:
         self.telemetry.estimator.overheads(job.job_type, self.telemetry.profiles, **measured)
 
-    def _wake(self, job: JobRecord, kind: str, event: Mapping[str, Any]) -> None:
+    def _queue_followers(self, job: JobRecord, event: e.JobEvent, before: JobRecord | None) -> None:
+        """Queue the job and its peers for the reconciler, wake the loop if it may decide otherwise now."""
         self.queue.add(job.id)
-        for record in (job, event.get("before")):
-            if isinstance(record, JobRecord) and record.operation and record.operation.peer:
+        for record in (job, before):
+            if record is not None and record.operation and record.operation.peer:
                 self.queue.add(record.operation.peer)
-        if kind in WAKES_THE_LOOP:
+        if isinstance(event, WAKES_THE_LOOP):
             self.wake.set()
-        if kind == "closed":
+        if isinstance(event, e.JobClosed):
             self._marks.pop(job.id, None)
             self.telemetry.reports.forget(job.id)
             self.telemetry.profiler.forget(job)

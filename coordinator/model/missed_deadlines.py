@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.model import requirements
 from coordinator.model import states as s
+from coordinator.model.events import DeadlineMissed
 from coordinator.model.records import JobRecord, number
 
 
@@ -20,13 +21,13 @@ def late_s(doc: Mapping[str, Any], wall: float) -> float | None:
     return late if late > 0 else None
 
 
-def event(job: JobRecord, wall: float) -> dict[str, Any] | None:
-    """What is told of one that has missed it: once as it passes, once with the whole delay as the job ends."""
+def missed(job: JobRecord, wall: float) -> DeadlineMissed | None:
+    """The event to record: once as the deadline passes, once with the whole delay as the job ends; None if it holds."""
     late = late_s(job.doc, wall)
     if late is None:
         return None
     goes_on = "" if job.state in s.ENDED else " so far"
-    return {"type": "missed", "late_s": late, "sentence": f"{job.id} missed its deadline by {span(late)}{goes_on}."}
+    return DeadlineMissed(late, f"{job.id} missed its deadline by {span(late)}{goes_on}.")
 
 
 def span(value: float) -> str:

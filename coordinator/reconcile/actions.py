@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from coordinator.model.events import JobEvent
+
 
 @dataclass(frozen=True)
 class WriteJob:
@@ -17,7 +19,7 @@ class WriteJob:
 
     name: str
     changes: Mapping[str, Any]
-    event: Mapping[str, Any]  # what to tell people
+    event: JobEvent  # recorded once the changes are persisted
     job: str | None = None  # another job than the one being reconciled
 
 

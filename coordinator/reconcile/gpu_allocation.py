@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.model import states as s
+from coordinator.model.events import VictimBooked
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import rigid
 from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
@@ -62,7 +63,7 @@ def _book_victim(w: ObservedState, victim: JobRecord) -> Step:
     }  # fmt: skip
     message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
     changes = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
-    return WriteJob("book victim", changes, {"type": "adjusting", "to": len(keeps), "for": w.job.raw_id}, victim.id)
+    return WriteJob("book victim", changes, VictimBooked(len(keeps), w.job.raw_id), victim.id)
 
 
 def take_back(w: ObservedState) -> Step | None:

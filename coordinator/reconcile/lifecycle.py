@@ -26,6 +26,14 @@ from typing import Any
 
 from coordinator.events.stages import gap_s
 from coordinator.model import states as s
+from coordinator.model.events import (
+    JobClosed,
+    JobInitialized,
+    JobRunning,
+    LaunchRemoved,
+    OperationRenumbered,
+    ResourcesGranted,
+)
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import left_alone, rigid
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
@@ -67,7 +75,7 @@ def _gives_up_newcomer(w: ObservedState, step: Step) -> Step | None:
     after = JobRecord({**w.job.doc, **step.changes})
     still = after.launch == coming.launch or (after.coming is not None and after.coming.launch == coming.launch)
     asked = w.newcomer.removed is not None
-    return None if still or asked else RequestRemoval(coming.launch, str(step.event.get("sentence") or step.name))
+    return None if still or asked else RequestRemoval(coming.launch, step.event.reason or step.name)
 
 
 def _next(w: ObservedState) -> Step:
@@ -86,7 +94,7 @@ def _operate(w: ObservedState) -> Step:
         return completed(w)
     if w.shim.generation > w.op.generation:
         reshape = {**w.op.doc, "generation": w.shim.generation + 1}
-        return WriteJob("renumber", {"reshape": reshape}, {"type": "renumbered"})
+        return WriteJob("renumber", {"reshape": reshape}, OperationRenumbered())
     if w.op.kind in ("requeue", "finish"):
         return _stop(w) or _gives_way(w)
     if w.job.generation < w.op.generation:
@@ -143,7 +151,7 @@ def _initialized(w: ObservedState) -> Step | None:
     if step := _launched(w) or unfit(w):
         return step
     if w.job.state == s.INITIALIZING:
-        return WriteJob("initialized", {"state": s.INITIALIZED, "up": w.job.launch}, {"type": "initialized"})
+        return WriteJob("initialized", {"state": s.INITIALIZED, "up": w.job.launch}, JobInitialized())
     return Wait(POLL_S, "its GPUs are still in use") if waits else None
 
 
@@ -244,7 +252,7 @@ def _grant(w: ObservedState) -> Step:
         changes |= {"node": w.gpus[w.op.to[0]].node}
     if loss := unsaved(w):
         op["loss"] = loss
-    return WriteJob("grant", {**changes, "reshape": op}, {"type": "granted", "gpus": len(w.op.to), "sentence": loss})
+    return WriteJob("grant", {**changes, "reshape": op}, ResourcesGranted(len(w.op.to), loss))
 
 
 def _leave(w: ObservedState) -> Step | None:
@@ -294,7 +302,7 @@ def _running(w: ObservedState) -> Step:
     if w.op.kind == "reshape":
         changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
         changes["reshape_cost_s"] = gap_s(w.op, w.seen)
-    return WriteJob("running", changes, {"type": "running", "kind": w.op.kind})
+    return WriteJob("running", changes, JobRunning())
 
 
 # without an operation
@@ -341,7 +349,7 @@ def _put_down(w: ObservedState) -> Step | None:
         return RequestRemoval()  # even of one that seems gone: it may be on its way up
     if not w.lost:
         return Wait(REMOVING_S, "its launch is being removed")
-    return WriteJob("put down", {"down": w.job.launch, **progress(w)}, {"type": "removed"})
+    return WriteJob("put down", {"down": w.job.launch, **progress(w)}, LaunchRemoved())
 
 
 def _cancel(w: ObservedState) -> Step:
@@ -369,4 +377,4 @@ def _close(w: ObservedState) -> Step:
         return Wait(None)
     if step := _at_rest(w) or next(releases(w), None) or _put_down(w):
         return step
-    return WriteJob("close", {"closed": True}, {"type": "closed"})
+    return WriteJob("close", {"closed": True}, JobClosed())

@@ -7,12 +7,20 @@ seams of each step are failpoints, so that tests can kill the process exactly th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from coordinator.config import Config
 from coordinator.errors import Fatal, ReshapeError, Transient
+from coordinator.model.events import (
+    GpuChanged,
+    LaunchRequested,
+    PodsRequested,
+    RecordEvent,
+    RemovalRequested,
+    StartSent,
+    StopSent,
+)
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Doc, Platform, Sidecars
 from coordinator.reconcile.actions import (
@@ -61,14 +69,14 @@ class Reconciler:
         clock: Clock,
         config: Config,
         master_key: bytes,
-        tell: Callable[[JobRecord, Mapping[str, Any]], None],
+        record: RecordEvent,
         failpoint: Callable[[str], None] = lambda name: None,
         launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
         away: Callable[[str | None], bool] = lambda node: False,
     ) -> None:
         self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
-        self._tell, self._failpoint, self._launch_doc = tell, failpoint, launch_doc
+        self._record, self._failpoint, self._launch_doc = record, failpoint, launch_doc
         self._away, self._gangs = away, Gangs(reports, platform, config, away)
         self._standing: dict[str, _Standing] = {}
 
@@ -178,13 +186,13 @@ class Reconciler:
         elif isinstance(step, WriteGpu):
             before = world.gpus[step.gpu]
             after = self.cache.write_gpu(before, step.expect, step.changes)
-            self._tell(job, {"type": "gpu", "before": before, "after": after})
+            self._record(job, GpuChanged(before, after))
         elif isinstance(step, RequestLaunch):
             self._launch(job, step)
         elif isinstance(step, RequestRemoval):
             launch = step.launch or job.launch
             self._remove(job, launch, step.why)
-            self._tell(job, {"type": "removing", "launch": launch})
+            self._record(job, RemovalRequested(launch))
         elif isinstance(step, StopTrainer | StartTrainer):
             self._command(world, step)
 
@@ -194,7 +202,7 @@ class Reconciler:
             job = JobRecord({**job.doc, "gpu_ids": list(step.gpu_ids), "num_gpus": len(step.gpu_ids)})
         standing.launched.add(job.launch)
         again = self.reports.of(job) is not None or job.launch in standing.pods
-        self._tell(job, {"type": "scaling", "pods": job.members} if again else {"type": "launching"})
+        self._record(job, PodsRequested(job.members) if again else LaunchRequested())
         try:
             self.platform.launch(self._launch_doc(job))
         except Transient:
@@ -217,7 +225,7 @@ class Reconciler:
         before = world.jobs.get(step.job, world.job) if step.job else world.job
         after = self.cache.write_job(before, step.changes, step.name)
         log.info("%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"))
-        self._tell(after, {**step.event, "step": step.name, "before": before})
+        self._record(after, step.event, before)
 
     def _command(self, world: ObservedState, step: StopTrainer | StartTrainer) -> None:
         """To each pod that has not obeyed yet; one that does not answer keeps it from no other."""
@@ -235,7 +243,8 @@ class Reconciler:
             except ReshapeError as error:
                 failed.append(error)
         if sent:
-            self._tell(job, {"type": f"{step.name} sent", "generation": step.generation, "sent_at": began})
+            kind = StopSent if isinstance(step, StopTrainer) else StartSent
+            self._record(job, kind(step.generation, began))
         if failed:
             raise failed[0]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from coordinator.model import requirements
 from coordinator.model import states as s
+from coordinator.model.events import JobCancelled, JobCompleted, JobFailed, JobRestarting, JobYielded, OperationUndone
 from coordinator.model.gang import how_it_ended
 from coordinator.model.progress import measured
 from coordinator.model.records import UNLIMITED
@@ -18,6 +19,7 @@ from coordinator.reconcile.actions import Step, WriteJob
 from coordinator.reconcile.observed_state import ObservedState
 from coordinator.reconcile.permanent_failures import hopeless
 
+ENDS = {s.COMPLETED: JobCompleted, s.FAILED: JobFailed, s.CANCELLED: JobCancelled}
 LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is counted as the first
 
 
@@ -93,7 +95,7 @@ def restart(w: ObservedState, why: str, retries: int | None = None) -> Step:
         "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
         **UNLIMITED, **progress(w),
     }  # fmt: skip
-    return WriteJob("restart", changes, {"type": "restarting", "sentence": why})
+    return WriteJob("restart", changes, JobRestarting(why))
 
 
 def goes_on(w: ObservedState) -> str:
@@ -121,7 +123,7 @@ def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
         changes: dict[str, Any] = {"state": s.RUNNING, "reshape": None, "message": message}
         if w.op.kind == "move":  # not again at once
             changes["retry_ts"] = w.wall + w.config.init_timeout_s / 10
-        return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+        return WriteJob("undo", changes, OperationUndone(why))
     if w.op.kind == "restart" and w.job.generation < w.op.generation:
         return requeue(w, why)
     return requeue(w, why, retries)
@@ -136,7 +138,7 @@ def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: flo
     changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
     if not _not_yet_judged(w):
         changes["stopped_by_us"] = None  # a fault ended it
-    return WriteJob("undo", changes, {"type": "undone", "sentence": why})
+    return WriteJob("undo", changes, OperationUndone(why))
 
 
 def launch_late(w: ObservedState) -> Step:
@@ -183,7 +185,7 @@ def yielded(w: ObservedState) -> Step:
     why = unsaved(w) or str(w.job.doc.get("message") or "")
     changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
     changes["stopped_by_us"] = w.op.generation
-    return WriteJob("yielded", changes, {"type": "yielded", "sentence": why})
+    return WriteJob("yielded", changes, JobYielded(why))
 
 
 def reached(w: ObservedState) -> Step:
@@ -241,7 +243,7 @@ def end(w: ObservedState, state: str, message: str) -> WriteJob:
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
         "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
     }  # fmt: skip
-    return WriteJob(state, changes, {"type": state, "sentence": message})
+    return WriteJob(state, changes, ENDS[state](message))
 
 
 def from_nothing(w: ObservedState) -> dict[str, Any]:

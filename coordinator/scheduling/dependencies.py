@@ -7,13 +7,14 @@ Promises: a job with it is not in the queue until all of these are completed, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from adaptive_scheduler.decision import Explanation, Hold
 from coordinator.errors import Conflict
 from coordinator.model import states as s
+from coordinator.model.events import JobFailed, RecordEvent
 from coordinator.model.records import JobRecord, show, whole
 from coordinator.ports import Clock
 from coordinator.stores.cache import Cache
@@ -79,8 +80,8 @@ def _listed(ids: list[str]) -> str:
 class DependencyController:
     """`turn` answers why each of those that wait has to."""
 
-    def __init__(self, cache: Cache, clock: Clock, told: Callable[[JobRecord, dict[str, Any]], None]) -> None:
-        self._cache, self._clock, self._told = cache, clock, told
+    def __init__(self, cache: Cache, clock: Clock, record: RecordEvent) -> None:
+        self._cache, self._clock, self._record = cache, clock, record
         self._ended: dict[str, str] = {}  # states that change no more, of jobs that somebody waits for
         self._others: dict[str, str | None] = {}  # of jobs that are not let in or not there, as last read
 
@@ -100,7 +101,7 @@ class DependencyController:
         with suppress(Conflict):
             if found.fails:
                 changes = {"state": s.FAILED, "message": found.fails, "finish_ts": self._clock.wall()}
-                self._told(self._cache.write_job(job, changes, "fail"), {"type": "failed", "sentence": found.fails})
+                self._record(self._cache.write_job(job, changes, "fail"), JobFailed(found.fails))
             else:
                 self._cache.write_job(job, {"depends_met": True}, "depends")
 

@@ -28,6 +28,18 @@ from coordinator.config import Config
 from coordinator.errors import Conflict, Rejected
 from coordinator.model import fields, missed_deadlines, resumption
 from coordinator.model import states as s
+from coordinator.model.events import (
+    CpuLimited,
+    CpuReleased,
+    JobDecided,
+    JobRefused,
+    JobStays,
+    JobSubmitted,
+    JobWaits,
+    JobWarned,
+    ProgressLost,
+    RecordEvent,
+)
 from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
@@ -82,11 +94,8 @@ class TurnResult:
         return expected(after(self.snapshot, *self.decisions), self.at, self.settings)
 
 
-Told = Callable[[JobRecord, dict[str, Any]], None]
-
-
 class DecisionLoop:
-    """`tick` is one turn. `told` hears of every intent, with the seconds that deciding took."""
+    """`tick` is one turn. `record` gets an event for each change that a turn has written."""
 
     def __init__(
         self,
@@ -95,18 +104,18 @@ class DecisionLoop:
         clock: Clock,
         config: Config,
         settings: Settings,
-        told: Told,
+        record: RecordEvent,
         nothing_runs: Callable[[str], bool],
     ) -> None:
         """`nothing_runs`: the platform's word about a job that nobody knows; it also ends what runs of it."""
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
-        self.config, self.settings, self._told = config, settings, told
+        self.config, self.settings, self._record = config, settings, record
         self.known = Known()
         self.queues: dict[str, Doc] = {}  # Volcano's, as the launcher keeps them in step
         self.node_loads: dict[str, NodeLoad] = {}  # how the nodes stood at the last turn
         self._outlook: TurnResult | None = None  # as the last turn left it
         self._depending, self._slamls = (
-            DependencyController(cache, clock, told),
+            DependencyController(cache, clock, record),
             SlamlController(cache, clock, settings),
         )
         self.reclaiming = GarbageCollector(cache, config.wait_out_s, nothing_runs)
@@ -189,7 +198,7 @@ class DecisionLoop:
             if not found:
                 taken |= {job.id}
                 self._begin_anew(job.id)
-            self._told(record, {"type": "refused" if found else "submitted", "problems": found})
+            self._record(record, JobRefused(found) if found else JobSubmitted(found))
 
     def _unfit(self, job: JobRecord) -> str:
         """Why a good document cannot be let in here: such as that each reshape is a launch that finds no checkpoint."""
@@ -252,7 +261,7 @@ class DecisionLoop:
                 with suppress(Conflict):
                     written = self.cache.write_job(jobs[job_id], changes, "progress")
                     if "lost" in changes:
-                        self._told(written, {"type": "lost", "sentence": resumption.receipt(changes["lost"])})
+                        self._record(written, ProgressLost(resumption.receipt(changes["lost"])))
 
     def _shown(self, job: JobRecord) -> Doc:
         """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
@@ -274,17 +283,17 @@ class DecisionLoop:
             with suppress(Conflict):
                 written[job.id] = self.cache.write_job(seen[job.id], {"warnings": [why] if why else []}, "warn")
                 if why:
-                    self._told(written[job.id], {"type": "warned", "sentence": why})
+                    self._record(written[job.id], JobWarned(why))
         return written
 
     def _missed(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
         """Tell once of a job whose deadline has passed."""
         wall, written = self.clock.wall(), dict[str, JobRecord]()
         for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
-            if missed := missed_deadlines.event(job, wall):
+            if missed := missed_deadlines.missed(job, wall):
                 with suppress(Conflict):
                     written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
-                    self._told(written[job.id], missed)
+                    self._record(written[job.id], missed)
         return written
 
     # carrying a decision into the store
@@ -311,7 +320,7 @@ class DecisionLoop:
         decision_id = self._store(job, decision, basis)
         changes["reshape"]["decision"] = decision_id
         record = self.cache.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
-        self._told(record, {"type": "decided", "decision_id": decision_id, "decide_s": basis.took_s})
+        self._record(record, JobDecided(decision_id, basis.took_s))
 
     def _times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
         """By what is known as it starts: how long it is expected to train in all, and may still wait (seed 003).
@@ -333,7 +342,7 @@ class DecisionLoop:
         spent = {"migrated_ts": wall} if decision.spends_move else {}
         record = self.cache.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
         if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
-            self._told(record, {"type": "stays", "sentence": sentence})
+            self._record(record, JobStays(sentence))
 
     def _limit(self, job: JobRecord, decision: Limit, basis: Basis) -> None:
         """No operation: its sidecar hears of it in the answer to its next heartbeat, in a pod its launcher reads it.
@@ -354,8 +363,8 @@ class DecisionLoop:
         decision_id = self._store(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
         record = self.cache.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
         if news:
-            kind, sentence = "released" if cores is None else "limited", decision.explanation.sentence
-            self._told(record, {"type": kind, "decision_id": decision_id, "cores": cores, "sentence": sentence})
+            kind = CpuReleased if cores is None else CpuLimited
+            self._record(record, kind(decision_id, cores, decision.explanation.sentence))
 
     def _hold(self, job: JobRecord, decision: Hold, basis: Basis) -> None:
         sentence, now = decision.explanation.sentence, self.clock.now()
@@ -366,7 +375,7 @@ class DecisionLoop:
         self._store(job, decision, basis)
         record = self.cache.write_job(job, {"message": sentence}, "hold")
         self._held[job.id] = (reason, now)
-        self._told(record, {"type": "waits", "sentence": sentence})
+        self._record(record, JobWaits(sentence))
 
     def _store(self, job: JobRecord, decision: Decision, basis: Basis, name: str = "") -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
