@@ -8,6 +8,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -213,6 +214,70 @@ def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> 
         named = {*re.findall(r"\d(?:\.\d+)?", after_its_name), *bare}
         unknown += [f"{name}: {it}" for it in sorted((named - sections) | (set(ID.findall(remarks)) - ids))]
     assert unknown == []
+
+
+NAMED_ALIKE = {"__init__.py", "__main__.py", "config.py", "metrics.py"}  # what these hold is clear in each folder
+ALIKE = 10  # consecutive lines that may not be equal in two places
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+TEST_CITED = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
+
+
+def test_a_file_name_stands_in_at_most_two_folders() -> None:
+    count = Counter(path.name for path in MODULES if path.name not in NAMED_ALIKE)
+    assert {name: folders for name, folders in count.items() if folders > 2} == {}
+
+
+def code_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of the lines that are not blank; without imports and docstrings."""
+    left_out = set[int]()
+    for node in ast.walk(tree(path)):
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Import | ast.ImportFrom) or text:
+            left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip() and number not in left_out:
+            yield number, line.strip()
+
+
+def test_ten_equal_lines_do_not_stand_in_two_places() -> None:
+    seen, twice = dict[tuple[str, ...], str](), list[str]()
+    for path in MODULES:
+        lines = list(code_lines(path))
+        for at in range(len(lines) - ALIKE + 1):
+            here = f"{short(path)}:{lines[at][0]}"
+            block = tuple(line for _, line in lines[at : at + ALIKE])
+            if (there := seen.setdefault(block, here)) != here:
+                twice.append(f"{there} and {here}")
+    assert twice == []
+
+
+def anchors(document: Path) -> set[str]:
+    """Of the headings of a document, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def test_every_link_of_a_document_leads_somewhere() -> None:
+    broken = []
+    for name, text in committed().items():
+        for link in LINK.findall(text) if name.endswith(".md") else ():
+            file, _, anchor = link.partition("#")
+            target = (ROOT / name).parent / file if file else ROOT / name
+            if ":" in file:
+                continue
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                broken.append(f"{name}: {link}")
+    assert broken == []
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = {
+        (name, test)
+        for name, text in committed().items()
+        if name != "CHANGELOG.md"
+        for test in TEST_CITED.findall(text)
+    }
+    assert sorted(f"{name}: {test}" for name, test in named if not (ROOT / test).is_file()) == []
 
 
 def plays() -> Iterator[tuple[str, dict[str, Any]]]:
