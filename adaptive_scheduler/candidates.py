@@ -43,7 +43,7 @@ class RankedCandidate(NamedTuple):
         return int(self.key[0])
 
 
-class Found(NamedTuple):
+class CandidateList(NamedTuple):
     """The best of all ways, in order, as many as can be listed; how many more there are."""
 
     ways: list[RankedCandidate]
@@ -79,43 +79,43 @@ def fixed_count(snapshot: ClusterSnapshot, job: Job) -> int:
     return max((n for n in job.optional if n <= largest), default=0)
 
 
-def least(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
+def min_start_gpus(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
     """The fewest GPUs that a waiting job may be started on."""
     return min(job.optional, default=0) if "elastic" in settings.systems else fixed_count(snapshot, job)
 
 
-UNSHOWN = "it has not shown that it can save and resume"
+CANNOT_RESUME = "it has not shown that it can save and resume"
 
 
-def must_keep(job: Job, now: float) -> int:
+def protected_gpus(job: Job, now: float) -> int:
     """With how many GPUs at least a placed job must be left now, whoever waits; 0: nothing forbids to take more.
 
     A cool-down keeps what it had before it grew, never what it grew into.
     """
-    if _bound(job):
+    if _change_obstacle(job):
         return job.num_gpus
     if job.cooling_until <= now:
         return 0
     return min(job.grew_from or job.num_gpus, job.num_gpus)
 
 
-def why_not(job: Job, now: float) -> str:
+def reshape_obstacle(job: Job, now: float) -> str:
     """Why a placed job may not be reshaped for its own good now, for people; empty if it may."""
-    if why := _bound(job):
+    if why := _change_obstacle(job):
         return why
     if job.cooling_until > now:
         return f"was reshaped a short while ago and is left alone for {seconds(job.cooling_until - now)} more"
     return ""
 
 
-def _bound(job: Job) -> str:
+def _change_obstacle(job: Job) -> str:
     """Why a placed job may not be changed at all now; empty if it may."""
     if job.leased:
         return "has an operation under way"
     if job.state != "running":
         return f"is {job.state}"
     if not job.stoppable:
-        return f"keeps its {gpus(job.num_gpus)}: {UNSHOWN}"
+        return f"keeps its {gpus(job.num_gpus)}: {CANNOT_RESUME}"
     if job.wanted is not None:
         return "keeps the count an operator wished"
     if job.stays and job.relaunches:
@@ -183,7 +183,7 @@ def _why_rejected(way: RankedCandidate, chosen: RankedCandidate | None) -> str:
     if way.rank == TO_MEASURE and way.num_gpus > chosen.num_gpus:
         return f"{gpus(chosen.num_gpus)} are enough to measure it" if chosen.num_gpus > 1 else "1 GPU is enough"
     if way.rank == chosen.rank == TO_MEASURE and way.num_gpus < chosen.num_gpus:
-        return f"{way.job.id} keeps what it starts on: {UNSHOWN}"
+        return f"{way.job.id} keeps what it starts on: {CANNOT_RESUME}"
     longer = way.makespan_s - chosen.makespan_s
     if longer > 0:
         return f"makespan {seconds(longer)} longer"
@@ -201,7 +201,7 @@ def no_speed(count: int, node: Node, job: str = "") -> str:
     return f"no measured speed{f' of {job}' if job else ''} for {gpus(count)} on {node.gpu_type}"
 
 
-def impossible(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
+def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
     """Why no node could ever start this job, as a sentence that says what to do; empty if one could.
 
     `together`: how many GPUs several nodes could give it.

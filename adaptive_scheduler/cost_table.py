@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_scheduler.candidates import must_keep, nodes_for, why_not
+from adaptive_scheduler.candidates import nodes_for, protected_gpus, reshape_obstacle
 from adaptive_scheduler.decision import givable
-from adaptive_scheduler.index import Book, Floats, Ints, ranks
-from adaptive_scheduler.models.criticality import all_work_s
-from adaptive_scheduler.models.deadline_tardiness import Lateness
+from adaptive_scheduler.index import Floats, Ints, NameIndex, ranks
+from adaptive_scheduler.models.deadline_tardiness import Tardiness
 from adaptive_scheduler.models.prediction import (
     RemainingTimes,
+    all_work_s,
     assumed_s,
     cross_host_s,
-    lets_go_s,
+    gpu_release_s,
     reshape_cost_s,
-    stops_s,
+    reshape_delay_s,
 )
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
@@ -58,7 +58,7 @@ class _Columns(NamedTuple):
 
     placed: Floats
     free: Floats  # may be reshaped now
-    must_keep: Floats  # GPUs that nobody who waits may take from it now
+    protected_gpus: Floats  # GPUs that nobody who waits may take from it now
     grew_from: Floats  # what it had before it last grew; 0: it has not
     spread: Floats  # is over several hosts
     several: Floats  # may be
@@ -84,7 +84,7 @@ class _Columns(NamedTuple):
 _NOTHING = (0.0,) * len(_Columns._fields)
 
 
-class Givers(NamedTuple):
+class VictimOptions(NamedTuple):
     """Amounts that some job could give on one of its hosts, and what that leads to, without the newcomer.
 
     The last entry (-1) stands for nobody.
@@ -108,7 +108,7 @@ class CostTable:
     ) -> None:
         self.snapshot, self.now, self.settings = snapshot, now, settings
         self._before = before
-        self._givers: dict[float, Givers] = {}
+        self._givers: dict[float, VictimOptions] = {}
         self.refused: dict[object, list[str]] = {}  # jobs that cannot start as things are, by what that rests on
 
     def then(self, snapshot: ClusterSnapshot) -> CostTable:
@@ -163,15 +163,15 @@ class CostTable:
     # jobs, in the order of the snapshot
 
     @property
-    def book(self) -> Book:
+    def book(self) -> NameIndex:
         return self._numbers[0]
 
     @cached_property
-    def _numbers(self) -> tuple[Book, Floats]:
+    def _numbers(self) -> tuple[NameIndex, Floats]:
         before, self._before = self._before, None
         jobs = self.snapshot.jobs
         if before is None or not self._comes_of(before):
-            book = Book(self.snapshot.profiles, self.settings)
+            book = NameIndex(self.snapshot.profiles, self.settings)
             return book, self._columns(book, jobs)
         book, columns = before._numbers
         for name in ("position", "job_rank", "node_rank"):  # the same names
@@ -187,23 +187,23 @@ class CostTable:
         old, new = before.snapshot, self.snapshot
         return new.profiles is old.profiles and list(new.job) == list(old.job) and list(new.node) == list(old.node)
 
-    def _columns(self, book: Book, jobs: Iterable[Job]) -> Floats:
+    def _columns(self, book: NameIndex, jobs: Iterable[Job]) -> Floats:
         return np.array([self._row(book, job) for job in jobs], np.float64).reshape(-1, len(_NOTHING)).T.copy()
 
-    def _row(self, book: Book, job: Job) -> tuple[float, ...]:
+    def _row(self, book: NameIndex, job: Job) -> tuple[float, ...]:
         if job.num_gpus <= 0 or job.node is None:
             return _NOTHING
         profiles = self.snapshot.profiles
         o, assumed = profiles.overheads(job.type), assumed_s(job)
         length = job.iterations_left
         return (
-            True, not why_not(job, self.now), must_keep(job, self.now), job.grew_from,
+            True, not reshape_obstacle(job, self.now), protected_gpus(job, self.now), job.grew_from,
             bool(job.workers), job.max_workers > 1,
             self.position.get(job.node, -1),
             book.shape(job), book.types[job.type, len(job.workers) or 1], book.types[job.type, 1],
             job.num_gpus, book.counts[job.num_gpus],
             length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
-            stops_s(profiles, job), o.finish, lets_go_s(profiles, job), reshape_cost_s(profiles, job),
+            reshape_delay_s(profiles, job), o.finish, gpu_release_s(profiles, job), reshape_cost_s(profiles, job),
             cross_host_s(profiles, job),
             -1 if job.gpu_type is None else book.kinds[job.gpu_type],
             job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
@@ -279,8 +279,8 @@ class CostTable:
         return self.times if self.settings.makespan_scope == "cluster" else RemainingTimes({})
 
     @cached_property
-    def lateness(self) -> Lateness:
-        return Lateness.of(self.snapshot, self.times, self.now, self.settings)
+    def lateness(self) -> Tardiness:
+        return Tardiness.of(self.snapshot, self.times, self.now, self.settings)
 
     @cached_property
     def limit_s(self) -> Floats:
@@ -307,22 +307,22 @@ class CostTable:
 
     # who could give
 
-    def givers(self, trains_on_s: float) -> Givers:
+    def givers(self, trains_on_s: float) -> VictimOptions:
         """Of all jobs that may give now. `trains_on_s` as in `t_run`."""
         if trains_on_s not in self._givers:
             self._givers[trains_on_s] = self._all_givers(trains_on_s)
         return self._givers[trains_on_s]
 
-    def _all_givers(self, trains_on_s: float) -> Givers:
+    def _all_givers(self, trains_on_s: float) -> VictimOptions:
         hosts, nodes, has = self._hosts()
         amounts = self.book.gives[self.ints("shape")[hosts]]
-        most = self.ints("num_gpus")[hosts] - self.ints("must_keep")[hosts]
+        most = self.ints("num_gpus")[hosts] - self.ints("protected_gpus")[hosts]
         at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]) & (amounts <= most[:, None]))
         row, node, gives = hosts[at], nodes[at], amounts[at, i]
         kind, count_id = self.kind[node], self.book.count_ids(self.ints("num_gpus")[row] - gives)
         run_s = self.t_run(row, kind, count_id, trains_on_s)
         makespan, total = self.with_scope(row, run_s)
-        return Givers(
+        return VictimOptions(
             np.append(row, -1), np.append(node, -1), np.append(gives, 0), np.append(run_s, 0.0),
             np.append(makespan, self.scope.max), np.append(total, self.scope.sum),
             np.append(~self.known(row, kind, count_id), False), np.append(self._grown(row, gives), False),
@@ -334,7 +334,7 @@ class CostTable:
 
     def _hosts(self) -> tuple[Ints, Ints, Ints]:
         """(job, node, GPUs there) of all that may give now and are on a known node."""
-        free = self.jobs.must_keep < self.jobs.num_gpus
+        free = self.jobs.protected_gpus < self.jobs.num_gpus
         spread = [
             (row, self.position[node], less_than)
             for row in np.flatnonzero(free & (self.jobs.spread > 0)).tolist()

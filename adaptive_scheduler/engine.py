@@ -15,7 +15,7 @@ from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.policies import cpu, deadline, default, flowcon, operator, specon, targets
 from adaptive_scheduler.policies.elastic import algorithms as elastic
-from adaptive_scheduler.queueing.aging import Kept
+from adaptive_scheduler.queueing.aging import ReservedNodes
 from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
@@ -81,12 +81,12 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     return tuple(decisions)
 
 
-def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], Kept]:
+def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], ReservedNodes]:
     """Algorithms 1 and 2 until neither has an answer, then why the others wait; and what is kept for some of them."""
     policy, table = POLICIES["elastic" in settings.systems], CostTable(world, now, settings)
     decisions, held, moved, queue = list[Decision](), list[Hold](), True, Queue(now, settings)
     while moved:
-        moved, held, kept, table = False, list[Hold](), Kept(), table.then(world)
+        moved, held, kept, table = False, list[Hold](), ReservedNodes(), table.then(world)
 
         # Every queued job; one that must wait does not hold up the next (G14).
         for job in queue.in_order(world):

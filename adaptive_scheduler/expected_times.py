@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from adaptive_scheduler.candidates import least, nodes_for
+from adaptive_scheduler.candidates import min_start_gpus, nodes_for
 from adaptive_scheduler.models.prediction import end_is_certain, is_certain, t_keep, t_new
 from adaptive_scheduler.queueing.order import Queue
 from adaptive_scheduler.settings import DEFAULTS, Settings
@@ -45,12 +45,12 @@ class _Ends:
     certain: bool
 
 
-def guesses(snapshot: ClusterSnapshot) -> tuple[str, ...]:
+def jobs_of_unknown_end(snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """Placed jobs whose end nobody knows: a makespan that counts them is a guess."""
     return tuple(job.id for job in snapshot.placed if not end_is_certain(snapshot, job))
 
 
-def expected(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> dict[str, ExpectedTimes]:
+def expected_times(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> dict[str, ExpectedTimes]:
     """By job. `now` is on the clock of the snapshot's times. Jobs trained on CPU are left out: they share cores."""
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
     running = [_end(world, job) for job in world.placed]
@@ -65,7 +65,7 @@ def _starts(
     idle = {node.name: node.idle for node in world.nodes}
     nodes = {job.id: [n for n in nodes_for(world, job) if n.open] for job in queue}
     names = {job_id: frozenset(node.name for node in there) for job_id, there in nodes.items()}
-    counts = {job.id: least(world, job, settings) for job in queue}
+    counts = {job.id: min_start_gpus(world, job, settings) for job in queue}
     ends, seen, at_s = sorted(running), list(running), 0.0
     freed: frozenset[str] | None = None  # nodes that have more than in the round before; None: all are looked at
     while queue:

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 
-def removable(job: Job, settings: Settings) -> list[int]:
+def removable_counts(job: Job, settings: Settings) -> list[int]:
     """How many GPUs the job can give away, ascending, so that it keeps an allowed count (G2)."""
     gives = [job.num_gpus - keeps for keeps in reversed(job.optional) if keeps < job.num_gpus]
     if settings.removal_range == "printed":
@@ -28,7 +28,7 @@ def removable(job: Job, settings: Settings) -> list[int]:
     return gives
 
 
-class Numbers(dict[Any, int]):
+class Numbering(dict[Any, int]):
     """Numbers names in the order in which they are first asked for."""
 
     def __missing__(self, name: Any) -> int:
@@ -36,16 +36,16 @@ class Numbers(dict[Any, int]):
         return self[name]
 
 
-class Book:
+class NameIndex:
     """What depends on names alone; shared by a table and those that come of it."""
 
     def __init__(self, profiles: Profiles, settings: Settings) -> None:
         self._profiles, self._settings = profiles, settings
-        self.types = Numbers()  # of (job type, hosts)
-        self.kinds = Numbers()  # of GPU types
-        self.counts = Numbers()
+        self.types = Numbering()  # of (job type, hosts)
+        self.kinds = Numbering()  # of GPU types
+        self.counts = Numbering()
         self.allowed = dict[tuple[str | None, str | None], Ints]()  # nodes by (GPU type, name) that a job must have
-        self._shapes = Numbers()  # of (allowed counts, present count)
+        self._shapes = Numbering()  # of (allowed counts, present count)
         self._gives, self._larger = list[list[int]](), list[list[int]]()
         self._seconds = np.zeros((0, 0, 0))
 
@@ -53,7 +53,7 @@ class Book:
         known = self._shapes.get((job.optional, job.num_gpus))
         if known is not None:
             return known
-        self._gives.append(removable(job, self._settings))
+        self._gives.append(removable_counts(job, self._settings))
         self._larger.append([n for n in job.optional if n >= job.num_gpus])
         for count in (job.num_gpus, *job.optional):
             self.counts[count]

@@ -25,8 +25,8 @@ from adaptive_scheduler.cost_table import CostTable as ArrayTable
 from adaptive_scheduler.decision import Reshape, Start
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
-from adaptive_scheduler.policies.elastic.expand import Growths
-from adaptive_scheduler.policies.elastic.shrink import Newcomer, weigh
+from adaptive_scheduler.policies.elastic.expand import GrowthCandidates
+from adaptive_scheduler.policies.elastic.shrink import IncomingJob, evaluate
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -160,8 +160,8 @@ def works(case: Case) -> dict[str, Callable[[], object]]:
     snapshot = case.snapshot
     waiting, built = snapshot.job[NEWCOMER], arrays(snapshot)
     return {
-        "choice of Algorithm 1": lambda: weigh(Newcomer(built, waiting)).best(1),
-        "choice of Algorithm 2": lambda: Growths(built).best(1),
+        "choice of Algorithm 1": lambda: evaluate(IncomingJob(built, waiting)).best(1),
+        "choice of Algorithm 2": lambda: GrowthCandidates(built).best(1),
         "building the arrays": lambda: arrays(snapshot),
         "Algorithm 1 with reasons": lambda: schedule_incoming(snapshot, waiting, 0.0, SETTINGS, built),
         "Algorithm 2 with reasons": lambda: schedule_running(snapshot, 0.0, SETTINGS, built),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adaptive_scheduler.decision import Decision, Explanation, Start
-from adaptive_scheduler.models.allocatable import has_room, room_on
+from adaptive_scheduler.models.allocatable import allocatable_on, has_capacity_for
 from adaptive_scheduler.policies import deadline
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
@@ -25,19 +25,19 @@ Order = Callable[[ClusterSnapshot], tuple[Job, ...]]
 
 def gang(snapshot: ClusterSnapshot, node: str, job: Job) -> tuple[float, ...]:
     """Volcano's default beside the gang plugin (nodeorder, least requested): the node with most room."""
-    return (room_on(snapshot, node).cores,)
+    return (allocatable_on(snapshot, node).cores,)
 
 
 def binpack(snapshot: ClusterSnapshot, node: str, job: Job) -> tuple[float, ...]:
     """The fullest node that still has room."""
-    return (-room_on(snapshot, node).cores,)
+    return (-allocatable_on(snapshot, node).cores,)
 
 
 def task_topology(snapshot: ClusterSnapshot, node: str, job: Job) -> tuple[float, ...]:
     """Tasks that belong together side by side: here those of the same name, which read the same; then most room."""
     name = job.tasks[0].name if job.tasks else ""
     alike = sum(bool(other.tasks) and other.tasks[0].name == name for other in snapshot.on_cpu[node])
-    return (alike, room_on(snapshot, node).cores)
+    return (alike, allocatable_on(snapshot, node).cores)
 
 
 PLACEMENTS: dict[str, Score] = {"gang": gang, "binpack": binpack, "task-topology": task_topology}
@@ -71,9 +71,9 @@ def with_deadlines(score: Score, settings: Settings) -> Planner:
 def _place(snapshot: ClusterSnapshot, queue: tuple[Job, ...], score: Score, passes: bool = True) -> list[Decision]:
     decisions: list[Decision] = []
     for job in queue:
-        fits = sorted(node.name for node in snapshot.nodes if has_room(snapshot, node.name, job))
-        if fits:
-            best = max(fits, key=lambda node: score(snapshot, node, job))
+        open_nodes = sorted(node.name for node in snapshot.nodes if has_capacity_for(snapshot, node.name, job))
+        if open_nodes:
+            best = max(open_nodes, key=lambda node: score(snapshot, node, job))
             decisions.append(Start(job.id, best, 0, Explanation("volcano", f"{job.id} starts on {best}.")))
             snapshot = after(snapshot, decisions[-1])
         elif not passes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from adaptive_scheduler.policies.flowcon_interval import FlowConInterval, Pool
+from adaptive_scheduler.policies.flowcon import FlowConInterval, Pool
 from adaptive_scheduler.profiles import growth
 from adaptive_scheduler.profiles.growth import EvaluationReading
 from simulator.cpu_nodes import CpuNodes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from adaptive_scheduler.decision import Limit, Move, Start
-from adaptive_scheduler.models.water_filling import water_fill
+from adaptive_scheduler.models.contention import water_fill
 from simulator.scene import RunContext
 from simulator.state import Held, LiveJob, Load
 

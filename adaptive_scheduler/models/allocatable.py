@@ -14,7 +14,7 @@ ROUNDING = 1e-9
 """A share of what is asked for: ten tenths of a core fit in one."""
 
 
-class Room(NamedTuple):
+class Allocatable(NamedTuple):
     """Cores and bytes that nobody has asked for."""
 
     cores: float
@@ -32,25 +32,25 @@ class Room(NamedTuple):
         pairs = (job.cores, self.cores), (job.memory, self.memory)
         return math.fsum(max(0.0, asked - left) / asked for asked, left in pairs if asked)
 
-    def without(self, job: Job) -> Room:
-        return Room(self.cores - job.cores, self.memory - job.memory)
+    def without(self, job: Job) -> Allocatable:
+        return Allocatable(self.cores - job.cores, self.memory - job.memory)
 
 
-def whole(node: Node) -> Room:
+def node_capacity(node: Node) -> Allocatable:
     """As if nobody were there."""
-    return Room(node.cores, node.memory or math.inf)
+    return Allocatable(node.cores, node.memory or math.inf)
 
 
-def room_on(snapshot: ClusterSnapshot, name: str, leaving: str | None = None) -> Room:
+def allocatable_on(snapshot: ClusterSnapshot, name: str, leaving: str | None = None) -> Allocatable:
     """Of this node, as if the job `leaving` were gone. A node whose memory is not known never lacks any."""
-    there, all_of_it = [job for job in snapshot.on_cpu[name] if job.id != leaving], whole(snapshot.node[name])
+    there, all_of_it = [job for job in snapshot.on_cpu[name] if job.id != leaving], node_capacity(snapshot.node[name])
     cores, memory = math.fsum(job.cores for job in there), math.fsum(job.memory for job in there)
-    return Room(all_of_it.cores - cores, all_of_it.memory - memory)
+    return Allocatable(all_of_it.cores - cores, all_of_it.memory - memory)
 
 
-def has_room(snapshot: ClusterSnapshot, name: str, job: Job) -> bool:
+def has_capacity_for(snapshot: ClusterSnapshot, name: str, job: Job) -> bool:
     """Whether the present task of the job fits on the node now; on one without cores none does."""
-    return snapshot.node[name].cores > 0 and room_on(snapshot, name).holds(job)
+    return snapshot.node[name].cores > 0 and allocatable_on(snapshot, name).holds(job)
 
 
 def obstacle(snapshot: ClusterSnapshot, name: str, job: Job) -> str:
@@ -66,4 +66,4 @@ def obstacle(snapshot: ClusterSnapshot, name: str, job: Job) -> str:
         return "it is closed to new jobs"
     if node.kept_for not in (None, job.id):
         return f"it is kept for {node.kept_for}, which has waited long"
-    return "" if has_room(snapshot, name, job) else "it has not enough cores or memory left"
+    return "" if has_capacity_for(snapshot, name, job) else "it has not enough cores or memory left"

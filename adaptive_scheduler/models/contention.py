@@ -9,11 +9,10 @@ such jobs. Pure; seconds from now.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshape_cost_s
-from adaptive_scheduler.models.water_filling import water_fill
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
@@ -24,7 +23,7 @@ ROUNDED = 6
 """Decimals of a second that are compared: what is less is only the rounding of a sum."""
 
 
-class Portion(NamedTuple):
+class CpuDemand(NamedTuple):
     """What a job still needs, in core-seconds, and the most cores it may have."""
 
     core_s: float
@@ -43,21 +42,21 @@ class PairPrediction(NamedTuple):
         return cls(round(max(ends, default=0.0), ROUNDED), round(math.fsum(ends), ROUNDED))
 
 
-def portions(snapshot: ClusterSnapshot, node: str) -> dict[str, Portion]:
+def cpu_demands(snapshot: ClusterSnapshot, node: str) -> dict[str, CpuDemand]:
     """Of all jobs trained on this node, or about to be. Whose speed was measured on nobody knows how many cores is
     taken to have had what the limits of now leave it.
     """
     jobs = snapshot.on_cpu[node]
     shares = water_fill(snapshot.node[node].cores, [_present_cap(job) for job in jobs])
-    return {job.id: Portion(_core_s(job, share), job.demand) for job, share in zip(jobs, shares, strict=True)}
+    return {job.id: CpuDemand(_core_s(job, share), job.demand) for job, share in zip(jobs, shares, strict=True)}
 
 
-def newcomer(snapshot: ClusterSnapshot, node: str, job: Job) -> Portion:
+def incoming_demand(snapshot: ClusterSnapshot, node: str, job: Job) -> CpuDemand:
     """Of a job that is not on the node yet: nothing of its speed is known."""
-    return Portion(_core_s(job, min(job.demand, snapshot.node[node].cores)), job.demand)
+    return CpuDemand(_core_s(job, min(job.demand, snapshot.node[node].cores)), job.demand)
 
 
-def drain(cores: float, jobs: Mapping[str, Portion]) -> dict[str, float]:
+def completion_times(cores: float, jobs: Mapping[str, CpuDemand]) -> dict[str, float]:
     """When each ends, if nobody comes or goes but by ending. O(n² log n)."""
     left, ends, now = dict(jobs), dict[str, float](), 0.0
     while left:
@@ -67,7 +66,7 @@ def drain(cores: float, jobs: Mapping[str, Portion]) -> dict[str, float]:
         now = min(now + first, LARGEST)
         ending = [job for job, seconds in needs.items() if seconds <= first * (1 + SAME)]
         ends |= dict.fromkeys(ending, now)
-        left = {job: Portion(p.core_s - shares[job] * first, p.cap) for job, p in left.items() if job not in ends}
+        left = {job: CpuDemand(p.core_s - shares[job] * first, p.cap) for job, p in left.items() if job not in ends}
     return ends
 
 
@@ -77,7 +76,7 @@ def move_cost_s(profiles: Profiles, job: Job) -> float:
     return reshape_cost_s(profiles, job) + cross_host_s(profiles, job) + job.unsaved_s
 
 
-class Trip(NamedTuple):
+class MovePrediction(NamedTuple):
     """What one move is predicted to lead to for the jobs of both nodes together (5.5)."""
 
     before: PairPrediction
@@ -90,41 +89,43 @@ class Trip(NamedTuple):
         return self.after < self.before
 
 
-class Trips:
+class MovePredictions:
     """Where one job could move, each node predicted at most once. To its own node: all as it is."""
 
     def __init__(self, snapshot: ClusterSnapshot, job: Job) -> None:
         self._snapshot = snapshot
         self._job = job
         self._home = job.node or ""
-        self._portions = portions(snapshot, self._home)
+        self._portions = cpu_demands(snapshot, self._home)
         self._now = self._drain(self._home, self._portions)
         without = {other: portion for other, portion in self._portions.items() if other != job.id}
         self._without = self._drain(self._home, without)
-        self._known: dict[str, Trip] = {}
+        self._known: dict[str, MovePrediction] = {}
 
-    def to(self, node: str) -> Trip:
+    def to(self, node: str) -> MovePrediction:
         if node not in self._known:
             self._known[node] = self._try(node)
         return self._known[node]
 
-    def _try(self, node: str) -> Trip:
-        jobs, sure = self._snapshot.on_cpu, is_sure(self._snapshot.on_cpu[self._home])
+    def _try(self, node: str) -> MovePrediction:
+        jobs, sure = self._snapshot.on_cpu, all_known(self._snapshot.on_cpu[self._home])
         if node == self._home:
-            return Trip(PairPrediction.of(self._now), PairPrediction.of(self._now), self._now[self._job.id], sure)
-        there = portions(self._snapshot, node)
+            return MovePrediction(
+                PairPrediction.of(self._now), PairPrediction.of(self._now), self._now[self._job.id], sure
+            )
+        there = cpu_demands(self._snapshot, node)
         before = self._now | self._drain(node, there)
         after = self._without | self._drain(node, {**there, self._job.id: self._portions[self._job.id]})
         after[self._job.id] += move_cost_s(self._snapshot.profiles, self._job)
-        return Trip(
-            PairPrediction.of(before), PairPrediction.of(after), after[self._job.id], sure and is_sure(jobs[node])
+        return MovePrediction(
+            PairPrediction.of(before), PairPrediction.of(after), after[self._job.id], sure and all_known(jobs[node])
         )
 
-    def _drain(self, node: str, jobs: Mapping[str, Portion]) -> dict[str, float]:
-        return drain(self._snapshot.node[node].cores, jobs)
+    def _drain(self, node: str, jobs: Mapping[str, CpuDemand]) -> dict[str, float]:
+        return completion_times(self._snapshot.node[node].cores, jobs)
 
 
-def is_sure(jobs: Iterable[Job]) -> bool:
+def all_known(jobs: Iterable[Job]) -> bool:
     """Whether what was predicted of them rests on lengths and speeds that are known."""
     return all(job.iterations_left is not None and job.rate is not None for job in jobs)
 
@@ -138,3 +139,19 @@ def _core_s(job: Job, share: float) -> float:
     if job.iterations_left is None or not job.rate:
         return assumed_s(job) * (job.share or share)
     return min(max(job.iterations_left, 0.0) / job.rate, LARGEST) * (job.share or share)
+
+
+def water_fill(capacity: float, caps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
+    """What each gets, in the unit of `capacity`: all rise until each has its cap or nothing is left.
+
+    Each cap is the smaller of what a job can use and what it is limited to; `inf` is one. All rise alike, or in
+    proportion to `weights` (above 0).
+    """
+    shares = [0.0] * len(caps)
+    weighs = [1.0] * len(caps) if weights is None else weights
+    left, weight = capacity, math.fsum(weighs)
+    for i in sorted(range(len(caps)), key=lambda i: (caps[i] / weighs[i], i)):
+        shares[i] = min(caps[i], left * weighs[i] / max(weight, weighs[i]))
+        left -= shares[i]
+        weight -= weighs[i]
+    return shares

@@ -15,7 +15,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 
 
-class Lateness:
+class Tardiness:
     """Until when each job with a deadline must have ended, and who would not."""
 
     def __init__(self, limits: Mapping[str, float], before: Mapping[str, float]) -> None:
@@ -26,7 +26,7 @@ class Lateness:
         self.total = math.fsum(self.late.values())
 
     @classmethod
-    def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Lateness:
+    def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Tardiness:
         """Of all jobs with a deadline; of none where deadlines are switched off."""
         if "deadline" not in settings.systems:
             return cls({}, {})

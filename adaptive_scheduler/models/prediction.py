@@ -62,25 +62,25 @@ def t_run(
     o = profiles.overheads(job.type)
     training = t_train(profiles, job, gpu_type, num_gpus, hosts)
     if trains_on_s == 0.0:
-        return stops_s(profiles, job) + training + o.finish
+        return reshape_delay_s(profiles, job) + training + o.finish
     as_is = t_train(profiles, job, gpu_type, job.num_gpus, len(job.workers) or 1)
     if as_is <= trains_on_s:
         return as_is + o.finish
-    return trains_on_s + stops_s(profiles, job) + training * (1.0 - trains_on_s / as_is) + o.finish
+    return trains_on_s + reshape_delay_s(profiles, job) + training * (1.0 - trains_on_s / as_is) + o.finish
 
 
-def stops_s(profiles: Profiles, job: Job) -> float:
+def reshape_delay_s(profiles: Profiles, job: Job) -> float:
     """What a reshape delays the job by: the change, and what it has trained since it last saved, done again."""
-    return changes_s(profiles, job) + job.unsaved_s
+    return reshape_overhead_s(profiles, job) + job.unsaved_s
 
 
-def changes_s(profiles: Profiles, job: Job) -> float:
+def reshape_overhead_s(profiles: Profiles, job: Job) -> float:
     """What a reshape on the same node takes by the profile: in its launch, or by another launch."""
     o = profiles.overheads(job.type)
     return o.reshape + (o.k8s_term + o.k8s_init if job.relaunches else 0.0)
 
 
-def lets_go_s(profiles: Profiles, job: Job) -> float:
+def gpu_release_s(profiles: Profiles, job: Job) -> float:
     """How long the GPUs that it gives up are still in use: checkpoint, exit, and its launch where that has them."""
     o = profiles.overheads(job.type)
     return o.ckpt + o.proc_term + (o.k8s_term if job.relaunches else 0.0)
@@ -94,7 +94,7 @@ def cross_host_s(profiles: Profiles, job: Job) -> float:
 
 def reshape_cost_s(profiles: Profiles, job: Job) -> float:
     """Seconds a reshape of this job costs: its own measured ones, else those of its type (1.9)."""
-    return changes_s(profiles, job) if job.reshape_cost_s is None else job.reshape_cost_s
+    return reshape_overhead_s(profiles, job) if job.reshape_cost_s is None else job.reshape_cost_s
 
 
 def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> bool:
@@ -136,3 +136,23 @@ class RemainingTimes:
         """(makespan, sum of all) if this job, perhaps a new one, took so many seconds instead."""
         others = self.runner_up if job == self._last else self.max
         return max(others, seconds), self.sum + (seconds - self.seconds.get(job, 0.0))
+
+
+def all_work_s(snapshot: ClusterSnapshot) -> float:
+    """What all jobs on GPUs, also waiting ones, take together on all working GPUs, each on its thriftiest count."""
+    gpus = sum(node.healthy for node in snapshot.nodes if node.schedulable)
+    kinds = tuple(sorted({node.gpu_type for node in snapshot.nodes if node.gpus}))
+    each: dict[object, float | None] = {}
+    work = math.fsum(_gpu_s(snapshot.profiles, job, kinds, each) for job in snapshot.jobs if not job.uses_cpu)
+    return work / gpus if gpus else math.inf
+
+
+def _gpu_s(profiles: Profiles, job: Job, kinds: tuple[str, ...], each: dict[object, float | None]) -> float:
+    key = job.type, job.optional
+    if key not in each:
+        speeds = ((n, profiles.speed(job.type, kind, n)) for kind in kinds for n in job.optional)
+        each[key] = min((n * speed.seconds for n, speed in speeds if speed is not None), default=None)
+    seconds = each[key]
+    if job.iterations_left is None or seconds is None:
+        return min(assumed_s(job), LARGEST) * max(1, job.num_gpus)
+    return min(max(job.iterations_left, 0.0) * seconds, LARGEST)

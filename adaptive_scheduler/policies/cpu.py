@@ -11,7 +11,13 @@ from adaptive_scheduler.candidates import LISTED
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Candidate, Explanation, Hold, Start
 from adaptive_scheduler.models.allocatable import obstacle
-from adaptive_scheduler.models.contention import PairPrediction, drain, is_sure, newcomer, portions
+from adaptive_scheduler.models.contention import (
+    PairPrediction,
+    all_known,
+    completion_times,
+    cpu_demands,
+    incoming_demand,
+)
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
@@ -40,9 +46,11 @@ def schedule_incoming(
 def _candidate(snapshot: ClusterSnapshot, job: Job, node: Node, fewest: int) -> Candidate:
     """What it would lead to on that node; the first that is listed is the one that was taken."""
     there = snapshot.on_cpu[node.name]
-    ends = drain(node.cores, {**portions(snapshot, node.name), job.id: newcomer(snapshot, node.name, job)})
+    ends = completion_times(
+        node.cores, {**cpu_demands(snapshot, node.name), job.id: incoming_demand(snapshot, node.name, job)}
+    )
     return Candidate(
-        node.name, 0, *PairPrediction.of(ends), ends[job.id], job.id, low_confidence=not is_sure([*there, job])
+        node.name, 0, *PairPrediction.of(ends), ends[job.id], job.id, low_confidence=not all_known([*there, job])
     )
 
 

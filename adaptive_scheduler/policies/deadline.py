@@ -17,15 +17,15 @@ from adaptive_scheduler.candidates import (
     RankedCandidate,
     explain,
     gpus,
-    least,
+    min_start_gpus,
     no_speed,
     nodes_for,
     seconds,
     spread,
 )
 from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Requeue, Start
-from adaptive_scheduler.models.allocatable import obstacle, room_on
-from adaptive_scheduler.models.deadline_tardiness import Lateness
+from adaptive_scheduler.models.allocatable import allocatable_on, obstacle
+from adaptive_scheduler.models.deadline_tardiness import Tardiness
 from adaptive_scheduler.models.prediction import RemainingTimes, t_new, t_run
 from adaptive_scheduler.policies.deadline_feasibility import Diagnosis, alert, diagnose, heaviness
 from adaptive_scheduler.settings import Settings
@@ -135,7 +135,7 @@ def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) 
     for heaviest in sorted(overdue, key=lambda j: (-heaviness(j, snapshot), -_overrun_s(j), j.id)):  # D6
         weight = heaviness(heaviest, snapshot)
         lighter = [job for job in waiting if job.uses_cpu == heaviest.uses_cpu and heaviness(job, snapshot) < weight]
-        answer = _shrink(snapshot, heaviest, lighter, now, settings) or _stop(
+        answer = _yield_gpus(snapshot, heaviest, lighter, now, settings) or _yield_place(
             snapshot, heaviest, lighter, now, settings
         )
         if answer is not None:
@@ -163,7 +163,7 @@ def _starts_anyway(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> b
     if job.uses_cpu:
         return any(not obstacle(snapshot, node.name, job) for node in snapshot.nodes)
     nodes = [node for node in nodes_for(snapshot, job) if node.schedulable]
-    count = least(snapshot, job, settings)
+    count = min_start_gpus(snapshot, job, settings)
     return any(count <= node.idle for node in nodes) or _starts_spread(nodes, job, count, settings)
 
 
@@ -189,7 +189,7 @@ def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
 # it gives GPUs
 
 
-def _shrink(
+def _yield_gpus(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Start | None:
     """The most urgent job that can start on what the overdue one gives, each with an allowed count."""
@@ -200,7 +200,7 @@ def _shrink(
     for job in lighter:
         if node not in _allowed(snapshot, job) or not node.schedulable:
             continue
-        ways = list(_ways(snapshot, heavy, job, node, now, settings, times))
+        ways = list(_shrink_candidates(snapshot, heavy, job, node, now, settings, times))
         best = min(ways, key=lambda way: way.key, default=None)
         if best is None or best.rank == REFUSED:
             continue
@@ -213,11 +213,11 @@ def _shrink(
     return None
 
 
-def _ways(
+def _shrink_candidates(
     snapshot: ClusterSnapshot, heavy: Job, job: Job, node: Node, now: float, settings: Settings, times: RemainingTimes
 ) -> Iterator[RankedCandidate]:
     """Every count the job may have, with the most that the overdue one could then keep."""
-    profiles, lateness = snapshot.profiles, Lateness.of(snapshot, times, now, settings)
+    profiles, lateness = snapshot.profiles, Tardiness.of(snapshot, times, now, settings)
     for count in job.optional:
         keeps = max((n for n in heavy.optional if n <= node.idle + heavy.num_gpus - count), default=0)
         if not 0 < keeps < heavy.num_gpus:
@@ -237,7 +237,7 @@ def _ways(
 # it gives its place
 
 
-def _stop(
+def _yield_place(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Requeue | None:
     """Checkpoint and back to the queue, if lighter jobs fit in its place and it can wait that long (D5)."""
@@ -264,7 +264,7 @@ def _replacements(
     Unless the paper's way is wanted (X9), only those whose deadline that saves: what trains already is nearly done.
     The times of each: itself first and the overdue job behind it, as if they were alone.
     """
-    place = _Place(snapshot, heavy, settings)
+    place = _FreedResources(snapshot, heavy, settings)
     budget = _budget_s(heavy, found, now, settings)
     left_s = found.te_s or 0.0
     again_s = left_s + heavy.unsaved_s
@@ -284,7 +284,7 @@ def _replacements(
         else:
             budget -= cost
         yield Candidate(
-            node=heavy.node or "", num_gpus=least(snapshot, job, settings), makespan_s=job_s + again_s,
+            node=heavy.node or "", num_gpus=min_start_gpus(snapshot, job, settings), makespan_s=job_s + again_s,
             sum_s=2 * job_s + again_s, job_s=job_s, job=job.id, victim=heavy.id, victim_num_gpus=0, rejected=why,
             low_confidence=its.low_confidence or found.low_confidence,
         )  # fmt: skip
@@ -313,12 +313,12 @@ def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> f
     return slack if slack >= 0 else still_s
 
 
-class _Place:
+class _FreedResources:
     """What an overdue job would leave on its node, filled step by step."""
 
     def __init__(self, snapshot: ClusterSnapshot, heavy: Job, settings: Settings) -> None:
         self._snapshot, self._node, self._settings = snapshot, snapshot.node[heavy.node or ""], settings
-        self._room = room_on(snapshot, self._node.name, leaving=heavy.id)
+        self._room = allocatable_on(snapshot, self._node.name, leaving=heavy.id)
         own = [w.num_gpus for w in heavy.workers if w.node == self._node.name] or [heavy.num_gpus]
         self._gpus = self._node.idle + sum(own)
 
@@ -331,7 +331,7 @@ class _Place:
                 return False
             self._room = self._room.without(job)
             return True
-        count = least(self._snapshot, job, self._settings)
+        count = min_start_gpus(self._snapshot, job, self._settings)
         if count > self._gpus:
             return False
         self._gpus -= count

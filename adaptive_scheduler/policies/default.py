@@ -5,7 +5,7 @@ Called by the engine when seed 004 is not among `Settings.systems`.
 
 from __future__ import annotations
 
-from adaptive_scheduler.candidates import fixed_count, gpus, impossible, nodes_for
+from adaptive_scheduler.candidates import fixed_count, gpus, infeasibility, nodes_for
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Explanation, Hold, Reshape, Start
 from adaptive_scheduler.settings import Settings
@@ -21,7 +21,7 @@ def schedule_incoming(
 
     The largest that some node could hold (`ways.fixed_count`), so that no job waits for ever.
     """
-    if why := impossible(snapshot, job):
+    if why := infeasibility(snapshot, job):
         return Hold(job.id, Explanation(DEFAULT, why))
     count = fixed_count(snapshot, job)
     most_idle = min(nodes_for(snapshot, job), key=lambda node: (-node.idle, node.name))

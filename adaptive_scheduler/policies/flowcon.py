@@ -9,12 +9,12 @@ can slow a GPU down (X4). Called by the engine, last. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.decision import Explanation, Limit
-from adaptive_scheduler.models.contention import is_sure, portions
-from adaptive_scheduler.models.water_filling import water_fill
+from adaptive_scheduler.models.contention import all_known, cpu_demands, water_fill
+from adaptive_scheduler.profiles.growth import Efficiency
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
@@ -44,7 +44,7 @@ def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _CpuShare:
     """What a job is to have: L, a share of its node's cores, 1 for no limit."""
 
     job: Job
@@ -52,9 +52,11 @@ class _Part:
     why: str
 
 
-def _parts(snapshot: ClusterSnapshot, node: Node, jobs: Sequence[Job], now: float, settings: Settings) -> list[_Part]:
+def _parts(
+    snapshot: ClusterSnapshot, node: Node, jobs: Sequence[Job], now: float, settings: Settings
+) -> list[_CpuShare]:
     parts = _by_efficiency(node, jobs, now, settings.flowcon)
-    needs = {job: portion.core_s for job, portion in portions(snapshot, node.name).items()}
+    needs = {job: portion.core_s for job, portion in cpu_demands(snapshot, node.name).items()}
     if settings.flowcon.keep_makespan:
         parts = _none_last(node, parts, needs, settings.flowcon)
     while True:
@@ -68,10 +70,10 @@ def _parts(snapshot: ClusterSnapshot, node: Node, jobs: Sequence[Job], now: floa
         parts = again
 
 
-def _by_efficiency(node: Node, jobs: Sequence[Job], now: float, settings: FlowCon) -> list[_Part]:
+def _by_efficiency(node: Node, jobs: Sequence[Job], now: float, settings: FlowCon) -> list[_CpuShare]:
     """Algorithm 1 as resolved (3.3)."""
     if all(job.efficiency.list == "CL" for job in jobs):
-        return [_Part(job, 1.0, "no job there grows fast any more") for job in jobs]
+        return [_CpuShare(job, 1.0, "no job there grows fast any more") for job in jobs]
     efficiencies = [_efficiency(job, settings) for job in jobs]
     total = math.fsum(efficiencies)
     shares = [e / total if total > 0 else 1 / len(jobs) for e in efficiencies]  # F9
@@ -79,18 +81,18 @@ def _by_efficiency(node: Node, jobs: Sequence[Job], now: float, settings: FlowCo
     return [_by_list(node, job, share, least, now, settings) for job, share in zip(jobs, shares, strict=True)]
 
 
-def _by_list(node: Node, job: Job, share: float, least: float, now: float, settings: FlowCon) -> _Part:
+def _by_list(node: Node, job: Job, share: float, least: float, now: float, settings: FlowCon) -> _CpuShare:
     record = job.efficiency
     if record.list == "WL":
         present = _in_force(job, now)
         kept = 1.0 if present is None else present / node.cores
-        return _Part(job, kept, "it has only just become slow and keeps what it had")
+        return _CpuShare(job, kept, "it has only just become slow and keeps what it had")
     if not record.measured:  # F4; a job that reports no value stays here and gets at least its fair share (3.8)
-        return _Part(job, 1.0, "how fast it grows is not known yet")
+        return _CpuShare(job, 1.0, "how fast it grows is not known yet")
     part = f"{share:.0%} of the growth per core on {node.name} is its own"
     if share < least and (record.list == "CL" or settings.nl_floor):  # F3
-        return _Part(job, least, f"{part}, and no job there gets less than {least:.0%}")
-    return _Part(job, share, part)
+        return _CpuShare(job, least, f"{part}, and no job there gets less than {least:.0%}")
+    return _CpuShare(job, share, part)
 
 
 def _efficiency(job: Job, settings: FlowCon) -> float:
@@ -99,17 +101,19 @@ def _efficiency(job: Job, settings: FlowCon) -> float:
     return (record.share if settings.efficiency == "peak" else record.raw).get("cpu", 1.0)
 
 
-def _none_last(node: Node, parts: Sequence[_Part], needs: Mapping[str, float], settings: FlowCon) -> list[_Part]:
+def _none_last(
+    node: Node, parts: Sequence[_CpuShare], needs: Mapping[str, float], settings: FlowCon
+) -> list[_CpuShare]:
     """A job that can use only some of the cores is not limited where the others would end before it (ours).
 
     Nothing makes up for what it misses: at the end it would train alone, most of the node idle. It is in time
     if, held until somebody looks again, it could still end with the rest. Needs a known length.
     """
     all_s = math.fsum(needs[part.job.id] for part in parts) / node.cores
-    kept: list[_Part] = []
+    kept: list[_CpuShare] = []
     for part in parts:
         job, most = part.job, part.job.demand
-        if 0 < most < node.cores and is_sure([job]):
+        if 0 < most < node.cores and all_known([job]):
             held_s = settings.interval_s * (1 - min(1.0, part.share * node.cores / most))
             if needs[job.id] / most + held_s > all_s:
                 part = replace(part, share=1.0, why="it would end last, and held back it would end later still")
@@ -117,7 +121,7 @@ def _none_last(node: Node, parts: Sequence[_Part], needs: Mapping[str, float], s
     return kept
 
 
-def _none_idle(node: Node, parts: Sequence[_Part], settings: FlowCon) -> list[_Part]:
+def _none_idle(node: Node, parts: Sequence[_CpuShare], settings: FlowCon) -> list[_CpuShare]:
     """Limits raised where together they would leave cores idle that a job can use (F10).
 
     That happens where a job cannot use what it is allowed, or keeps a limit from when there were more jobs. Those
@@ -129,7 +133,7 @@ def _none_idle(node: Node, parts: Sequence[_Part], settings: FlowCon) -> list[_P
     return _raised(node, _raised(node, parts, [not keeps for keeps in keeping]), keeping)
 
 
-def _raised(node: Node, parts: Sequence[_Part], takes: Sequence[bool]) -> list[_Part]:
+def _raised(node: Node, parts: Sequence[_CpuShare], takes: Sequence[bool]) -> list[_CpuShare]:
     """What is idle goes to those that may take it, in proportion to their limits."""
     allowed = [min(part.share * node.cores, part.job.demand) for part in parts]
     if math.fsum(allowed) >= node.cores * (1 - SAME):
@@ -141,21 +145,21 @@ def _raised(node: Node, parts: Sequence[_Part], takes: Sequence[bool]) -> list[_
     return [_more(part, next(useful) / node.cores) if may else part for part, may in zip(parts, takes, strict=True)]
 
 
-def _more(part: _Part, share: float) -> _Part:
+def _more(part: _CpuShare, share: float) -> _CpuShare:
     if share <= part.share:
         return part
     return replace(part, share=share, why=f"{part.why}; what others leave idle comes on top")
 
 
 def _in_time(
-    node: Node, parts: Sequence[_Part], needs: Mapping[str, float], now: float, settings: Deadlines
-) -> list[_Part]:
+    node: Node, parts: Sequence[_CpuShare], needs: Mapping[str, float], now: float, settings: Deadlines
+) -> list[_CpuShare]:
     """A job that its limit would make late has its fair share, or no limit where it is late anyhow (X6)."""
     caps = [min(part.job.demand, max(part.share * node.cores, LEAST_CORES)) for part in parts]
-    eased: list[_Part] = []
+    eased: list[_CpuShare] = []
     for part, cores in zip(parts, water_fill(node.cores, caps), strict=True):
         job, fair = part.job, 1 / len(parts)
-        left_s = needs[job.id] / cores if is_sure([job]) and cores > 0 else 0.0
+        left_s = needs[job.id] / cores if all_known([job]) and cores > 0 else 0.0
         slack_s = math.inf if job.sla_s is None else job.submit_s + job.sla_s - now - left_s
         if job.sla_s is not None and slack_s < 0 and part.share < 1:
             part = replace(part, share=1.0, why="it would miss its deadline")
@@ -171,7 +175,7 @@ def _in_force(job: Job, now: float) -> float | None:
     return None if lifted else job.cpu_limit
 
 
-def _limit(node: Node, part: _Part, now: float, settings: FlowCon) -> Limit | None:
+def _limit(node: Node, part: _CpuShare, now: float, settings: FlowCon) -> Limit | None:
     job, present = part.job, _in_force(part.job, now)
     cores = None if part.share >= 1 - 1e-9 else max(part.share * node.cores, LEAST_CORES)
     lasts_s = max(settings.limit_lasts_s, 2 * settings.interval_s)  # longer than until anybody looks again
@@ -190,3 +194,38 @@ def _words(cores: float | None, node: Node) -> str:
     if cores is None:
         return f"is no longer limited on {node.name}"
     return f"is limited to {cores:.3g} of the {node.cores:g} cores of {node.name}"
+
+
+Pool = frozenset[tuple[str, int]]
+"""The jobs that train on a node, each with its generation: another one after a move or a GPU change (X14)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConInterval:
+    """What is known between two looks; `interval_s` is 0 and `due_s` has passed before the first."""
+
+    pool: Pool = frozenset()
+    interval_s: float = 0.0
+    due_s: float = -math.inf
+
+    def is_due(self, now: float, pool: Pool) -> bool:
+        """Whether to measure now: the interval is over, or another set of jobs is there (F6: ids, not counts)."""
+        return now >= self.due_s or pool != self.pool
+
+    def stepped(self, now: float, pool: Pool, measured: Sequence[Efficiency], settings: FlowCon) -> FlowConInterval:
+        """After the jobs of the pool have been measured: when next. Any change of the pool resets the back-off."""
+        present = self.interval_s if pool == self.pool else settings.interval_s
+        interval_s = next_interval_s(present, measured, settings)
+        return FlowConInterval(pool, interval_s, now + interval_s)
+
+
+def next_interval_s(present: float, measured: Iterable[Efficiency], settings: FlowCon) -> float:
+    """Twice the present one, up to the cap, while all jobs are converging; else the initial one (F5).
+
+    A node without jobs has the initial one.
+    """
+    lists = {record.list for record in measured}
+    if lists != {"CL"}:
+        return settings.interval_s
+    longest = settings.interval_s * settings.interval_max_factor or math.inf
+    return max(settings.interval_s, min(2 * present, longest))

@@ -5,7 +5,7 @@ Called by the engine before any policy. The wish stands until the operator clear
 
 from __future__ import annotations
 
-from adaptive_scheduler.candidates import GOOD, UNSHOWN, RankedCandidate, explain, gpus, spread
+from adaptive_scheduler.candidates import CANNOT_RESUME, GOOD, RankedCandidate, explain, gpus, spread
 from adaptive_scheduler.decision import Hold, Reshape, first_pods, gpus_on, placed_on
 from adaptive_scheduler.models.prediction import RemainingTimes, t_run
 from adaptive_scheduler.settings import Settings
@@ -33,8 +33,8 @@ def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -
 def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTimes) -> Reshape | Hold:
     if not (job.stoppable or job.forced):
         sentence = (
-            f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {UNSHOWN}, so it would begin again; "
-            f"wish with --force to agree to that."
+            f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {CANNOT_RESUME}, so it would begin "
+            f"again; wish with --force to agree to that."
         )
         return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     node = snapshot.node.get(job.node or "")

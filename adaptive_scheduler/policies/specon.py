@@ -14,7 +14,7 @@ from typing import NamedTuple
 from adaptive_scheduler.candidates import LISTED, seconds
 from adaptive_scheduler.decision import Candidate, Explanation, Move, Stay
 from adaptive_scheduler.models.allocatable import obstacle
-from adaptive_scheduler.models.contention import Trip, Trips
+from adaptive_scheduler.models.contention import MovePrediction, MovePredictions
 from adaptive_scheduler.settings import Settings, SpeCon
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from adaptive_scheduler.tentative_snapshot import after
@@ -73,7 +73,7 @@ def score(jobs: Sequence[Job], specon: SpeCon) -> float:
 # one request (Algorithm 2)
 
 
-class Host(NamedTuple):
+class HostOption(NamedTuple):
     """A node that was looked at for a job, with its score, and why it may not host it if so."""
 
     rank: tuple[bool, float, bool, float, float, str]
@@ -85,7 +85,7 @@ class Host(NamedTuple):
 def _answer(snapshot: ClusterSnapshot, job: Job, now: float, specon: SpeCon) -> Move | Stay:
     hosts = sorted(_hosts(snapshot, job, specon), key=lambda host: host.rank)
     best, source = hosts[0], next(host for host in hosts if host.node.name == job.node)
-    trips = Trips(snapshot, job)
+    trips = MovePredictions(snapshot, job)
     if best is source and (frozen := _frozen(hosts, source, job)):
         silent = f"{frozen.node.name} (score {frozen.score:g}) has not been heard of lately"
         sentence = f"{job.id} stays on {job.node} (score {source.score:g}) for now: {silent}."
@@ -102,7 +102,7 @@ def _answer(snapshot: ClusterSnapshot, job: Job, now: float, specon: SpeCon) -> 
     return Move(job.id, best.node.name, 0, _explain(sentence, job, trips, hosts, best, best))
 
 
-def _hosts(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> Iterator[Host]:
+def _hosts(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> Iterator[HostOption]:
     """Ranked: who may host it (S10), the lowest score, its own node, the least used (S18), the name."""
     for node in snapshot.nodes:
         own = node.name == job.node
@@ -111,17 +111,22 @@ def _hosts(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> Iterator[Host
         why = "" if own else obstacle(snapshot, node.name, job)
         counted = [other for other in snapshot.on_cpu[node.name] if not (specon.exclude_self and other is job)]  # S8
         total = score(counted, specon)
-        yield Host((bool(why), total, not own, node.cpu_use, node.memory_use, node.name), node, total, why)
+        yield HostOption((bool(why), total, not own, node.cpu_use, node.memory_use, node.name), node, total, why)
 
 
-def _frozen(hosts: Sequence[Host], source: Host, job: Job) -> Host | None:
+def _frozen(hosts: Sequence[HostOption], source: HostOption, job: Job) -> HostOption | None:
     """The best of those that would be better than its own, were they heard of: its one chance waits for them."""
     silent = (h for h in hosts if not h.node.heard and h.score < source.score and job.pinned in (None, h.node.name))
     return next(silent, None)
 
 
 def _explain(
-    sentence: str, job: Job, trips: Trips, hosts: Sequence[Host], best: Host, chosen: Host | None
+    sentence: str,
+    job: Job,
+    trips: MovePredictions,
+    hosts: Sequence[HostOption],
+    best: HostOption,
+    chosen: HostOption | None,
 ) -> Explanation:
     """The chosen node first, if any, then the others in the order in which they would have come."""
     rivals = [host for host in hosts if host is not chosen and host.node.name != job.node]
@@ -130,7 +135,9 @@ def _explain(
     return Explanation(MOVE, sentence, candidates, *trips.to(best.node.name).before)
 
 
-def _candidate(job: Job, trips: Trips, host: Host, best: Host, chosen: Host | None) -> Candidate:
+def _candidate(
+    job: Job, trips: MovePredictions, host: HostOption, best: HostOption, chosen: HostOption | None
+) -> Candidate:
     trip = trips.to(host.node.name)
     rejected = host.obstacle
     if not rejected and host is not chosen:
@@ -140,7 +147,7 @@ def _candidate(job: Job, trips: Trips, host: Host, best: Host, chosen: Host | No
     return _of(trip, job, host.node, rejected)
 
 
-def _change(trip: Trip) -> str:
+def _change(trip: MovePrediction) -> str:
     """In words, what it means for the jobs of both nodes."""
     longer = trip.after.makespan_s - trip.before.makespan_s
     if longer:
@@ -171,7 +178,7 @@ def schedule_rebalance(snapshot: ClusterSnapshot, now: float, settings: Settings
     balance = _balance(snapshot, specon)
     if balance is None:
         return ()
-    givers = sorted(_givers(snapshot, balance), key=lambda job: (-(job.migrated_s or 0.0), job.id))
+    givers = sorted(_donors(snapshot, balance), key=lambda job: (-(job.migrated_s or 0.0), job.id))
     for node in balance.receivers:
         if len(snapshot.on_cpu[node.name]) < balance.below and (
             move := _pick(snapshot, node, givers, balance.above if specon.donor_guard else 0, specon)
@@ -196,7 +203,7 @@ def _balance(snapshot: ClusterSnapshot, specon: SpeCon) -> Balance | None:
     return Balance(tuple(node for node in by_need if len(on[node.name]) < fair - 1), fair - 1, fair)
 
 
-def _givers(snapshot: ClusterSnapshot, balance: Balance) -> Iterator[Job]:
+def _donors(snapshot: ClusterSnapshot, balance: Balance) -> Iterator[Job]:
     """Jobs that have had their speculative move (S14) and not yet this one (S15), on nodes that do not receive."""
     receiving = {receiver.name for receiver in balance.receivers}
     for name, jobs in snapshot.on_cpu.items():
@@ -215,7 +222,7 @@ def _pick(snapshot: ClusterSnapshot, node: Node, givers: Sequence[Job], above: i
         count = len(snapshot.on_cpu[job.node or ""])
         if count <= above or obstacle(snapshot, node.name, job):
             continue
-        trip = Trips(snapshot, job).to(node.name)
+        trip = MovePredictions(snapshot, job).to(node.name)
         if trip.gains or specon.accept_move == "always":
             chosen = _of(trip, job, node)
             sentence = (
@@ -229,7 +236,7 @@ def _pick(snapshot: ClusterSnapshot, node: Node, givers: Sequence[Job], above: i
     return None
 
 
-def _of(trip: Trip, job: Job, node: Node, rejected: str = "") -> Candidate:
+def _of(trip: MovePrediction, job: Job, node: Node, rejected: str = "") -> Candidate:
     return Candidate(
         node.name, 0, *trip.after, trip.job_s, job.id, rejected=rejected, low_confidence=not trip.sure
     )  # fmt: skip

@@ -92,7 +92,7 @@ def percentile(times: Sequence[float], share: float) -> float:
     return times[max(rank, 1) - 1]
 
 
-def unfit(row: Mapping[str, object]) -> str:
+def observation_problem(row: Mapping[str, object]) -> str:
     """Why this is no row of what is known of a finished task, as a sentence; empty if it is one."""
     for field in (*RESOURCES, "execution_s"):
         value = row.get(field, 0 if field != "execution_s" else None)

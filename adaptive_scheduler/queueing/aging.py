@@ -9,16 +9,18 @@ engine. Pure.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import replace
 
-from adaptive_scheduler.candidates import nodes_for
-from adaptive_scheduler.decision import Start
-from adaptive_scheduler.models.allocatable import room_on, whole
-from adaptive_scheduler.queueing.backfill import borrowed, starts_s
+from adaptive_scheduler.candidates import gpus, nodes_for, seconds
+from adaptive_scheduler.decision import Explanation, Start, gpus_on
+from adaptive_scheduler.models.allocatable import allocatable_on, node_capacity
+from adaptive_scheduler.models.prediction import end_is_certain, is_certain, t_keep, t_new
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 
-def nearest(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
+def reservation_nodes(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     """The node with most idle GPUs of those that could hold its smallest count, or as few nodes as could together.
 
     Of a job trained on CPU the node with most of what it asks for left. Empty where none ever could: such a job must
@@ -39,8 +41,8 @@ def nearest(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
 
 def _nearest_on_cpu(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     could = [n for n in snapshot.nodes if n.open and n.heard and job.pinned in (None, n.name) and n.cores > 0]
-    large = [n.name for n in could if whole(n).holds(job)]
-    return tuple(sorted(large, key=lambda name: (room_on(snapshot, name).lacks(job), name))[:1])
+    large = [n.name for n in could if node_capacity(n).holds(job)]
+    return tuple(sorted(large, key=lambda name: (allocatable_on(snapshot, name).lacks(job), name))[:1])
 
 
 def _together(nodes: list[Node], job: Job) -> tuple[str, ...]:
@@ -48,7 +50,7 @@ def _together(nodes: list[Node], job: Job) -> tuple[str, ...]:
     return tuple(n.name for n in most) if sum(n.healthy for n in most) >= job.optional[0] else ()
 
 
-class Kept:
+class ReservedNodes:
     """What aged jobs keep from all others while one tick is decided."""
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class Kept:
         """For this one, unless another of its kind has waited longer; whether there is anything to keep."""
         if self._nodes.get(job.uses_cpu):
             return False
-        self._nodes[job.uses_cpu], self._job[job.uses_cpu] = nearest(snapshot, job), job.id
+        self._nodes[job.uses_cpu], self._job[job.uses_cpu] = reservation_nodes(snapshot, job), job.id
         return bool(self._nodes[job.uses_cpu])
 
     def hidden(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
@@ -81,5 +83,54 @@ class Kept:
             return None
         kept = self._job[False]
         if self._until is None or self._until[0] is not snapshot:
-            self._until = snapshot, starts_s(snapshot, names, snapshot.job[kept])
-        return borrowed(snapshot, names, kept, self._until[1], job)
+            self._until = snapshot, earliest_start_s(snapshot, names, snapshot.job[kept])
+        return backfill_start(snapshot, names, kept, self._until[1], job)
+
+
+BACKFILL = "elastic.backfill"
+
+
+def earliest_start_s(snapshot: ClusterSnapshot, names: Collection[str], kept: Job) -> float:
+    """When these nodes have the fewest GPUs that the kept job may start on, if running jobs there only end.
+
+    Infinite where they never have, as far as anybody knows.
+    """
+    missing = min(kept.optional) - sum(snapshot.node[name].idle for name in names)
+    leaves = sorted((_ends_s(snapshot, job), sum(gpus_on(job, n) for n in names)) for job in snapshot.placed)
+    at_s = 0.0
+    for ends_s, count in leaves:
+        if missing <= 0:
+            break
+        missing, at_s = missing - count, ends_s
+    return at_s if missing <= 0 else math.inf
+
+
+def backfill_start(
+    snapshot: ClusterSnapshot, names: Collection[str], kept: str, until_s: float, job: Job
+) -> Start | None:
+    """The start of another waiting job on GPUs lent by one of these nodes, where it ends soonest; None where none fits.
+
+    `until_s`: from `earliest_start_s`, when the job `kept` could start.
+    """
+    ends = list[tuple[float, int, str]]()
+    for node in nodes_for(snapshot, job):
+        if node.name not in names:
+            continue
+        for count in job.optional:
+            if 0 < count <= node.idle and is_certain(snapshot.profiles, job, node.gpu_type, count):
+                ends.append((t_new(snapshot.profiles, job, node.gpu_type, count), count, node.name))
+    ends_s, count, name = min(ends, default=(math.inf, 0, ""))
+    if not ends_s < until_s < math.inf:
+        return None
+    sentence = (
+        f"{job.id} starts on {gpus(count)} of {name}, which is kept for {kept}: it is predicted to end in "
+        f"{seconds(ends_s)}, and {kept} can start there in {seconds(until_s)} at the earliest."
+    )
+    return Start(job.id, name, count, Explanation(BACKFILL, sentence))
+
+
+def _ends_s(snapshot: ClusterSnapshot, job: Job) -> float:
+    """At the earliest."""
+    if job.node is None or not end_is_certain(snapshot, job):
+        return 0.0
+    return t_keep(snapshot.profiles, job, snapshot.node[job.node].gpu_type)

@@ -122,12 +122,12 @@ class ApiService:
             for doc in self._store.list("jobs", {"closed": True}):
                 records.setdefault(str(doc["_id"]), JobRecord(doc))
         ordered = sorted(records.values(), key=lambda j: (j.submit_ts, j.id))
-        expected = self._loop.expected()
+        expected = self._loop.expected_times()
         since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
         return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
 
     def job(self, job_id: str) -> View:
-        return self._view(self._get(job_id), self._loop.expected())
+        return self._view(self._get(job_id), self._loop.expected_times())
 
     def cancel(self, job_id: str) -> View:
         for _ in range(CANCEL_TRIES):

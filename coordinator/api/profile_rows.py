@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from adaptive_scheduler.profiles.observations import unfit
+from adaptive_scheduler.profiles.observations import observation_problem
 from adaptive_scheduler.profiles.profiles import Profiles
 from coordinator.errors import Rejected
 from coordinator.telemetry.profile_estimator import OBSERVATIONS
@@ -38,7 +38,7 @@ def row_problems(table: str, rows: Sequence[View]) -> list[str]:
             others[why] += 1
         first.setdefault(why, row)
     if table == OBSERVATIONS:
-        bad = [f"row {number}: {why}" for number, row in enumerate(rows, 1) if (why := unfit(row))]
+        bad = [f"row {number}: {why}" for number, row in enumerate(rows, 1) if (why := observation_problem(row))]
         return bad or _unstorable(rows)
     found = [f"{row}{f', and so are {others[why]} more' * (why in others)}: {why}" for why, row in first.items()]
     return found or _unstorable(rows)

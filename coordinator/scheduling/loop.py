@@ -18,7 +18,7 @@ from typing import Any
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.expected_times import ExpectedTimes, expected, guesses
+from adaptive_scheduler.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
 from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -74,9 +74,9 @@ class Basis:
     took_s: float  # deciding
 
     @cached_property
-    def guesses(self) -> tuple[str, ...]:
+    def jobs_of_unknown_end(self) -> tuple[str, ...]:
         """Jobs of unknown length that what was predicted rests on."""
-        return guesses(self.snapshot)
+        return jobs_of_unknown_end(self.snapshot)
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ class TurnResult:
     settings: Settings
 
     @cached_property
-    def expected(self) -> dict[str, ExpectedTimes]:
+    def expected_times(self) -> dict[str, ExpectedTimes]:
         """By job, in seconds from `at`."""
-        return expected(after(self.snapshot, *self.decisions), self.at, self.settings)
+        return expected_times(after(self.snapshot, *self.decisions), self.at, self.settings)
 
 
 class DecisionLoop:
@@ -166,10 +166,10 @@ class DecisionLoop:
         """How a node stood at the last turn."""
         return self.node_loads.get(node)
 
-    def expected(self) -> tuple[dict[str, ExpectedTimes], float]:
+    def expected_times(self) -> tuple[dict[str, ExpectedTimes], float]:
         """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
         outlook = self._outlook
-        return ({}, 0.0) if outlook is None else (outlook.expected, self.clock.now() - outlook.at)
+        return ({}, 0.0) if outlook is None else (outlook.expected_times, self.clock.now() - outlook.at)
 
     def _begin_anew(self, name: str) -> None:
         """What is kept under the name of a new job is of one that had it and has ended."""
@@ -383,7 +383,7 @@ class DecisionLoop:
         name = name or lasting or f"v{job.doc.get('version')}"
         decision_id = _asked(job, decision) or f"{job.id}-{name}"
         took_s = basis.took_s if isinstance(decision, Operation) else 0.0
-        doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.guesses)
+        doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.jobs_of_unknown_end)
         self.cache.store.put("decisions", doc)
         return decision_id
 

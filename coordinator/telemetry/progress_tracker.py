@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast, get_args
 
-from adaptive_scheduler.policies.flowcon_interval import FlowConInterval, Pool
+from adaptive_scheduler.policies.flowcon import FlowConInterval, Pool
 from adaptive_scheduler.profiles.convergence import Point, falls_to, points_of
 from adaptive_scheduler.profiles.growth import (
     UNMEASURED,

@@ -7,10 +7,10 @@ engine. Pure.
 
 from __future__ import annotations
 
-from adaptive_scheduler.candidates import GOOD, LATE, REFUSED, RankedCandidate, explain, impossible
+from adaptive_scheduler.candidates import GOOD, LATE, REFUSED, RankedCandidate, explain, infeasibility
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start, placed_on
-from adaptive_scheduler.policies.elastic.expand import running_ways
+from adaptive_scheduler.policies.elastic.expand import growth_candidates
 from adaptive_scheduler.policies.elastic.explain import (
     growth_sentence,
     hold_sentence,
@@ -18,8 +18,8 @@ from adaptive_scheduler.policies.elastic.explain import (
     start_sentence,
     wait_sentence,
 )
-from adaptive_scheduler.policies.elastic.shrink import held_together, incoming_ways
-from adaptive_scheduler.policies.elastic.wait import rigid_ways, waiting_way
+from adaptive_scheduler.policies.elastic.shrink import combined_capacity, incoming_candidates
+from adaptive_scheduler.policies.elastic.wait import rigid_candidates, waiting_candidate
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
@@ -41,19 +41,19 @@ def schedule_incoming(
     known speed starts on as few GPUs as can be had, to be measured.
     """
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
-    if why := impossible(snapshot, job, held_together(snapshot, job, settings)):
+    if why := infeasibility(snapshot, job, combined_capacity(snapshot, job, settings)):
         return Hold(job.id, explain(INCOMING, why, [], None, table.times, snapshot.profiles))
     alike = table.refused.setdefault(_what_a_refusal_rests_on(job), [])
     if len(alike) >= ALIKE:
         return Hold(job.id, explain(INCOMING, like_sentence(job, alike[-1]), [], None, table.times, snapshot.profiles))
-    ways, more = incoming_ways(table, job)
+    ways, more = incoming_candidates(table, job)
     best = ways[0] if ways else None
     if best is None or best.rank == REFUSED:
         alike.append(job.id)
 
     # Whoever would break a deadline waits, unless it has one itself (5.4).
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):
-        sentence, ways = hold_sentence(table, job, best), [*rigid_ways(table, job), *ways]
+        sentence, ways = hold_sentence(table, job, best), [*rigid_candidates(table, job), *ways]
         return Hold(job.id, explain(INCOMING, sentence, ways, None, table.times, snapshot.profiles, more))
     later = _better_later(table, job, best)
     if later is not None:
@@ -80,7 +80,7 @@ def schedule_running(
     if not any(node.idle for node in snapshot.nodes):
         return None
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
-    ways, more = running_ways(table)
+    ways, more = growth_candidates(table)
     if not ways:
         return None
     best = ways[0]
@@ -101,7 +101,7 @@ def _better_later(table: CostTable, job: Job, best: RankedCandidate) -> RankedCa
     spares = end_s > max(table.times.max, table.all_work_s)
     if best.rank != GOOD or not (spares or settings.compare_with_waiting):
         return None
-    later = waiting_way(table, job)
+    later = waiting_candidate(table, job)
     if later is None or (settings.compare_with_waiting and _times(later) < _times(best)):
         return later
     return later if spares and end_s - later.makespan_s > max(0.0, later.job_s - best.job_s) else None

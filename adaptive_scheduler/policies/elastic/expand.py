@@ -16,7 +16,7 @@ from adaptive_scheduler.candidates import (
     GOOD,
     LISTED,
     REFUSED,
-    Found,
+    CandidateList,
     RankedCandidate,
     no_speed,
     nodes_for,
@@ -39,7 +39,7 @@ class _Cells(NamedTuple):
     loop: Ints  # 0: it grows where it is; above: it moves to GPUs of the first, second… type
 
 
-class Growths:
+class GrowthCandidates:
     """All ways for a running job to get idle GPUs: on its own hosts, on further ones, or wholly elsewhere (G8)."""
 
     def __init__(self, table: CostTable) -> None:
@@ -67,11 +67,11 @@ class Growths:
         """Over as few further hosts as possible, where its own have not enough."""
         if self.settings.placement == "host":
             rows = rows[self.table.jobs.several[rows] > 0]
-        ways = [way for row in rows.tolist() for way in self._spread_ways(row)]
+        ways = [way for row in rows.tolist() for way in self._spread_candidates(row)]
         columns = np.array([(row, self._here[row], count, 0) for row, count, _ in ways], np.intp).reshape(-1, 4).T
         return _Cells(*columns), {cell: workers for cell, (_, _, workers) in enumerate(ways)}
 
-    def _spread_ways(self, row: int) -> Iterator[tuple[int, int, tuple[Worker, ...]]]:
+    def _spread_candidates(self, row: int) -> Iterator[tuple[int, int, tuple[Worker, ...]]]:
         snapshot, everywhere = self.table.snapshot, self.settings.placement == "count_only"
         job, node = snapshot.jobs[row], snapshot.nodes[self._here[row]]
         most = len(snapshot.nodes) if everywhere else job.max_workers
@@ -240,12 +240,12 @@ class Growths:
         )  # fmt: skip
 
 
-def running_ways(table: CostTable) -> Found:
+def growth_candidates(table: CostTable) -> CandidateList:
     """All ways to give idle GPUs to one running job, the best first; none where nobody gains enough."""
-    growths = Growths(table)
+    growths = GrowthCandidates(table)
     best = growths.best(LISTED)
     ways = [growths.way(cell, rank, i) for i, (rank, cell) in enumerate(best)]
-    return Found(ways, len(growths.cells.row) - len(ways))
+    return CandidateList(ways, len(growths.cells.row) - len(ways))
 
 
 def _first(table: CostTable, roomy: Ints, count: int) -> int:

@@ -9,17 +9,17 @@ from adaptive_scheduler.candidates import (
     TO_MEASURE,
     RankedCandidate,
     gpus,
-    must_keep,
     no_speed,
     nodes_for,
+    protected_gpus,
+    reshape_obstacle,
     seconds,
-    why_not,
 )
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import placed_on
-from adaptive_scheduler.index import removable
+from adaptive_scheduler.index import removable_counts
 from adaptive_scheduler.models.prediction import RemainingTimes
-from adaptive_scheduler.policies.elastic.shrink import exactly, places
+from adaptive_scheduler.policies.elastic.shrink import exactly, idle_pools
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Job, Node, Worker
 
@@ -72,7 +72,7 @@ def hold_sentence(table: CostTable, job: Job, best: RankedCandidate | None) -> s
         f"node {name} is kept for {other}, which has waited {seconds(table.now - known[other].submit_s)}"
         for name, other in sorted(kept.items())
     ]
-    if not places(table, job):
+    if not idle_pools(table, job):
         return f"{job.id} waits: {' and '.join(words)}."
     return " ".join([_missing(table, job), *(f"{w[0].upper()}{w[1:]}." for w in words)])
 
@@ -83,7 +83,7 @@ def like_sentence(job: Job, other: str) -> str:
 
 def _missing(table: CostTable, job: Job) -> str:
     """What is missing on the node that comes nearest, and who there could give it but may not."""
-    place = max(places(table, job), key=lambda p: (p.idle, p.node.name))
+    place = max(idle_pools(table, job), key=lambda p: (p.idle, p.node.name))
     count, need = job.optional[0], job.optional[0] - place.idle
     where = f"on node {place.node.name}{', as many as anywhere' if len(table.snapshot.nodes) > 1 else ''}"
     if len(place.nodes) > 1:
@@ -100,11 +100,11 @@ def _missing(table: CostTable, job: Job) -> str:
 
 
 def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> str:
-    gives, keeps = removable(other, settings), must_keep(other, now)
+    gives, keeps = removable_counts(other, settings), protected_gpus(other, now)
     if not gives:
         return f"{other.id} has its smallest count, {other.num_gpus}."
     enough = [g for g in gives if g == need or (settings.over_release != "never" and g > need)]
-    bound = bool(why_not(other, math.inf))  # also once it has cooled down
+    bound = bool(reshape_obstacle(other, math.inf))  # also once it has cooled down
     if (enough or bound) and not any(other.num_gpus - g >= keeps for g in enough):
         return f"{other.id} {_why_kept(other, keeps, now)}."
     if enough and other.workers:
@@ -116,7 +116,7 @@ def _hint(other: Job, node: Node, need: int, now: float, settings: Settings) -> 
 
 def _why_kept(job: Job, keeps: int, now: float) -> str:
     if keeps == job.num_gpus:
-        return why_not(job, now)
+        return reshape_obstacle(job, now)
     return f"keeps the {gpus(keeps)} it had before it grew for {seconds(job.cooling_until - now)} more"
 
 

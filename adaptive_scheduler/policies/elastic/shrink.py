@@ -18,7 +18,7 @@ from adaptive_scheduler.candidates import (
     LISTED,
     REFUSED,
     TO_MEASURE,
-    Found,
+    CandidateList,
     RankedCandidate,
     gpus,
     healthy_on,
@@ -27,7 +27,7 @@ from adaptive_scheduler.candidates import (
     seconds,
     spread,
 )
-from adaptive_scheduler.cost_table import Bools, Column, CostTable, Givers, smallest
+from adaptive_scheduler.cost_table import Bools, Column, CostTable, VictimOptions, smallest
 from adaptive_scheduler.index import Floats, Ints
 from adaptive_scheduler.models.prediction import t_new
 from adaptive_scheduler.settings import Settings
@@ -42,7 +42,7 @@ class IdlePool(NamedTuple):
     nodes: tuple[Node, ...]
 
 
-def places(table: CostTable, job: Job) -> list[IdlePool]:
+def idle_pools(table: CostTable, job: Job) -> list[IdlePool]:
     """Open nodes one by one, or all of them as one place named after the node with most idle GPUs (G7)."""
     nodes = tuple(n for n in nodes_for(table.snapshot, job) if n.open)
     if table.settings.placement == "host" or not nodes:
@@ -51,7 +51,7 @@ def places(table: CostTable, job: Job) -> list[IdlePool]:
     return [IdlePool(most, sum(n.idle for n in nodes), nodes)]
 
 
-def held_together(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
+def combined_capacity(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
     """How many GPUs several nodes could ever give the job together; 0 where it needs them all on one."""
     if settings.placement == "count_only":
         return sum(n.healthy for n in nodes_for(snapshot, job) if n.schedulable)
@@ -63,7 +63,7 @@ def exactly(need: int, settings: Settings) -> str:
 
 
 class _Cells(NamedTuple):
-    """Ways as numbers: node, which of the allowed counts, whose GPUs (an entry of `Givers`; -1: nobody's)."""
+    """Ways as numbers: node, which of the allowed counts, whose GPUs (an entry of `VictimOptions`; -1: nobody's)."""
 
     node: Ints
     at: Ints
@@ -77,7 +77,7 @@ class _Cells(NamedTuple):
         return _Cells(self.node[chosen], self.at[chosen], self.giver[chosen])
 
 
-class Newcomer:
+class IncomingJob:
     """One waiting job, and where it may be."""
 
     def __init__(self, table: CostTable, job: Job) -> None:
@@ -86,7 +86,7 @@ class Newcomer:
         # G5: refined, the victim trains on during the launch, if that can begin before it has let go.
         refined = table.snapshot.profiles.overheads(job.type).k8s_init if self.settings.refined else 0.0
         refined *= not job.relaunches
-        self.givers: Givers = table.givers(refined)
+        self.givers: VictimOptions = table.givers(refined)
         allowed = table.nodes_for(job)
         self.open = allowed[table.open[allowed]]
         self.kept = allowed[table.kept[allowed]]
@@ -151,7 +151,7 @@ class Newcomer:
 
     # the ways that are not to be taken
 
-    def refused(self, weighed: Weighed) -> _Cells:
+    def refused(self, weighed: EvaluatedCandidates) -> _Cells:
         """A count that nobody there can make up for, and nodes that are kept for another job."""
         table, here = self.table, self.open
         at_home = np.ones(len(weighed.cells.at), np.bool_)
@@ -166,10 +166,10 @@ class Newcomer:
         return _Cells(np.append(here[node], self.kept), np.append(at, np.zeros_like(self.kept)), nobody)
 
 
-class Weighed:
+class EvaluatedCandidates:
     """Ways, and what they lead to."""
 
-    def __init__(self, new: Newcomer, cells: _Cells, hosts: dict[int, tuple[Worker, ...]] | None = None) -> None:
+    def __init__(self, new: IncomingJob, cells: _Cells, hosts: dict[int, tuple[Worker, ...]] | None = None) -> None:
         self.new, self.table, self.cells = new, new.table, cells
         self.hosts = hosts or {}  # of the ways over several hosts, by their place among the cells
         self.launch_s = new.launch_s[self.table.kind[cells.node], cells.at]
@@ -291,41 +291,43 @@ class Weighed:
         )  # fmt: skip
 
 
-def incoming_ways(table: CostTable, job: Job) -> Found:
+def incoming_candidates(table: CostTable, job: Job) -> CandidateList:
     """All ways to start a waiting job, on each host; then spread over several, for counts that no host holds.
 
     The best ones first, at most `LISTED` of them. What must not be taken comes last, with the reason.
     """
-    new = Newcomer(table, job)
-    weighed = weigh(new)
+    new = IncomingJob(table, job)
+    weighed = evaluate(new)
     cells, best = weighed.cells, weighed.best(LISTED)
     ways = [weighed.way(cell, rank, i) for i, (rank, cell) in enumerate(best)]
     none = new.refused(weighed)
     if len(ways) < LISTED:
         silent = np.flatnonzero(weighed.ranks == REFUSED)
         hosts = {i: weighed.hosts[cell] for i, cell in enumerate(silent.tolist()) if cell in weighed.hosts}
-        ways += _refused_ways(Weighed(new, _Cells.of(cells.of_these(silent), none), hosts), LISTED - len(ways))
-    return Found(ways, len(cells.node) + len(none.node) - len(ways))
+        ways += _refused_candidates(
+            EvaluatedCandidates(new, _Cells.of(cells.of_these(silent), none), hosts), LISTED - len(ways)
+        )
+    return CandidateList(ways, len(cells.node) + len(none.node) - len(ways))
 
 
-def weigh(new: Newcomer) -> Weighed:
+def evaluate(new: IncomingJob) -> EvaluatedCandidates:
     """What all ways that may be taken lead to.
 
     Where nobody can give exactly what is missing, a job gives back what it grew into, also if that is more; then any
     job does, if settings say so (G3).
     """
-    weighed, grown = _weigh(new, new.cells()), new.givers.grown
+    weighed, grown = _evaluate(new, new.cells()), new.givers.grown
     anybody = np.full_like(grown, new.settings.over_release == "needed")
     for more in (grown, anybody):
         if more.any() and not (weighed.ranks < REFUSED).any():
-            weighed = _weigh(new, new.cells(more))
+            weighed = _evaluate(new, new.cells(more))
     return weighed
 
 
-def _weigh(new: Newcomer, cells: _Cells) -> Weighed:
+def _evaluate(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
     if new.together:
         return _on_several(new, cells)
-    weighed = Weighed(new, cells)
+    weighed = EvaluatedCandidates(new, cells)
     if new.job.max_workers == 1 or new.settings.placement != "host":
         return weighed
     held = set(cells.at[weighed.ranks < LATE].tolist())
@@ -334,10 +336,10 @@ def _weigh(new: Newcomer, cells: _Cells) -> Weighed:
     more = _Cells(*np.array([node, [at for at, _ in hosts], [-1] * len(hosts)], np.intp))
     first = len(cells.node)
     several = {first + i: workers for i, (_, workers) in enumerate(hosts) if len(workers) > 1}
-    return Weighed(new, _Cells.of(cells, more), several)
+    return EvaluatedCandidates(new, _Cells.of(cells, more), several)
 
 
-def _spread(new: Newcomer, counts: Sequence[int]) -> Any:
+def _spread(new: IncomingJob, counts: Sequence[int]) -> Any:
     """For counts that no host holds: over several hosts of one GPU type."""
     nodes = [new.table.snapshot.nodes[i] for i in new.open.tolist()]
     for kind in sorted({n.gpu_type for n in nodes}):
@@ -347,7 +349,7 @@ def _spread(new: Newcomer, counts: Sequence[int]) -> Any:
                 yield at, workers
 
 
-def _on_several(new: Newcomer, cells: _Cells) -> Weighed:
+def _on_several(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
     """G7: each way over as few hosts as possible, a victim's first."""
     snapshot, position = new.table.snapshot, new.table.position
     nodes, idle = [snapshot.nodes[i] for i in new.open.tolist()], int(new.room[0])
@@ -360,10 +362,10 @@ def _on_several(new: Newcomer, cells: _Cells) -> Weighed:
             node[cell] = position[workers[0].node]
         if len(workers) > 1:
             several[cell] = workers
-    return Weighed(new, cells._replace(node=node), several)
+    return EvaluatedCandidates(new, cells._replace(node=node), several)
 
 
-def _refused_ways(weighed: Weighed, most: int) -> list[RankedCandidate]:
+def _refused_candidates(weighed: EvaluatedCandidates, most: int) -> list[RankedCandidate]:
     """The fewest GPUs first, on nodes with many idle."""
     new, table, cells = weighed.new, weighed.table, weighed.cells
     columns: list[Column] = [
@@ -377,7 +379,7 @@ def _refused_ways(weighed: Weighed, most: int) -> list[RankedCandidate]:
     return [weighed.way(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
 
 
-def _why(new: Newcomer, cells: _Cells, cell: int) -> str:
+def _why(new: IncomingJob, cells: _Cells, cell: int) -> str:
     node, count = new.table.snapshot.nodes[cells.node[cell]], new.job.optional[cells.at[cell]]
     if node.kept_for is not None:
         return f"{node.name} is kept for {node.kept_for}"

@@ -5,21 +5,22 @@ Called by `elastic.py`. Pure.
 
 from __future__ import annotations
 
-from adaptive_scheduler.candidates import GOOD, LISTED, REFUSED, RankedCandidate, nodes_for, why_not
+from adaptive_scheduler.candidates import GOOD, LISTED, REFUSED, RankedCandidate, nodes_for, reshape_obstacle
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import placed_on
-from adaptive_scheduler.index import removable
+from adaptive_scheduler.index import removable_counts
 from adaptive_scheduler.models.prediction import t_new
 from adaptive_scheduler.snapshot import Job, Node
 
 
-def rigid_ways(table: CostTable, job: Job) -> list[RankedCandidate]:
+def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
     """Running jobs that could give what is missing and must not be stopped: why nobody gives, for people."""
     nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
     count = min(job.optional)
     could = (
         (other, nodes[other.node or ""]) for other in table.snapshot.placed
-        if not other.stoppable and other.state == "running" and other.node in nodes and removable(other, table.settings)
+        if not other.stoppable and other.state == "running" and other.node in nodes
+        and removable_counts(other, table.settings)
     )  # fmt: skip
     missing = sorted(((o, n) for o, n in could if count > n.idle), key=lambda pair: (pair[1].name, pair[0].id))
     ways = []
@@ -28,12 +29,12 @@ def rigid_ways(table: CostTable, job: Job) -> list[RankedCandidate]:
         ways.append(
             RankedCandidate(
                 (REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
-                other.num_gpus, f"job {other.id} {why_not(other, table.now)}")
+                other.num_gpus, f"job {other.id} {reshape_obstacle(other, table.now)}")
         )  # fmt: skip
     return ways
 
 
-def waiting_way(table: CostTable, job: Job) -> RankedCandidate | None:
+def waiting_candidate(table: CostTable, job: Job) -> RankedCandidate | None:
     """G19: to wait for the placed job that is predicted to end first, and start on its GPUs and the idle ones there.
 
     None where nobody is to end on a node that is open to the job, or that would not be enough.

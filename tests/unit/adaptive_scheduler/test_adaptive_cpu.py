@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import Hold, Start
-from adaptive_scheduler.models.contention import Portion, Trips, drain, portions
+from adaptive_scheduler.models.contention import CpuDemand, MovePredictions, completion_times, cpu_demands
 from adaptive_scheduler.policies.cpu import schedule_incoming
 from adaptive_scheduler.settings import DEFAULTS
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Task
@@ -105,15 +105,15 @@ def test_without_any_node_for_it_the_wait_says_what_to_do():
 
 
 def test_jobs_drain_by_water_filling_and_leave_their_cores_to_the_others():
-    jobs = {"small": Portion(10.0, 0.2), "a": Portion(40.0, 9.0), "b": Portion(80.0, 9.0)}
+    jobs = {"small": CpuDemand(10.0, 0.2), "a": CpuDemand(40.0, 9.0), "b": CpuDemand(80.0, 9.0)}
     # 0.2 + 0.4 + 0.4 until 50 s, when `small` is done; a has 20 left, b 60; halves until 90 s; b has 40 left.
-    assert drain(1.0, jobs) == pytest.approx({"small": 50.0, "a": 90.0, "b": 130.0})
+    assert completion_times(1.0, jobs) == pytest.approx({"small": 50.0, "a": 90.0, "b": 130.0})
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0.01, 10)), max_size=12), st.floats(0.1, 64))
 def test_no_job_ends_before_it_could_alone_and_all_before_one_after_the_other(jobs, cores):
-    portions_of = {str(i): Portion(core_s, cap) for i, (core_s, cap) in enumerate(jobs)}
-    ends = drain(cores, portions_of)
+    portions_of = {str(i): CpuDemand(core_s, cap) for i, (core_s, cap) in enumerate(jobs)}
+    ends = completion_times(cores, portions_of)
     assert ends.keys() == portions_of.keys()
     for name, (core_s, cap) in portions_of.items():
         assert ends[name] >= core_s / min(cap, cores) * (1 - 1e-6)
@@ -122,19 +122,19 @@ def test_no_job_ends_before_it_could_alone_and_all_before_one_after_the_other(jo
 
 
 def test_without_cores_the_end_is_very_far_but_finite():
-    assert drain(0.0, {"j": Portion(1.0, 1.0)})["j"] == 1e9
+    assert completion_times(0.0, {"j": CpuDemand(1.0, 1.0)})["j"] == 1e9
 
 
 def test_speed_goes_with_the_cores_that_it_was_measured_on():
     jobs = (on_cpu("a", iterations_left=100.0, rate=2.0, share=0.5), on_cpu("b", iterations_left=100.0, rate=2.0))
     snapshot = ClusterSnapshot((cpu_node(),), (*jobs, on_cpu("c", cpu_limit=0.1)), PROFILES)
-    known = portions(snapshot, "c")
+    known = cpu_demands(snapshot, "c")
     assert known["a"].core_s == 25.0  # 50 s on half a core
     assert known["b"].core_s == pytest.approx(22.5)  # not known on how many: on what c and a leave
-    assert known["c"] == Portion(pytest.approx(60.0), math.inf)  # nothing known: ten minutes; its limit will go
+    assert known["c"] == CpuDemand(pytest.approx(60.0), math.inf)  # nothing known: ten minutes; its limit will go
 
 
 def test_a_move_to_its_own_node_leaves_all_as_it_is():
     jobs = tuple(on_cpu(i, iterations_left=100.0, rate=1.0, share=0.5) for i in "ab")
-    trip = Trips(ClusterSnapshot((cpu_node(),), jobs, PROFILES), jobs[0]).to("c")
+    trip = MovePredictions(ClusterSnapshot((cpu_node(),), jobs, PROFILES), jobs[0]).to("c")
     assert trip.before == trip.after == (100.0, 200.0) and not trip.gains and trip.sure

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_scheduler.policies.flowcon_interval import FlowConInterval, next_interval_s
+from adaptive_scheduler.policies.flowcon import FlowConInterval, next_interval_s
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency, EvaluationReading, measure
 from adaptive_scheduler.settings import FlowCon
 

@@ -10,7 +10,7 @@ import pytest
 from adaptive_scheduler.candidates import LISTED
 from adaptive_scheduler.decision import Hold, Move, Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.index import removable
+from adaptive_scheduler.index import removable_counts
 from adaptive_scheduler.policies.elastic.algorithms import ALIKE, schedule_incoming, schedule_running
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -51,8 +51,8 @@ def triple(decision):
 )
 def test_vector_1_what_a_victim_can_give_as_printed_and_as_resolved(n, optional, printed, resolved):
     job = running("v", n, optional=optional)
-    assert removable(job, Settings(removal_range="printed")) == printed
-    assert removable(job, PLAIN) == resolved
+    assert removable_counts(job, Settings(removal_range="printed")) == printed
+    assert removable_counts(job, PLAIN) == resolved
 
 
 def test_vector_2_the_new_job_takes_two_of_four():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.models.water_filling import water_fill
+from adaptive_scheduler.models.contention import water_fill
 from adaptive_scheduler.policies.flowcon import schedule_limits
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings

@@ -9,7 +9,7 @@ import pytest
 
 from adaptive_scheduler.decision import BrokenDecision, Explanation, Finish, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.models.deadline_tardiness import Lateness
+from adaptive_scheduler.models.deadline_tardiness import Tardiness
 from adaptive_scheduler.models.prediction import RemainingTimes, t_new
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
 from adaptive_scheduler.profiles.growth import Growth
@@ -193,7 +193,7 @@ def test_a_newcomer_that_can_keep_its_deadline_keeps_it_though_the_sum_is_larger
 
 def test_a_deadline_counts_as_broken_only_where_it_held_before():
     world = cluster(running("a", 1, 100, sla_s=100), running("b", 1, 200), waiting(sla_s=50))
-    late = Lateness.of(world, RemainingTimes({"a": 166.0, "b": 266.0}), 0.0, PLAIN)
+    late = Tardiness.of(world, RemainingTimes({"a": 166.0, "b": 266.0}), 0.0, PLAIN)
     assert late.total == pytest.approx(61)
     assert late.broken_by({"a": 300.0, "b": 999.0, "new": 60.0}) == pytest.approx({"new": 7.5})
 

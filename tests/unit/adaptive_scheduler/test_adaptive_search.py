@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_scheduler.candidates import LISTED, why_not
+from adaptive_scheduler.candidates import LISTED, reshape_obstacle
 from adaptive_scheduler.cost_table import CostTable, smallest
 from adaptive_scheduler.decision import placed_on
-from adaptive_scheduler.index import removable
+from adaptive_scheduler.index import removable_counts
 from adaptive_scheduler.models.prediction import RemainingTimes, t_keep, t_run
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
-from adaptive_scheduler.policies.elastic.expand import running_ways
-from adaptive_scheduler.policies.elastic.shrink import incoming_ways
+from adaptive_scheduler.policies.elastic.expand import growth_candidates
+from adaptive_scheduler.policies.elastic.shrink import incoming_candidates
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
@@ -54,10 +54,10 @@ def test_whoever_may_be_reshaped_gives_what_it_can_on_each_of_its_hosts_and_take
             len(job.workers) or 1,
         )
         for job in snapshot.placed
-        if not why_not(job, NOW)
+        if not reshape_obstacle(job, NOW)
         for host in placed_on(job)
         if host.node in snapshot.node
-        for gives in removable(job, chosen)
+        for gives in removable_counts(job, chosen)
         if gives < host.num_gpus
     }  # fmt: skip
     assert got == expected
@@ -100,11 +100,11 @@ def test_ways_that_are_not_listed_are_counted():
     jobs = [running(f"r{i:02}", 2, 5000 + i, node=f"n{i:02}") for i in range(40)]
     world = cluster(*jobs, waiting(optional=(1, 2, 3, 4)), nodes=nodes)
     table = CostTable(world, NOW, Settings())
-    found = incoming_ways(table, world.job["new"])
+    found = incoming_candidates(table, world.job["new"])
     assert len(found.ways) == LISTED
     # On each of 40 nodes: 1 or 2 idle GPUs; 3 with one of the job there; 4, which nobody makes up for.
     assert found.more == 40 * 4 - LISTED
-    grown = running_ways(table)
+    grown = growth_candidates(table)
     assert (len(grown.ways), grown.more) == (40, 0)  # each to 4 GPUs
 
 

@@ -6,7 +6,7 @@ import math
 from adaptive_scheduler.decision import Hold, Start
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.models.prediction import t_keep, t_new
-from adaptive_scheduler.queueing.backfill import borrowed, starts_s
+from adaptive_scheduler.queueing.aging import backfill_start, earliest_start_s
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cluster, node, running, waiting
 
 BIG = waiting("big", optional=(8,), submit_s=-200_000)
@@ -64,8 +64,8 @@ def test_a_job_could_start_once_enough_of_those_that_run_there_have_ended():
     jobs = [running("one", 1, 100), running("two", 2, 1000), running("b", 4, 10, node="b")]
     world = cluster(BIG, *jobs, nodes=(node(idle=5, used=3), node("b", used=4)))
     ends = sorted(t_keep(PROFILES, job, "V100") for job in jobs[:2])
-    assert starts_s(world, ["a"], waiting("x", optional=(6,))) == ends[0]
-    assert starts_s(world, ["a"], BIG) == ends[1]
-    assert starts_s(world, ["a"], waiting("x", optional=(5,))) == 0.0
-    assert starts_s(world, ["a"], waiting("x", optional=(9,))) == math.inf
-    assert borrowed(world, ["a"], "x", math.inf, waiting("short", 1)) is None
+    assert earliest_start_s(world, ["a"], waiting("x", optional=(6,))) == ends[0]
+    assert earliest_start_s(world, ["a"], BIG) == ends[1]
+    assert earliest_start_s(world, ["a"], waiting("x", optional=(5,))) == 0.0
+    assert earliest_start_s(world, ["a"], waiting("x", optional=(9,))) == math.inf
+    assert backfill_start(world, ["a"], "x", math.inf, waiting("short", 1)) is None

@@ -13,7 +13,7 @@ import pytest
 
 from adaptive_scheduler.decision import Hold, Limit, Move, Requeue, Reshape, Start, Stay
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.policies.flowcon_interval import FlowConInterval
+from adaptive_scheduler.policies.flowcon import FlowConInterval
 from adaptive_scheduler.profiles.growth import Efficiency, EvaluationReading, Growth
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from adaptive_scheduler.decision import Hold, Start
-from adaptive_scheduler.models.criticality import all_work_s
+from adaptive_scheduler.models.prediction import all_work_s
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming
 from adaptive_scheduler.settings import Settings
 from tests.unit.adaptive_scheduler.test_adaptive_elastic import cluster, incoming, running, waiting

@@ -12,7 +12,7 @@ import pytest
 
 from adaptive_scheduler.decision import Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.models.prediction import changes_s, cross_host_s, lets_go_s, reshape_cost_s
+from adaptive_scheduler.models.prediction import cross_host_s, gpu_release_s, reshape_cost_s, reshape_overhead_s
 from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -190,8 +190,8 @@ def test_another_launch_costs_what_ending_one_and_beginning_one_costs() -> None:
     shared = snapshot(1.0).jobs[0]
     recreate = replace(shared, relaunches=True)
     o: Overheads = costs().overheads("t")
-    assert (changes_s(costs(), shared), changes_s(costs(), recreate)) == (o.reshape, o.reshape + 50.0)
-    assert (lets_go_s(costs(), shared), lets_go_s(costs(), recreate)) == (1.5, 21.5)
+    assert (reshape_overhead_s(costs(), shared), reshape_overhead_s(costs(), recreate)) == (o.reshape, o.reshape + 50.0)
+    assert (gpu_release_s(costs(), shared), gpu_release_s(costs(), recreate)) == (1.5, 21.5)
     assert reshape_cost_s(costs(), replace(recreate, reshape_cost_s=7.0)) == 7.0
     assert cross_host_s(costs(), recreate) == 0.0, "it is in the cost of every reshape already"
 
