@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> Result:
         against="bare handler",
         sizes={"waiting jobs": waiting, "starting jobs": starting, "nodes": nodes, "pods per node": PODS},
         rows=[
-            Row("one session", *whole, whole[0] / whole[1], "s", FLOOR),
-            Row("processor time of the server", *busy, busy[0] / max(busy[1], TICK_S), "s", FLOOR),
+            Row("one session", whole[0], whole[1], whole[0] / whole[1], "s", FLOOR),
+            Row("processor time of the server", busy[0], busy[1], busy[0] / max(busy[1], TICK_S), "s", FLOOR),
         ],
         tables=[Table("Calls of one session", ["VERB", "CALLS", "LARGEST", "OURS EACH"], each)],
         notes=[

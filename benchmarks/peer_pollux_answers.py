@@ -18,7 +18,7 @@ from pymoo.config import Config
 GPU = "nvidia.com/gpu"
 
 
-class FixedCluster(PolluxPolicy):
+class FixedCluster(PolluxPolicy):  # type: ignore[misc]  # its package is not installed here
     """It may not shrink the cluster."""
 
     def _desired_nodes(self, utilities: object, values: object, nodes: Mapping[str, object]) -> int:

@@ -148,7 +148,7 @@ def journey(folder: Path, k: int) -> dict[str, Counter[Trip]]:
 
 def _submit(users: pymongo.MongoClient[Doc], job: str, counts: list[int], iterations: int) -> None:
     """By inserting a document, as any user can."""
-    doc = {"_id": job, "job_id": job, "state": "submitted", "job_type": JOB_TYPE, "optional_num_gpus": counts}
+    doc: Doc = {"_id": job, "job_id": job, "state": "submitted", "job_type": JOB_TYPE, "optional_num_gpus": counts}
     doc |= {"command": command("numpy", iterations), "iterations": iterations, "elastic": True}
     users["trips"]["jobs"].insert_one(doc)
 
@@ -165,7 +165,7 @@ def _check(cluster: Cluster, k: int) -> None:
     if [shape.gpus for shape in found] != [2 * k, k, 2 * k] or any(b != a + 1 for a, b in pairwise(steps)):
         raise WrongAnswer(f"job one trained on {[s.gpus for s in found]} GPUs, not once down and up, or lost a step")
     if cluster.api.job("two")["state"] != "completed":
-        raise WrongAnswer(f"job two is {cluster.desk.job('two')['state']}")
+        raise WrongAnswer(f"job two is {cluster.api.job('two')['state']}")
 
 
 def of_victim(trips: Counter[Trip]) -> Counter[Trip]:
@@ -215,6 +215,9 @@ class Elsewhere:
 
     def gone(self, doc: Doc) -> bool:
         return False
+
+    def ended(self, doc: Doc) -> frozenset[int]:
+        return frozenset()
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
         return b"", offset
@@ -294,7 +297,7 @@ def _wait_read(cluster: Cluster, count: int) -> None:
     deadline = time.monotonic() + WITHIN_S
     while len(cluster.coordinator.cache.jobs()) < count:
         if time.monotonic() > deadline:
-            raise WrongAnswer(f"the coordinator found {len(cluster.coordinator.books.jobs())} of {count} running jobs")
+            raise WrongAnswer(f"the coordinator found {len(cluster.coordinator.cache.jobs())} of {count} running jobs")
         time.sleep(0.05)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reshape.cli.main import main
+from reshape.cli import main
 from tests.fakes.facade import TOKEN, Live, serve
 from tests.fakes.terminal import Output, start
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.validation.rows import ComparedFigure
-from reshape.cli import validate
-from reshape.cli.main import main
+from reshape.cli import main, validate
 from tests.fakes.terminal import Output
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import click
 import pytest
 
-from reshape.cli import shell, submit_verb
-from reshape.cli.main import main
+from reshape.cli import main, shell, submit_verb
 from tests.fakes.facade import TOKEN, Live
 from tests.fakes.terminal import Output
 
