@@ -14,6 +14,8 @@ from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall
 Doc = dict[str, Any]
 Key = Any  # `_id` as the user or we chose it: str, int, ObjectId
 
+PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")  # those that users may import
+
 
 class Store(Protocol):
     """Documents in named tables. Each method is atomic for one document and durable on return.

@@ -9,11 +9,11 @@ from typing import Any
 from adaptive_scheduler.profiles.observations import observation_problem
 from adaptive_scheduler.profiles.profiles import Profiles
 from coordinator.errors import Rejected
+from coordinator.ports import PROFILE_TABLES
 from coordinator.telemetry.profile_estimator import OBSERVATIONS
 
 View = dict[str, Any]
 
-PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", OBSERVATIONS)
 OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
 OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
 

@@ -27,6 +27,11 @@ MOST_GPUS = 1024  # of one node
 
 T = TypeVar("T")
 
+# Made at import: msgspec 0.20 crashes if two threads meet a nested type for the first time at once.
+HEARTBEAT = msgspec.json.Decoder(Heartbeat)
+REQUEST = msgspec.json.Decoder(Wish)
+REPORT = msgspec.json.Decoder(NodeReport)
+
 
 class SignedMessages:
     """Thread-safe. `wish` carries out a wish and answers with its decision id."""
@@ -60,7 +65,7 @@ class SignedMessages:
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """Take a heartbeat; the reply renews the lease, or says that the launch is known no more."""
         job, key = self._authenticate(job_id, launch, "/v1/heartbeats", raw, signature)
-        beat = _decode(raw, Heartbeat)
+        beat = _decode(raw, HEARTBEAT)
         if beat.job_id != job_id or beat.launch != launch:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
         if not self._leads():
@@ -96,7 +101,7 @@ class SignedMessages:
     def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """A wish that an operator told the job's sidecar."""
         _, key = self._authenticate(job_id, launch, "/v1/wishes", raw, signature)
-        wish = _decode(raw, Wish)
+        wish = _decode(raw, REQUEST)
         if wish.job_id != job_id:
             raise Rejected("The wish is for another job than its headers say.")
         if wish.seq <= self._wish_seq.get((job_id, launch), -1):
@@ -113,7 +118,7 @@ class SignedMessages:
             raise Unauthorized("Not a report of a known node agent.")
         if not NODE.fullmatch(name):
             raise Rejected("A node's name has up to 253 letters, digits, dots and dashes.")
-        report = _decode(raw, NodeReport)
+        report = _decode(raw, REPORT)
         if not self._leads():
             raise Transient("This coordinator does not act now.")
         if problem := self._unfit(name, report):
@@ -151,8 +156,8 @@ class SignedMessages:
         return job, key
 
 
-def _decode(raw: bytes, kind: type[T]) -> T:
+def _decode(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"The message cannot be read: {error}.") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
-from coordinator.http import events, extender, heartbeats, jobs, nodes, profiles
+from coordinator.http import events, extender, jobs, profiles, signed
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, NothingHandler
 from coordinator.http.facade import Facade
@@ -81,13 +81,13 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (rf"/v1/jobs/{ID}/logs", jobs.LogsHandler),
     (r"/v1/gpus", jobs.GpusHandler),
     (r"/v1/nodes", jobs.NodesHandler),
-    (rf"/v1/nodes/{ID}", nodes.NodeHandler),
+    (rf"/v1/nodes/{ID}", signed.NodeHandler),
     (r"/v1/decisions", jobs.DecisionsHandler),
     (rf"/v1/decisions/{ID}", jobs.DecisionHandler),
     (r"/v1/events", events.EventsHandler),
     (r"/v1/profiles/([^/]+)", profiles.ProfilesHandler),
-    (r"/v1/heartbeats", heartbeats.Heartbeats),
-    (r"/v1/wishes", heartbeats.Wishes),
+    (r"/v1/heartbeats", signed.HeartbeatHandler),
+    (r"/v1/wishes", signed.ForwardedRequestHandler),
     (r"/v1/extender/([A-Za-z]{1,40})", extender.ExtenderHandler),
     (r"/v1/openapi\.yaml", OpenApiHandler),
     (r"/healthz", HealthHandler),

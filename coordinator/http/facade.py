@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 View = dict[str, Any]
 
-PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")
-
 
 class Facade(Protocol):
     """The coordinator as its callers see it."""
@@ -78,7 +76,7 @@ class Facade(Protocol):
         ...
 
     def profiles(self, table: str) -> list[View]:
-        """`table` is one of `PROFILE_TABLES`."""
+        """`table` is one of `coordinator.ports.PROFILE_TABLES`."""
         ...
 
     def import_profiles(self, table: str, rows: list[View]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.errors import Rejected
 from coordinator.http import wire
 from coordinator.http.base import Handler
-from coordinator.http.facade import PROFILE_TABLES
+from coordinator.ports import PROFILE_TABLES
 
 
 class ProfilesHandler(Handler):

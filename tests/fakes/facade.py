@@ -19,9 +19,10 @@ from tornado.web import Application
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.http.app import make_app, make_server
-from coordinator.http.facade import PROFILE_TABLES, Facade
+from coordinator.http.facade import Facade
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
+from coordinator.ports import PROFILE_TABLES
 from sidecar import protocol
 
 TOKEN = "token-of-the-tests"
