@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 RECONCILERS = 4
 FLUSH_S = 0.5
-BREATH_S = 0.05  # between two turns that only readings call for
+MIN_PAUSE_S = 0.05  # between two turns that only readings call for
 STUCK_TERMS = 8  # how many terms one turn of the loop may take until another coordinator shall try
-LEAVE_S = 1.0  # the longest that leaving may wait for a look at the store
+WATCH_S = 1.0  # the longest that leaving may wait for a look at the store
 
 
 class Coordinator:
@@ -70,7 +70,7 @@ class Coordinator:
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         self.reconciler = Reconciler(
             self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
-            self._launch_doc, self._away,
+            self._launch_doc, self._node_unavailable,
         )  # fmt: skip
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -83,7 +83,7 @@ class Coordinator:
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
-            event_log=self.event_log, metrics=self.metrics, look=self.look, news=self._news,
+            event_log=self.event_log, metrics=self.metrics, look=self.look, news=self._notify,
             trouble=lambda: self.trouble,
         )  # fmt: skip
 
@@ -96,9 +96,9 @@ class Coordinator:
         speeds = {n: profiles.speed(job.job_type, gpu.gpu_type, n) for n in job.optional}
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
 
-    def _away(self, node: str | None) -> bool:
+    def _node_unavailable(self, node: str | None) -> bool:
         """Whether a node has an agent that is not heard of, or takes no new pods."""
-        doc = self.loop.known.nodes.get(str(node), {})
+        doc = self.loop.inputs.nodes.get(str(node), {})
         silent = bool(doc.get("agent")) and self.telemetry.nodes.silent(str(node))
         return silent or not doc.get("schedulable", True)
 
@@ -107,7 +107,7 @@ class Coordinator:
         self.stale.set()
         self.wake.set()
 
-    def _news(self, job_id: str | None) -> None:
+    def _notify(self, job_id: str | None) -> None:
         """Something calls for a decision, and if it is about a job for its next step."""
         if job_id is not None:
             self.queue.add(job_id)
@@ -122,7 +122,7 @@ class Coordinator:
         """
         self._take_the_term()
         first()
-        bodies = [self._loop, self._keeper, self._flusher, self._watcher, self._profiler]
+        bodies = [self._loop, self._renewer, self._flusher, self._watcher, self._profiler]
         bodies += [self._consumer] * RECONCILERS
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
@@ -132,14 +132,14 @@ class Coordinator:
     def _take_the_term(self) -> None:
         """Who led before may be gone without a word: that shows once its term has run out."""
         patience_s = self.config.term_s * (1 + CLOCK_DRIFT) + 1
-        began, told = self.clock.now(), False
+        began, warned = self.clock.now(), False
         while not self.elector.try_to_lead():
             holder = self.elector.holder()
             if self.clock.now() - began > patience_s:
                 raise Rejected(f"Another coordinator ({holder}) acts on this store; stop it first.")
-            if not told:
+            if not warned:
                 log.warning("Another coordinator (%s) acted on this store; waiting up to %.0f s.", holder, patience_s)
-                told = True
+                warned = True
             self._stopping.wait(0.2)
         self._begin()
 
@@ -166,14 +166,15 @@ class Coordinator:
         while not self._stopping.is_set():
             self.wake.clear()
             self._turn()
-            self.wake.wait(self._rest_s())
+            self.wake.wait(self._pause_s())
 
-    def _rest_s(self) -> float:
+    def _pause_s(self) -> float:
         """Until the next turn, if nothing calls for one earlier. A store that does not answer is not pressed."""
-        due_s = self.config.poll_s if self.trouble else max(BREATH_S, self.telemetry.progress.next_s(self.clock.now()))
+        next_s = self.telemetry.progress.next_s(self.clock.now())
+        due_s = self.config.poll_s if self.trouble else max(MIN_PAUSE_S, next_s)
         return min(self.config.poll_s, self.config.term_s / 3, due_s)
 
-    def _keeper(self) -> None:
+    def _renewer(self) -> None:
         """Renew the term while a turn of the loop takes long, but not for one that never ends."""
         while not self._stopping.wait(self.config.term_s / 5):
             turns = self.clock.now() - self._turned_at < STUCK_TERMS * self.config.term_s
@@ -215,7 +216,7 @@ class Coordinator:
         """Write the inventories that node agents reported and that are not in the store yet."""
         for name, report in self.telemetry.nodes.changed().items():
             try:
-                register_node(self.store, _found(name, report))
+                register_node(self.store, _discovered(name, report))
             except Conflict:  # somebody changed a GPU meanwhile
                 self.wake.set()
                 continue
@@ -224,7 +225,7 @@ class Coordinator:
 
     def _forget_nodes(self) -> None:
         """Nodes come and go where a cluster scales itself: those that are no more must not be looked at for ever."""
-        for name in self.telemetry.nodes.gone(self.loop.known.nodes):
+        for name in self.telemetry.nodes.gone(self.loop.inputs.nodes):
             if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.cache.gpus().values()):
                 continue
             with suppress(Conflict):  # somebody has changed it meanwhile
@@ -287,13 +288,13 @@ class Coordinator:
     def _watcher(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self.store.wait(min(self.config.poll_s, LEAVE_S)):
+                if self.store.wait(min(self.config.poll_s, WATCH_S)):
                     self.look()
             except ReshapeError:
                 self._stopping.wait(1.0)
 
 
-def _found(name: str, report: NodeReport) -> FoundNode:
+def _discovered(name: str, report: NodeReport) -> FoundNode:
     gpus = [
         FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, "" if g.healthy else g.problem or "it does not work")
         for g in report.gpus

@@ -21,7 +21,7 @@ class WorkQueue:
         self._changed = threading.Condition()
         self._ready: dict[str, None] = {}  # ordered set
         self._working: set[str] = set()
-        self._again: set[str] = set()
+        self._requeued: set[str] = set()
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}  # the one entry of `_later` that counts for each key
         self._failures: dict[str, int] = {}
@@ -33,7 +33,7 @@ class WorkQueue:
             if delay_s > 0:
                 self._add_later(time.monotonic() + delay_s, key)
             elif key in self._working:
-                self._again.add(key)
+                self._requeued.add(key)
             else:
                 self._ready[key] = None
             self._changed.notify()
@@ -74,8 +74,8 @@ class WorkQueue:
         """The consumer of `key` has finished with it."""
         with self._changed:
             self._working.discard(key)
-            if key in self._again:
-                self._again.discard(key)
+            if key in self._requeued:
+                self._requeued.discard(key)
                 self._ready[key] = None
                 self._changed.notify()
 
@@ -93,7 +93,7 @@ class WorkQueue:
                 continue
             del self._due[key]
             if key in self._working:
-                self._again.add(key)
+                self._requeued.add(key)
             else:
                 self._ready[key] = None
         return self._later[0][0] - now if self._later else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from coordinator.adapters.logs import READER, KeptLogs, address
+from coordinator.adapters.logs import READER, ArchivedLogs, address
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
@@ -22,7 +22,7 @@ REMOVED = "this launch has been removed already"
 TRIES = 5  # at a document that others change meanwhile
 
 
-class Name(Protocol):
+class LaunchNamer(Protocol):
     """`launcher.names.launch_name`: the layer above knows how launches are named."""
 
     def __call__(self, job_id: str, uid: str, launch: int) -> str: ...
@@ -32,13 +32,13 @@ class Launches:
     """Thread-safe as its store is."""
 
     def __init__(
-        self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: Name, clock: Clock,
+        self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: LaunchNamer, clock: Clock,
         claimed: bool = False,
     ) -> None:  # fmt: skip
         """`port`: where sidecars in pods answer. `claimed`: whether jobs that name no claim have one all the same."""
         self._store, self._sidecars, self._master_key, self._port = store, sidecars, master_key, port
         self._name, self._claimed = name, claimed
-        self._kept = KeptLogs(store, sidecars, master_key, clock)
+        self._kept = ArchivedLogs(store, sidecars, master_key, clock)
 
     def launch(self, doc: Doc) -> None:
         """Nothing if it is wanted and has not failed; a launch that failed is tried again.

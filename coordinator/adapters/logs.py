@@ -20,7 +20,7 @@ READER = 0  # the launch number of a job's reader: those of trainings begin with
 AGAIN_S = 5.0  # between two writes that say that it is still being read
 
 
-class KeptLogs:
+class ArchivedLogs:
     """Thread-safe as its store is."""
 
     def __init__(self, store: Store, sidecars: Sidecars, master_key: bytes, clock: Clock) -> None:

@@ -29,7 +29,7 @@ WHOLE_POD = 'container="",image=""'
 
 
 @dataclass(frozen=True)
-class Ran:
+class TaskRun:
     """The pods of a task, and when they trained."""
 
     namespace: str
@@ -57,18 +57,18 @@ class Prometheus:
         if not pods:
             return {}
         names, node = tuple(str(pod["name"]) for pod in pods), pods[0].get("node")
-        ran = Ran(str(pods[0]["namespace"]), names, None if node is None else str(node), since, until)
+        ran = TaskRun(str(pods[0]["namespace"]), names, None if node is None else str(node), since, until)
         found = self._containers(ran, CONTAINERS) or self._containers(ran, WHOLE_POD)
         load = self._node_load(ran) if ran.node else None
         return found if load is None else {**found, "node_load": load}
 
-    def _containers(self, ran: Ran, which: str) -> Doc:
+    def _containers(self, ran: TaskRun, which: str) -> Doc:
         pods = "|".join(sorted(map(_literally, ran.pods)))
         where = f'{{namespace="{_quoted(ran.namespace)}",pod=~"{_quoted(pods)}",{which}}}[{_span(ran)}]'
         cpu = self.ask(CPU + where, ran.until)
         return from_counters(cpu, self.ask(MEMORY + where, ran.until)) if cpu else {}
 
-    def _node_load(self, ran: Ran) -> float | None:
+    def _node_load(self, ran: TaskRun) -> float | None:
         """The mean of the one-minute load of the machine that calls itself so, or is labelled so."""
         node, load = _quoted(str(ran.node)), f"avg_over_time(node_load1%s[{_span(ran)}])"
         named = f'on(job, instance) group_left node_uname_info{{nodename="{node}"}}'
@@ -109,7 +109,7 @@ def _series(given: Any) -> Series:
     return Series(given["metric"], [each for each in samples if math.isfinite(each[1])])
 
 
-def _span(ran: Ran) -> str:
+def _span(ran: TaskRun) -> str:
     return f"{min(max(1, math.ceil(ran.until - ran.since)), MOST_S):.0f}s"
 
 

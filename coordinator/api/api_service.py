@@ -100,7 +100,7 @@ class ApiService:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         key = self._free_key(doc["job_id"])
         try:
-            self._store.insert("jobs", {"_id": key, **doc, **pod_fields.kept(doc)})
+            self._store.insert("jobs", {"_id": key, **doc, **pod_fields.storable_pod(doc)})
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
         self._look()
@@ -155,7 +155,7 @@ class ApiService:
             raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
         if loses and not force:
-            raise Rejected(resumption.would_lose(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
+            raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
         decision_id = f"{job.id}-w{job.doc.get('version')}"
         gave_back = "An operator gave the GPU count back to the scheduler."
         asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
@@ -190,7 +190,7 @@ class ApiService:
     def _stop(self, job: JobRecord, force: bool) -> View:
         """Its training is told to save and exit, and the job is cancelled: what it saved stays."""
         if resumption.rigid(job) and not force:
-            raise Rejected(resumption.would_end(job), 409)
+            raise Rejected(resumption.refuse_stop(job), 409)
         decision_id = f"{job.id}-e{job.doc.get('version')}"
         self._note(decision_id, job, "signal", "An operator asked its training to save and end.")
         self.cancel(job.id)
@@ -220,7 +220,7 @@ class ApiService:
             return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": []}
         stored, (_, efficiency, needs) = self._telemetry.batches.row(job), self._telemetry.progress.of(job)
         view = views.job_view(job, self._telemetry.reports.of(job), stored, emulated, needs, efficiency)
-        view["problems"] = [*view["problems"], *self._cache.misfits_of(job)]
+        view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job)]
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": pods}
 
@@ -230,7 +230,7 @@ class ApiService:
         readings = {g.gpu_id: g for beat in self._telemetry.reports.all() for g in beat.gpus}
         stored = self._telemetry.batches.gpu_rows()
         ordered = sorted(self._cache.gpus().values(), key=lambda g: (g.node, g.doc.get("index", 0), g.id))
-        misfits = self._cache.misfits("gpus")
+        misfits = self._cache.invalid_fields("gpus")
         return [self._gpu_view(g, readings, stored, "; ".join(misfits.get(g.id, ()))) for g in ordered]
 
     @staticmethod
@@ -241,7 +241,7 @@ class ApiService:
         return {**view, "problem": misfit or view["problem"]}
 
     def nodes(self) -> list[View]:
-        known = self._telemetry.nodes.as_heard(self._loop.known.nodes)
+        known = self._telemetry.nodes.as_heard(self._loop.inputs.nodes)
         nodes = {
             name: {
                 **NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False,
@@ -338,7 +338,7 @@ class ApiService:
 
     def metrics(self) -> bytes:
         cache = self._cache
-        misfits = {table: len(cache.misfits(table)) for table in ("jobs", "gpus")}
+        misfits = {table: len(cache.invalid_fields(table)) for table in ("jobs", "gpus")}
         return self._metrics.text(cache.jobs().values(), cache.gpus().values(), self._loop.node_loads, misfits)
 
 
@@ -348,7 +348,7 @@ def _since(decision: Doc, job: JobRecord) -> bool:
 
 
 def _taken(doc: Doc) -> str:
-    return f"The job was not accepted: {intake.taken(doc['job_id'])}."
+    return f"The job was not accepted: {intake.name_taken(doc['job_id'])}."
 
 
 def _decision_view(doc: Doc) -> View:

@@ -9,7 +9,7 @@ from adaptive_scheduler.expected_times import ExpectedTimes
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
 from coordinator.model import missed_deadlines, requirements, resumption
 from coordinator.model import states as s
-from coordinator.model.progress import iterations, left
+from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import GpuRecord, JobRecord, number
 from coordinator.telemetry.node_load import NodeLoad
 from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
@@ -33,7 +33,7 @@ def job_view(
 
     `needs`: iterations in all until its target, as predicted from its curve.
     """
-    done, total = iterations(job, beat)
+    done, total = iteration_counts(job, beat)
     done = max(done, int(stored.get("iters_done") or 0))
     ours = job.doc if job.accepted else {}  # until then it may hold anything
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
@@ -53,7 +53,7 @@ def job_view(
         "iterations_left": None, "epochs_left": None, "length_unsure": False,
     }  # fmt: skip
     if job.state not in s.ENDED:
-        to_do = left(job, done, total, needs)
+        to_do = iterations_left(job, done, total, needs)
         view |= _length(job, to_do, needs)
         # One that is back in the queue trains no more: its last report tells of processes that are gone.
         view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
@@ -74,19 +74,19 @@ def times(
     return {
         "start_in_s": start if waits else None, "start_guesses": list(found.guesses) if waits else [],
         "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
-        "late_s": missed_deadlines.late_s(job.doc, wall) if job.accepted else None,
+        "late_s": missed_deadlines.tardiness_s(job.doc, wall) if job.accepted else None,
     }  # fmt: skip
 
 
 def _left_alone(job: JobRecord) -> str | None:
     """Why a job that trains keeps what it has."""
-    return resumption.left_alone(job) or None if job.accepted and job.state in s.LAUNCHED else None
+    return resumption.rigidity_reason(job) or None if job.accepted and job.state in s.LAUNCHED else None
 
 
 def _lost(doc: Mapping[str, Any]) -> View | None:
     """What it did again the last time, with a sentence."""
     lost = doc.get("lost")
-    return {**lost, "sentence": resumption.receipt(lost)} if isinstance(lost, dict) else None
+    return {**lost, "sentence": resumption.describe_loss(lost)} if isinstance(lost, dict) else None
 
 
 def pods_view(job: JobRecord, beats: Mapping[int, Heartbeat], gpus: Mapping[str, GpuRecord]) -> list[View]:

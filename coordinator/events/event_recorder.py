@@ -55,7 +55,7 @@ class EventRecorder:
                 self._append(job, event)
         match event:
             case e.JobCompleted() | e.JobFailed():
-                if missed := missed_deadlines.missed(job, self.clock.wall()):
+                if missed := missed_deadlines.missed_event(job, self.clock.wall()):
                     self._append(job, missed)
             case e.LaunchRemoved():
                 self._removed(job)

@@ -16,24 +16,24 @@ from coordinator.model import states as s
 from coordinator.model.records import Doc, show
 
 LARGEST = 2**63  # beyond it neither a store nor an array holds a whole number
-NOWHERE = "unknown"  # the node of a GPU whose own cannot be read
+UNKNOWN_NODE = "unknown"  # the node of a GPU whose own cannot be read
 KINDS = ("start", "reshape", "move", "restart", "requeue", "finish")
 
 Fits = Callable[[Any], bool]
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
     """What a field must be, in words and as a test. None is absent and always fits."""
 
     words: str
     fits: Fits
 
 
-class ReadDocument(NamedTuple):
+class ValidatedDocument(NamedTuple):
     """A row as it may be used, and a sentence for each field that did not fit."""
 
     doc: Doc
-    misfits: tuple[str, ...] = ()
+    invalid_fields: tuple[str, ...] = ()
     usable: bool = True  # False: it is to be set aside
 
 
@@ -64,28 +64,30 @@ def _operation(value: Any) -> bool:
     return numbers and all(value.get(f) is None or _ids(value[f]) for f in ("to", "from", "yields_to", "victim_keeps"))
 
 
-COUNT = Rule("a whole number", _count)
-NUMBER = Rule("a number", _finite)
-TEXT = Rule("a text", lambda value: isinstance(value, str))
-ID = Rule("a text or a whole number", _id)
-IDS = Rule("a list of names", _ids)
-OBJECT = Rule("an object", lambda value: isinstance(value, dict))
-LIST = Rule("a list", lambda value: isinstance(value, list))
-FLAG = Rule("true or false", lambda value: isinstance(value, bool))
-SPAN = Rule("a number of seconds or a text such as 2h", lambda value: isinstance(value, str) or _finite(value))
-COUNTS = Rule("a list of GPU counts", lambda value: isinstance(value, list) and value != [] and all(map(_count, value)))
-OPERATION = Rule("an operation under way", _operation)
+COUNT = FieldRule("a whole number", _count)
+NUMBER = FieldRule("a number", _finite)
+TEXT = FieldRule("a text", lambda value: isinstance(value, str))
+ID = FieldRule("a text or a whole number", _id)
+IDS = FieldRule("a list of names", _ids)
+OBJECT = FieldRule("an object", lambda value: isinstance(value, dict))
+LIST = FieldRule("a list", lambda value: isinstance(value, list))
+FLAG = FieldRule("true or false", lambda value: isinstance(value, bool))
+SPAN = FieldRule("a number of seconds or a text such as 2h", lambda value: isinstance(value, str) or _finite(value))
+COUNTS = FieldRule(
+    "a list of GPU counts", lambda value: isinstance(value, list) and value != [] and all(map(_count, value))
+)
+OPERATION = FieldRule("an operation under way", _operation)
 
 
-def _one_of(*words: str) -> Rule:
-    return Rule(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
+def _one_of(*words: str) -> FieldRule:
+    return FieldRule(f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words)
 
 
-def _each(rule: Rule, *fields: str) -> dict[str, Rule]:
+def _each(rule: FieldRule, *fields: str) -> dict[str, FieldRule]:
     return dict.fromkeys(fields, rule)
 
 
-RULES: Mapping[str, Mapping[str, Rule]] = {
+RULES: Mapping[str, Mapping[str, FieldRule]] = {
     "jobs": {
         "job_id": ID, "uid": TEXT, "state": _one_of(*s.JOB_STATES), "gpu_ids": IDS, "optional_num_gpus": COUNTS,
         "reshape": OPERATION, "closed": FLAG, "job_type": ID,
@@ -108,7 +110,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "nodes": {**_each(NUMBER, "cores", "memory"), "schedulable": FLAG, "agent": FLAG, "others": OBJECT},
 }  # fmt: skip
 
-VITAL = (
+ESSENTIAL = (
     "job_id",
     "uid",
     "state",
@@ -126,7 +128,7 @@ A version is compared as it lies in the store, so a former one is of no use.
 """
 
 
-def read(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> ReadDocument:
+def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> ValidatedDocument:
     """A row of `table`; `former`: as it was used before, if it was."""
     rules = RULES[table]
     # Some MongoDB-compatible stores keep true and false as 1 and 0.
@@ -136,16 +138,19 @@ def read(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> ReadD
         field for field, value in doc.items() if value is not None and field in rules and not rules[field].fits(value)
     ]
     if not wrong:
-        return ReadDocument(doc)
+        return ValidatedDocument(doc)
     before = former or {}
     mended = {field: value for field, value in doc.items() if field not in wrong}
     mended |= {field: before[field] for field in wrong if field in before}
-    usable = table != "jobs" or not any(f in VITAL and (f == "version" or f not in before) for f in wrong)
+    usable = table != "jobs" or not any(f in ESSENTIAL and (f == "version" or f not in before) for f in wrong)
     if table == "gpus" and any(
         field in ("node", "state", "job_id", "held_by") and field not in before for field in wrong
     ):
-        mended |= {"node": mended.get("node") or NOWHERE, "state": s.FAULTY}  # nobody gets it: it may be somebody's
-    return ReadDocument(
+        mended |= {
+            "node": mended.get("node") or UNKNOWN_NODE,
+            "state": s.FAULTY,
+        }  # nobody gets it: it may be somebody's
+    return ValidatedDocument(
         mended, tuple(_sentence(field, doc[field], rules[field], field in before) for field in wrong), usable
     )
 
@@ -155,12 +160,12 @@ def is_closed(doc: Doc) -> bool:
     return doc.get("closed") in (True, 1)
 
 
-def of_owner(doc: Doc) -> Doc:
+def gpu_fields_of(doc: Doc) -> Doc:
     """What the row of a GPU says that a job has, from the document of that job: a former value where none is known."""
     known: Doc = {"state": s.IN_USE, "job_id": doc.get("job_id"), "held_by": doc.get("job_id")}
     return known if doc.get("gpus_per_pod") or doc.get("max_workers") else {**known, "node": doc.get("node")}
 
 
-def _sentence(field: str, value: Any, rule: Rule, mended: bool) -> str:
+def _sentence(field: str, value: Any, rule: FieldRule, mended: bool) -> str:
     then = "its former value is used" if mended else "it is passed over"
     return f"{field} must be {rule.words}, not {show(value)}; {then} until you correct or remove it"

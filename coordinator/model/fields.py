@@ -1,6 +1,6 @@
 """The fields of a job document: those that users write, and those that the coordinator and the launcher write. Pure.
 
-One list for documents from MongoDB and over HTTP alike: intake asks `unknown`, and `Submission` of
+One list for documents from MongoDB and over HTTP alike: intake asks `unknown_fields`, and `Submission` of
 `coordinator/http/openapi.yaml` describes PUBLIC. A field that nobody knows is a mistake of somebody's and said so, not
 ignored; fields of users' own tools begin with `x_` or `_`.
 """
@@ -24,7 +24,7 @@ PUBLIC = frozenset(
 )  # fmt: skip
 """What a user may write."""
 
-OURS = (
+COORDINATOR_FIELDS = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
     "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
     "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
@@ -35,7 +35,7 @@ OURS = (
 )  # fmt: skip
 """What only the coordinator writes: what a user put there is not believed, and cleared as the job is let in."""
 
-KEPT = frozenset(
+SYSTEM_FIELDS = frozenset(
     {
         "_id", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems", "submit_ts", "reshapes",
         "retries", "message", "pinned", "devices", "version", "last_op", "cancel", "origin", "volcano", "slaml",
@@ -43,22 +43,25 @@ KEPT = frozenset(
 )  # fmt: skip
 """Further ones that the coordinator or the launcher writes; also a copy of a job that has ended has them."""
 
-KNOWN = PUBLIC | KEPT | frozenset(OURS)
-NOT_SUBMITTED = (KEPT | frozenset(OURS)) - PUBLIC - {"_id", "version", "origin", "volcano", "slaml"}
+KNOWN = PUBLIC | SYSTEM_FIELDS | frozenset(COORDINATOR_FIELDS)
+NOT_SUBMITTED = (
+    (SYSTEM_FIELDS | frozenset(COORDINATOR_FIELDS)) - PUBLIC - {"_id", "version", "origin", "volcano", "slaml"}
+)
 """Taken out of what comes over HTTP; intake has a sentence for the others."""
 
-THEIRS = ("x_", "_")  # how fields of users' own tools begin
+USER_PREFIXES = ("x_", "_")  # how fields of users' own tools begin
 CLOSE = 0.6  # from 0 to 1: how alike a word must be to be meant
 
 
-def unknown(doc: Mapping[str, Any]) -> Iterator[str]:
+def unknown_fields(doc: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each field that nobody knows, with the one that was probably meant."""
     for field in sorted(str(field) for field in doc if field not in KNOWN):
-        if not field.startswith(THEIRS) and not field.startswith("$") and "." not in field:
-            yield f"there is no field {show(field)}{meant(field, PUBLIC)}; begin the name of one of your own with x_"
+        if not field.startswith(USER_PREFIXES) and not field.startswith("$") and "." not in field:
+            guess = did_you_mean(field, PUBLIC)
+            yield f"there is no field {show(field)}{guess}; begin the name of one of your own with x_"
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean num_gpus?` or nothing, ignoring case."""
     plain = {one.lower(): one for one in sorted(known)}
     close = difflib.get_close_matches(word.lower()[:100], plain, 1, CLOSE)
@@ -82,5 +85,7 @@ def unknown_gpu_type(kind: object, here: Iterable[str]) -> str:
     known = {*here} - {""}
     if not isinstance(kind, str) or kind in GPU_TYPES or kind in known:
         return ""
-    like = meant(kind, GPU_TYPES | known) or f"; known are {', '.join(sorted(known or GPU_TYPES)[:5])} and others"
+    like = (
+        did_you_mean(kind, GPU_TYPES | known) or f"; known are {', '.join(sorted(known or GPU_TYPES)[:5])} and others"
+    )
     return f"no node and no speed profile has the GPU type {show(kind)}{like}"

@@ -25,7 +25,7 @@ NO_MEMBERS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class BrokenGang:
+class GangFailure:
     """Why a gang cannot go on as it is."""
 
     why: str
@@ -33,7 +33,7 @@ class BrokenGang:
     ran_s: float = 0.0
 
 
-def joint(
+def merged_report(
     beats: Mapping[int, Heartbeat],
     wanted: int,
     ended: Collection[int] = NO_MEMBERS,
@@ -61,7 +61,7 @@ def joint(
 
 
 def _shim(here: Sequence[Heartbeat], fine: Collection[int]) -> ShimStatus:
-    shims, worst = [beat.shim for beat in here], culprit(here, fine)
+    shims, worst = [beat.shim for beat in here], first_failed(here, fine)
     commands = {shim.command_id for shim in shims}
     return msgspec.structs.replace(
         shims[0],
@@ -96,7 +96,7 @@ def _newest(found: Sequence[Checkpoint | None]) -> Checkpoint | None:
     return max((c for c in found if c is not None), key=lambda c: (c.step, c.generation), default=None)
 
 
-def culprit(here: Sequence[Heartbeat], fine: Collection[int] = RESHAPE_EXIT_CODES) -> Heartbeat:
+def first_failed(here: Sequence[Heartbeat], fine: Collection[int] = RESHAPE_EXIT_CODES) -> Heartbeat:
     """Who ended badly by itself; else who ended badly; else who ended with another code than 0.
 
     Of several the one that ran shortest: they began together, and once one has ended the others fail, too.
@@ -112,13 +112,13 @@ def culprit(here: Sequence[Heartbeat], fine: Collection[int] = RESHAPE_EXIT_CODE
     return min(here, key=guilt)
 
 
-def broken(
+def find_failure(
     beats: Mapping[int, Heartbeat],
     wanted: int,
     ended: Collection[int] = NO_MEMBERS,
     starting: str | None = None,
     fine: Collection[int] = RESHAPE_EXIT_CODES,
-) -> BrokenGang | None:
+) -> GangFailure | None:
     """Why those that live cannot train on: a pod is gone, or its trainer has ended.
 
     One that ended with 0 unasked is only the first to finish. `starting`: the command by which they are being started;
@@ -126,34 +126,34 @@ def broken(
     codes that mean `stopped for reshape`.
     """
     if gone := [k for k in range(wanted) if k in ended]:
-        return BrokenGang(f"pod {gone[0]} is gone")
+        return GangFailure(f"pod {gone[0]} is gone")
     here = [beats[k] for k in range(wanted) if k in beats]
     if starting is None and (afresh := [beat for beat in here if beat.shim.trainer == "none"]):
-        return BrokenGang(f"pod {afresh[0].member} began afresh")
+        return GangFailure(f"pod {afresh[0].member} began afresh")
     begun = [beat for beat in here if starting in (None, beat.shim.command_id)]
     over = [beat for beat in begun if beat.shim.trainer == "exited" and not _done(beat.shim)]
     asked = any(beat.shim.stop_asked for beat in begun)
     first = [beat for beat in over if beat.shim.fenced] or over  # others fail when one has fenced itself
-    return _why(culprit(first, fine), fine if asked else ()) if over else None
+    return _why(first_failed(first, fine), fine if asked else ()) if over else None
 
 
-def left_hanging(beats: Mapping[int, Heartbeat], wanted: int) -> BrokenGang | None:
+def find_stall(beats: Mapping[int, Heartbeat], wanted: int) -> GangFailure | None:
     """Some have finished and others train on. Nothing is wrong with that, unless it lasts."""
     over = [beats[k] for k in range(wanted) if k in beats and beats[k].shim.trainer == "exited"]
     if not over or len(over) == wanted:
         return None
     why = f"the training in pod {over[0].member} has ended, and that in other pods goes on without it"
-    return BrokenGang(why, True, max(_ran_s(beat.shim) for beat in over))
+    return GangFailure(why, True, max(_ran_s(beat.shim) for beat in over))
 
 
-def _why(worst: Heartbeat, fine: Collection[int]) -> BrokenGang:
+def _why(worst: Heartbeat, fine: Collection[int]) -> GangFailure:
     """`fine`: exit codes of those that stop when another pod was asked to, for they stop at the same step."""
     shim = worst.shim
     if shim.fenced:
-        return BrokenGang(f"pod {worst.member} was out of the coordinator's reach longer than its lease")
+        return GangFailure(f"pod {worst.member} was out of the coordinator's reach longer than its lease")
     if shim.stop_asked or shim.exit_code in fine:
-        return BrokenGang(f"the training in pod {worst.member} was stopped")
-    return BrokenGang(how_it_ended(shim, f" in pod {worst.member}"), True, _ran_s(shim))
+        return GangFailure(f"the training in pod {worst.member} was stopped")
+    return GangFailure(describe_exit(shim, f" in pod {worst.member}"), True, _ran_s(shim))
 
 
 def _ran_s(shim: ShimStatus) -> float:
@@ -164,7 +164,7 @@ def _done(shim: ShimStatus) -> bool:
     return shim.exit_code == 0 and not shim.stop_asked
 
 
-def how_it_ended(shim: ShimStatus, where: str = "") -> str:
+def describe_exit(shim: ShimStatus, where: str = "") -> str:
     """A sentence about a trainer that has exited, with the last line that it printed. `where`: such as ` in pod 1`."""
     lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
     code = shim.exit_code or 0

@@ -11,7 +11,7 @@ from coordinator.model.events import DeadlineMissed
 from coordinator.model.records import JobRecord, number
 
 
-def late_s(doc: Mapping[str, Any], wall: float) -> float | None:
+def tardiness_s(doc: Mapping[str, Any], wall: float) -> float | None:
     """Seconds by which it ended, or now trains on, after its `sla`. None: it has none, or holds it so far."""
     target, since = requirements.seconds(doc.get("sla")), number(doc.get("submit_ts"))
     if target is None or since is None or doc.get("state") == s.CANCELLED:
@@ -21,16 +21,16 @@ def late_s(doc: Mapping[str, Any], wall: float) -> float | None:
     return late if late > 0 else None
 
 
-def missed(job: JobRecord, wall: float) -> DeadlineMissed | None:
+def missed_event(job: JobRecord, wall: float) -> DeadlineMissed | None:
     """The event to record: once as the deadline passes, once with the whole delay as the job ends; None if it holds."""
-    late = late_s(job.doc, wall)
+    late = tardiness_s(job.doc, wall)
     if late is None:
         return None
     goes_on = "" if job.state in s.ENDED else " so far"
-    return DeadlineMissed(late, f"{job.id} missed its deadline by {span(late)}{goes_on}.")
+    return DeadlineMissed(late, f"{job.id} missed its deadline by {format_duration(late)}{goes_on}.")
 
 
-def span(value: float) -> str:
+def format_duration(value: float) -> str:
     """A duration in short: 45 s, 12 m, 3 h 20 m."""
     if value < 90:
         return f"{value:.0f} s"

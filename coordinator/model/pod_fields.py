@@ -35,19 +35,19 @@ def problems(doc: Mapping[str, Any]) -> Iterator[str]:
     yield from _volcano(doc)
 
 
-def read(doc: Mapping[str, Any]) -> dict[str, Any]:
+def pod_spec(doc: Mapping[str, Any]) -> dict[str, Any]:
     """Its `pod`, which may be a text of JSON. `ValueError` when that is none."""
     pod = doc.get("pod")
     return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
 
 
-def kept(doc: Mapping[str, Any]) -> dict[str, Any]:
+def storable_pod(doc: Mapping[str, Any]) -> dict[str, Any]:
     """`pod` as it is written: no store takes keys such as `nvidia.com/gpu`, so with one in it it becomes a text."""
     pod = doc.get("pod")
-    return {"pod": json.dumps(pod)} if isinstance(pod, dict) and unstorable(pod) else {}
+    return {"pod": json.dumps(pod)} if isinstance(pod, dict) and storage_problem(pod) else {}
 
 
-def unstorable(doc: Mapping[str, Any]) -> str | None:
+def storage_problem(doc: Mapping[str, Any]) -> str | None:
     """What in it no store takes: a launch writes all of the document anew."""
     left: list[object] = [dict(doc)]
     while left:

@@ -50,12 +50,12 @@ class Moment:
         return None if (known := number(ts)) is None else self.of(known)
 
 
-def left(job: JobRecord, done: int, total: int | None, needs: float | None) -> float | None:
+def iterations_left(job: JobRecord, done: int, total: int | None, needs: float | None) -> float | None:
     """Iterations left: until the target, where that is predicted, but never beyond the job's own length (1.5)."""
     return clamped_left(needs, done, job.epoch_iterations or 1, total)
 
 
-def iterations(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]:
+def iteration_counts(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]:
     """(done, whole length or None where nobody knows it)."""
     done, told = job.iterations_done, None
     if beat is not None:
@@ -63,7 +63,7 @@ def iterations(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]
     return done, job.iterations or told
 
 
-def measured(job: JobRecord, beat: Heartbeat | None) -> tuple[float | None, str]:
+def last_measurement(job: JobRecord, beat: Heartbeat | None) -> tuple[float | None, str]:
     """The evaluation value measured last, and what the training calls it."""
     if beat is not None and beat.progress.value is not None:
         return beat.progress.value, beat.progress.value_name

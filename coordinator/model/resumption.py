@@ -15,28 +15,28 @@ from coordinator.model.records import Doc, JobRecord, number
 from sidecar.protocol import Heartbeat, Lost
 
 SHOWN = ("hook", "checkpoint")
-HOW = 'use sidecar.hooks (examples/README.md), or submit it with "elastic": true if you know that it resumes'
+ADVICE = 'use sidecar.hooks (examples/README.md), or submit it with "elastic": true if you know that it resumes'
 NOT_TWICE = "not started again: nobody knows what running it twice does"
 
 
 def resumes(job: JobRecord, beat: Heartbeat | None = None) -> bool:
     """Whether it goes on where it was, by what it has shown or by its user's word. `beat`: its newest report."""
-    told = beat is not None and bool(shown(job, beat))
+    told = beat is not None and bool(resumability_shown(job, beat))
     return told or job.doc.get("elastic") is True or job.doc.get("resumes") in SHOWN
 
 
 def rigid(job: JobRecord) -> bool:
     """Whether nobody but its user may stop its training."""
-    return job.doc.get("elastic") is False or not resumes(job) or bool(unagreed(job))
+    return job.doc.get("elastic") is False or not resumes(job) or bool(unapproved_loss(job))
 
 
-def unagreed(job: JobRecord) -> Doc:
+def unapproved_loss(job: JobRecord) -> Doc:
     """What it lost though nobody had agreed to that, which ends its being reshaped; empty if nothing."""
     lost = job.doc.get("lost")
     return dict(lost) if isinstance(lost, dict) and lost.get("agreed") is not True else {}
 
 
-def shown(job: JobRecord, beat: Heartbeat) -> Doc:
+def resumability_shown(job: JobRecord, beat: Heartbeat) -> Doc:
     """What to write of a job whose report shows for the first time that it resumes."""
     known = job.doc.get("resumes")
     if job.doc.get("elastic") is True:
@@ -46,7 +46,7 @@ def shown(job: JobRecord, beat: Heartbeat) -> Doc:
     return {"resumes": "checkpoint"} if beat.checkpoint is not None and known not in SHOWN else {}
 
 
-def found_lost(job: JobRecord, beat: Heartbeat) -> Doc:
+def reported_loss(job: JobRecord, beat: Heartbeat) -> Doc:
     """What to write of a report that says that work was done again.
 
     It counts as agreed where somebody else had stopped the training: an operator, a fault, the trainer itself.
@@ -60,9 +60,9 @@ def found_lost(job: JobRecord, beat: Heartbeat) -> Doc:
     stopped = number(job.doc.get("stopped_by_us"))
     agreed = stopped is None or stopped > lost.generation
     kept = {"iterations": lost.iterations, "epochs": lost.epochs, "generation": lost.generation, "agreed": agreed}
-    if unagreed(job) and agreed:  # the reason why it is left alone must not be forgotten
+    if unapproved_loss(job) and agreed:  # the reason why it is left alone must not be forgotten
         return {}
-    words = receipt(lost)
+    words = describe_loss(lost)
     ends = "" if agreed else ", as it did not go on where it was stopped; keeps what it has from now on"
     return {"lost": kept, "message": f"trains; {words}{ends}"}
 
@@ -79,7 +79,7 @@ def unsaved_s(job: JobRecord, beat: Heartbeat | None, running_s: float) -> float
     return max(0.0, last - begun) if last is not None and begun is not None else 0.0
 
 
-def receipt(lost: Lost | Mapping[str, Any]) -> str:
+def describe_loss(lost: Lost | Mapping[str, Any]) -> str:
     """`lost 17 epochs` or `lost 340 iterations`; empty if nothing was."""
     given = lost if isinstance(lost, Mapping) else {"iterations": lost.iterations, "epochs": lost.epochs}
     epochs, iterations = number(given.get("epochs")) or 0.0, int(number(given.get("iterations")) or 0)
@@ -89,25 +89,25 @@ def receipt(lost: Lost | Mapping[str, Any]) -> str:
     return f"lost {iterations} iteration{'s' * (iterations != 1)}" if iterations else ""
 
 
-def left_alone(job: JobRecord) -> str:
+def rigidity_reason(job: JobRecord) -> str:
     """Why a job keeps what it has, and what its user may do; empty if it may be reshaped."""
     if not rigid(job):
         return ""
     keeps = f"keeps its {gpus(len(job.gpu_ids))}" if job.gpu_ids else "stays where it is"
     if job.doc.get("elastic") is False:
         return f'{keeps} until it ends: its record says "elastic": false'
-    if lost := unagreed(job):
-        return f"{keeps} until it ends: it {receipt(lost)} when it was stopped, and nobody had agreed to that"
-    return f"{keeps} until it ends: it has not shown that it can save and resume; {HOW}"
+    if lost := unapproved_loss(job):
+        return f"{keeps} until it ends: it {describe_loss(lost)} when it was stopped, and nobody had agreed to that"
+    return f"{keeps} until it ends: it has not shown that it can save and resume; {ADVICE}"
 
 
-def would_lose(job: JobRecord, wish: str, force: str) -> str:
+def refuse_resize(job: JobRecord, wish: str, force: str) -> str:
     """Why an operator's wish is refused. `wish`: such as `run on 2 GPUs`; `force`: how to insist."""
     why = _why(job, "it has not shown that it can save and resume, so it would begin again from the start")
     return f"Job {job.id} would have to be stopped to {wish}, and {why}: {force} does it all the same."
 
 
-def would_end(job: JobRecord) -> str:
+def refuse_stop(job: JobRecord) -> str:
     """Why an operator's `stop` is refused, and how to insist."""
     why = _why(job, "it has not shown that it saves when it is stopped, so what it has trained would be lost")
     return f'Job {job.id} was not told to end: {why}; "force": true in the call ends it all the same.'
@@ -117,5 +117,5 @@ def _why(job: JobRecord, nothing_shown: str) -> str:
     """What speaks against stopping a rigid job; `nothing_shown` where that is only that it has shown nothing."""
     if job.doc.get("elastic") is False:
         return 'its record says "elastic": false'
-    lost = unagreed(job)
-    return f"it {receipt(lost)} when it was stopped before" if lost else nothing_shown
+    lost = unapproved_loss(job)
+    return f"it {describe_loss(lost)} when it was stopped before" if lost else nothing_shown

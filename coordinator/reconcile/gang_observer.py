@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from coordinator.config import Config
-from coordinator.model.gang import NO_MEMBERS, joint, rendezvous
+from coordinator.model.gang import NO_MEMBERS, merged_report, rendezvous
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.ports import Platform
 from coordinator.reconcile.observed_state import ComingLaunch
@@ -19,46 +19,47 @@ from sidecar.protocol import Heartbeat
 
 
 @dataclass(frozen=True)
-class Pods:
+class GangPods:
     """The pods of one job; all but `seen` only of a gang."""
 
     seen: Heartbeat | None  # all of them as one
     each: Mapping[int, Heartbeat] = field(default_factory=dict)
     ended: frozenset[int] = NO_MEMBERS  # of which certainly nothing runs
-    everyone: frozenset[int] = NO_MEMBERS
+    all_pods: frozenset[int] = NO_MEMBERS
 
     @property
-    def parted(self) -> frozenset[int]:
+    def lost_pods(self) -> frozenset[int]:
         """Those that are gone while others are not."""
         return NO_MEMBERS if self.lost else self.ended
 
     @property
     def lost(self) -> bool:
-        return bool(self.ended) and self.ended == self.everyone
+        return bool(self.ended) and self.ended == self.all_pods
 
 
-def unfit(beats: Iterable[Heartbeat | None]) -> str | None:
+def startup_problem(beats: Iterable[Heartbeat | None]) -> str | None:
     """Why a trainer would certainly fail to start in one of these."""
     return next((beat.unfit for beat in beats if beat and beat.unfit), None)
 
 
-class Gangs:
-    """`away` says whether a node is not heard of."""
+class GangObserver:
+    """`node_unavailable` says whether a node is not heard of."""
 
     def __init__(
-        self, reports: Reports, platform: Platform, config: Config, away: Callable[[str | None], bool]
+        self, reports: Reports, platform: Platform, config: Config, node_unavailable: Callable[[str | None], bool]
     ) -> None:
-        self._reports, self._platform, self._config, self._away = reports, platform, config, away
+        self._reports, self._platform, self._config = reports, platform, config
+        self._node_unavailable = node_unavailable
 
-    def pods(self, job: JobRecord, removed: bool) -> Pods:
+    def pods(self, job: JobRecord, removed: bool) -> GangPods:
         """`removed`: whether the removal of its launch was asked for."""
         if job.gpus_per_pod is None:
-            return Pods(self._reports.of(job))
-        each, everyone = self._reports.pods(job), frozenset(range(job.members))
-        ended = self._ended(job, each, removed) & everyone
+            return GangPods(self._reports.of(job))
+        each, all_pods = self._reports.pods(job), frozenset(range(job.members))
+        ended = self._ended(job, each, removed) & all_pods
         # Of one that is gone as a whole what was heard last still counts.
-        unheard = everyone - frozenset(each) if ended == everyone else ended
-        return Pods(joint(each, job.members, unheard, job.reshape_exit_codes), each, ended, everyone)
+        silent_pods = all_pods - frozenset(each) if ended == all_pods else ended
+        return GangPods(merged_report(each, job.members, silent_pods, job.reshape_exit_codes), each, ended, all_pods)
 
     def _ended(self, job: JobRecord, each: Mapping[int, Heartbeat], removed: bool) -> frozenset[int]:
         if job.launch == 0 or (self._reports.fresh(job) and not removed):
@@ -67,16 +68,16 @@ class Gangs:
         silent = [k for k in was_up if self._reports.silent_s(job, k) > self._config.wait_out_s]
         return self._platform.ended(job.doc) | frozenset(silent)
 
-    def unheard(self, job: JobRecord) -> frozenset[int]:
+    def silent_pods(self, job: JobRecord) -> frozenset[int]:
         """Those of which it is not known how they are."""
         if job.gpus_per_pod is None:
             return NO_MEMBERS
         return frozenset(k for k in range(job.members) if not self._reports.recent(job, k))
 
-    def away(self, job: JobRecord, gpus: Mapping[str, GpuRecord]) -> bool:
+    def node_unavailable(self, job: JobRecord, gpus: Mapping[str, GpuRecord]) -> bool:
         """Whether a node of it is not heard of."""
         more = () if job.gpus_per_pod is None else [gpus[g].node for g in job.gpu_ids if g in gpus]
-        return any(self._away(node) for node in {job.node, *more})
+        return any(self._node_unavailable(node) for node in {job.node, *more})
 
     def growth(
         self, job: JobRecord, gpus: Mapping[str, GpuRecord], asked: int | None, waited_s: float
@@ -91,17 +92,19 @@ class Gangs:
             return None
         each, is_asked = self._reports.pods(job), asked == grown.members
         up = all(k in each and not each[k].shim.ending for k in more)
+        new_nodes = [gpus[g].node for part in job.parts(op.to)[job.members :] for g in part if g in gpus]
         gone = self._platform.ended(grown.doc) if up and not self._reports.fresh(grown) else NO_MEMBERS
         return ComingLaunch(
             up=up,
             lost=not gone.isdisjoint(more),
-            away=any(self._away(gpus[g].node) for part in job.parts(op.to)[job.members :] for g in part if g in gpus),
+            node_unavailable=any(map(self._node_unavailable, new_nodes)),
             asked=is_asked,
-            failure=(self._platform.failure(job.doc) if is_asked else None) or unfit(each.get(k) for k in more),
+            failure=(self._platform.failure(job.doc) if is_asked else None)
+            or startup_problem(each.get(k) for k in more),
             unplaced=self._platform.unplaced(job.doc) if waited_s > self._config.init_timeout_s else None,
         )
 
-    def where_they_meet(self, job: JobRecord, member: int) -> dict[str, str]:
+    def rendezvous_env(self, job: JobRecord, member: int) -> dict[str, str]:
         """The variables by which this pod finds the others in the present generation."""
         each = self._reports.pods(job)
         hosts = [urlsplit(each[k].url).hostname or "" for k in range(job.members)]

@@ -12,7 +12,7 @@ from coordinator.model.events import VictimBooked
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import rigid
 from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
-from coordinator.reconcile.observed_state import POLL_S, ObservedState, how_of
+from coordinator.reconcile.observed_state import POLL_S, ObservedState, reshape_method
 from coordinator.reconcile.transitions import restart, undo
 
 
@@ -59,7 +59,7 @@ def _book_victim(w: ObservedState, victim: JobRecord) -> Step:
     keeps = [str(g) for g in w.op.doc.get("victim_keeps") or ()]
     reshape = {
         "kind": "reshape", "from": list(victim.gpu_ids), "to": keeps, "generation": victim.generation + 1,
-        "for": w.job.raw_id, "decision": w.op.decision, "how": how_of(victim, w.config), "at": w.wall,
+        "for": w.job.raw_id, "decision": w.op.decision, "how": reshape_method(victim, w.config), "at": w.wall,
     }  # fmt: skip
     message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
     changes = {"state": s.ADJUSTING, "reshape": reshape, "message": message}

@@ -35,27 +35,27 @@ from coordinator.model.events import (
     ResourcesGranted,
 )
 from coordinator.model.records import JobRecord
-from coordinator.model.resumption import left_alone, rigid
+from coordinator.model.resumption import rigid, rigidity_reason
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
-from coordinator.reconcile.gang_scaling import fell_apart, pods_ready, scaled
+from coordinator.reconcile.gang_scaling import pods_ready, recover_gang, scale_pods
 from coordinator.reconcile.gpu_allocation import claim, free, occupy, releases, take_back
-from coordinator.reconcile.observed_state import POLL_S, REMOVING_S, ComingLaunch, ObservedState, starts_early
+from coordinator.reconcile.observed_state import POLL_S, REMOVING_S, ComingLaunch, ObservedState, initializes_early
 from coordinator.reconcile.transitions import (
-    again,
+    checkpoint_loss,
     completed,
     end,
     ended_by_itself,
     finished,
-    from_nothing,
-    granted,
+    grant_fields,
     launch_failed,
-    launch_late,
-    progress,
-    reached,
+    launch_timed_out,
+    progress_fields,
     restart,
+    retry,
+    save_failure,
+    target_reached,
     undo,
-    unfit,
-    unsaved,
+    unstartable,
     yielded,
 )
 from sidecar.protocol import command_id
@@ -64,10 +64,10 @@ from sidecar.protocol import command_id
 def next_step(w: ObservedState) -> Step:
     """The one next thing to do for this job."""
     step = _next(w)
-    return _gives_up_newcomer(w, step) or step
+    return _abandon_newcomer(w, step) or step
 
 
-def _gives_up_newcomer(w: ObservedState, step: Step) -> Step | None:
+def _abandon_newcomer(w: ObservedState, step: Step) -> Step | None:
     """Asked before it is written that no newcomer is meant any more: nobody would remember it after a crash."""
     coming = w.job.coming
     if coming is None or w.newcomer is None or not isinstance(step, WriteJob) or step.job:
@@ -84,7 +84,7 @@ def _next(w: ObservedState) -> Step:
     if w.job.cancel:
         return _cancel(w)
     if w.job.operation is None:
-        return _keep(w)
+        return _without_operation(w)
     return _operate(w)
 
 
@@ -96,10 +96,10 @@ def _operate(w: ObservedState) -> Step:
         reshape = {**w.op.doc, "generation": w.shim.generation + 1}
         return WriteJob("renumber", {"reshape": reshape}, OperationRenumbered())
     if w.op.kind in ("requeue", "finish"):
-        return _stop(w) or _gives_way(w)
+        return _stop(w) or _conclude_stop(w)
     if w.job.generation < w.op.generation:
         return claim(w) or _ready(w) or _stop(w) or _pause(w) or _grant(w)
-    return free(w) or _leave(w) or _launched(w) or scaled(w) or occupy(w) or _start(w) or _running(w)
+    return free(w) or _leave_old_launch(w) or _launched(w) or scale_pods(w) or occupy(w) or _start(w) or _running(w)
 
 
 # 2 ready
@@ -110,11 +110,11 @@ def _ready(w: ObservedState) -> Step | None:
         return _initialized(w)
     stopped = w.shim.generation >= w.op.generation or w.remove_asked
     if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and rigid(w.job):
-        return take_back(w) or undo(w, left_alone(w.job))
+        return take_back(w) or undo(w, rigidity_reason(w.job))
     if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)
-    if w.op.kind in ("reshape", "move") and w.broken and not stopped:
-        return undo(w, w.broken.why)
+    if w.op.kind in ("reshape", "move") and w.gang_failure and not stopped:
+        return undo(w, w.gang_failure.why)
     if w.growth is not None and not (stopped or w.lost):
         return pods_ready(w, w.growth)
     if w.newcomer is not None and not (stopped or w.lost):
@@ -128,7 +128,7 @@ def _next_launch_ready(w: ObservedState, newcomer: ComingLaunch) -> Step | None:
         return Wait(POLL_S, "its sidecar has not reported yet")  # perhaps it has stopped already
     if newcomer.removed is not None:
         return undo(w, newcomer.removed)
-    if newcomer.away:
+    if newcomer.node_unavailable:
         return undo(w, f"node {w.op.node} does not answer, or takes no new pods")
     if newcomer.failure is not None:
         return undo(w, f"its launch on node {w.op.node} failed: {newcomer.failure}")
@@ -146,9 +146,9 @@ def _next_launch_ready(w: ObservedState, newcomer: ComingLaunch) -> Step | None:
 
 def _initialized(w: ObservedState) -> Step | None:
     waits = [g for g in w.op.to if w.gpus[g].held_by not in (None, w.job.id)]
-    if waits and not starts_early(w.job, w.config):
+    if waits and not initializes_early(w.job, w.config):
         return Wait(POLL_S, "its GPUs are still in use")
-    if step := _launched(w) or unfit(w):
+    if step := _launched(w) or unstartable(w):
         return step
     if w.job.state == s.INITIALIZING:
         return WriteJob("initialized", {"state": s.INITIALIZED, "up": w.job.launch}, JobInitialized())
@@ -162,7 +162,7 @@ def _newcomer_ready(w: ObservedState) -> Step | None:
         return take_back(w) or undo(w, f"job {w.op.peer} no longer needs its GPUs")
     if any(w.gpus[g].job != newcomer.id for g in op.to):
         return Wait(POLL_S, "the newcomer is still claiming its GPUs")
-    if newcomer.state == s.INITIALIZING and starts_early(newcomer, w.config):
+    if newcomer.state == s.INITIALIZING and initializes_early(newcomer, w.config):
         return Wait(POLL_S, f"job {newcomer.id} is still initializing")
     return None
 
@@ -170,29 +170,29 @@ def _newcomer_ready(w: ObservedState) -> Step | None:
 def _launched(w: ObservedState) -> Step | None:
     """Wait until the sidecar of the present launch reports, asking for the launch if nobody has."""
     if w.lost and w.seen is not None:
-        return _died(w)
-    if w.parted and not w.trains:  # else it is stopped first
-        return launch_failed(w, w.launch_failure) if w.launch_failure and w.op.kind == "start" else _died(w)
+        return _launch_died(w)
+    if w.lost_pods and not w.trains:  # else it is stopped first
+        return launch_failed(w, w.launch_failure) if w.launch_failure and w.op.kind == "start" else _launch_died(w)
     if w.seen is not None:
         return Wait(POLL_S, "its launch is ending") if w.shim.ending else None
-    if w.away:
+    if w.node_unavailable:
         return undo(w, f"node {w.job.node} does not answer, or takes no new pods")
     if w.launch_failure is not None:
         return launch_failed(w, w.launch_failure)
     if not w.launch_asked:
         return RequestLaunch()
     if w.waited_s > w.config.init_timeout_s:
-        return launch_late(w)
+        return launch_timed_out(w)
     return Wait(POLL_S, "initializing")
 
 
-def _died(w: ObservedState) -> Step:
+def _launch_died(w: ObservedState) -> Step:
     """The launch had reported and is gone before it trained: nobody is left who would obey a start."""
     why = "its processes ended before it trained"
-    if w.shim.ending or any(w.pods[k].shim.ending for k in w.parted & w.pods.keys()):
+    if w.shim.ending or any(w.pods[k].shim.ending for k in w.lost_pods & w.pods.keys()):
         # Somebody ended it, such as an eviction: no fault of the job.
         return undo(w, why) if w.op.kind == "start" else restart(w, why)
-    return launch_failed(w, why) if w.op.kind == "start" else again(w, why)
+    return launch_failed(w, why) if w.op.kind == "start" else retry(w, why)
 
 
 # 3 stop
@@ -211,8 +211,8 @@ def _stop(w: ObservedState) -> Step | None:
         return StopTrainer(w.op.generation)
     if w.trains:
         return Wait(POLL_S, "saving")
-    anew = w.op.how == "relaunch" or (w.parted and w.op.kind not in ("requeue", "finish"))
-    return RequestRemoval() if anew and w.op.launch is None else None
+    relaunch = w.op.how == "relaunch" or (w.lost_pods and w.op.kind not in ("requeue", "finish"))
+    return RequestRemoval() if relaunch and w.op.launch is None else None
 
 
 def _pause(w: ObservedState) -> Step | None:
@@ -221,13 +221,13 @@ def _pause(w: ObservedState) -> Step | None:
     return None
 
 
-def _gives_way(w: ObservedState) -> Step:
+def _conclude_stop(w: ObservedState) -> Step:
     """Stopped for good, or for now: what it had is let go of as for any job that ended or was undone."""
     if w.op.kind == "requeue":
         return yielded(w)
     if w.lost and w.shim.trainer != "exited":
         return restart(w, "its processes are gone before it had saved, short of its target")
-    return reached(w) if w.shim.stop_asked else ended_by_itself(w)
+    return target_reached(w) if w.shim.stop_asked else ended_by_itself(w)
 
 
 # 4 grant
@@ -236,7 +236,7 @@ def _gives_way(w: ObservedState) -> Step:
 def _grant(w: ObservedState) -> Step:
     op = dict(w.op.doc)
     changes: dict[str, Any] = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
-    changes |= progress(w) | granted(w)
+    changes |= progress_fields(w) | grant_fields(w)
     if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
         op["stopped"] = {
             "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
@@ -250,14 +250,14 @@ def _grant(w: ObservedState) -> Step:
         changes |= {"node": w.op.node, **w.op.spends}
     elif w.job.gpus_per_pod:
         changes |= {"node": w.gpus[w.op.to[0]].node}
-    if loss := unsaved(w):
+    if loss := save_failure(w):
         op["loss"] = loss
     return WriteJob("grant", {**changes, "reshape": op}, ResourcesGranted(len(w.op.to), loss))
 
 
-def _leave(w: ObservedState) -> Step | None:
+def _leave_old_launch(w: ObservedState) -> Step | None:
     """A crash may forget it again: then its sidecar is told to end, as no heartbeat of it is known any more."""
-    return RequestRemoval(w.op.leaves) if w.op.leaves is not None and not w.left else None
+    return RequestRemoval(w.op.leaves) if w.op.leaves is not None and not w.old_launch_removed else None
 
 
 # 6 start
@@ -269,8 +269,8 @@ def _start(w: ObservedState) -> Step | None:
         return StopTrainer(w.job.generation)  # by an earlier start whose answer was lost
     if any(shim.trainer == "stopping" for shim in waits):
         return Wait(POLL_S, "saving")
-    if w.broken:
-        return fell_apart(w, w.broken)
+    if w.gang_failure:
+        return recover_gang(w, w.gang_failure)
     if not _started(w):
         return StartTrainer(w.job.generation, w.job.gpu_ids, w.checkpoint)
     if w.shim.trainer == "exited":
@@ -293,9 +293,9 @@ def _running(w: ObservedState) -> Step:
     if not stepping and w.waited_s < w.config.first_step_timeout_s:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
-    changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress(w)}
+    changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w)}
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
-    changes |= from_nothing(w)
+    changes |= checkpoint_loss(w)
     changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
     if w.op.kind == "move":
         changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
@@ -308,9 +308,9 @@ def _running(w: ObservedState) -> Step:
 # without an operation
 
 
-def _keep(w: ObservedState) -> Step:
+def _without_operation(w: ObservedState) -> Step:
     if w.job.state == s.SUBMITTED:
-        return _at_rest(w) or next(releases(w), None) or _put_down(w) or Wait(None)
+        return _ensure_at_rest(w) or next(releases(w), None) or _remove_launch(w) or Wait(None)
     if step := free(w) or occupy(w):
         return step
     if w.lost:
@@ -319,16 +319,16 @@ def _keep(w: ObservedState) -> Step:
         return Wait(POLL_S, "not heard from yet")
     if w.shim.ending and not finished(w):  # it obeys nobody any more
         return Wait(POLL_S, "its launch is ending")
-    if (why := w.broken or w.hangs) and not finished(w):
-        return fell_apart(w, why)
+    if (why := w.gang_failure or w.stall) and not finished(w):
+        return recover_gang(w, why)
     if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a shim that was started afresh
         return _start(w) or Wait(None)
-    return scaled(w) or Wait(None)
+    return scale_pods(w) or Wait(None)
 
 
-def _at_rest(w: ObservedState) -> Step | None:
+def _ensure_at_rest(w: ObservedState) -> Step | None:
     """Before GPUs are given up: make sure that nothing trains on them, and that nothing can begin to."""
     if w.trains:
         return _stop_for_good(w)
@@ -341,7 +341,7 @@ def _at_rest(w: ObservedState) -> Step | None:
     return None if _started(w) or refused or w.job.launch == 0 else _stop_for_good(w)
 
 
-def _put_down(w: ObservedState) -> Step | None:
+def _remove_launch(w: ObservedState) -> Step | None:
     """Remove what an undone or ended launch left; `down` names the last one that is gone."""
     if w.job.launch == 0 or w.job.doc.get("down") == w.job.launch:
         return None
@@ -349,11 +349,11 @@ def _put_down(w: ObservedState) -> Step | None:
         return RequestRemoval()  # even of one that seems gone: it may be on its way up
     if not w.lost:
         return Wait(REMOVING_S, "its launch is being removed")
-    return WriteJob("put down", {"down": w.job.launch, **progress(w)}, LaunchRemoved())
+    return WriteJob("put down", {"down": w.job.launch, **progress_fields(w)}, LaunchRemoved())
 
 
 def _cancel(w: ObservedState) -> Step:
-    if w.mute and not w.lost:  # it hears no stop: the platform ends it, which lets it save as well
+    if w.unreachable and not w.lost:  # it hears no stop: the platform ends it, which lets it save as well
         return Wait(POLL_S, "its launch is being removed") if w.remove_asked else RequestRemoval()
     if w.trains:
         return _stop_for_good(w)
@@ -375,6 +375,6 @@ def _close(w: ObservedState) -> Step:
     """An ended job: nothing runs, no GPU is booked, no launch is left."""
     if w.job.doc.get("closed"):
         return Wait(None)
-    if step := _at_rest(w) or next(releases(w), None) or _put_down(w):
+    if step := _ensure_at_rest(w) or next(releases(w), None) or _remove_launch(w):
         return step
     return WriteJob("close", {"closed": True}, JobClosed())

@@ -23,7 +23,7 @@ NO_SCRIPT = re.compile(r".*: (can't open file|can't find '__main__' module|canno
 WRONG_USE = re.compile(r"\S.*: error: |Error: ")
 
 
-def hopeless(w: ObservedState) -> bool:
+def is_permanent(w: ObservedState) -> bool:
     """Whether its training, of a gang that of the culprit, has ended for a reason that no other start can mend."""
     if w.shim.stop_asked or w.shim.exit_code in (None, 0):
         return False

@@ -33,7 +33,7 @@ from coordinator.reconcile.actions import (
     WriteGpu,
     WriteJob,
 )
-from coordinator.reconcile.gang_observer import Gangs, unfit
+from coordinator.reconcile.gang_observer import GangObserver, startup_problem
 from coordinator.reconcile.lifecycle import next_step
 from coordinator.reconcile.observed_state import ComingLaunch, ObservedState
 from coordinator.stores.cache import Cache
@@ -42,12 +42,12 @@ from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command
 
 log = logging.getLogger(__name__)
 
-MUTE_BEATS = 4
+UNREACHABLE_BEATS = 4
 STEPS_AT_ONCE = 200  # more steps in a row than any journey needs: a bug, not a long journey
 
 
 @dataclass
-class _Standing:
+class _JobTracker:
     """For how long a job has stood at the same point, and what was asked of the platform."""
 
     point: tuple[object, ...] = ()
@@ -72,13 +72,14 @@ class Reconciler:
         record: RecordEvent,
         failpoint: Callable[[str], None] = lambda name: None,
         launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
-        away: Callable[[str | None], bool] = lambda node: False,
+        node_unavailable: Callable[[str | None], bool] = lambda node: False,
     ) -> None:
         self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform
         self.clock, self.config, self._master_key = clock, config, master_key
         self._record, self._failpoint, self._launch_doc = record, failpoint, launch_doc
-        self._away, self._gangs = away, Gangs(reports, platform, config, away)
-        self._standing: dict[str, _Standing] = {}
+        self._node_unavailable = node_unavailable
+        self._gangs = GangObserver(reports, platform, config, node_unavailable)
+        self._trackers: dict[str, _JobTracker] = {}
 
     def reconcile(self, job_id: str) -> Wait:
         """Bring one job as far as it gets now; returns what it waits for.
@@ -86,15 +87,15 @@ class Reconciler:
         Raises `Conflict` (read again at once) and `Transient` (try again later).
         """
         for _ in range(STEPS_AT_ONCE):
-            world = self._read(job_id)  # 1 read
-            if world is None:
-                self._standing.pop(job_id, None)
+            observed = self._read(job_id)  # 1 read
+            if observed is None:
+                self._trackers.pop(job_id, None)
                 return Wait(None, "gone")
-            step = next_step(world)  # 2 decide
+            step = next_step(observed)  # 2 decide
             if isinstance(step, Wait):
                 return step
             self._failpoint(f"before:{step.name}")
-            self._perform(world, step)  # 3 persist or act
+            self._perform(observed, step)  # 3 persist or act
             self._failpoint(f"after:{step.name}")
         raise Fatal(f"job {job_id} takes more than {STEPS_AT_ONCE} steps in a row")
 
@@ -102,13 +103,13 @@ class Reconciler:
         job = self.cache.job(job_id)
         if job is None:
             return None
-        standing = self._standing.setdefault(job.id, _Standing())
-        pods = self._gangs.pods(job, job.launch in standing.removed)
+        tracker = self._trackers.setdefault(job.id, _JobTracker())
+        pods = self._gangs.pods(job, job.launch in tracker.removed)
         seen, gpus = pods.seen, self.cache.gpus()
         over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
-        self._stand(job, standing, seen.shim.command_id if seen else "", over)
-        waited_s = self.clock.now() - standing.since
-        late = seen is None and job.launch in standing.launched and waited_s > self.config.init_timeout_s
+        self._track(job, tracker, seen.shim.command_id if seen else "", over)
+        waited_s = self.clock.now() - tracker.since
+        late = seen is None and job.launch in tracker.launched and waited_s > self.config.init_timeout_s
         leaves = job.operation.leaves if job.operation else None
         return ObservedState(
             job=job,
@@ -117,54 +118,54 @@ class Reconciler:
             config=self.config,
             wall=self.clock.wall(),
             seen=seen,
-            mute=job.launch > 0
-            and self.reports.silent_s(job) > self.config.grace_s + MUTE_BEATS * self.config.heartbeat_s,
-            lost=pods.lost or self._lost(job, standing),
-            away=self._gangs.away(job, gpus),
-            launch_asked=job.launch in standing.launched,
-            launch_failure=self.platform.failure(job.doc) if job.launch in standing.launched else None,
+            unreachable=job.launch > 0
+            and self.reports.silent_s(job) > self.config.grace_s + UNREACHABLE_BEATS * self.config.heartbeat_s,
+            lost=pods.lost or self._lost(job, tracker),
+            node_unavailable=self._gangs.node_unavailable(job, gpus),
+            launch_asked=job.launch in tracker.launched,
+            launch_failure=self.platform.failure(job.doc) if job.launch in tracker.launched else None,
             unplaced=self.platform.unplaced(job.doc) if late else None,
-            remove_asked=job.launch in standing.removed,
+            remove_asked=job.launch in tracker.removed,
             waited_s=waited_s,
-            newcomer=self._newcomer(job.coming, standing, waited_s) if job.coming else None,
-            left=leaves in standing.removed,
+            newcomer=self._newcomer(job.coming, tracker, waited_s) if job.coming else None,
+            old_launch_removed=leaves in tracker.removed,
             pods=pods.each,
-            parted=pods.parted,
-            unheard=self._gangs.unheard(job),
-            pods_asked=standing.pods.get(job.launch),
-            growth=self._gangs.growth(job, gpus, standing.pods.get(job.launch), waited_s),
+            lost_pods=pods.lost_pods,
+            silent_pods=self._gangs.silent_pods(job),
+            pods_asked=tracker.pods.get(job.launch),
+            growth=self._gangs.growth(job, gpus, tracker.pods.get(job.launch), waited_s),
         )
 
-    def _newcomer(self, coming: JobRecord, standing: _Standing, waited_s: float) -> ComingLaunch:
-        beat, asked = self.reports.of(coming), coming.launch in standing.launched
+    def _newcomer(self, coming: JobRecord, tracker: _JobTracker, waited_s: float) -> ComingLaunch:
+        beat, asked = self.reports.of(coming), coming.launch in tracker.launched
         up = beat is not None
         late = not up and asked and waited_s > self.config.init_timeout_s
         return ComingLaunch(
             up=up,
             lost=up and not self.reports.fresh(coming) and self._ended(coming),
-            away=self._away(coming.node),
+            node_unavailable=self._node_unavailable(coming.node),
             asked=asked,
-            failure=(self.platform.failure(coming.doc) if asked else None) or unfit([beat]),
+            failure=(self.platform.failure(coming.doc) if asked else None) or startup_problem([beat]),
             unplaced=self.platform.unplaced(coming.doc) if late else None,
-            removed=standing.removed.get(coming.launch),
+            removed=tracker.removed.get(coming.launch),
         )
 
     def _ended(self, job: JobRecord) -> bool:
         """Whether certainly nothing of a launch that had come up runs any more, or of one pod of a gang."""
-        parted = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
-        return parted or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
+        lost_pods = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
+        return lost_pods or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
 
-    def _stand(self, job: JobRecord, standing: _Standing, command: str, over: frozenset[int]) -> None:
+    def _track(self, job: JobRecord, tracker: _JobTracker, command: str, over: frozenset[int]) -> None:
         newest = job.coming.launch if job.coming else job.launch
-        pods = standing.pods.get(job.launch)
-        asked = newest in standing.launched, newest in standing.removed, job.launch in standing.removed, pods
+        pods = tracker.pods.get(job.launch)
+        asked = newest in tracker.launched, newest in tracker.removed, job.launch in tracker.removed, pods
         point = (job.state, job.launch, job.generation, command, asked, over)
-        if point != standing.point:
-            standing.point, standing.since = point, self.clock.now()
+        if point != tracker.point:
+            tracker.point, tracker.since = point, self.clock.now()
 
-    def _lost(self, job: JobRecord, standing: _Standing) -> bool:
+    def _lost(self, job: JobRecord, tracker: _JobTracker) -> bool:
         """Whether the present launch had come up (or was to go) and certainly nothing of it runs."""
-        removed = job.launch in standing.removed
+        removed = job.launch in tracker.removed
         if job.launch == 0:
             return False
         op = job.operation
@@ -176,15 +177,15 @@ class Reconciler:
             return True
         # Of one that never came up nobody tells, if its node is lost: since it was to go nobody told it to train.
         was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
-        over = was_up or (removed and self.clock.now() - standing.since > self.config.wait_out_s)
+        over = was_up or (removed and self.clock.now() - tracker.since > self.config.wait_out_s)
         return over and self.reports.silent_s(job) > self.config.wait_out_s
 
-    def _perform(self, world: ObservedState, step: Step) -> None:
-        job = world.job
+    def _perform(self, observed: ObservedState, step: Step) -> None:
+        job = observed.job
         if isinstance(step, WriteJob):
-            self._write(world, step)
+            self._write(observed, step)
         elif isinstance(step, WriteGpu):
-            before = world.gpus[step.gpu]
+            before = observed.gpus[step.gpu]
             after = self.cache.write_gpu(before, step.expect, step.changes)
             self._record(job, GpuChanged(before, after))
         elif isinstance(step, RequestLaunch):
@@ -194,26 +195,26 @@ class Reconciler:
             self._remove(job, launch, step.why)
             self._record(job, RemovalRequested(launch))
         elif isinstance(step, StopTrainer | StartTrainer):
-            self._command(world, step)
+            self._command(observed, step)
 
     def _launch(self, job: JobRecord, step: RequestLaunch) -> None:
-        job, standing = (job.coming if step.newcomer else None) or job, self._standing[job.id]
+        job, tracker = (job.coming if step.newcomer else None) or job, self._trackers[job.id]
         if step.gpu_ids is not None:
             job = JobRecord({**job.doc, "gpu_ids": list(step.gpu_ids), "num_gpus": len(step.gpu_ids)})
-        standing.launched.add(job.launch)
-        again = self.reports.of(job) is not None or job.launch in standing.pods
+        tracker.launched.add(job.launch)
+        again = self.reports.of(job) is not None or job.launch in tracker.pods
         self._record(job, PodsRequested(job.members) if again else LaunchRequested())
         try:
             self.platform.launch(self._launch_doc(job))
         except Transient:
-            standing.launched.discard(job.launch)  # nobody was asked
+            tracker.launched.discard(job.launch)  # nobody was asked
             raise
         if job.gpus_per_pod is not None:
             self.reports.keep_only(job, job.members)
-            standing.pods[job.launch] = job.members
+            tracker.pods[job.launch] = job.members
 
     def _remove(self, job: JobRecord, launch: int, why: str) -> None:
-        removed = self._standing[job.id].removed
+        removed = self._trackers[job.id].removed
         removed[launch] = why
         try:
             self.platform.remove({**job.doc, "launch": launch})
@@ -221,20 +222,20 @@ class Reconciler:
             del removed[launch]  # nobody was asked
             raise
 
-    def _write(self, world: ObservedState, step: WriteJob) -> None:
-        before = world.jobs.get(step.job, world.job) if step.job else world.job
+    def _write(self, observed: ObservedState, step: WriteJob) -> None:
+        before = observed.jobs.get(step.job, observed.job) if step.job else observed.job
         after = self.cache.write_job(before, step.changes, step.name)
         log.info("%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"))
         self._record(after, step.event, before)
 
-    def _command(self, world: ObservedState, step: StopTrainer | StartTrainer) -> None:
+    def _command(self, observed: ObservedState, step: StopTrainer | StartTrainer) -> None:
         """To each pod that has not obeyed yet; one that does not answer keeps it from no other."""
-        job, began, sent = world.job, self.clock.now(), 0
-        beats = world.pods if job.gpus_per_pod is not None else {0: world.seen} if world.seen else {}
+        job, began, sent = observed.job, self.clock.now(), 0
+        beats = observed.pods if job.gpus_per_pod is not None else {0: observed.seen} if observed.seen else {}
         failed: list[ReshapeError] = []
         for member in range(job.members):
-            beat = None if member in world.parted else beats.get(member)
-            if beat is None or (job.gpus_per_pod is not None and _obeyed(world, beat.shim, step)):
+            beat = None if member in observed.lost_pods else beats.get(member)
+            if beat is None or (job.gpus_per_pod is not None and _has_obeyed(observed, beat.shim, step)):
                 continue
             sent_at = self.clock.now()
             try:
@@ -261,14 +262,14 @@ class Reconciler:
             gpu_ids=list(job.parts(step.gpu_ids)[beat.member]),
             checkpoint=step.checkpoint,
             lease_s=self.config.granted_s,
-            env=self._gangs.where_they_meet(job, beat.member) if job.gpus_per_pod is not None else {},
+            env=self._gangs.rendezvous_env(job, beat.member) if job.gpus_per_pod is not None else {},
         )
         return self.sidecars.start(beat.url, key, job.id, job.launch, start)
 
 
-def _obeyed(world: ObservedState, shim: ShimStatus, step: StopTrainer | StartTrainer) -> bool:
+def _has_obeyed(observed: ObservedState, shim: ShimStatus, step: StopTrainer | StartTrainer) -> bool:
     """Whether a pod of a gang needs the command no more, though another one does."""
-    started = shim.command_id == world.start_id
+    started = shim.command_id == observed.start_id
     if isinstance(step, StartTrainer):
         return started
     return shim.generation >= step.generation and (started or shim.trainer != "running")

@@ -11,13 +11,13 @@ from typing import Any
 from coordinator.model import requirements
 from coordinator.model import states as s
 from coordinator.model.events import JobCancelled, JobCompleted, JobFailed, JobRestarting, JobYielded, OperationUndone
-from coordinator.model.gang import how_it_ended
-from coordinator.model.progress import measured
+from coordinator.model.gang import describe_exit
+from coordinator.model.progress import last_measurement
 from coordinator.model.records import UNLIMITED
-from coordinator.model.resumption import NOT_TWICE, shown
+from coordinator.model.resumption import NOT_TWICE, resumability_shown
 from coordinator.reconcile.actions import Step, WriteJob
 from coordinator.reconcile.observed_state import ObservedState
-from coordinator.reconcile.permanent_failures import hopeless
+from coordinator.reconcile.permanent_failures import is_permanent
 
 ENDS = {s.COMPLETED: JobCompleted, s.FAILED: JobFailed, s.CANCELLED: JobCancelled}
 LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is counted as the first
@@ -28,7 +28,7 @@ def finished(w: ObservedState) -> bool:
 
     A script may save on SIGTERM and exit with 0. Started again, a finished one just ends again.
     """
-    if w.lost or w.parted or w.shim.trainer != "exited" or w.shim.exit_code != 0:
+    if w.lost or w.lost_pods or w.shim.trainer != "exited" or w.shim.exit_code != 0:
         return False
     if not w.shim.stop_asked or w.seen is None:
         return True
@@ -44,13 +44,13 @@ def ended_by_itself(w: ObservedState) -> Step:
         return restart(w, "was out of the coordinator's reach longer than its lease and was stopped")
     if w.shim.stop_asked or w.shim.trainer == "none":
         return restart(w, "had been stopped")
-    why = how_it_ended(w.shim, w.culprit)
-    if hopeless(w):
-        return for_good(w, why)
-    return again(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
+    why = describe_exit(w.shim, w.exit_place)
+    if is_permanent(w):
+        return fail_permanently(w, why)
+    return retry(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
 
 
-def unsaved(w: ObservedState) -> str:
+def save_failure(w: ObservedState) -> str:
     """What to tell if a trainer that was asked to stop did not end as one that has saved; else nothing.
 
     A trainer that saved when it was told to stop exits with 0 or with one of the job's `reshape_exit_codes`.
@@ -58,11 +58,11 @@ def unsaved(w: ObservedState) -> str:
     code = w.shim.exit_code
     if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:
         return ""
-    how = how_it_ended(w.shim, w.culprit)
-    return f"it did not save when it was asked to stop ({how}); {goes_on(w)}"
+    how = describe_exit(w.shim, w.exit_place)
+    return f"it did not save when it was asked to stop ({how}); {resume_point(w)}"
 
 
-def again(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
+def retry(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
     """A restart that counts as a try; failed after the last one."""
     tries = 0 if ran_s > LONG_RUN_S else w.job.retries
     if tries >= w.config.retries:
@@ -70,35 +70,35 @@ def again(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
     return restart(w, why, tries + 1)
 
 
-def for_good(w: ObservedState, why: str) -> Step:
-    """Failed without another try, as `hopeless` says."""
+def fail_permanently(w: ObservedState, why: str) -> Step:
+    """Failed without another try, as `is_permanent` says."""
     return failed(w, why if w.shim.exit_note else f"{why}; not tried again, as it would only end so again")
 
 
 def restart(w: ObservedState, why: str, retries: int | None = None) -> Step:
     """Begin a restart on the same GPUs, under the next generation; never of what must not run twice."""
-    if w.once:
+    if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
-    why = f"{why}; {goes_on(w)}"
+    why = f"{why}; {resume_point(w)}"
     generation = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation) + 1
     have = _still_mine(w)
-    if len(have) not in w.job.optional or ((w.lost or w.parted) and w.away):
+    if len(have) not in w.job.optional or ((w.lost or w.lost_pods) and w.node_unavailable):
         return requeue(w, why)
     count = w.job.retries if retries is None else retries
     pause = 0.0 if retries is None else w.config.retry_s * 2 ** (count - 1)
     reshape = {"kind": "restart", "from": list(w.job.gpu_ids), "to": have, "generation": generation, "at": w.wall}
-    if w.job.gpus_per_pod and (w.parted or list(w.job.gpu_ids[: len(have)]) != have):
+    if w.job.gpus_per_pod and (w.lost_pods or list(w.job.gpu_ids[: len(have)]) != have):
         reshape["how"] = "relaunch"  # a pod is not replaced, and those behind a lost one cannot move up
     if w.job.operation and w.op.forced:
         reshape["forced"] = True
     changes = {
         "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
-        **UNLIMITED, **progress(w),
+        **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
     return WriteJob("restart", changes, JobRestarting(why))
 
 
-def goes_on(w: ObservedState) -> str:
+def resume_point(w: ObservedState) -> str:
     """From where a training that is started again does, as far as anybody knows."""
     if w.has_checkpoint:
         return "goes on from its checkpoint"
@@ -131,24 +131,24 @@ def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
 
 def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: float = 0.0) -> WriteJob:
     """Back into the queue by a fault; `retries` if it was the job's own, which costs it a try."""
-    if w.once:
+    if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
     count = w.job.retries if retries is None else retries
     pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
     changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
-    if not _not_yet_judged(w):
+    if not _loss_undetermined(w):
         changes["stopped_by_us"] = None  # a fault ended it
     return WriteJob("undo", changes, OperationUndone(why))
 
 
-def launch_late(w: ObservedState) -> Step:
+def launch_timed_out(w: ObservedState) -> Step:
     """Where it could not even be begun, such as on a full node, that is no fault of the job: it costs no try."""
     if w.unplaced is None:
         return launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
     return requeue(w, f"could not be launched, tries again: {w.unplaced}", pause_s=w.config.init_timeout_s / 10)
 
 
-def unfit(w: ObservedState) -> Step | None:
+def unstartable(w: ObservedState) -> Step | None:
     """Its command would certainly fail: found out before a victim is touched. What has trained may be right again."""
     why = w.seen.unfit[:500] if w.seen else ""
     if not why:
@@ -158,7 +158,7 @@ def unfit(w: ObservedState) -> Step | None:
 
 def launch_failed(w: ObservedState, why: str) -> Step:
     """Back into the queue, later for good: a victim that still trains has lost nothing."""
-    if w.once:
+    if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
     retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
     if retries > w.config.retries:  # after the first try Volcano may say only that its job has failed
@@ -171,7 +171,7 @@ def _queued(w: ObservedState, why: str) -> dict[str, Any]:
     """The checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
 
 
@@ -182,15 +182,15 @@ def _members(w: ObservedState) -> dict[str, Any]:
 
 def yielded(w: ObservedState) -> Step:
     """Back into the queue because another job is more urgent (seed 003, D7). Its trainer has ended."""
-    why = unsaved(w) or str(w.job.doc.get("message") or "")
+    why = save_failure(w) or str(w.job.doc.get("message") or "")
     changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
     changes["stopped_by_us"] = w.op.generation
     return WriteJob("yielded", changes, JobYielded(why))
 
 
-def reached(w: ObservedState) -> Step:
+def target_reached(w: ObservedState) -> Step:
     """Its measured value is there: completed, however its trainer took being stopped."""
-    return end(w, s.COMPLETED, unsaved(w) or str(w.job.doc.get("message") or ""))
+    return end(w, s.COMPLETED, save_failure(w) or str(w.job.doc.get("message") or ""))
 
 
 def completed(w: ObservedState) -> Step:
@@ -198,12 +198,12 @@ def completed(w: ObservedState) -> Step:
     done = max(w.job.iterations_done, w.seen.progress.iterations if w.seen else 0)
     short = total is not None and 0 < done < total
     words = f"ended by itself after {done} of {total} iterations" if short else "completed"
-    return end(w, s.COMPLETED, words + _missed(w))
+    return end(w, s.COMPLETED, words + _missed_target(w))
 
 
-def _missed(w: ObservedState) -> str:
+def _missed_target(w: ObservedState) -> str:
     """What became of its target, if it has one: a name that the training never prints is easily written."""
-    target, (value, name) = requirements.target(w.job.doc), measured(w.job, w.seen)
+    target, (value, name) = requirements.target(w.job.doc), last_measurement(w.job, w.seen)
     if target is None or target.reached(value, name):
         return ""
     if value is not None and target.means(name):
@@ -216,13 +216,13 @@ def failed(w: ObservedState, why: str) -> WriteJob:
     return end(w, s.FAILED, why)
 
 
-def _not_yet_judged(w: ObservedState) -> bool:
+def _loss_undetermined(w: ObservedState) -> bool:
     """Whether we stopped it, and it has printed nothing since by which a loss would show."""
     ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
     return isinstance(ours, int) and (lost is None or lost.generation < ours)
 
 
-def granted(w: ObservedState) -> dict[str, Any]:
+def grant_fields(w: ObservedState) -> dict[str, Any]:
     """What a grant writes down of why it was stopped: a loss that shows later counts as ours, or it does not."""
     op = w.op
     if op.kind in ("reshape", "move"):
@@ -234,27 +234,27 @@ def granted(w: ObservedState) -> dict[str, Any]:
         still = before if isinstance(before, int) and before < len(op.to) else None  # it gave back only a part
         return by_us | {"grew_from": len(op.origin) if grew else still}
     if op.kind == "restart":
-        return {"stopped_by_us": op.generation if _not_yet_judged(w) else None}
+        return {"stopped_by_us": op.generation if _loss_undetermined(w) else None}
     return {"grew_from": None}
 
 
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress(w),
+        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
 
 
-def from_nothing(w: ObservedState) -> dict[str, Any]:
+def checkpoint_loss(w: ObservedState) -> dict[str, Any]:
     """What to write of a job whose checkpoints went with its last pod; nothing where it has them."""
-    if w.seen is None or w.seen.checkpoint is not None or not w.saved_in_vain:
+    if w.seen is None or w.seen.checkpoint is not None or not w.checkpoint_lost:
         return {}
     why = "its checkpoints were lost with its pod, so it trains from the beginning; give it a checkpoint_claim"
     return {"checkpoint": None, "iters_done": w.seen.progress.iterations, "message": why}
 
 
-def progress(w: ObservedState) -> dict[str, Any]:
+def progress_fields(w: ObservedState) -> dict[str, Any]:
     """What is known of the training, to be written together with a change of state."""
     if w.seen is None:
         return {}
@@ -262,7 +262,7 @@ def progress(w: ObservedState) -> dict[str, Any]:
     known: dict[str, Any] = {"iters_done": max(w.job.iterations_done, p.iterations), "epochs_done": p.epochs}
     if p.value is not None:
         known |= {"value": p.value, "value_name": p.value_name}
-    known |= shown(w.job, w.seen)
+    known |= resumability_shown(w.job, w.seen)
     if found is not None:
         what = {"name": found.name, "step": found.step, "generation": found.generation}
         known["checkpoint"] = {**what, "launch": w.seen.launch}

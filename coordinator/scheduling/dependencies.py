@@ -20,26 +20,26 @@ from coordinator.ports import Clock
 from coordinator.stores.cache import Cache
 
 ALGORITHM = "depends_on"
-MOST = 4_096  # jobs that one may wait for
-NAMED = 3  # that a sentence names
+MAX_DEPENDENCIES = 4_096  # jobs that one may wait for
+MAX_NAMED = 3  # that a sentence names
 
 
-class Judgement(NamedTuple):
+class DependencyVerdict(NamedTuple):
     """At most one of the two; neither: it may start."""
 
     waits: str = ""
     fails: str = ""
 
 
-def named(doc: Mapping[str, Any]) -> tuple[str, ...]:
+def dependency_ids(doc: Mapping[str, Any]) -> tuple[str, ...]:
     """The jobs that it waits for, by their ids."""
     given = doc.get("depends_on")
     return tuple(str(one) for one in given) if isinstance(given, list) else ()
 
 
-def is_open(job: JobRecord) -> bool:
+def is_waiting(job: JobRecord) -> bool:
     """Whether it is still to be seen that these are completed."""
-    return bool(named(job.doc)) and not job.doc.get("depends_met")
+    return bool(dependency_ids(job.doc)) and not job.doc.get("depends_met")
 
 
 def problems(doc: Mapping[str, Any]) -> Iterator[str]:
@@ -47,34 +47,40 @@ def problems(doc: Mapping[str, Any]) -> Iterator[str]:
     given = doc.get("depends_on")
     if given is None:
         return
-    if not isinstance(given, list) or len(given) > MOST or not all(isinstance(o, str) or whole(o, 0) for o in given):
-        yield f'depends_on must be a list of at most {MOST} job ids such as ["prepare"], not {show(given)}'
-    elif str(doc.get("job_id", doc.get("_id"))) in named(doc):
+    if (
+        not isinstance(given, list)
+        or len(given) > MAX_DEPENDENCIES
+        or not all(isinstance(o, str) or whole(o, 0) for o in given)
+    ):
+        yield f'depends_on must be a list of at most {MAX_DEPENDENCIES} job ids such as ["prepare"], not {show(given)}'
+    elif str(doc.get("job_id", doc.get("_id"))) in dependency_ids(doc):
         yield "depends_on names the job itself: take that out"
 
 
-def judge(job: JobRecord, states: Mapping[str, str | None]) -> Judgement:
+def evaluate(job: JobRecord, states: Mapping[str, str | None]) -> DependencyVerdict:
     """By the state of each job that it waits for; None: nobody knows such a job.
 
     A job that was never there may still be inserted. One of the same Slaml was there, so somebody has deleted it.
     """
-    ended = {one: states.get(one) for one in named(job.doc)}
+    ended = {one: states.get(one) for one in dependency_ids(job.doc)}
     for one, state in ended.items():
         gone = state is None and bool(job.doc.get("slaml"))
         if gone or state in (s.FAILED, s.CANCELLED):
             how = "was deleted" if gone else "has failed" if state == s.FAILED else "was cancelled"
-            return Judgement(fails=f"job {one}, which had to be completed before it, {how}")
+            return DependencyVerdict(fails=f"job {one}, which had to be completed before it, {how}")
     left = [one for one, state in ended.items() if state != s.COMPLETED]
     if not left:
-        return Judgement()
+        return DependencyVerdict()
     unknown = [one for one in left if ended[one] is None]
     more = f"; nobody knows {_listed(unknown)} yet" if unknown else ""
-    return Judgement(waits=f"{job.id} waits until {_listed(left)} {'is' if len(left) == 1 else 'are'} completed{more}.")
+    return DependencyVerdict(
+        waits=f"{job.id} waits until {_listed(left)} {'is' if len(left) == 1 else 'are'} completed{more}."
+    )
 
 
 def _listed(ids: list[str]) -> str:
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return ", ".join(ids[:NAMED]) + more
+    more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
+    return ", ".join(ids[:MAX_NAMED]) + more
 
 
 class DependencyController:
@@ -85,16 +91,16 @@ class DependencyController:
         self._ended: dict[str, str] = {}  # states that change no more, of jobs that somebody waits for
         self._others: dict[str, str | None] = {}  # of jobs that are not let in or not there, as last read
 
-    def turn(self, read: bool = True) -> list[Hold]:
+    def sync(self, read: bool = True) -> list[Hold]:
         """`read`: those of which the books say nothing again, too."""
-        waiting = [j for j in self._cache.jobs().values() if j.state == s.SUBMITTED and is_open(j)]
-        wanted = {one for job in waiting for one in named(job.doc)}
+        waiting = [j for j in self._cache.jobs().values() if j.state == s.SUBMITTED and is_waiting(j)]
+        wanted = {one for job in waiting for one in dependency_ids(job.doc)}
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
         self._others = {} if read else self._others
         states = {one: self._state(one) for one in sorted(wanted)}
-        return [hold for job in waiting for hold in self._look(job, judge(job, states))]
+        return [hold for job in waiting for hold in self._look(job, evaluate(job, states))]
 
-    def _look(self, job: JobRecord, found: Judgement) -> Iterator[Hold]:
+    def _look(self, job: JobRecord, found: DependencyVerdict) -> Iterator[Hold]:
         if found.waits:
             yield Hold(job.id, Explanation(ALGORITHM, found.waits))
             return

@@ -22,26 +22,26 @@ class GarbageCollector:
 
     def __init__(self, cache: Cache, wait_out_s: float, nothing_runs: Callable[[str], bool]) -> None:
         self._cache, self._wait_out_s, self._nothing_runs = cache, wait_out_s, nothing_runs
-        self._strays: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
+        self._orphans: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
 
     def begin(self) -> None:
         """Another coordinator may have acted: leases run from now."""
-        self._strays = {}
+        self._orphans = {}
 
-    def strays(self) -> set[str]:
+    def orphaned_jobs(self) -> set[str]:
         """Names of jobs that nobody knows and that GPUs are still booked for."""
         jobs = {**self._cache.jobs(), **self._cache.set_aside()}
         return {name for gpu in self._ours() for name in (gpu.job, gpu.held_by) if name and _unknown(name, jobs)}
 
-    def turn(self, now: float) -> None:
+    def collect(self, now: float) -> None:
         """Free what is certainly not used. Not while a document is set aside: they may be its."""
         if self._cache.set_aside():
             return
         jobs = self._cache.jobs()
-        strays = {g.id: g for g in self._ours() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
-        self._strays = {g: self._strays.get(g, now) for g in strays}
-        for gpu_id, since in self._strays.items():
-            gpu = strays[gpu_id]
+        orphans = {g.id: g for g in self._ours() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
+        self._orphans = {g: self._orphans.get(g, now) for g in orphans}
+        for gpu_id, since in self._orphans.items():
+            gpu = orphans[gpu_id]
             owner = str(gpu.job if gpu.held_by is None else gpu.held_by)
             if owner in jobs or self._may_live(gpu):
                 continue

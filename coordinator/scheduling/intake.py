@@ -53,24 +53,24 @@ def problems(doc: Mapping[str, Any]) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
-    found = [*own, *others, *fields.unknown(doc)][:20]
-    odd = None if found else pod_fields.unstorable({k: v for k, v in doc.items() if k != "pod"})
+    found = [*own, *others, *fields.unknown_fields(doc)][:20]
+    odd = None if found else pod_fields.storage_problem({k: v for k, v in doc.items() if k != "pod"})
     return [odd] if odd else found
 
 
-def taken(job_id: object) -> str:
+def name_taken(job_id: object) -> str:
     """What to tell somebody whose job_id another job has."""
     return f"job_id {job_id!r} belongs to another job; choose another one"
 
 
-def accepted(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARED) -> Doc:
+def acceptance_fields(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARED) -> Doc:
     """The fields that intake adds to a good document; `devices`: the mode of its queue."""
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
         "optional_num_gpus": allowed_counts(doc), "job_type": job_type(doc), "submit_ts": _submitted(doc, wall),
-        "reshapes": 0, "retries": 0, "message": WAITS_FOR_ITS_TURN, **dict.fromkeys(fields.OURS),
-        "pinned": doc.get("node"), "devices": devices, **pod_fields.kept(doc),
+        "reshapes": 0, "retries": 0, "message": WAITS_FOR_ITS_TURN, **dict.fromkeys(fields.COORDINATOR_FIELDS),
+        "pinned": doc.get("node"), "devices": devices, **pod_fields.storable_pod(doc),
     }  # fmt: skip
 
 

@@ -44,14 +44,14 @@ from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
 from coordinator.ports import Clock, Doc
-from coordinator.reconcile.observed_state import how_of
+from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
-from coordinator.scheduling.binding import Around, bind
+from coordinator.scheduling.binding import BindingContext, bind
 from coordinator.scheduling.decision_records import decision_doc
 from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.slaml_controller import SlamlController
-from coordinator.scheduling.snapshot_builder import Known, build_snapshot
+from coordinator.scheduling.snapshot_builder import SnapshotInputs, build_snapshot
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_load import NodeLoad, node_loads
@@ -66,7 +66,7 @@ HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
 
 
 @dataclass(frozen=True)
-class Basis:
+class DecisionBasis:
     """What a decision was made on. A job that has changed since `seen` refuses the write."""
 
     seen: Mapping[str, JobRecord]
@@ -80,7 +80,7 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class TurnResult:
+class CycleResult:
     """How a turn left things; worked out once, when somebody asks."""
 
     snapshot: ClusterSnapshot
@@ -110,15 +110,15 @@ class DecisionLoop:
         """`nothing_runs`: the platform's word about a job that nobody knows; it also ends what runs of it."""
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._record = config, settings, record
-        self.known = Known()
+        self.inputs = SnapshotInputs()
         self.queues: dict[str, Doc] = {}  # Volcano's, as the launcher keeps them in step
         self.node_loads: dict[str, NodeLoad] = {}  # how the nodes stood at the last turn
-        self._outlook: TurnResult | None = None  # as the last turn left it
-        self._depending, self._slamls = (
+        self._last_cycle: CycleResult | None = None  # as the last turn left it
+        self._dependencies, self._slamls = (
             DependencyController(cache, clock, record),
             SlamlController(cache, clock, settings),
         )
-        self.reclaiming = GarbageCollector(cache, config.wait_out_s, nothing_runs)
+        self.garbage_collector = GarbageCollector(cache, config.wait_out_s, nothing_runs)
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
     def tick(self, read: bool = True) -> None:
@@ -130,33 +130,33 @@ class DecisionLoop:
             new = self.cache.refresh()  # 1 read
             self._read_tables()
             self._admit(new)  # 2 let in, or mark what is wrong
-            self._follow_queues()
-            self.reclaiming.turn(self.clock.now())
-        self._watch()
-        waiting = self._depending.turn(read)
+            self._apply_queue_modes()
+            self.garbage_collector.collect(self.clock.now())
+        self._record_progress()
+        waiting = self._dependencies.sync(read)
         seen = self.cache.jobs()
-        self._forget(seen)
+        self._drop_memory_except(seen)
         began = self.clock.now()
-        snapshot = self._picture(seen, began)  # 3 freeze
+        snapshot = self._build_snapshot(seen, began)  # 3 freeze
         self.node_loads = node_loads(snapshot, self.settings.specon)
-        seen |= self._warned(seen, snapshot)
-        seen |= self._missed(seen)
+        seen |= self._warn_infeasible(seen, snapshot)
+        seen |= self._record_missed_deadlines(seen)
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
-        self._outlook = TurnResult(snapshot, tuple(decisions), began, self.settings)
+        self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
         for decision in (*waiting, *decisions):  # 5 write the reason, then the intent
             try:
-                self._apply(decision, Basis(seen, snapshot, took))
+                self._apply(decision, DecisionBasis(seen, snapshot, took))
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
-        self._slamls.turn(snapshot, read)  # 6 objects that become jobs, and what is to be shown of them
+        self._slamls.sync(snapshot, read)  # 6 objects that become jobs, and what is to be shown of them
 
     def begin(self) -> None:
         """Another coordinator may have acted: what was kept of each job in memory is old."""
-        self._forget({})
-        self.reclaiming.begin()
+        self._drop_memory_except({})
+        self.garbage_collector.begin()
 
-    def _forget(self, jobs: Mapping[str, JobRecord]) -> None:
+    def _drop_memory_except(self, jobs: Mapping[str, JobRecord]) -> None:
         """What is kept of any but these."""
         self.telemetry.keep_only(jobs)
         for job_id in self._held.keys() - jobs.keys():
@@ -168,22 +168,22 @@ class DecisionLoop:
 
     def expected_times(self) -> tuple[dict[str, ExpectedTimes], float]:
         """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
-        outlook = self._outlook
-        return ({}, 0.0) if outlook is None else (outlook.expected_times, self.clock.now() - outlook.at)
+        last_cycle = self._last_cycle
+        return ({}, 0.0) if last_cycle is None else (last_cycle.expected_times, self.clock.now() - last_cycle.at)
 
-    def _begin_anew(self, name: str) -> None:
+    def _reset_job_memory(self, name: str) -> None:
         """What is kept under the name of a new job is of one that had it and has ended."""
         self._held.pop(name, None)
         self.telemetry.forget(name)
 
     def _admit(self, new: list[JobRecord]) -> None:
         taken = set(self.cache.jobs())
-        booked = self.reclaiming.strays() if new else set[str]()
+        booked = self.garbage_collector.orphaned_jobs() if new else set[str]()
         for job in sorted(new, key=lambda j: str(j.key)):
             found = intake.problems(job.doc)
-            if not found and (job.id in taken or self._known(job)):
-                found = [intake.taken(job.raw_id)]
-            if not found and (why := self._unfit(job)):
+            if not found and (job.id in taken or self._name_in_use(job)):
+                found = [intake.name_taken(job.raw_id)]
+            if not found and (why := self._inadmissible(job)):
                 found = [why]
             if found and found == job.doc.get("problems"):
                 continue
@@ -197,10 +197,10 @@ class DecisionLoop:
                 continue
             if not found:
                 taken |= {job.id}
-                self._begin_anew(job.id)
+                self._reset_job_memory(job.id)
             self._record(record, JobRefused(found) if found else JobSubmitted(found))
 
-    def _unfit(self, job: JobRecord) -> str:
+    def _inadmissible(self, job: JobRecord) -> str:
         """Why a good document cannot be let in here: such as that each reshape is a launch that finds no checkpoint."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
         if why := self.unknown_type(job.doc):
@@ -216,14 +216,14 @@ class DecisionLoop:
         return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
 
     def _accepted(self, job: JobRecord) -> Doc:
-        return intake.accepted(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
+        return intake.acceptance_fields(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
 
     def _devices(self, job: JobRecord) -> str:
         """The device mode of its queue: how its launches see GPUs."""
         queue = self.queues.get(str(job.doc.get("queue") or QUEUE), {})
         return RECREATE if queue.get("devices") == RECREATE else SHARED
 
-    def _follow_queues(self) -> None:
+    def _apply_queue_modes(self) -> None:
         """A job that waits and has no launch follows its queue into another device mode; any other keeps its own."""
         for job in self.cache.jobs().values():
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
@@ -232,9 +232,9 @@ class DecisionLoop:
                 with suppress(Conflict):
                     self.cache.write_job(job, {"devices": mode}, "devices")
 
-    def _known(self, job: JobRecord) -> bool:
+    def _name_in_use(self, job: JobRecord) -> bool:
         """Whether a job of that name lives, or did when this document was refused: it is not let in unasked later."""
-        if intake.taken(job.raw_id) in (job.doc.get("problems") or ()):
+        if intake.name_taken(job.raw_id) in (job.doc.get("problems") or ()):
             return True
         twins = self.cache.store.list("jobs", {"job_id": job.raw_id})
         return any(twin["_id"] != job.key and twin.get("uid") and not twin.get("closed") for twin in twins)
@@ -245,13 +245,13 @@ class DecisionLoop:
         self.telemetry.estimator.take_foreign()
         self.queues = {str(doc["_id"]): doc for doc in self.cache.store.list("queues")}
         self.telemetry.profiles, known = Profiles.from_rows(*rows), self.telemetry.estimator.observations()
-        self.known = Known(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
+        self.inputs = SnapshotInputs(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
 
     @property
     def profiles(self) -> Profiles:
-        return self.known.profiles
+        return self.inputs.profiles
 
-    def _watch(self) -> None:
+    def _record_progress(self) -> None:
         """Measure how fast jobs grow, where that is due; keep in their documents what has changed or shown itself."""
         jobs, at = self.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
         grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
@@ -261,20 +261,20 @@ class DecisionLoop:
                 with suppress(Conflict):
                     written = self.cache.write_job(jobs[job_id], changes, "progress")
                     if "lost" in changes:
-                        self._record(written, ProgressLost(resumption.receipt(changes["lost"])))
+                        self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
 
     def _shown(self, job: JobRecord) -> Doc:
         """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
         beat = self.telemetry.reports.of(job) if job.state in s.LAUNCHED else None
-        return {} if beat is None else resumption.shown(job, beat) | resumption.found_lost(job, beat)
+        return {} if beat is None else resumption.resumability_shown(job, beat) | resumption.reported_loss(job, beat)
 
-    def _picture(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:
-        telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.known.nodes)
+    def _build_snapshot(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:
+        telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.inputs.nodes)
         seen = {job.id: telemetry.seen(job) for job in jobs.values()}
-        known = replace(self.known, nodes=nodes, observations=telemetry.estimator.observations())
+        known = replace(self.inputs, nodes=nodes, observations=telemetry.estimator.observations())
         return build_snapshot(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
 
-    def _warned(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
+    def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Tell the user of a new job, once, if its deadline cannot hold, and which one could (seed 003)."""
         new = [job for job in snapshot.jobs if job.sla_s is not None and seen[job.id].doc.get("warnings") is None]
         written: dict[str, JobRecord] = {}
@@ -286,11 +286,11 @@ class DecisionLoop:
                     self._record(written[job.id], JobWarned(why))
         return written
 
-    def _missed(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
+    def _record_missed_deadlines(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
         """Tell once of a job whose deadline has passed."""
         wall, written = self.clock.wall(), dict[str, JobRecord]()
         for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
-            if missed := missed_deadlines.missed(job, wall):
+            if missed := missed_deadlines.missed_event(job, wall):
                 with suppress(Conflict):
                     written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
                     self._record(written[job.id], missed)
@@ -298,31 +298,33 @@ class DecisionLoop:
 
     # carrying a decision into the store
 
-    def _apply(self, decision: Decision, basis: Basis) -> None:
+    def _apply(self, decision: Decision, basis: DecisionBasis) -> None:
         job = basis.seen[decision.job]
         match decision:
             case Hold():
-                self._hold(job, decision, basis)
+                self._record_hold(job, decision, basis)
             case Stay():
-                self._stay(job, decision, basis)
+                self._record_stay(job, decision, basis)
             case Limit():
-                self._limit(job, decision, basis)
+                self._apply_limit(job, decision, basis)
             case _:
-                self._operate(job, decision, basis)
+                self._start_operation(job, decision, basis)
 
-    def _operate(self, job: JobRecord, decision: Operation, basis: Basis) -> None:
+    def _start_operation(self, job: JobRecord, decision: Operation, basis: DecisionBasis) -> None:
         """The reason first, then the intent."""
         self._held.pop(job.id, None)
-        around = Around(basis.seen, self.cache.jobs(), self.cache.gpus(), self.clock.wall(), how_of(job, self.config))
-        changes = bind(decision, around)
+        context = BindingContext(
+            basis.seen, self.cache.jobs(), self.cache.gpus(), self.clock.wall(), reshape_method(job, self.config)
+        )
+        changes = bind(decision, context)
         if isinstance(decision, Start):
-            changes |= self._times(job, basis.snapshot)
-        decision_id = self._store(job, decision, basis)
+            changes |= self._expected_times(job, basis.snapshot)
+        decision_id = self._store_decision(job, decision, basis)
         changes["reshape"]["decision"] = decision_id
         record = self.cache.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
         self._record(record, JobDecided(decision_id, basis.took_s))
 
-    def _times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
+    def _expected_times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
         """By what is known as it starts: how long it is expected to train in all, and may still wait (seed 003).
 
         Who takes longer is overdue. Of a Slaml only the present task is trained by this job.
@@ -334,17 +336,17 @@ class DecisionLoop:
         wait_s = wait_left_s(seen, found, self.clock.now())
         return {"expected_s": None if left is None else seen.task_s + left, "sla_waiting_s": wait_s}
 
-    def _stay(self, job: JobRecord, decision: Stay, basis: Basis) -> None:
+    def _record_stay(self, job: JobRecord, decision: Stay, basis: DecisionBasis) -> None:
         """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
         wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
         before = self.cache.store.get("decisions", f"{job.id}-stays") or {}
-        self._store(job, decision, basis)
+        self._store_decision(job, decision, basis)
         spent = {"migrated_ts": wall} if decision.spends_move else {}
         record = self.cache.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
         if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
             self._record(record, JobStays(sentence))
 
-    def _limit(self, job: JobRecord, decision: Limit, basis: Basis) -> None:
+    def _apply_limit(self, job: JobRecord, decision: Limit, basis: DecisionBasis) -> None:
         """No operation: its sidecar hears of it in the answer to its next heartbeat, in a pod its launcher reads it.
 
         The same again is only renewed.
@@ -359,35 +361,35 @@ class DecisionLoop:
         known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
         news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
         count = job.limits_told + news
-        told: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
-        decision_id = self._store(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
-        record = self.cache.write_job(job, {**until, **told, "limits": job.limits + 1}, "limit")
+        announced: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
+        decision_id = self._store_decision(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
+        record = self.cache.write_job(job, {**until, **announced, "limits": job.limits + 1}, "limit")
         if news:
             kind = CpuReleased if cores is None else CpuLimited
             self._record(record, kind(decision_id, cores, decision.explanation.sentence))
 
-    def _hold(self, job: JobRecord, decision: Hold, basis: Basis) -> None:
+    def _record_hold(self, job: JobRecord, decision: Hold, basis: DecisionBasis) -> None:
         sentence, now = decision.explanation.sentence, self.clock.now()
-        reason = (_asked(job, decision) or decision.explanation.algorithm, NUMBERS.sub("#", sentence))
+        reason = (_operator_request(job, decision) or decision.explanation.algorithm, NUMBERS.sub("#", sentence))
         before, at = self._held.get(job.id, (None, -HOLD_S))
         if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
             return
-        self._store(job, decision, basis)
+        self._store_decision(job, decision, basis)
         record = self.cache.write_job(job, {"message": sentence}, "hold")
         self._held[job.id] = (reason, now)
         self._record(record, JobWaits(sentence))
 
-    def _store(self, job: JobRecord, decision: Decision, basis: Basis, name: str = "") -> str:
+    def _store_decision(self, job: JobRecord, decision: Decision, basis: DecisionBasis, name: str = "") -> str:
         """Before anything is done: the decision, its reason and everything that was rejected."""
         lasting = {Hold: "waits", Stay: "stays"}.get(type(decision))  # one reason to wait and to stay per job
         name = name or lasting or f"v{job.doc.get('version')}"
-        decision_id = _asked(job, decision) or f"{job.id}-{name}"
+        decision_id = _operator_request(job, decision) or f"{job.id}-{name}"
         took_s = basis.took_s if isinstance(decision, Operation) else 0.0
         doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.jobs_of_unknown_end)
         self.cache.store.put("decisions", doc)
         return decision_id
 
 
-def _asked(job: JobRecord, decision: Decision) -> str:
+def _operator_request(job: JobRecord, decision: Decision) -> str:
     """The wish that a decision answers; empty where nobody wished."""
     return str(job.doc.get("wish_id") or "") if decision.explanation.algorithm == "operator" else ""

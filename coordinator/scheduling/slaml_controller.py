@@ -21,7 +21,7 @@ from coordinator.model.records import Doc, JobRecord, number
 from coordinator.ports import Clock
 from coordinator.scheduling import slaml_status
 from coordinator.scheduling.slaml_spec import Slaml, documents
-from coordinator.scheduling.slaml_status import INFEASIBLE, Verdict
+from coordinator.scheduling.slaml_status import INFEASIBLE, AdmissionVerdict
 from coordinator.stores.cache import Cache
 
 log = logging.getLogger(__name__)
@@ -38,34 +38,34 @@ class SlamlController:
         self._rows: dict[str, Doc] = {}
         self._ended: dict[str, dict[str, Doc]] = {}  # by Slaml: job documents that change no more, by key
 
-    def turn(self, snapshot: ClusterSnapshot, read: bool) -> None:
+    def sync(self, snapshot: ClusterSnapshot, read: bool) -> None:
         """`read`: the table again. One that cannot be tended hinders no other."""
         if read:
             self._rows = {str(doc["_id"]): doc for doc in self._store.list(TABLE)}
             self._ended = {uid: kept for uid, kept in self._ended.items() if uid in self._rows}
         for doc in list(self._rows.values()):
             try:
-                self._tend(doc, snapshot)
+                self._sync_one(doc, snapshot)
             except (Conflict, Rejected) as error:
                 log.info("Slaml %s/%s: %s; looking again", doc.get("namespace"), doc.get("name"), error)
             except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
                 log.exception("Slaml %s/%s", doc.get("namespace"), doc.get("name"))
 
-    def _tend(self, doc: Doc, snapshot: ClusterSnapshot) -> None:
+    def _sync_one(self, doc: Doc, snapshot: ClusterSnapshot) -> None:
         if doc.get("deleted"):
-            self._drop(Slaml.of(doc))
+            self._delete(Slaml.of(doc))
             return
         judged = doc.get("judged") or {}
-        told = judged.get("generation") == doc.get("generation")
-        if told and doc.get("finished"):
+        current = judged.get("generation") == doc.get("generation")
+        if current and doc.get("finished"):
             return
-        if not told or judged.get("reason") == INFEASIBLE:
+        if not current or judged.get("reason") == INFEASIBLE:
             doc = self._judge(doc, snapshot)
         slaml = Slaml.of(doc)
         if (doc.get("judged") or {}).get("accepted") and not doc.get("inserted"):
             slaml = self._insert(slaml)
         if doc.get("judged"):
-            self._follow(slaml, snapshot)
+            self._update_status(slaml, snapshot)
 
     def _write(self, slaml: Doc, changes: Doc) -> Doc:
         after = self._store.update(TABLE, slaml["_id"], {"version": slaml.get("version")}, changes)
@@ -84,17 +84,19 @@ class SlamlController:
         if found is None:
             return doc
         if doc.get("plan"):  # its tasks run, whatever is said of the new target
-            found = Verdict(True, "Accepted", f"It was accepted before; now: {found.sentence}", found.minimum_s)
+            found = AdmissionVerdict(
+                True, "Accepted", f"It was accepted before; now: {found.sentence}", found.minimum_s
+            )
         judged = {**found.doc, "generation": doc.get("generation")}
         if judged == doc.get("judged"):
             return doc
         changes: Doc = {"judged": judged, "since": since}
         if found.accepted and not doc.get("plan"):
-            changes |= {"plan": slaml.plan, "again": self._again(slaml)}
+            changes |= {"plan": slaml.plan, "again": self._needs_suffix(slaml)}
         self._explain(slaml, judged, wall)
         return self._write(doc, changes)
 
-    def _again(self, slaml: Slaml) -> bool:
+    def _needs_suffix(self, slaml: Slaml) -> bool:
         """Whether jobs of an earlier Slaml have the names that its own would get."""
         twins = [twin for job in documents(slaml) for twin in self._store.list("jobs", {"job_id": job["job_id"]})]
         return any(not str(twin["_id"]).startswith(f"slaml-{slaml.uid}-") for twin in twins)
@@ -110,14 +112,14 @@ class SlamlController:
     def _insert(self, slaml: Slaml) -> Slaml:
         for job in documents(slaml):
             try:
-                self._store.insert("jobs", {**job, **pod_fields.kept(job)})
+                self._store.insert("jobs", {**job, **pod_fields.storable_pod(job)})
             except Conflict:
                 log.info("job %s was inserted already", job["job_id"])
         return Slaml.of(self._write(slaml.doc, {"inserted": True}))
 
     # from then on
 
-    def _follow(self, slaml: Slaml, snapshot: ClusterSnapshot) -> None:
+    def _update_status(self, slaml: Slaml, snapshot: ClusterSnapshot) -> None:
         """How it stands, and its deadline, which its user may have changed, in the jobs that are left."""
         jobs = self._jobs(slaml) if slaml.doc.get("inserted") else []
         wall = self._clock.wall()
@@ -150,7 +152,7 @@ class SlamlController:
             kept[key] = doc
         return doc
 
-    def _drop(self, slaml: Slaml) -> None:
+    def _delete(self, slaml: Slaml) -> None:
         """Its object is gone: what it had in work is cancelled, and nothing is kept but the job documents."""
         for job in (job for of_task in self._jobs(slaml) for job in of_task):
             if job is None or job.get("closed") or job.get("cancel"):

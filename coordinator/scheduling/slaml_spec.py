@@ -82,9 +82,9 @@ class Slaml:
         return requirements.seconds(self.spec.get("slaTarget")) if self.spec.get("isSla", True) else None
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SlamlTask, ...]:
         given = self.spec.get("tasks")
-        return tuple(Part(one) for one in given if isinstance(one, dict)) if isinstance(given, list) else ()
+        return tuple(SlamlTask(one) for one in given if isinstance(one, dict)) if isinstance(given, list) else ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -95,7 +95,7 @@ class Slaml:
         """What is kept of it when it is accepted."""
         return json.dumps({"tasks": self.spec.get("tasks"), "notes": dict(self.notes)})
 
-    def counts(self, part: Part) -> list[int]:
+    def counts(self, part: SlamlTask) -> list[int]:
         """GPU counts that a task may run on; exactly what it asks for unless the annotation says more."""
         if not part.task.gpus:
             return [0]
@@ -113,7 +113,7 @@ class Slaml:
 
 
 @dataclass(frozen=True)
-class Part:
+class SlamlTask:
     """One task, as it was written."""
 
     spec: Mapping[str, Any]
@@ -179,7 +179,7 @@ def _own_problems(slaml: Slaml) -> Iterator[str]:
         yield from (f"task {part.name}: {sentence}" for sentence in _part_problems(part))
 
 
-def _part_problems(part: Part) -> Iterator[str]:
+def _part_problems(part: SlamlTask) -> Iterator[str]:
     if not part.spec.get("command"):
         yield (
             "command is missing: write there what its image would start (its ENTRYPOINT), because reshape puts its own "
@@ -239,18 +239,18 @@ def _task(task: Task, replicas: int) -> Doc:
     return {"name": task.name, "cores": task.cores, "memory": task.memory, "gpus": task.gpus, "replicas": replicas}
 
 
-def _environment(part: Part, replica: int) -> Any:
+def _environment(part: SlamlTask, replica: int) -> Any:
     own = part.more.get("env")
     return own if own is not None and not isinstance(own, dict) else {**part.variables(replica), **(own or {})}
 
 
-def _pod(part: Part) -> Any:
+def _pod(part: SlamlTask) -> Any:
     """Its pod asks for the CPU and memory of the task; what cannot be read is left for intake to refuse."""
     requests = {key.lower(): str(part.spec[key]) for key in ("CPU", "memory") if part.spec.get(key) is not None}
     if not requests:
         return part.more.get("pod")
     try:
-        pod = pod_fields.read(part.more)
+        pod = pod_fields.pod_spec(part.more)
         trainer, *others = pod.get("containers") or [{}]
         resources = trainer.get("resources") or {}
         asked = {**resources, "requests": {**(resources.get("requests") or {}), **requests}}

@@ -18,7 +18,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord, number, whole
-from coordinator.scheduling.slaml_spec import Part, Slaml, problems
+from coordinator.scheduling.slaml_spec import Slaml, SlamlTask, problems
 
 QUEUE, RUN, STOP, DONE, FAILED, CANCELLED = "QUEUE", "RUN", "STOP", "DONE", "FAILED", "CANCELLED"
 OF_TASKS = (FAILED, CANCELLED, RUN, STOP, QUEUE)  # what one replica is, in this order, its task is; else all are done
@@ -29,7 +29,7 @@ GPU_WORDS = {"gpus": "GPUs", "cores": "CPU cores", "memory": "bytes of memory"}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AdmissionVerdict:
     """`reason`: one word in CamelCase, as conditions and events have it."""
 
     accepted: bool
@@ -45,7 +45,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaStatus:
     """One job document of it, as it stands."""
 
     state: str
@@ -66,29 +66,29 @@ def as_job(slaml: Slaml, since_s: float, place: int = 0, ran_s: float = 0.0) -> 
 # acceptance
 
 
-def judge(slaml: Slaml, snapshot: ClusterSnapshot, settings: Settings) -> Verdict | None:
+def judge(slaml: Slaml, snapshot: ClusterSnapshot, settings: Settings) -> AdmissionVerdict | None:
     """None while no node is known."""
     if wrong := problems(slaml):
-        return Verdict(False, "Invalid", "; ".join(wrong) + ".")
+        return AdmissionVerdict(False, "Invalid", "; ".join(wrong) + ".")
     if not snapshot.nodes:
         return None
     found = diagnose(as_job(slaml, 0.0), snapshot, settings)
     if lacks := next(_lacking(slaml, snapshot), ""):
-        return Verdict(False, INFEASIBLE, lacks)
+        return AdmissionVerdict(False, INFEASIBLE, lacks)
     if slaml.target_s is None:
-        return Verdict(True, "NoDeadline", "It has no deadline.")
+        return AdmissionVerdict(True, "NoDeadline", "It has no deadline.")
     if "deadline" not in settings.systems:
-        return Verdict(True, "NotJudged", "Deadlines are not looked after here: the system `deadline` is off.")
+        return AdmissionVerdict(True, "NotJudged", "Deadlines are not looked after here: the system `deadline` is off.")
     return _judged(slaml, slaml.target_s, found)
 
 
-def _judged(slaml: Slaml, target_s: float, found: Diagnosis) -> Verdict:
+def _judged(slaml: Slaml, target_s: float, found: Diagnosis) -> AdmissionVerdict:
     """Of one with a deadline, and tasks that some node could run."""
     if found.te_s is None:
         sentence = (
             "Nobody knows how long it takes: not for all of its tasks there is a finished one that asked as much."
         )
-        return Verdict(True, "LengthUnknown", sentence)
+        return AdmissionVerdict(True, "LengthUnknown", sentence)
     unsure = " Little speaks for that: past tasks asked for less than it does." if found.low_confidence else ""
     expected = f"it is expected to take {found.te_s:.1f} s"
     if found.minimum_target_s is not None:
@@ -97,9 +97,9 @@ def _judged(slaml: Slaml, target_s: float, found: Diagnosis) -> Verdict:
             f"It cannot hold its target of {target_s:g} s: {expected}.{unsure} The smallest slaTarget that would hold "
             f"is {smallest}."
         )
-        return Verdict(False, "TargetTooSmall", sentence, smallest)
+        return AdmissionVerdict(False, "TargetTooSmall", sentence, smallest)
     wait = f"so it may wait {max(0.0, found.tw_safe_s):.1f} s of its {target_s:g} s"
-    return Verdict(True, "Accepted", f"{expected[0].upper()}{expected[1:]}, {wait}.{unsure}")
+    return AdmissionVerdict(True, "Accepted", f"{expected[0].upper()}{expected[1:]}, {wait}.{unsure}")
 
 
 def _lacking(slaml: Slaml, snapshot: ClusterSnapshot) -> Iterator[str]:
@@ -116,13 +116,13 @@ def _lacking(slaml: Slaml, snapshot: ClusterSnapshot) -> Iterator[str]:
             yield from _beyond(part, "memory", task.memory, most)
 
 
-def _beyond(part: Part, what: str, asked: float, most: float) -> Iterator[str]:
+def _beyond(part: SlamlTask, what: str, asked: float, most: float) -> Iterator[str]:
     if asked > most:
         words = GPU_WORDS[what]
         yield f"Task {part.name} asks for {asked:g} {words}, and no node has more than {most:g}."
 
 
-def _hosts(part: Part) -> int:
+def _hosts(part: SlamlTask) -> int:
     hosts = part.more.get("max_workers", 1)
     return hosts if whole(hosts, 1) else 1
 
@@ -130,13 +130,13 @@ def _hosts(part: Part) -> int:
 # how it stands
 
 
-def replica(doc: Mapping[str, Any] | None, wall: float) -> Replica:
+def replica(doc: Mapping[str, Any] | None, wall: float) -> ReplicaStatus:
     """None: it was inserted, and somebody has deleted it."""
     if doc is None:
-        return Replica(CANCELLED, message="its job document was deleted")
+        return ReplicaStatus(CANCELLED, message="its job document was deleted")
     job, wrong = JobRecord(dict(doc)), doc.get("problems")
     said = "; ".join(map(str, wrong)) if isinstance(wrong, list) and wrong else str(doc.get("message") or "")
-    return Replica(_state(job), job.ran_s(wall), said)
+    return ReplicaStatus(_state(job), job.ran_s(wall), said)
 
 
 def _state(job: JobRecord) -> str:
@@ -152,7 +152,11 @@ def _state(job: JobRecord) -> str:
 
 
 def status(
-    slaml: Slaml, replicas: Sequence[Sequence[Replica]], snapshot: ClusterSnapshot, settings: Settings, wall: float
+    slaml: Slaml,
+    replicas: Sequence[Sequence[ReplicaStatus]],
+    snapshot: ClusterSnapshot,
+    settings: Settings,
+    wall: float,
 ) -> Doc:
     """The whole status. `replicas`: of each task, empty while it is not accepted."""
     verdict = slaml.doc.get("judged") or {}
@@ -176,17 +180,17 @@ def status(
     }
 
 
-def state_of(replicas: Sequence[Sequence[Replica]]) -> str:
+def state_of(replicas: Sequence[Sequence[ReplicaStatus]]) -> str:
     """The first task that is not done decides."""
     return next((STATES[_of_task(rs)] for rs in replicas if _of_task(rs) != DONE), "Completed")
 
 
-def _of_task(replicas: Sequence[Replica]) -> str:
+def _of_task(replicas: Sequence[ReplicaStatus]) -> str:
     states = {one.state for one in replicas}
     return next((state for state in OF_TASKS if state in states), DONE if states else QUEUE)
 
 
-def _present(replicas: Sequence[Sequence[Replica]]) -> tuple[int, float]:
+def _present(replicas: Sequence[Sequence[ReplicaStatus]]) -> tuple[int, float]:
     """The first task that is not done, and how long the replica of it has run that has run least."""
     for place, of_task in enumerate(replicas):
         left = [one.ran_s for one in of_task if one.state != DONE]
@@ -195,7 +199,7 @@ def _present(replicas: Sequence[Sequence[Replica]]) -> tuple[int, float]:
     return len(replicas) if replicas else 0, 0.0
 
 
-def _task(slaml: Slaml, place: int, replicas: Sequence[Replica]) -> Doc:
+def _task(slaml: Slaml, place: int, replicas: Sequence[ReplicaStatus]) -> Doc:
     part = slaml.parts[place]
     state = _of_task(replicas)
     said = next((one.message for one in replicas if one.state == state), "") if state not in (RUN, DONE) else ""
@@ -210,8 +214,8 @@ def _task(slaml: Slaml, place: int, replicas: Sequence[Replica]) -> Doc:
 
 
 def _conditions(
-    slaml: Slaml, replicas: Sequence[Sequence[Replica]], state: str, left: Diagnosis, since: float, settings: Settings,
-    wall: float,
+    slaml: Slaml, replicas: Sequence[Sequence[ReplicaStatus]], state: str, left: Diagnosis, since: float,
+    settings: Settings, wall: float,
 ) -> list[Doc]:  # fmt: skip
     verdict = slaml.doc.get("judged") or {}
     took_s = (number(slaml.doc.get("finished")) or wall) - since
@@ -230,7 +234,7 @@ def _conditions(
     return [_condition(*one, slaml.generation, old.get(one[0], {}), wall) for one in found]
 
 
-def _completed(state: str, replicas: Sequence[Sequence[Replica]]) -> str:
+def _completed(state: str, replicas: Sequence[Sequence[ReplicaStatus]]) -> str:
     """Why it has not, in the words of the job that failed or was cancelled."""
     bad = (one.message for rs in replicas for one in rs if one.state in (FAILED, CANCELLED))
     return next(bad, "") if state in ("Failed", "Cancelled") else ""

@@ -15,14 +15,21 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node, Worker
 from coordinator.model import requirements, resumption
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iterations, left, measured
+from coordinator.model.progress import (
+    Moment,
+    ObservedJob,
+    TrainingSpeed,
+    iteration_counts,
+    iterations_left,
+    last_measurement,
+)
 from coordinator.model.records import Doc, GpuRecord, JobRecord, number
 from coordinator.scheduling import dependencies
 from sidecar.protocol import Heartbeat
 
 
 @dataclass(frozen=True)
-class Known:
+class SnapshotInputs:
     """What the coordinator knows beside jobs and GPUs."""
 
     profiles: Profiles = field(default_factory=Profiles)
@@ -35,7 +42,7 @@ def build_snapshot(
     jobs: Mapping[str, JobRecord],
     gpus: Mapping[str, GpuRecord],
     seen: Mapping[str, ObservedJob],
-    known: Known,
+    known: SnapshotInputs,
     at: Moment,
 ) -> ClusterSnapshot:
     """The cluster as it will be once the operations under way are done."""
@@ -102,8 +109,8 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
 
 def _job(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: Moment, checkpoints_last: bool) -> Job:
     held = job.gpu_ids if job.operation is None else job.operation.to
-    done, total = iterations(job, seen.beat)
-    value, target, ran_s = measured(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
+    done, total = iteration_counts(job, seen.beat)
+    value, target, ran_s = last_measurement(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
     limit, limit_s = job.limit_left(at.wall)
     stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
     return Job(
@@ -114,7 +121,7 @@ def _job(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: M
         submit_s=at.of(job.submit_ts),
         num_gpus=len(held),
         node=_place(job),
-        iterations_left=left(job, done, total, seen.needs),
+        iterations_left=iterations_left(job, done, total, seen.needs),
         length_unsure=target is not None and seen.needs is None,
         iterations_done=done,
         running_s=ran_s,
@@ -203,8 +210,8 @@ def _leased(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], wa
         return True
     if job.state == s.SUBMITTED:
         booked = any(job.id in (g.job, g.held_by) for g in gpus.values())
-        left = job.launch > 0 and job.doc.get("down") != job.launch
-        held = bool(job.doc.get("held_back")) or dependencies.is_open(job)
-        return wall < job.retry_ts or booked or left or held
+        unfinished = job.launch > 0 and job.doc.get("down") != job.launch
+        held = bool(job.doc.get("held_back")) or dependencies.is_waiting(job)
+        return wall < job.retry_ts or booked or unfinished or held
     rests = job.state != s.RUNNING or wall < job.retry_ts
     return rests or seen.beat is None or seen.beat.shim.trainer != "running"

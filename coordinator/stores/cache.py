@@ -34,10 +34,10 @@ class Cache:
         self._gpus: dict[str, GpuRecord] = {}
         self._closed: set[str] = set()  # closed since the last refresh began: its listing may be older
         self._writes = count()
-        self._me = secrets.token_hex(4)
+        self._writer_id = secrets.token_hex(4)
         self._deleted: set[str] = set()  # jobs whose document the user deleted: kept here until they are at rest
         self._read: dict[
-            tuple[str, Any], tuple[Doc, document_validation.ReadDocument]
+            tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]
         ] = {}  # each row as it lay in the store last
         self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
 
@@ -87,17 +87,18 @@ class Cache:
         new += [JobRecord(doc) for doc in open_ if doc.get("uid") in (None, "")]  # somebody else wrote that `closed`
         ours, aside = self._let_in([doc for doc in open_ if doc.get("uid") not in (None, "")])
         owners = {gpu_id: job for job in ours.values() for gpu_id in job.gpu_ids}
-        gpus = [GpuRecord(self._door("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in self.store.list("gpus")]
+        rows = self.store.list("gpus")
+        gpus = [GpuRecord(self._validate("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in rows]
         missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
         for job_id, job in missing.items():
             doc = self.store.get("jobs", job.key)
-            if doc is None or self._door("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
+            if doc is None or self._validate("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
                 self._deleted.add(job_id)
                 ours[job_id] = JobRecord({**job.doc, "cancel": True})
             elif not document_validation.is_closed(
                 doc
             ):  # by hand: another coordinator, which acted meanwhile, closes it
-                ours[job_id] = JobRecord(self._door("jobs", doc).doc)
+                ours[job_id] = JobRecord(self._validate("jobs", doc).doc)
         with self._lock:
             gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up
             self._deleted -= gone
@@ -106,9 +107,7 @@ class Cache:
             }
             self._aside = aside
             self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
-            self._forget(
-                {_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus}
-            )
+            self._prune({_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus})
         return new
 
     def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
@@ -116,12 +115,12 @@ class Cache:
         ours: dict[str, JobRecord] = {}
         aside: dict[str, JobRecord] = {}
         for doc in docs:
-            found = self._door("jobs", doc)
+            found = self._validate("jobs", doc)
             record = JobRecord(found.doc)
             (ours if found.usable else aside)[record.id] = record
         return ours, aside
 
-    def _door(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ReadDocument:
+    def _validate(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ValidatedDocument:
         """A row as it may be used. One that has not changed since it was read last is not judged again.
 
         `owner`: the job that says of itself that it has this GPU.
@@ -132,27 +131,28 @@ class Cache:
             return before[1]
         former = before[1].doc if before is not None and before[1].usable else None
         if former is None and owner is not None:
-            former = document_validation.of_owner(owner.doc)
-        found = document_validation.read(table, doc, former)
+            former = document_validation.gpu_fields_of(owner.doc)
+        found = document_validation.validate(table, doc, former)
         self._read[key] = doc, found
         return found
 
-    def _forget(self, known: set[tuple[str, Any]]) -> None:
+    def _prune(self, known: set[tuple[str, Any]]) -> None:
         """Rows that are there no more; those set aside are kept as long as they are."""
         known |= {_row("jobs", job.key) for job in self._aside.values()}
         for key in list(self._read):  # at once, as other threads add to it
             if key not in known:
                 self._read.pop(key, None)
 
-    def misfits(self, table: str) -> dict[str, tuple[str, ...]]:
+    def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
         """By `_id`: what does not fit in a row of `jobs` or `gpus`, as sentences."""
         read = list(self._read.items())
-        return {str(key): found.misfits for (of, key), (_, found) in read if of == table and found.misfits}
+        found = {str(key): row.invalid_fields for (of, key), (_, row) in read if of == table}
+        return {key: sentences for key, sentences in found.items() if sentences}
 
-    def misfits_of(self, job: JobRecord) -> tuple[str, ...]:
+    def invalid_fields_of(self, job: JobRecord) -> tuple[str, ...]:
         """What does not fit in the document of one job."""
         _, found = self._read.get(_row("jobs", job.key), (None, None))
-        return () if found is None else found.misfits
+        return () if found is None else found.invalid_fields
 
     def set_aside(self) -> dict[str, JobRecord]:
         """Jobs whose documents make no sense, by id, without what does not fit: nothing is done with them."""
@@ -167,7 +167,7 @@ class Cache:
             return self._keep_job(JobRecord({**job.doc, **changes}))
         if job.id in self._aside:
             raise Rejected(
-                f"Job {job.id} is set aside until its document is corrected: {self.misfits_of(job)[0]}.", 409
+                f"Job {job.id} is set aside until its document is corrected: {self.invalid_fields_of(job)[0]}.", 409
             )
         expect = {"version": job.doc.get("version")}
         last_op = self._name(op)
@@ -175,7 +175,7 @@ class Cache:
             doc = self.store.update("jobs", job.key, expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("jobs", job.key, last_op, error)
-        return self._keep_job(JobRecord(self._door("jobs", doc).doc))
+        return self._keep_job(JobRecord(self._validate("jobs", doc).doc))
 
     def write_gpu(self, gpu: GpuRecord, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> GpuRecord:
         """Claim, free or mark one GPU: the filter holds what the change relies on."""
@@ -184,11 +184,11 @@ class Cache:
             doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("gpus", gpu.doc["_id"], last_op, error)
-        return self._keep_gpu(GpuRecord(self._door("gpus", doc).doc))
+        return self._keep_gpu(GpuRecord(self._validate("gpus", doc).doc))
 
     def _name(self, op: str) -> str:
         """Different for every write, so that a write whose reply was lost can be recognised."""
-        return f"{op}:{self._me}:{next(self._writes)}"
+        return f"{op}:{self._writer_id}:{next(self._writes)}"
 
     def _reread(self, table: str, key: Any, last_op: str, error: ReshapeError) -> Doc:
         """The outcome is unknown or the race lost: only reading tells (never blindly again)."""
@@ -196,9 +196,9 @@ class Cache:
         if doc is not None and doc.get("last_op") == last_op:
             return doc
         if doc is not None and table == "jobs":
-            self._keep_job(JobRecord(self._door("jobs", doc).doc))
+            self._keep_job(JobRecord(self._validate("jobs", doc).doc))
         elif doc is not None:
-            self._keep_gpu(GpuRecord(self._door("gpus", doc).doc))
+            self._keep_gpu(GpuRecord(self._validate("gpus", doc).doc))
         raise error
 
     def _keep_job(self, job: JobRecord) -> JobRecord:

@@ -31,7 +31,7 @@ from adaptive_scheduler.profiles.profiles import Accuracy, Profiles
 from adaptive_scheduler.settings import Settings
 from coordinator.model import requirements
 from coordinator.model import states as s
-from coordinator.model.progress import UNTIMED, Moment, TrainingSpeed, measured
+from coordinator.model.progress import UNTIMED, Moment, TrainingSpeed, last_measurement
 from coordinator.model.records import Doc, JobRecord, number
 from coordinator.model.requirements import Target
 from sidecar.protocol import Heartbeat
@@ -112,10 +112,10 @@ class Curve:
         The iterations are those of the heartbeat, at most its interval after the evaluation.
         """
         target, p = requirements.target(job.doc), beat.progress
-        measured = None if p.value is None else (p.evaluations, p.value)
-        if p.value is None or measured == self._last or not _meant(target, p.value_name):
+        evaluation = None if p.value is None else (p.evaluations, p.value)
+        if p.value is None or evaluation == self._last or not _meant(target, p.value_name):
             return
-        self._last, self._of_top5 = measured, requirements.is_top5(p.value_name, target)
+        self._last, self._of_top5 = evaluation, requirements.is_top5(p.value_name, target)
         if self._newest is not None and p.iterations <= self._newest[0]:
             return
         self._newest = (float(p.iterations), p.value)
@@ -316,7 +316,7 @@ def _reading(job: JobRecord, beat: Heartbeat, usage: Mapping[str, float], now: f
     progress = beat.progress
     return EvaluationReading(
         at_s=now,
-        value=measured(job, beat)[0] if progress.evaluations else None,
+        value=last_measurement(job, beat)[0] if progress.evaluations else None,
         evaluations=progress.evaluations,
         iterations=progress.iterations,
         generation=job.generation,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from coordinator.model.gang import joint
+from coordinator.model.gang import merged_report
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock
 from sidecar.protocol import Heartbeat, ShimStatus
@@ -88,7 +88,7 @@ class Reports:
     def of(self, job: JobRecord) -> Heartbeat | None:
         """The newest report of the job's present launch, of a gang as one; given `job.coming`, of its next one."""
         if job.gpus_per_pod is not None:
-            return joint(self.pods(job), job.members, fine=job.reshape_exit_codes)
+            return merged_report(self.pods(job), job.members, fine=job.reshape_exit_codes)
         newest = self._kept(job.id, (job.launch, 0))
         return None if newest is None else newest[0]
 

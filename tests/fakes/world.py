@@ -21,7 +21,7 @@ from coordinator.model import fields
 from coordinator.model import states as s
 from coordinator.model.progress import Moment
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.scheduling.loop import Basis
+from coordinator.scheduling.loop import DecisionBasis
 from coordinator.scheduling.snapshot_builder import build_snapshot
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_nodes
@@ -155,8 +155,8 @@ class World:
     def order(self, decision: Decision) -> None:
         """As if this had just been decided."""
         jobs, at = self.c.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
-        snapshot = build_snapshot(jobs, self.c.cache.gpus(), {}, self.c.loop.known, at)
-        self.c.loop._apply(decision, Basis(jobs, snapshot, 0.0))
+        snapshot = build_snapshot(jobs, self.c.cache.gpus(), {}, self.c.loop.inputs, at)
+        self.c.loop._apply(decision, DecisionBasis(jobs, snapshot, 0.0))
 
     def settle(self) -> None:
         for _ in range(ROUNDS):
@@ -279,7 +279,7 @@ def _broken_jobs(jobs: dict[str, JobRecord]) -> list[str]:
             continue
         if (count or 0) != len(job.gpu_ids) or (count and count not in job.optional):
             found.append(f"job {job.id} has num_gpus {count} with {job.gpu_ids}, allowed are {job.optional}")
-        if unknown := [*fields.unknown(job.doc)]:
+        if unknown := [*fields.unknown_fields(job.doc)]:
             found.append(f"job {job.id} has fields that coordinator/model/fields.py does not list: {unknown}")
         op = job.operation
         if op is not None and op.kind == "start" and job.generation < op.generation:

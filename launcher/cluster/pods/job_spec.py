@@ -167,7 +167,7 @@ def _template_of_gang(job: JobRecord) -> Doc:
 
 def _pod(doc: Mapping[str, Any]) -> Doc:
     """The pod as the user would have written it. What the document says itself wins over its `pod`."""
-    theirs = about_pods.read(doc)
+    theirs = about_pods.pod_spec(doc)
     containers = theirs.pop("containers", None) or [{}]
     if len(containers) != 1:
         raise Rejected(f"pod.containers must hold one container, which is the trainer's, not {len(containers)}")

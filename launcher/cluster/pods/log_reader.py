@@ -196,7 +196,7 @@ def pod_of(job: JobRecord, name: str, settings: PodSettings) -> Doc:
     claim = job.doc.get("checkpoint_claim") or settings.checkpoint_claim
     if claim is None:
         raise Rejected("it has no checkpoint_claim, so its log went with its pod")
-    theirs = about_pods.read(job.doc)
+    theirs = about_pods.pod_spec(job.doc)
     rights = theirs.get("securityContext") or {}
     groups = [*(rights.get("supplementalGroups") or []), *([rights["fsGroup"]] if rights.get("fsGroup") else [])]
     about = job_name(job.id, job.uid)

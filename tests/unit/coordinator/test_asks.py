@@ -8,7 +8,7 @@ import pytest
 
 from adaptive_scheduler.snapshot import Task
 from coordinator.model.requirements import Target, problems, seconds, target, tasks
-from coordinator.scheduling.intake import accepted
+from coordinator.scheduling.intake import acceptance_fields
 from coordinator.scheduling.intake import problems as all_problems
 
 GOOD: dict[str, Any] = {"_id": "j", "state": "submitted", "num_gpus": 0, "command": "x"}
@@ -82,7 +82,7 @@ def test_the_papers_top_5_target_is_reached_by_a_top_5_accuracy_only() -> None:
 
 
 def test_the_node_that_a_user_names_becomes_its_pin_and_where_it_is_stays_ours() -> None:
-    added = accepted({**GOOD, "node": "b"}, "u", 0.0)
+    added = acceptance_fields({**GOOD, "node": "b"}, "u", 0.0)
     assert (added["pinned"], added["node"], added["optional_num_gpus"]) == ("b", None, [0])
     assert all_problems({**GOOD, "node": 3}) == ["node must be a text, not 3"]
 

@@ -19,15 +19,15 @@ def job(*on: object, **more: Any) -> JobRecord:
 
 def test_it_waits_for_those_that_are_not_completed_and_names_them() -> None:
     states: dict[str, str | None] = {"a": s.COMPLETED, "b": s.RUNNING}
-    assert dependencies.judge(job("a", "b"), states).waits == "c waits until b is completed."
-    assert dependencies.judge(job("a"), states) == ("", "")
-    many = dependencies.judge(job(*"pqrst"), dict.fromkeys("pqrst", s.SUBMITTED)).waits
+    assert dependencies.evaluate(job("a", "b"), states).waits == "c waits until b is completed."
+    assert dependencies.evaluate(job("a"), states) == ("", "")
+    many = dependencies.evaluate(job(*"pqrst"), dict.fromkeys("pqrst", s.SUBMITTED)).waits
     assert many == "c waits until p, q, r and 2 more are completed."
 
 
 def test_one_that_nobody_knows_may_still_come_unless_it_was_there() -> None:
-    assert dependencies.judge(job("x"), {}).waits == "c waits until x is completed; nobody knows x yet."
-    assert dependencies.judge(job("x", slaml={"uid": "u"}), {}).fails.endswith("before it, was deleted")
+    assert dependencies.evaluate(job("x"), {}).waits == "c waits until x is completed; nobody knows x yet."
+    assert dependencies.evaluate(job("x", slaml={"uid": "u"}), {}).fails.endswith("before it, was deleted")
 
 
 @pytest.mark.parametrize("given", ["a", [1.5], [None], [["a"]], {}])

@@ -51,7 +51,7 @@ def test_over_mongodb_and_over_http_it_is_the_same_problem() -> None:
     inserted = world.job("j").doc["problems"]
     with pytest.raises(Rejected) as refused:
         world.api.submit({**GOOD, "job_id": "k", "num_gpuss": 3})
-    assert list(refused.value.problems) == inserted == [*fields.unknown({"num_gpuss": 3})]
+    assert list(refused.value.problems) == inserted == [*fields.unknown_fields({"num_gpuss": 3})]
 
 
 def test_a_copy_of_a_job_that_has_ended_is_let_in() -> None:
@@ -70,9 +70,11 @@ def test_a_copy_of_a_job_that_has_ended_is_let_in() -> None:
 
 
 def test_what_is_cleared_when_a_job_is_let_in_is_what_only_the_coordinator_writes() -> None:
-    job = intake.accepted({**GOOD, **dict.fromkeys(fields.OURS, 1)}, "uid", 0.0)
-    assert {job[field] for field in set(fields.OURS) - {"pinned"}} == {None}
-    assert fields.PUBLIC & set(fields.OURS) == {"node"}, "where it may run becomes `pinned`, where it runs is ours"
+    job = intake.acceptance_fields({**GOOD, **dict.fromkeys(fields.COORDINATOR_FIELDS, 1)}, "uid", 0.0)
+    assert {job[field] for field in set(fields.COORDINATOR_FIELDS) - {"pinned"}} == {None}
+    assert fields.PUBLIC & set(fields.COORDINATOR_FIELDS) == {"node"}, (
+        "where it may run becomes `pinned`, where it runs is ours"
+    )
 
 
 def test_the_description_of_the_api_lists_the_same_fields() -> None:
@@ -89,11 +91,11 @@ def test_a_word_that_intake_asks_for_is_one_of_the_list() -> None:
 def test_every_example_and_document_of_ours_has_known_fields_only() -> None:
     found = 0
     for path in sorted((ROOT / "examples").rglob("*.json")):
-        assert [*fields.unknown(json.loads(path.read_text()))] == [], path
+        assert [*fields.unknown_fields(json.loads(path.read_text()))] == [], path
         found += 1
     for path in [*(ROOT / "examples").rglob("*.yaml"), *(ROOT / "docs").glob("*.md")]:
         for text in re.findall(r"volcano-reshape\.io/job: '(\{.*\})'", path.read_text()):
-            assert [*fields.unknown(json.loads(text))] == [], path
+            assert [*fields.unknown_fields(json.loads(text))] == [], path
             found += 1
     assert found >= 6
 

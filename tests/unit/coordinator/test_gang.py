@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.model.gang import broken, joint, rendezvous
+from coordinator.model.gang import find_failure, merged_report, rendezvous
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, Usage
 from tests.unit.coordinator.situations import seen
 
@@ -20,8 +20,8 @@ class Of:
 
     beats: dict[int, Heartbeat]
 
-    def joint(self, wanted: int | None = None, ended: set[int] | None = None) -> Heartbeat | None:
-        return joint(self.beats, wanted or len(self.beats), ended or set())
+    def merged_report(self, wanted: int | None = None, ended: set[int] | None = None) -> Heartbeat | None:
+        return merged_report(self.beats, wanted or len(self.beats), ended or set())
 
 
 def gang(*told: Any, **more: Any) -> Of:
@@ -77,7 +77,7 @@ def test_what_each_pod_uses_is_added_and_progress_is_that_of_rank_0() -> None:
         k: msgspec.structs.replace(beat, usage=usage, gpus=[GpuReading(beat.shim.gpu_ids[0])])
         for k, beat in pods.items()
     }
-    found = joint(pods, 2)
+    found = merged_report(pods, 2)
     assert found is not None
     assert (found.usage.cpu_cores, found.usage.memory, found.progress.iterations) == (3.0, 20, 7)
     assert found.shim.gpu_ids == [g.gpu_id for g in found.gpus] == ["a", "b"]
@@ -86,7 +86,7 @@ def test_what_each_pod_uses_is_added_and_progress_is_that_of_rank_0() -> None:
 def test_the_newest_checkpoint_that_any_pod_has_seen_counts() -> None:
     pods = gang(exited(143), exited(143)).beats
     pods[1] = msgspec.structs.replace(pods[1], checkpoint=Checkpoint("g1-s12", 12, 1))
-    found = joint(pods, 2)
+    found = merged_report(pods, 2)
     assert found is not None and found.checkpoint == Checkpoint("g1-s12", 12, 1)
 
 
@@ -122,7 +122,7 @@ def test_the_exit_code_is_that_of_who_ended_worst_or_first(told: tuple[Any, ...]
     ],
 )
 def test_one_that_ended_badly_or_is_gone_breaks_it(told: Any, ended: set[int], why: str, own: bool) -> None:
-    found = broken(gang(*told).beats, 2, ended)
+    found = find_failure(gang(*told).beats, 2, ended)
     assert found is not None
     assert why in found.why
     assert found.own is own
@@ -130,23 +130,23 @@ def test_one_that_ended_badly_or_is_gone_breaks_it(told: Any, ended: set[int], w
 
 def test_all_stop_together_when_one_of_them_is_asked_to_and_that_is_no_fault() -> None:
     evicted = exited(143, stop_asked=True)
-    found = broken(gang(evicted, exited(143)).beats, 2)
+    found = find_failure(gang(evicted, exited(143)).beats, 2)
     assert found is not None and not found.own
-    found = broken(gang({"trainer": "stopping", "stop_asked": True}, exited(143)).beats, 2)
+    found = find_failure(gang({"trainer": "stopping", "stop_asked": True}, exited(143)).beats, 2)
     assert found is not None and not found.own
-    found = broken(gang("running", exited(143)).beats, 2)
+    found = find_failure(gang("running", exited(143)).beats, 2)
     assert found is not None and found.own, "nobody was asked"
 
 
 def test_one_that_finished_first_or_has_not_started_yet_breaks_nothing() -> None:
-    assert broken(gang("running", exited(0)).beats, 2) is None
-    assert broken(gang("running", "running", exited(1)).beats, 2) is None, "the third is not wanted any more"
+    assert find_failure(gang("running", exited(0)).beats, 2) is None
+    assert find_failure(gang("running", "running", exited(1)).beats, 2) is None, "the third is not wanted any more"
     stopped = exited(143, generation=3, verb="stop", stop_asked=True)
     for waits in (stopped, {"trainer": "none", "generation": 0, "verb": ""}):
         pods = gang({"trainer": "running", "generation": 3}, waits).beats
-        assert broken(pods, 2, starting="one:3:start") is None
+        assert find_failure(pods, 2, starting="one:3:start") is None
     pods = gang({"trainer": "running", "generation": 3}, exited(1, generation=3)).beats
-    assert broken(pods, 2, starting="one:3:start") is not None
+    assert find_failure(pods, 2, starting="one:3:start") is not None
 
 
 # where they meet

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.model import states as s
-from coordinator.model.gang import joint
+from coordinator.model.gang import merged_report
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, StopTrainer
 from coordinator.reconcile.lifecycle import next_step
@@ -16,8 +16,8 @@ from tests.unit.coordinator.test_gang import exited, gang
 
 def situation(of: JobRecord, told: tuple[Any, ...], gpus: list[GpuRecord], **more: Any) -> ObservedState:
     """`told`: by each pod that is there, of its shim."""
-    pods, parted = gang(*told).beats, more.get("parted", frozenset())
-    seen = joint(pods, of.members, parted)
+    pods, lost_pods = gang(*told).beats, more.get("lost_pods", frozenset())
+    seen = merged_report(pods, of.members, lost_pods)
     return world(of, seen, gpus, **{"pods": pods, "pods_asked": of.members, "launch_asked": True, **more})
 
 
@@ -84,7 +84,7 @@ def test_one_that_lets_go_of_its_gpus_remembers_how_many_pods_may_train_on_them(
 
 def test_a_gang_of_which_a_pod_is_gone_is_not_completed_though_the_others_have_finished() -> None:
     running = job(s.RUNNING, "a", "b", gpus_per_pod=1)
-    changes = written(situation(running, (exited(0), "running"), OURS, parted=frozenset({1})), "restart")
+    changes = written(situation(running, (exited(0), "running"), OURS, lost_pods=frozenset({1})), "restart")
     assert changes["reshape"]["how"] == "relaunch"
 
 

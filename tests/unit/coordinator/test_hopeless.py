@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from coordinator.model import states as s
-from coordinator.model.gang import BrokenGang
+from coordinator.model.gang import GangFailure
 from coordinator.reconcile.actions import WriteJob
-from coordinator.reconcile.gang_scaling import fell_apart
+from coordinator.reconcile.gang_scaling import recover_gang
 from coordinator.reconcile.permanent_failures import SOON_S
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -84,7 +84,7 @@ def test_what_has_trained_once_is_tried_again_whatever_it_says() -> None:
 
 def test_a_gang_fails_at_once_too() -> None:
     w, why = crashed(1, "ImportError: libcuda.so.1: no"), "the training in pod 1 ended: ImportError: libcuda.so.1: no"
-    step = fell_apart(w, BrokenGang(why, own=True))
+    step = recover_gang(w, GangFailure(why, own=True))
     assert isinstance(step, WriteJob) and step.name == "failed" and why in step.changes["message"]
 
 

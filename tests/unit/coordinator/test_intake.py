@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.model.records import JobRecord
-from coordinator.scheduling.intake import accepted, job_type, problems
+from coordinator.scheduling.intake import acceptance_fields, job_type, problems
 
 GOOD: dict[str, Any] = {"_id": "j", "state": "submitted", "optional_num_gpus": [1, 2], "command": ["python", "t.py"]}
 
@@ -116,7 +116,7 @@ def test_whatever_is_inserted_gets_sentences_or_is_let_in_with_its_own_fields_ke
     found = problems(doc)
     assert all(isinstance(sentence, str) and len(sentence) < 500 for sentence in found)
     if not found:
-        added = accepted(doc, "uid", 5.0)
+        added = acceptance_fields(doc, "uid", 5.0)
         record = JobRecord({**doc, **added})
         assert record.accepted
         assert record.optional
@@ -127,12 +127,12 @@ def test_whatever_is_inserted_gets_sentences_or_is_let_in_with_its_own_fields_ke
 def test_one_allowed_count_may_be_given_as_num_gpus() -> None:
     doc = {k: v for k, v in GOOD.items() if k != "optional_num_gpus"} | {"num_gpus": 2}
     assert problems(doc) == []
-    assert accepted(doc, "u", 0.0)["optional_num_gpus"] == [2]
+    assert acceptance_fields(doc, "u", 0.0)["optional_num_gpus"] == [2]
 
 
 def test_the_job_id_stays_as_it_was_written_or_is_the_documents_own() -> None:
-    assert accepted({**GOOD, "job_id": 3}, "u", 0.0)["job_id"] == 3
-    assert accepted(GOOD, "u", 0.0)["job_id"] == "j"
+    assert acceptance_fields({**GOOD, "job_id": 3}, "u", 0.0)["job_id"] == 3
+    assert acceptance_fields(GOOD, "u", 0.0)["job_id"] == "j"
 
 
 def test_the_job_type_is_as_given() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.model import pod_fields
-from coordinator.scheduling.intake import accepted, problems
+from coordinator.scheduling.intake import acceptance_fields, problems
 
 GOOD = {"_id": "a", "job_id": "a", "state": "submitted", "command": ["x"], "optional_num_gpus": [1]}
 VOLCANO = {"namespace": "team-a", "name": "train", "uid": "u"}
@@ -71,10 +71,10 @@ def test_a_pod_with_keys_that_no_store_takes_is_kept_as_a_text() -> None:
     limits = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}
     doc = {**GOOD, "pod": limits}
     assert problems(doc) == []
-    changes = accepted(doc, "u", 0.0)
-    assert (isinstance(changes["pod"], str), pod_fields.read({**doc, **changes})) == (True, limits)
+    changes = acceptance_fields(doc, "u", 0.0)
+    assert (isinstance(changes["pod"], str), pod_fields.pod_spec({**doc, **changes})) == (True, limits)
     assert problems({**doc, **changes}) == []
-    assert "pod" not in accepted({**GOOD, "pod": {"hostNetwork": True}}, "u", 0.0)
+    assert "pod" not in acceptance_fields({**GOOD, "pod": {"hostNetwork": True}}, "u", 0.0)
 
 
 def test_what_no_store_takes_elsewhere_is_refused_before_a_launch_would_have_to_write_it() -> None:

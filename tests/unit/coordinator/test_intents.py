@@ -9,7 +9,7 @@ from adaptive_scheduler.snapshot import Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import Doc, GpuRecord, JobRecord
-from coordinator.scheduling.binding import Around, bind
+from coordinator.scheduling.binding import BindingContext, bind
 from tests.unit.coordinator.situations import WALL, gpu, job, reshape_of, start_of
 
 WHY = Explanation("test", "so.")
@@ -21,7 +21,7 @@ def on(node: str, *gpus: GpuRecord) -> list[GpuRecord]:
 
 def write(decision: Operation, jobs: list[JobRecord], gpus: list[GpuRecord]) -> Doc:
     known = {j.id: j for j in jobs}
-    return bind(decision, Around(known, known, {g.id: g for g in gpus}, WALL, "in place"))
+    return bind(decision, BindingContext(known, known, {g.id: g for g in gpus}, WALL, "in place"))
 
 
 def queued(name: str = "one", **more: object) -> JobRecord:

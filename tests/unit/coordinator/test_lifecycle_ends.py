@@ -295,14 +295,14 @@ def test_a_newcomer_whose_launch_was_ended_from_outside_waits_again_without_a_lo
 
 
 def test_a_job_whose_node_is_lost_goes_back_into_the_queue_and_not_to_that_node() -> None:
-    changes = written(world(running(retries=1), seen(), mine("a", "b"), lost=True, away=True), "undo")
+    changes = written(world(running(retries=1), seen(), mine("a", "b"), lost=True, node_unavailable=True), "undo")
     assert (changes["state"], changes["node"], changes["retries"]) == (s.SUBMITTED, None, 1)
 
 
 @pytest.mark.parametrize("kind", ["restart", "start"])
 def test_nothing_is_launched_on_a_node_that_is_not_heard_of(kind: str) -> None:
     op = {"kind": kind, "to": ["a", "b"], "generation": 1}
-    changes = written(world(job(s.RESTARTING, "a", "b", op=op), None, mine("a", "b"), away=True), "undo")
+    changes = written(world(job(s.RESTARTING, "a", "b", op=op), None, mine("a", "b"), node_unavailable=True), "undo")
     assert (changes["state"], changes["retries"]) == (s.SUBMITTED, 0)
 
 

@@ -56,7 +56,7 @@ def test_one_that_was_not_heard_since_the_coordinator_began_may_have_stopped_alr
 FAILS = {
     "its launch on node m failed: no disk": ComingLaunch(asked=True, failure="no disk"),
     "its launch on node m ended before it was needed": ComingLaunch(up=True, asked=True, lost=True),
-    "node m does not answer, or takes no new pods": ComingLaunch(up=True, asked=True, away=True),
+    "node m does not answer, or takes no new pods": ComingLaunch(up=True, asked=True, node_unavailable=True),
 }
 
 
@@ -132,14 +132,15 @@ def test_then_the_old_gpus_come_free_and_the_old_launch_goes() -> None:
     changes = written(world(GRANTED, fresh(), MINE), "free")
     assert (changes["state"], changes["job_id"]) == (s.IDLE, None)
     assert next_step(world(GRANTED, fresh(), mine("b"))) == RequestRemoval(1)
-    assert isinstance(next_step(world(GRANTED, fresh(), mine("b"), left=True)), StartTrainer)
+    assert isinstance(next_step(world(GRANTED, fresh(), mine("b"), old_launch_removed=True)), StartTrainer)
 
 
 def test_it_goes_on_from_what_it_saved_last_though_its_next_sidecar_had_looked_before_that() -> None:
     looked_early = msgspec.structs.replace(fresh(), checkpoint=Checkpoint("g1-s4", 4, 1))
-    assert next_step(world(GRANTED, looked_early, mine("b"), left=True)) == StartTrainer(2, ("b",), "g1-s10")
-    unheard = world(granted(exit_at=None), looked_early, mine("b"), left=True)
-    assert next_step(unheard) == StartTrainer(2, ("b",), None), (
+    left = world(GRANTED, looked_early, mine("b"), old_launch_removed=True)
+    assert next_step(left) == StartTrainer(2, ("b",), "g1-s10")
+    silent_pods = world(granted(exit_at=None), looked_early, mine("b"), old_launch_removed=True)
+    assert next_step(silent_pods) == StartTrainer(2, ("b",), None), (
         "it may have saved while nobody heard it: the newest there is"
     )
 
@@ -164,12 +165,12 @@ def test_and_the_next_one_is_launched_after_that() -> None:
 
 
 def test_with_its_first_step_there_the_move_is_counted() -> None:
-    changes = written(world(GRANTED, seen(generation=2), mine("b"), left=True), "running")
+    changes = written(world(GRANTED, seen(generation=2), mine("b"), old_launch_removed=True), "running")
     assert (changes["state"], changes["reshape"], changes["moves"]) == (s.RUNNING, None, 1)
 
 
 def test_a_new_launch_that_fails_sends_the_job_back_to_the_queue_with_its_checkpoint() -> None:
-    failed = world(GRANTED, None, mine("b"), launch_asked=True, launch_failure="no disk", left=True)
+    failed = world(GRANTED, None, mine("b"), launch_asked=True, launch_failure="no disk", old_launch_removed=True)
     changes = written(failed, "undo")
     assert (changes["state"], changes["node"], changes["retries"]) == (s.SUBMITTED, None, 1)
 

@@ -18,7 +18,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.scheduling.loop import LIMITS_KEPT, Basis
+from coordinator.scheduling.loop import LIMITS_KEPT, DecisionBasis
 from coordinator.stores.bootstrap import FoundNode
 from sidecar.protocol import Heartbeat, HeartbeatReply, launch_key, sign
 from tests.fakes.shims import Behaviour
@@ -192,7 +192,7 @@ def test_a_limit_decided_on_a_job_that_has_changed_meanwhile_is_dropped() -> Non
     old = world.c.cache.jobs()
     world.order(limit(0.5))
     with pytest.raises(Conflict):
-        world.c.loop._apply(limit(1.5), Basis(old, ClusterSnapshot((), ()), 0.0))
+        world.c.loop._apply(limit(1.5), DecisionBasis(old, ClusterSnapshot((), ()), 0.0))
     assert answer(world)[0] == 0.5
     assert told(world, "limited") == [("limited", 0.5)]
 

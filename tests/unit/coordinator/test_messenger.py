@@ -10,7 +10,7 @@ from adaptive_scheduler.settings import Settings, SpeCon
 from coordinator.adapters.clock import SystemClock
 from coordinator.errors import Transient
 from coordinator.model import states as s
-from coordinator.service import BREATH_S, Coordinator
+from coordinator.service import MIN_PAUSE_S, Coordinator
 from coordinator.stores.bootstrap import FoundNode
 from coordinator.stores.elector import Elector, Holder
 from tests.fakes.shims import Behaviour, Machines
@@ -32,11 +32,11 @@ def one_on_cpu(interval_s: float) -> World:
 def test_the_loop_rests_until_the_next_reading_and_no_longer() -> None:
     world = one_on_cpu(interval_s=3.0)
     world.c._turn()
-    rest_s = world.c._rest_s()
-    assert BREATH_S <= rest_s <= 3.0 < SHORT.poll_s
+    rest_s = world.c._pause_s()
+    assert MIN_PAUSE_S <= rest_s <= 3.0 < SHORT.poll_s
     world.c.telemetry.progress.begin()
     world.clock.time += rest_s
-    assert world.c._rest_s() == BREATH_S, "a reading is due"
+    assert world.c._pause_s() == MIN_PAUSE_S, "a reading is due"
 
 
 def test_a_store_that_does_not_answer_is_not_pressed_though_readings_are_due() -> None:
@@ -48,7 +48,7 @@ def test_a_store_that_does_not_answer_is_not_pressed_though_readings_are_due() -
 
     world.c.loop.tick = fails  # type: ignore[method-assign]
     world.c._turn()
-    assert world.c._rest_s() == min(SHORT.poll_s, SHORT.term_s / 3)
+    assert world.c._pause_s() == min(SHORT.poll_s, SHORT.term_s / 3)
 
 
 def test_a_coordinator_that_runs_turns_at_each_reading_though_its_poll_is_far() -> None:

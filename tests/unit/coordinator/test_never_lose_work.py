@@ -15,7 +15,7 @@ from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord
 from coordinator.reconcile.actions import RequestRemoval, StopTrainer, Wait
 from coordinator.reconcile.lifecycle import next_step
-from coordinator.scheduling.intake import accepted, problems
+from coordinator.scheduling.intake import acceptance_fields, problems
 from sidecar.protocol import Checkpoint, Heartbeat, Lost
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
@@ -58,27 +58,27 @@ def told(
 )
 def test_a_job_is_rigid_until_it_has_shown_or_its_record_says_that_it_resumes(doc: Doc, is_rigid: bool) -> None:
     assert resumption.rigid(plain(**doc)) is is_rigid
-    assert bool(resumption.left_alone(plain(**doc))) is is_rigid
+    assert bool(resumption.rigidity_reason(plain(**doc))) is is_rigid
 
 
 def test_a_hook_or_a_verified_checkpoint_is_written_down_once() -> None:
-    assert resumption.shown(plain(), told()) == {}
-    assert resumption.shown(plain(), told(hook=True)) == {"resumes": "hook"}
-    assert resumption.shown(plain(), told(checkpoint=SAVED)) == {"resumes": "checkpoint"}
-    assert resumption.shown(plain(resumes="checkpoint"), told(checkpoint=SAVED)) == {}
-    assert resumption.shown(plain(resumes="checkpoint"), told(hook=True)) == {"resumes": "hook"}
-    assert resumption.shown(plain(resumes="hook"), told(hook=True, checkpoint=SAVED)) == {}
+    assert resumption.resumability_shown(plain(), told()) == {}
+    assert resumption.resumability_shown(plain(), told(hook=True)) == {"resumes": "hook"}
+    assert resumption.resumability_shown(plain(), told(checkpoint=SAVED)) == {"resumes": "checkpoint"}
+    assert resumption.resumability_shown(plain(resumes="checkpoint"), told(checkpoint=SAVED)) == {}
+    assert resumption.resumability_shown(plain(resumes="checkpoint"), told(hook=True)) == {"resumes": "hook"}
+    assert resumption.resumability_shown(plain(resumes="hook"), told(hook=True, checkpoint=SAVED)) == {}
 
 
 def test_what_is_left_alone_says_why_and_what_to_do() -> None:
-    assert resumption.left_alone(plain(s.RUNNING, "a")) == (
+    assert resumption.rigidity_reason(plain(s.RUNNING, "a")) == (
         "keeps its 1 GPU until it ends: it has not shown that it can save and resume; use sidecar.hooks "
         '(examples/README.md), or submit it with "elastic": true if you know that it resumes'
     )
-    assert "2 GPUs" in resumption.left_alone(plain(s.RUNNING, "a", "b", elastic=False))
-    assert '"elastic": false' in resumption.left_alone(plain(s.RUNNING, "a", elastic=False))
+    assert "2 GPUs" in resumption.rigidity_reason(plain(s.RUNNING, "a", "b", elastic=False))
+    assert '"elastic": false' in resumption.rigidity_reason(plain(s.RUNNING, "a", elastic=False))
     lost = {"epochs": 17.0, "iterations": 340, "agreed": False}
-    assert "it lost 17 epochs when it was stopped" in resumption.left_alone(plain(s.RUNNING, "a", lost=lost))
+    assert "it lost 17 epochs when it was stopped" in resumption.rigidity_reason(plain(s.RUNNING, "a", lost=lost))
 
 
 def test_intake_takes_elastic_as_true_or_false_only_and_believes_nobody_what_it_has_shown() -> None:
@@ -87,7 +87,7 @@ def test_intake_takes_elastic_as_true_or_false_only_and_believes_nobody_what_it_
     (problem,) = problems({**GOOD, "elastic": "yes"})
     assert problem.startswith("elastic must be true") and "'yes'" in problem
     doc = {**GOOD, "resumes": "hook", "lost": {}, "forced": True}
-    kept = {**doc, **accepted(doc, "u", 0.0)}
+    kept = {**doc, **acceptance_fields(doc, "u", 0.0)}
     assert (kept["resumes"], kept["lost"], kept["forced"]) == (None, None, None)
 
 
@@ -120,29 +120,29 @@ def test_unsaved_work_is_all_of_it_nothing_or_what_came_after_the_checkpoint() -
     ],
 )
 def test_a_receipt_says_what_was_lost(lost: Lost, words: str) -> None:
-    assert resumption.receipt(lost) == words
+    assert resumption.describe_loss(lost) == words
 
 
 def test_a_loss_after_a_stop_of_ours_that_nobody_forced_ends_the_reshaping() -> None:
     before = plain(resumes="checkpoint", stopped_by_us=2, generation=2)
-    found = resumption.found_lost(before, told(generation=2, lost=Lost(340, 17.0, 2)))
+    found = resumption.reported_loss(before, told(generation=2, lost=Lost(340, 17.0, 2)))
     assert found["lost"] == {"iterations": 340, "epochs": 17.0, "generation": 2, "agreed": False}
     assert "lost 17 epochs" in found["message"]
     after = JobRecord({**before.doc, **found})
     assert resumption.rigid(after)
-    assert resumption.found_lost(after, told(generation=2, lost=Lost(340, 17.0, 2))) == {}, "told once"
+    assert resumption.reported_loss(after, told(generation=2, lost=Lost(340, 17.0, 2))) == {}, "told once"
     later = JobRecord({**after.doc, "stopped_by_us": None})
-    assert resumption.found_lost(later, told(generation=3, lost=Lost(1, 0.0, 3))) == {}, (
+    assert resumption.reported_loss(later, told(generation=3, lost=Lost(1, 0.0, 3))) == {}, (
         "the first one is not forgotten"
     )
 
 
 def test_a_loss_after_a_crash_or_an_operators_force_ends_nothing() -> None:
     before = plain(resumes="checkpoint", stopped_by_us=None, generation=2)
-    found = resumption.found_lost(before, told(generation=2, lost=Lost(340, 0.0, 2)))
+    found = resumption.reported_loss(before, told(generation=2, lost=Lost(340, 0.0, 2)))
     assert found["lost"]["agreed"] is True
     assert not resumption.rigid(JobRecord({**before.doc, **found}))
-    assert resumption.found_lost(before, told(generation=2, lost=Lost(0, 0.0, 2))) == {}
+    assert resumption.reported_loss(before, told(generation=2, lost=Lost(0, 0.0, 2))) == {}
 
 
 @pytest.mark.parametrize(("keeps", "protected"), [(3, 2), (2, None), (1, None)])
@@ -296,6 +296,6 @@ def test_a_users_volcano_job_that_was_suspended_waits_and_is_not_failed() -> Non
 def test_a_job_that_can_be_told_nothing_any_more_is_cancelled_by_removing_its_launch() -> None:
     """On one machine no lease would ever end it: its sidecar may have lost its coordinator for good."""
     silent = world(plain(s.RUNNING, "a", cancel=True, generation=1, launch=1), told(), mine("a"))
-    assert next_step(replace(silent, mute=True)) == RequestRemoval()
+    assert next_step(replace(silent, unreachable=True)) == RequestRemoval()
     assert next_step(silent) == StopTrainer(2)
-    assert isinstance(next_step(replace(silent, mute=True, remove_asked=True)), Wait)
+    assert isinstance(next_step(replace(silent, unreachable=True, remove_asked=True)), Wait)

@@ -8,9 +8,9 @@ import pytest
 
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.model import states as s
-from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iterations
+from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iteration_counts
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.scheduling.snapshot_builder import Known, build_snapshot
+from coordinator.scheduling.snapshot_builder import SnapshotInputs, build_snapshot
 from sidecar.protocol import Heartbeat
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
 
@@ -20,13 +20,13 @@ AT = Moment(now=50.0, wall=WALL)
 def take(jobs: list[JobRecord], gpus: list[GpuRecord], beats: dict[str, Heartbeat] | None = None) -> ClusterSnapshot:
     known = {name: ObservedJob(beat, 5.0) for name, beat in (beats or {}).items()}
     placed = {g.id: GpuRecord({"node": "n1", "gpu_type": "V100", **g.doc}) for g in gpus}
-    return build_snapshot({j.id: j for j in jobs}, placed, known, Known(), AT)
+    return build_snapshot({j.id: j for j in jobs}, placed, known, SnapshotInputs(), AT)
 
 
 def test_gpus_come_by_node_in_their_own_order() -> None:
     docs = [("b", "n2", 0), ("a", "n1", 1), ("c", "n1", 0)]
     gpus = {i: GpuRecord({**gpu(i).doc, "node": n, "gpu_type": "T", "index": k}) for i, n, k in docs}
-    nodes = build_snapshot({}, gpus, {}, Known(), AT).nodes
+    nodes = build_snapshot({}, gpus, {}, SnapshotInputs(), AT).nodes
     assert [(n.name, [g.id for g in n.gpus]) for n in nodes] == [("n1", ["c", "a"]), ("n2", ["b"])]
 
 
@@ -83,7 +83,7 @@ def test_nodes_have_the_cores_of_their_documents_and_are_as_used_as_their_jobs_r
     beat = seen()
     beat.usage.cpu_cores, beat.usage.memory = 1.5, 2_000
     docs = {"c": {"_id": "c", "cores": 2.0, "memory": 8_000.0}, "away": {"_id": "away", "cores": 1.0, "heard": False}}
-    nodes = build_snapshot({"one": on_cpu()}, {}, {"one": ObservedJob(beat)}, Known(nodes=docs), AT).node
+    nodes = build_snapshot({"one": on_cpu()}, {}, {"one": ObservedJob(beat)}, SnapshotInputs(nodes=docs), AT).node
     assert (nodes["c"].gpu_type, nodes["c"].gpus, nodes["c"].cores) == ("", (), 2.0)
     assert (nodes["c"].cpu_use, nodes["c"].memory_use, nodes["c"].heard) == (0.75, 0.25, True)
     assert not nodes["away"].heard
@@ -111,7 +111,7 @@ def test_a_job_can_use_the_cores_it_asked_for_or_more_if_it_was_seen_to(
     asked: dict[str, object], most: float, can_use: float
 ) -> None:
     seen_so = ObservedJob(None, speed=TrainingSpeed(20.0, 0.3, most))
-    found = build_snapshot({"one": on_cpu(**asked)}, {}, {"one": seen_so}, Known(), AT).job["one"]
+    found = build_snapshot({"one": on_cpu(**asked)}, {}, {"one": seen_so}, SnapshotInputs(), AT).job["one"]
     assert (found.demand, found.rate, found.share) == (can_use, 20.0, 0.3)
 
 
@@ -157,7 +157,7 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_but_never_longer_than_
 ) -> None:
     known = ObservedJob(seen(steps=10), needs=needs)
     record = job(s.RUNNING, "a", iterations=100, target_top5=0.9, dataset_size=200, batch_size=10)
-    (found,) = build_snapshot({"one": record}, {}, {"one": known}, Known(), AT).jobs
+    (found,) = build_snapshot({"one": record}, {}, {"one": known}, SnapshotInputs(), AT).jobs
     assert found.iterations_left == left
     assert found.length_unsure == (needs is None)
 
@@ -169,7 +169,7 @@ def test_of_a_job_without_progress_towards_its_target_nor_a_maximum_no_length_is
 
 def test_gpus_on_several_hosts_are_told_host_by_host() -> None:
     gpus = {i: GpuRecord({**gpu(i, "one", "one").doc, "node": n, "gpu_type": "T"}) for i, n in [("a", "n"), ("b", "m")]}
-    (found,) = build_snapshot({"one": job(s.RUNNING, "a", "b", node="n")}, gpus, {}, Known(), AT).jobs
+    (found,) = build_snapshot({"one": job(s.RUNNING, "a", "b", node="n")}, gpus, {}, SnapshotInputs(), AT).jobs
     assert [(w.node, w.num_gpus) for w in found.workers] == [("n", 1), ("m", 1)]
 
 
@@ -185,10 +185,10 @@ def test_the_oldest_job_comes_first() -> None:
 def test_what_is_left_comes_from_the_document_or_from_what_the_trainer_says() -> None:
     told = seen(steps=30)
     told.progress.total_iterations = 80
-    assert iterations(job(s.RUNNING, "a", iterations=100, iters_done=20), told) == (30, 100)
-    assert iterations(job(s.RUNNING, "a", epochs=2, dataset_size=65, batch_size=32), None) == (0, 6)
-    assert iterations(job(s.RUNNING, "a", iters_done=40), told) == (40, 80)
-    assert iterations(job(s.RUNNING, "a"), None) == (0, None)
+    assert iteration_counts(job(s.RUNNING, "a", iterations=100, iters_done=20), told) == (30, 100)
+    assert iteration_counts(job(s.RUNNING, "a", epochs=2, dataset_size=65, batch_size=32), None) == (0, 6)
+    assert iteration_counts(job(s.RUNNING, "a", iters_done=40), told) == (40, 80)
+    assert iteration_counts(job(s.RUNNING, "a"), None) == (0, None)
     assert take([job(s.RUNNING, "a", iterations=10)], mine("a"), {"one": told}).jobs[0].iterations_left == 0
 
 
@@ -207,5 +207,8 @@ def test_a_gang_has_its_pods_where_their_gpus_are_and_may_be_on_as_many_nodes_as
 def test_what_pods_of_others_ask_for_is_not_there_for_our_jobs() -> None:
     held = {"cores": 1.5, "memory": 3e9}
     nodes = {"a": {"cores": 4.0, "memory": 8e9, "others": held}, "full": {"cores": 1.0, "memory": 1e9, "others": held}}
-    seen = {n.name: (n.cores, n.memory) for n in build_snapshot({}, {}, {}, Known(nodes=nodes), Moment(0.0, 0.0)).nodes}
+    seen = {
+        n.name: (n.cores, n.memory)
+        for n in build_snapshot({}, {}, {}, SnapshotInputs(nodes=nodes), Moment(0.0, 0.0)).nodes
+    }
     assert seen == {"a": (2.5, 5e9), "full": (0.0, 1.0)}, "0 bytes would mean that nobody knows how many"

@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from coordinator.model import states as s
-from coordinator.model.document_validation import NOWHERE, RULES, read
+from coordinator.model.document_validation import RULES, UNKNOWN_NODE, validate
 from coordinator.scheduling import intake
 
 GOOD = {"_id": "a", "job_id": "a", "state": s.SUBMITTED, "optional_num_gpus": [1, 2], "command": ["x"]}
-JOB = {**GOOD, **intake.accepted(GOOD, "u", 1.7e9)}
+JOB = {**GOOD, **intake.acceptance_fields(GOOD, "u", 1.7e9)}
 GPU = {"_id": "g", "gpu_id": "g", "node": "n", "index": 0, "gpu_type": "V100", "state": s.IDLE, "job_id": None}
 
 
 def test_what_the_coordinator_writes_fits() -> None:
-    assert read("jobs", JOB).misfits == () and read("gpus", GPU).misfits == ()
+    assert validate("jobs", JOB).invalid_fields == () and validate("gpus", GPU).invalid_fields == ()
 
 
 @pytest.mark.parametrize("field", sorted(RULES["jobs"]))
 def test_a_field_of_the_wrong_kind_reads_as_its_former_value(field: str) -> None:
     former = {**JOB, field: JOB.get(field)}
-    found = read("jobs", {**JOB, field: {1, 2}}, former)
+    found = validate("jobs", {**JOB, field: {1, 2}}, former)
     assert found.usable is (field != "version") and found.doc.get(field) == former[field]
-    (said,) = found.misfits
+    (said,) = found.invalid_fields
     assert said.startswith(f"{field} must be ") and "former value" in said
 
 
@@ -49,18 +49,18 @@ def test_a_field_of_the_wrong_kind_reads_as_its_former_value(field: str) -> None
 def test_without_a_former_value_a_job_is_set_aside_only_where_it_makes_no_sense(
     field: str, value: Any, usable: bool
 ) -> None:
-    found = read("jobs", {**JOB, field: value})
-    assert found.usable is usable and field not in found.doc and len(found.misfits) == 1
+    found = validate("jobs", {**JOB, field: value})
+    assert found.usable is usable and field not in found.doc and len(found.invalid_fields) == 1
 
 
 @pytest.mark.parametrize("field", ["node", "state"])
 def test_a_gpu_that_is_nobody_knows_where_or_whose_is_given_to_nobody(field: str) -> None:
-    found = read("gpus", {**GPU, field: {}})
+    found = validate("gpus", {**GPU, field: {}})
     assert found.usable and found.doc["state"] == s.FAULTY
-    assert found.doc["node"] == (NOWHERE if field == "node" else "n")
+    assert found.doc["node"] == (UNKNOWN_NODE if field == "node" else "n")
 
 
 def test_a_flag_that_a_store_keeps_as_a_number_is_a_flag() -> None:
-    found = read("jobs", {"job_id": "a", "closed": 0, "elastic": 1})
-    assert found.usable and found.misfits == ()
+    found = validate("jobs", {"job_id": "a", "closed": 0, "elastic": 1})
+    assert found.usable and found.invalid_fields == ()
     assert found.doc["closed"] is False and found.doc["elastic"] is True

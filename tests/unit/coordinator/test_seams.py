@@ -95,7 +95,7 @@ def test_a_pod_that_fences_itself_costs_no_try_though_the_others_fail_with_it() 
 def test_a_pod_that_somebody_ends_before_its_gang_trained_costs_no_try() -> None:
     starting = job(s.INITIALIZED, "a", "b", op={"kind": "start", "to": ["a", "b"], "generation": 2}, gpus_per_pod=1)
     told: tuple[Any, ...] = ({"trainer": "none", "generation": 0}, {"trainer": "none", "generation": 0, "ending": True})
-    changes = written(situation(starting, told, mine("a", "b"), parted=frozenset({1})), "undo")
+    changes = written(situation(starting, told, mine("a", "b"), lost_pods=frozenset({1})), "undo")
     assert (changes["state"], changes["retries"]) == (s.SUBMITTED, 0)
 
 

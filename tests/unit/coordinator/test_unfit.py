@@ -9,8 +9,8 @@ import pytest
 
 from adaptive_scheduler.decision import Explanation, Move
 from coordinator.model import states as s
-from coordinator.model.gang import joint
-from coordinator.reconcile.gang_observer import unfit
+from coordinator.model.gang import merged_report
+from coordinator.reconcile.gang_observer import startup_problem
 from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
@@ -38,9 +38,9 @@ def test_one_that_has_trained_is_tried_again_as_after_a_failed_launch() -> None:
 
 def test_of_a_gang_the_pod_that_cannot_start_speaks_for_all() -> None:
     others = fresh("two"), msgspec.structs.replace(UNFIT, member=1)
-    together = joint(dict(enumerate(others)), 2)
+    together = merged_report(dict(enumerate(others)), 2)
     assert together is not None and together.unfit == WHY
-    assert unfit([None, fresh(), UNFIT]) == WHY and unfit([None, fresh()]) is None
+    assert startup_problem([None, fresh(), UNFIT]) == WHY and startup_problem([None, fresh()]) is None
 
 
 @pytest.mark.parametrize("early", [True, False])
