@@ -48,25 +48,25 @@ def exited(code: int, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_it_trains_until_no_pod_does_and_runs_only_while_each_does(told: tuple[Any, ...], as_one: str) -> None:
-    found = gang(*told).joint()
+    found = gang(*told).merged_report()
     assert found is not None
     assert found.shim.trainer == as_one
 
 
 def test_nothing_is_known_until_each_pod_has_reported_but_for_those_that_certainly_ended() -> None:
     two = gang("running", "running")
-    assert two.joint(wanted=3) is None
-    assert two.joint(wanted=3, ended={2}) is not None
-    assert two.joint(wanted=2, ended={0, 1}) is None
-    alone = two.joint(ended={0})
+    assert two.merged_report(wanted=3) is None
+    assert two.merged_report(wanted=3, ended={2}) is not None
+    assert two.merged_report(wanted=2, ended={0, 1}) is None
+    alone = two.merged_report(ended={0})
     assert alone is not None and alone.member == 1, "times and progress are those of the first that is left"
 
 
 def test_a_command_is_obeyed_once_each_pod_has_obeyed_it_and_the_highest_generation_counts() -> None:
-    found = gang({"generation": 2, "verb": "stop"}, {"generation": 1}).joint()
+    found = gang({"generation": 2, "verb": "stop"}, {"generation": 1}).merged_report()
     assert found is not None
     assert (found.shim.command_id, found.shim.generation) == ("", 2)
-    found = gang("running", "running", generation=3).joint()
+    found = gang("running", "running", generation=3).merged_report()
     assert found is not None and found.shim.command_id == "one:3:start"
 
 
@@ -102,7 +102,7 @@ def test_the_newest_checkpoint_that_any_pod_has_seen_counts() -> None:
     ],
 )
 def test_the_exit_code_is_that_of_who_ended_worst_or_first(told: tuple[Any, ...], code: int) -> None:
-    found = gang(*told).joint()
+    found = gang(*told).merged_report()
     assert found is not None and found.shim.exit_code == code
 
 
