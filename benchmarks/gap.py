@@ -48,7 +48,7 @@ STEP = re.compile(r"^step=(\d+) .*\btime=([0-9.]+)$")
 
 
 @dataclass
-class Shape:
+class GpuShape:
     """What one process of the trainer printed: (step, CLOCK_BOOTTIME seconds) of each step."""
 
     gpus: int
@@ -56,7 +56,7 @@ class Shape:
     steps: list[tuple[int, float]] = field(default_factory=list)
 
 
-class Side(Protocol):
+class MeasuredSide(Protocol):
     """A training that can be given another number of GPUs."""
 
     def reshape(self, gpus: int) -> dict[str, float]:
@@ -91,7 +91,7 @@ class InPlace:
         return self._cluster.output(self._job)
 
 
-class Plain:
+class PlainRestart:
     """The same script as a plain process: killed, and started again."""
 
     def __init__(self, folder: Path, trainer: str, iterations: int) -> None:
@@ -171,12 +171,12 @@ def environment(folder: Path, gpus: int, generation: int) -> dict[str, str]:
     }
 
 
-def shapes(output: str) -> list[Shape]:
+def shapes(output: str) -> list[GpuShape]:
     """One per process that has trained."""
-    found: list[Shape] = []
+    found: list[GpuShape] = []
     for line in output.splitlines():
         if begin := BEGIN.match(line):
-            found.append(Shape(int(begin[1]), int(begin[2])))
+            found.append(GpuShape(int(begin[1]), int(begin[2])))
         elif (step := STEP.match(line)) and found:
             found[-1].steps.append((int(step[1]), float(step[2])))
     return found
@@ -193,7 +193,7 @@ def gap_s(output: str, gpus: int) -> float:
     return first[1] - last[1]
 
 
-def settle(side: Side, steps: int = SETTLED) -> int:
+def settle(side: MeasuredSide, steps: int = SETTLED) -> int:
     """Wait until the present shape has trained so many steps; its GPU count."""
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
@@ -204,14 +204,14 @@ def settle(side: Side, steps: int = SETTLED) -> int:
     raise WrongAnswer(f"not {steps} steps within {WITHIN_S:.0f} s:\n{side.output()[-1000:]}")
 
 
-def turn(side: Side) -> tuple[float, dict[str, float]]:
+def turn(side: MeasuredSide) -> tuple[float, dict[str, float]]:
     """One reshape from one GPU to two or back: gap and stages, seconds."""
     gpus = 3 - settle(side)
     stages = side.reshape(gpus)
     return gap_s(side.output(), gpus), stages
 
 
-def check(side: InPlace | Plain, iterations: int, wanted: str, key: str) -> None:
+def check(side: InPlace | PlainRestart, iterations: int, wanted: str, key: str) -> None:
     """Reshape in the middle and train to the end: every step once, in order, and the same result."""
     turn(side)
     side.wait_ended()
@@ -244,8 +244,8 @@ def uninterrupted(folder: Path, trainer: str, iterations: int) -> str:
 
 
 @contextmanager
-def plain(folder: Path, trainer: str, iterations: int) -> Iterator[Plain]:
-    side = Plain(folder, trainer, iterations)
+def plain(folder: Path, trainer: str, iterations: int) -> Iterator[PlainRestart]:
+    side = PlainRestart(folder, trainer, iterations)
     try:
         yield side
     finally:
@@ -253,7 +253,7 @@ def plain(folder: Path, trainer: str, iterations: int) -> Iterator[Plain]:
 
 
 @dataclass
-class Gaps:
+class GapMeasurements:
     """Seconds, pair by pair, and the stages of those in place."""
 
     ours: list[float] = field(default_factory=list)
@@ -261,7 +261,7 @@ class Gaps:
     stages: list[dict[str, float]] = field(default_factory=list)
 
 
-def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, pairs: int) -> Gaps:
+def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, pairs: int) -> GapMeasurements:
     """Check both sides, then time them in turns; who is first alternates."""
     long = InPlace(cluster, f"gap-{trainer}", trainer, ENDLESS)
     wanted = uninterrupted(folder / f"uninterrupted-{trainer}", trainer, iterations)
@@ -270,7 +270,7 @@ def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, pairs
     job = InPlace(cluster, f"check-{trainer}", trainer, iterations)
     job.wait_started()
     check(job, iterations, wanted, RESULT[trainer])
-    gaps = Gaps()
+    gaps = GapMeasurements()
     with plain(folder / f"plain-{trainer}", trainer, ENDLESS) as side:
         for number in range(pairs):
             turns: list[Callable[[], None]] = [lambda: _ours(gaps, long), lambda: gaps.theirs.append(turn(side)[0])]
@@ -280,7 +280,7 @@ def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, pairs
     return gaps
 
 
-def _ours(gaps: Gaps, side: InPlace) -> None:
+def _ours(gaps: GapMeasurements, side: InPlace) -> None:
     seconds, stages = turn(side)
     gaps.ours.append(seconds)
     gaps.stages.append(stages)
@@ -289,7 +289,7 @@ def _ours(gaps: Gaps, side: InPlace) -> None:
 def run(options: argparse.Namespace) -> Result:
     """Trains NumPy, with `keras` Keras too."""
     pairs, iterations = (2, 60) if options.tiny else (12, 200)
-    found: dict[str, Gaps] = {}
+    found: dict[str, GapMeasurements] = {}
     with tempfile.TemporaryDirectory(prefix="gap-") as name:
         folder = Path(name)
         store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
@@ -308,12 +308,12 @@ def run(options: argparse.Namespace) -> Result:
     )  # fmt: skip
 
 
-def _row(trainer: str, gaps: Gaps) -> Row:
+def _row(trainer: str, gaps: GapMeasurements) -> Row:
     ratio = median(a / b for a, b in zip(gaps.ours, gaps.theirs, strict=True))
     return Row(f"{trainer}, median gap", median(gaps.ours), median(gaps.theirs), ratio, "s", FLOOR)
 
 
-def _tables(found: dict[str, Gaps]) -> Iterator[Table]:
+def _tables(found: dict[str, GapMeasurements]) -> Iterator[Table]:
     for trainer, gaps in found.items():
         pairs = [[f"{a:.3f}", f"{b:.3f}", f"{a / b:.2f}"] for a, b in zip(gaps.ours, gaps.theirs, strict=True)]
         yield Table(f"{trainer}: every pair, seconds", ["IN PLACE", "KILL AND RE-EXEC", "RATIO"], pairs)

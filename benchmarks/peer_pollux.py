@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import report
-from experiments.comparison_policies.allotment import Allotment, Asking, speed_up
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, speed_up
 from experiments.comparison_policies.pollux import Pollux
-from experiments.comparison_policies.round_policies import Rhythm, Sharing
+from experiments.comparison_policies.round_policies import RoundPolicy, RoundScheduler
 from experiments.workloads.elastic_workloads import workload_s
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, Planner, Workload
+from simulator.scenario import Planner, PolicySetup, Workload
 
 PACKAGES = ("adaptdl-sched==0.2.11", "numpy==1.23.5", "scipy==1.10.1", "pymoo==0.5.0", "autograd==1.5", "future==1.0.0")
 ANSWERS = Path(__file__).with_name("peer_pollux_answers.py")
 
 
-class NotToBeHad(Exception):
+class PeerUnavailable(Exception):
     """The peer cannot be installed; the text says why."""
 
 
@@ -42,7 +42,7 @@ class Peer:
         self._most: dict[str, int] = {}
         self._tell({"seed": seed})
 
-    def __call__(self, jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+    def __call__(self, jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
         self._most = {job.id: max(job.has, self._most.get(job.id, 0)) for job in jobs}
         if not jobs:
             return {}
@@ -50,7 +50,9 @@ class Peer:
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
-            raise NotToBeHad(f"Pollux's policy ended with status {self._process.wait()}; run {ANSWERS} by hand to see.")
+            raise PeerUnavailable(
+                f"Pollux's policy ended with status {self._process.wait()}; run {ANSWERS} by hand to see."
+            )
         given: dict[str, int] = json.loads(answer)
         return {job: count for job, count in given.items() if count}
 
@@ -60,7 +62,7 @@ class Peer:
         self._process.stdin.close()
         self._process.wait()
 
-    def _as_json(self, job: Asking) -> dict[str, object]:
+    def _as_json(self, job: AllotmentRequest) -> dict[str, object]:
         most = min(job.counts[-1], max(job.counts[0], 2 * self._most[job.id]))
         speed_ups = {count: speed_up(job, count) for count in job.counts}
         return {"id": job.id, "submit_s": job.submit_s, "has": job.has, "most": most, "speed_ups": speed_ups}
@@ -71,7 +73,7 @@ class Peer:
 
 
 def install(folder: Path) -> Path:
-    """The Python of an environment that has the peer. Raises `NotToBeHad`."""
+    """The Python of an environment that has the peer. Raises `PeerUnavailable`."""
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         venv.create(folder, with_pip=True, clear=True)
@@ -79,7 +81,7 @@ def install(folder: Path) -> Path:
         done = subprocess.run([*command, "--no-binary", "autograd,future,pymoo"], capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-            raise NotToBeHad(f"Pollux from PyPI cannot be installed here ({last}); the comparison is skipped.")
+            raise PeerUnavailable(f"Pollux from PyPI cannot be installed here ({last}); the comparison is skipped.")
         (folder / "ready").touch()
     return python
 
@@ -89,9 +91,11 @@ def rows(python: Path, seeds: int, jobs: int, round_s: float) -> list[report.Row
     found = []
     for seed in range(seeds):
         workload, peer = workload_s(seed, count=jobs), Peer(python, seed)
-        ours, bounds = workload.contenders[-1], report.bounds_of(workload)
+        ours, bounds = workload.policy_setups[-1], report.bounds_of(workload)
         for name, plan in _plans(workload, peer, round_s).items():
-            outcome = SimulatedCluster(workload, Contender(name, plan, ours.costs, ours.profiles, ours.settings)).run()
+            outcome = SimulatedCluster(
+                workload, PolicySetup(name, plan, ours.costs, ours.profiles, ours.settings)
+            ).run()
             found.append(report.row(name, workload, outcome, bounds, None))
             print(_line(found[-1]), flush=True)
         peer.close()
@@ -99,11 +103,11 @@ def rows(python: Path, seeds: int, jobs: int, round_s: float) -> list[report.Row
 
 
 def _plans(workload: Workload, peer: Peer, round_s: float) -> dict[str, Planner]:
-    ours = workload.contenders[-1]
+    ours = workload.policy_setups[-1]
     return {
         ours.name: ours.plan,
-        "pollux-rebuilt": Sharing("pollux-rebuilt", Rhythm(Pollux, round_s), workload),
-        "pollux-pypi": Sharing("pollux-pypi", Rhythm(lambda: peer, round_s), workload),
+        "pollux-rebuilt": RoundScheduler("pollux-rebuilt", RoundPolicy(Pollux, round_s), workload),
+        "pollux-pypi": RoundScheduler("pollux-pypi", RoundPolicy(lambda: peer, round_s), workload),
     }
 
 
@@ -125,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         python = install(options.venv)
         found = rows(python, options.seeds, options.jobs, options.round)
-    except NotToBeHad as why:
+    except PeerUnavailable as why:
         print(why)
         return 0
     for name in dict.fromkeys(row["policy"] for row in found):

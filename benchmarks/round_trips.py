@@ -49,18 +49,18 @@ BY_BEATS = ("heartbeats", "learned")
 
 
 @dataclass(frozen=True)
-class Trip:
+class RoundTrip:
     """One command: what it is about, and of which job or GPU write."""
 
     kind: str
     what: str = ""
 
 
-class Listener(CommandListener):
+class CommandCounter(CommandListener):
     """Keeps every command that the store sends."""
 
     def __init__(self) -> None:
-        self.trips: list[Trip] = []
+        self.trips: list[RoundTrip] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         self.trips.append(trip(event.command_name, event.command))
@@ -72,25 +72,25 @@ class Listener(CommandListener):
         """A refused command was a round trip, too."""
 
 
-def trip(name: str, command: Mapping[str, Any]) -> Trip:
+def trip(name: str, command: Mapping[str, Any]) -> RoundTrip:
     """What one command is for, by its table and by what it sets."""
     table = str(command.get("collection" if name == "getMore" else name))
     if name == "findAndModify" and table == "jobs":
         job, changes = command["query"]["_id"], command["update"].get("$set", {})
         op = str(changes.get("last_op", "")).partition(":")[0]
-        return Trip("job", f"{job}: {op}") if op else Trip("intake", f"{job}: let in")
+        return RoundTrip("job", f"{job}: {op}") if op else RoundTrip("intake", f"{job}: let in")
     if name == "findAndModify" and table == "gpus":
-        return Trip("GPU", _gpu_write(command["update"].get("$set", {})))
+        return RoundTrip("GPU", _gpu_write(command["update"].get("$set", {})))
     if table == "terms":
-        return Trip("term")
+        return RoundTrip("term")
     if name == "aggregate" or "maxTimeMS" in command:
-        return Trip("watch", table)
+        return RoundTrip("watch", table)
     if name in ("find", "getMore"):
         again = table in ("jobs", "gpus") and "_id" in command.get("filter", {})
-        return Trip("read again" if again else "poll", table)
+        return RoundTrip("read again" if again else "poll", table)
     kinds = {"decisions": "decision", "events": "history", "heartbeats": "heartbeats"}
     kinds |= {"overheads": "learned", "speed_profiles": "learned"}
-    return Trip(kinds.get(table, f"{name} {table}"), table)
+    return RoundTrip(kinds.get(table, f"{name} {table}"), table)
 
 
 def _gpu_write(changes: Mapping[str, Any]) -> str:
@@ -102,11 +102,11 @@ def _gpu_write(changes: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def counted_store(folder: Path) -> Iterator[tuple[MongoStore, Listener, pymongo.MongoClient[Doc]]]:
+def counted_store(folder: Path) -> Iterator[tuple[MongoStore, CommandCounter, pymongo.MongoClient[Doc]]]:
     """A fresh server, a store on it whose commands are kept, and a second client whose commands are not."""
     process, url = start_nx(folder / "nx")
     try:
-        listener = Listener()
+        listener = CommandCounter()
         client: pymongo.MongoClient[Doc] = pymongo.MongoClient(
             url, retryWrites=False, event_listeners=[listener], **DEFAULTS
         )
@@ -123,7 +123,7 @@ def counted_store(folder: Path) -> Iterator[tuple[MongoStore, Listener, pymongo.
 # a reshape down for a newcomer, and up again
 
 
-def journey(folder: Path, k: int) -> dict[str, Counter[Trip]]:
+def journey(folder: Path, k: int) -> dict[str, Counter[RoundTrip]]:
     """Round trips of a reshape by `k` GPUs, down and up; nothing else goes on meanwhile."""
     speeds = {k: 0.04, 2 * k: 0.02}
     with (
@@ -153,7 +153,7 @@ def _submit(users: pymongo.MongoClient[Doc], job: str, counts: list[int], iterat
     users["trips"]["jobs"].insert_one(doc)
 
 
-def of_up(trips: list[Trip]) -> Counter[Trip]:
+def of_up(trips: list[RoundTrip]) -> Counter[RoundTrip]:
     """Without what belongs to the end of job two, which only happens at the same time."""
     return Counter(t for t in trips if not t.what.startswith("two:") and t.what != "freed")
 
@@ -168,25 +168,25 @@ def _check(cluster: Cluster, k: int) -> None:
         raise WrongAnswer(f"job two is {cluster.api.job('two')['state']}")
 
 
-def of_victim(trips: Counter[Trip]) -> Counter[Trip]:
+def of_victim(trips: Counter[RoundTrip]) -> Counter[RoundTrip]:
     """What the shrinking job alone costs; the history of both cannot be told apart."""
     return Counter({t: n for t, n in trips.items() if t.what.startswith("one:") or t.what == "let go"})
 
 
-def total(trips: Counter[Trip], kinds: Sequence[str]) -> int:
+def total(trips: Counter[RoundTrip], kinds: Sequence[str]) -> int:
     return sum(n for t, n in trips.items() if t.kind in kinds)
 
 
-def reshape_row(k: int, trips: Counter[Trip], name: str) -> Row:
+def reshape_row(k: int, trips: Counter[RoundTrip], name: str) -> Row:
     ours, allowed = total(trips, CAUSED), FLOOR_PER_RESHAPE + k
     return Row(f"{name}, {k} GPU{'s' * (k > 1)} changing hands", ours, allowed, ours / allowed, "trips", 1.0)
 
 
-def by_kind(what: str, k: int, trips: Counter[Trip]) -> list[str]:
+def by_kind(what: str, k: int, trips: Counter[RoundTrip]) -> list[str]:
     return [what, str(k), *(str(total(trips, [kind])) for kind in CAUSED)]
 
 
-def by_command(what: str, k: int, trips: Counter[Trip]) -> list[list[str]]:
+def by_command(what: str, k: int, trips: Counter[RoundTrip]) -> list[list[str]]:
     """What a reshape caused first, then what happened by the clock."""
     ordered = sorted(trips.items(), key=lambda item: (item[0].kind not in CAUSED, item[0].kind, item[0].what))
     return [[what, str(k), t.kind, t.what, str(n)] for t, n in ordered]
@@ -195,7 +195,7 @@ def by_command(what: str, k: int, trips: Counter[Trip]) -> list[list[str]]:
 # heartbeats
 
 
-class Elsewhere:
+class RemotePlatform:
     """The platform of jobs whose processes run on machines that nobody asks."""
 
     def launch(self, doc: Doc) -> None:
@@ -268,14 +268,14 @@ def population(master_key: bytes, count: int, rng: random.Random) -> tuple[list[
     return jobs, gpus
 
 
-def heartbeats(folder: Path, count: int, rounds: int) -> tuple[Counter[Trip], float, int]:
+def heartbeats(folder: Path, count: int, rounds: int) -> tuple[Counter[RoundTrip], float, int]:
     """Round trips while `count` jobs report `rounds` times; the seconds that took; how many GPUs they have."""
     rng, key = random.Random(4), secrets.token_hex(16).encode()
     jobs, gpus = population(key, count, rng)
     with counted_store(folder) as (store, listener, users):
         users["trips"]["jobs"].insert_many([job.doc for job in jobs])
         users["trips"]["gpus"].insert_many(gpus)
-        cluster = Cluster(store, Elsewhere(), Config(heartbeat_s=BEAT_S), Settings(), key)
+        cluster = Cluster(store, RemotePlatform(), Config(heartbeat_s=BEAT_S), Settings(), key)
         cluster.coordinator.start()
         try:
             _wait_read(cluster, count)
@@ -320,7 +320,7 @@ def _check_heartbeats(users: pymongo.MongoClient[Doc], jobs: list[Running]) -> N
 def run(options: argparse.Namespace) -> Result:
     """Reshapes by one and by four GPUs, and three rounds of 1,000 heartbeats."""
     sizes, count, rounds = ((1,), 50, 1) if options.tiny else ((1, 4), 1000, 3)
-    found, victims = list[tuple[str, int, Counter[Trip]]](), list[tuple[str, int, Counter[Trip]]]()
+    found, victims = list[tuple[str, int, Counter[RoundTrip]]](), list[tuple[str, int, Counter[RoundTrip]]]()
     with tempfile.TemporaryDirectory(prefix="trips-") as name:
         for k in sizes:
             trips = journey(Path(name) / f"by-{k}", k)

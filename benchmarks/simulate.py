@@ -17,7 +17,7 @@ from benchmarks.result import Result, Row, WrongAnswer
 from experiments.traces import replay
 from experiments.workloads import build
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, Workload
+from simulator.scenario import PolicySetup, Workload
 
 SEEDS, S_GOAL_S = 20, 60.0
 PHILLY_JOBS, PHILLY_GOAL_S = 10_000, 600.0
@@ -46,17 +46,17 @@ def _row(what: str, seconds: float, goal_s: float) -> Row:
 def _workload_s(seeds: int) -> float:
     """Bounds are no part of it: only what the policies and the world take."""
     workloads = [build("workload-s", seed) for seed in range(seeds)]
-    return _seconds((workload, contender) for workload in workloads for contender in workload.contenders)
+    return _seconds((workload, policy_setup) for workload in workloads for policy_setup in workload.policy_setups)
 
 
 def _philly(workload: Workload) -> float:
-    return _seconds((workload, contender) for contender in workload.contenders if contender.name == POLICY)
+    return _seconds((workload, policy_setup) for policy_setup in workload.policy_setups if policy_setup.name == POLICY)
 
 
-def _seconds(pairs: Iterable[tuple[Workload, Contender]]) -> float:
+def _seconds(pairs: Iterable[tuple[Workload, PolicySetup]]) -> float:
     pairs, began = list(pairs), time.process_time()
-    for workload, contender in pairs:
-        outcome = SimulatedCluster(workload, contender).run()
+    for workload, policy_setup in pairs:
+        outcome = SimulatedCluster(workload, policy_setup).run()
         if any(job.finished_s is None for job in outcome.jobs):
-            raise WrongAnswer(f"{contender.name} did not end every job of {workload.name}.")
+            raise WrongAnswer(f"{policy_setup.name} did not end every job of {workload.name}.")
     return time.process_time() - began

@@ -52,7 +52,7 @@ def head_and_tail(first: float, last: float, fallen: float) -> Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LossModel:
     """Losses before and after training, and which share of the fall is over after a fifth of the work.
 
     `sourced`: the papers say that share; where not, it is invented. `first` and `last` are invented for all:
@@ -65,15 +65,15 @@ class Model:
     sourced: bool = False
 
 
-MODELS: Mapping[str, Model] = {
-    "VAE": Model(550.0, 100.0, 0.65, sourced=True),  # reconstruction loss
-    "GRU": Model(1.0, 0.02, 0.90, sourced=True),  # quadratic loss
-    "Bi-RNN": Model(2.3, 0.1, 0.98, sourced=True),  # softmax
-    "RNN": Model(2.3, 0.15, 0.95),
-    "Dynamic RNN": Model(0.7, 0.05, 0.90),
-    "MNIST": Model(2.3, 0.05, 0.30),  # cross entropy
-    "LSTM-CFC": Model(5.0, 1.0, 0.30),  # softmax
-    "LSTM-CRF": Model(40.0, 2.0, 0.30),  # squared loss
+MODELS: Mapping[str, LossModel] = {
+    "VAE": LossModel(550.0, 100.0, 0.65, sourced=True),  # reconstruction loss
+    "GRU": LossModel(1.0, 0.02, 0.90, sourced=True),  # quadratic loss
+    "Bi-RNN": LossModel(2.3, 0.1, 0.98, sourced=True),  # softmax
+    "RNN": LossModel(2.3, 0.15, 0.95),
+    "Dynamic RNN": LossModel(0.7, 0.05, 0.90),
+    "MNIST": LossModel(2.3, 0.05, 0.30),  # cross entropy
+    "LSTM-CFC": LossModel(5.0, 1.0, 0.30),  # softmax
+    "LSTM-CRF": LossModel(40.0, 2.0, 0.30),  # squared loss
 }
 """Seeds 000 and 002: after 20 % of its solo time VAE, Bi-RNN and GRU have 65, 98 and 90 % of their fall. MNIST's is
 fitted (`workloads/flowcon.py`), the LSTMs' taken to be the same."""

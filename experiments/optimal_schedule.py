@@ -20,7 +20,7 @@ MOST_JOBS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class UninterruptedJob:
     """A job and how long it takes, from its start to its last iteration, by GPU type and count."""
 
     id: str
@@ -38,7 +38,7 @@ class NodeTimeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedStart:
     """One start of the best schedule, seconds on the jobs' clock."""
 
     job: str
@@ -53,8 +53,8 @@ Cost = tuple[float, float]
 
 
 def schedule(
-    jobs: Sequence[Whole], places: Sequence[NodeTimeline], fixed: Mapping[str, int] | None = None
-) -> list[Planned]:
+    jobs: Sequence[UninterruptedJob], places: Sequence[NodeTimeline], fixed: Mapping[str, int] | None = None
+) -> list[PlannedStart]:
     """The starts in their order. `fixed`: counts that are not to be chosen. Raises `NoWorkload` above `MOST_JOBS`.
 
     Starts are tried in the order of their times, each as early as it can be: some best schedule is among those, since
@@ -68,21 +68,21 @@ def schedule(
 
 
 class _Search:
-    def __init__(self, jobs: tuple[Whole, ...], fixed: Mapping[str, int]) -> None:
+    def __init__(self, jobs: tuple[UninterruptedJob, ...], fixed: Mapping[str, int]) -> None:
         self._ways = {
             job.id: [(way, s) for way, s in job.seconds.items() if fixed.get(job.id, way[1]) == way[1]] for job in jobs
         }
         self._shortest = {job: min((s for _, s in ways), default=math.inf) for job, ways in self._ways.items()}
         self._cost: Cost = (math.inf, math.inf)
-        self.best: tuple[Planned, ...] = ()
+        self.best: tuple[PlannedStart, ...] = ()
 
     def go(
         self,
-        left: tuple[Whole, ...],
+        left: tuple[UninterruptedJob, ...],
         places: tuple[NodeTimeline, ...],
         last_s: float,
         cost: Cost,
-        done: tuple[Planned, ...],
+        done: tuple[PlannedStart, ...],
     ) -> None:
         """All ways to start the jobs that are left, none before `last_s`."""
         if not left:
@@ -100,8 +100,8 @@ class _Search:
                 self.go(rest, after, planned.start_s, new, (*done, planned))
 
     def _starts(
-        self, job: Whole, places: tuple[NodeTimeline, ...], last_s: float
-    ) -> list[tuple[Planned, NodeTimeline]]:
+        self, job: UninterruptedJob, places: tuple[NodeTimeline, ...], last_s: float
+    ) -> list[tuple[PlannedStart, NodeTimeline]]:
         starts = []
         for (kind, count), seconds in self._ways[job.id]:
             for place in places:
@@ -110,18 +110,18 @@ class _Search:
                     start = max(last_s, job.arrival_s, free[count - 1])
                     end = start + seconds
                     after = NodeTimeline(place.name, kind, (*free[count:], *(end,) * count))
-                    starts.append((Planned(job.id, place.name, count, start, end), after))
+                    starts.append((PlannedStart(job.id, place.name, count, start, end), after))
         # The earliest end first: a good schedule found soon cuts off most others.
         return sorted(starts, key=lambda way: way[0].end_s)
 
 
-class Exact:
+class OptimalSchedulePolicy:
     """Carries the best schedule out, in its order; one object for one run."""
 
     def __init__(self, workload: Workload) -> None:
         if workload.outages:
             raise NoWorkload("the exact search plans every start ahead; take another policy where nodes fail.")
-        self._starts = schedule(wholes(workload), [_place(workload, i) for i in range(len(workload.nodes))])
+        self._starts = schedule(uninterrupted_jobs(workload), [_place(workload, i) for i in range(len(workload.nodes))])
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
         waiting, idle = {job.id for job in snapshot.queue}, {node.name: node.idle for node in snapshot.nodes}
@@ -142,9 +142,9 @@ class Exact:
         return self._starts[0].start_s if self._starts else None
 
 
-def wholes(workload: Workload) -> list[Whole]:
-    """Its jobs at the costs of its last contender, counts up to the largest node of each GPU type."""
-    ours = workload.contenders[-1]
+def uninterrupted_jobs(workload: Workload) -> list[UninterruptedJob]:
+    """Its jobs at the costs of its last policy_setup, counts up to the largest node of each GPU type."""
+    ours = workload.policy_setups[-1]
     largest: dict[str, int] = {}
     for node in workload.nodes:
         largest[node.gpu_type] = max(largest.get(node.gpu_type, 0), len(node.gpus))
@@ -155,7 +155,7 @@ def wholes(workload: Workload) -> list[Whole]:
         ways = [(kind, n) for kind, most in largest.items() for n in job.optional if 0 < n <= most]
         speeds = {way: ours.profiles.speed(job.type, *way) for way in ways}
         seconds = {way: begin + job.iterations * speed.seconds for way, speed in speeds.items() if speed}
-        jobs.append(Whole(job.id, job.arrival_s, seconds))
+        jobs.append(UninterruptedJob(job.id, job.arrival_s, seconds))
     return jobs
 
 
@@ -164,4 +164,4 @@ def _place(workload: Workload, index: int) -> NodeTimeline:
     return NodeTimeline(node.name, node.gpu_type, (0.0,) * len(node.gpus))
 
 
-RIVALS: Mapping[str, Callable[[Workload], Planner]] = {"exact": Exact}
+PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {"exact": OptimalSchedulePolicy}

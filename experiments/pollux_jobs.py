@@ -29,7 +29,7 @@ MOST_NODES = 16  # measured no further
 
 
 @dataclass(frozen=True)
-class Epochs:
+class EpochMeasurements:
     """One training run at one global batch size; arrays by epoch."""
 
     progress: Floats
@@ -39,7 +39,7 @@ class Epochs:
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """How a batch is computed: `local` samples per GPU and step, after `accumulated` steps without exchange."""
 
     local: int
@@ -47,19 +47,19 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Application:
+class PolluxApplication:
     """One of the six; batches are global unless called local."""
 
     name: str
     max_epochs: int
-    runs: Mapping[int, Epochs]  # by batch, ascending
+    runs: Mapping[int, EpochMeasurements]  # by batch, ascending
     measured: Mapping[Placement, tuple[Floats, Floats, Floats]]  # local batch, step and sync seconds
     points: Floats  # nodes, GPUs, local batch
     times: Floats  # step and sync seconds at each point
     min_local: int
     max_local: int
     _known: dict[tuple[Placement, int], tuple[float, float]] = field(default_factory=dict, repr=False)
-    _best: dict[tuple[Placement, int], tuple[float, Shape]] = field(default_factory=dict, repr=False)
+    _best: dict[tuple[Placement, int], tuple[float, BatchShape]] = field(default_factory=dict, repr=False)
     _packed: dict[tuple[int, int], float] = field(default_factory=dict, repr=False)
     _values: dict[tuple[int, int, str], float] = field(default_factory=dict, repr=False)
 
@@ -97,16 +97,16 @@ class Application:
             raise ValueError(f"{self.name} was not measured near {placement} with {local} samples per GPU.")
         return float(step_s), float(sync_s)
 
-    def shape(self, batch: float, gpus: int) -> Shape:
+    def shape(self, batch: float, gpus: int) -> BatchShape:
         """How `gpus` compute a batch; one GPU alone accumulates above the smallest, to measure its gradients' noise."""
         local = _up(batch / gpus)
         accumulated = _up(local / self.max_local) - 1
         if gpus == 1 and batch > self.init_batch:
             accumulated = max(1, accumulated)
         each = _up(local / (accumulated + 1))
-        return Shape(min(each, self.max_batch // (gpus * (accumulated + 1))), accumulated)
+        return BatchShape(min(each, self.max_batch // (gpus * (accumulated + 1))), accumulated)
 
-    def seconds(self, placement: Placement, shape: Shape) -> float:
+    def seconds(self, placement: Placement, shape: BatchShape) -> float:
         """One update of the model."""
         step, sync = self.step_s(placement, shape.local)
         return step + (step - sync) * shape.accumulated
@@ -123,12 +123,12 @@ class Application:
         sqr, var = self._at(batch, epoch, "grad_sqr"), self._at(batch, epoch, "grad_var")
         return (var + sqr) / (var / (batch / self.init_batch) + sqr)
 
-    def goodput(self, placement: Placement, shape: Shape, epoch: int) -> float:
+    def goodput(self, placement: Placement, shape: BatchShape, epoch: int) -> float:
         """Progress per second."""
         batch = sum(placement) * shape.local * (shape.accumulated + 1)
         return self.gain(batch, epoch) / self.seconds(placement, shape)
 
-    def best(self, placement: Placement, epoch: int) -> tuple[float, Shape]:
+    def best(self, placement: Placement, epoch: int) -> tuple[float, BatchShape]:
         """The most progress per second, and how; of 50 batches, as Pollux samples them (section 4.1)."""
         key = placement, epoch
         if key not in self._best:
@@ -163,12 +163,12 @@ def packed(gpus: int) -> Placement:
     return (PER_NODE,) * full + ((rest,) if rest else ())
 
 
-def read(data: Path) -> dict[str, Application]:
+def read(data: Path) -> dict[str, PolluxApplication]:
     """All of `pollux/`, by name. Raises `NoWorkload` where a file is missing."""
     return {row["application"]: _application(data, row) for row in table(data, "pollux/applications.csv")}
 
 
-def _application(data: Path, row: Mapping[str, str]) -> Application:
+def _application(data: Path, row: Mapping[str, str]) -> PolluxApplication:
     home = f"pollux/traces/{row['application']}"
     placed = table(data, f"{home}/placements.csv")
     spread = table(data, f"{home}/scalability.csv")
@@ -179,7 +179,7 @@ def _application(data: Path, row: Mapping[str, str]) -> Application:
     points, times_at = _points(by_placement, spread)
     batches = sorted(int(path.stem.split("-")[1]) for path in (data / home).glob("validation-*.csv"))
     local = [size for rows in by_placement.values() for size, _, _ in rows]
-    return Application(
+    return PolluxApplication(
         name=row["application"],
         max_epochs=int(row["max_epochs"]),
         runs={batch: _epochs(table(data, f"{home}/validation-{batch}.csv")) for batch in batches},
@@ -211,8 +211,10 @@ def _columns(rows: list[tuple[float, float, float]]) -> tuple[Floats, Floats, Fl
     return sizes, step, sync
 
 
-def _epochs(lines: Sequence[dict[str, str]]) -> Epochs:
-    return Epochs(*(np.array([float(line[n]) for line in lines]) for n in Epochs.__dataclass_fields__))
+def _epochs(lines: Sequence[dict[str, str]]) -> EpochMeasurements:
+    return EpochMeasurements(
+        *(np.array([float(line[n]) for line in lines]) for n in EpochMeasurements.__dataclass_fields__)
+    )
 
 
 def _up(number: float) -> int:

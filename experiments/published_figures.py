@@ -21,7 +21,7 @@ FLOOR_SEEDS = 20  # the floors are said of seeds 0 to 19
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PublishedFigure:
     """One published number. `against` names a baseline where the measure is a ratio to it.
 
     None where the paper only says in words which way it goes.
@@ -86,37 +86,39 @@ def compare(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _evaluation(default: Sequence[float], termination: Sequence[float], overheads: Sequence[float]) -> list[Figure]:
+def _evaluation(
+    default: Sequence[float], termination: Sequence[float], overheads: Sequence[float]
+) -> list[PublishedFigure]:
     """Cuts of makespan and mean JCT against both baselines; overhead of termination and of the sidecar (Table VIII)."""
     ratios = [
-        Figure("sidecar", measure, round(1 - cut, 2), against)
+        PublishedFigure("sidecar", measure, round(1 - cut, 2), against)
         for against, cuts in (("default", default), ("termination", termination))
         for measure, cut in zip(("makespan_ratio", "mean_jct_ratio"), cuts, strict=True)
     ]
     shares = zip(("termination", "sidecar"), overheads, strict=True)
-    return [*ratios, *(Figure(policy, "overhead_share", share) for policy, share in shares)]
+    return [*ratios, *(PublishedFigure(policy, "overhead_share", share) for policy, share in shares)]
 
 
-def _floor(measure: str, paper: float, at_most: float, against: str | None = None, places: int = 2) -> Figure:
-    return Figure("sidecar", measure, paper, against, at_most=at_most, places=places, source=PROTOTYPE)
+def _floor(measure: str, paper: float, at_most: float, against: str | None = None, places: int = 2) -> PublishedFigure:
+    return PublishedFigure("sidecar", measure, paper, against, at_most=at_most, places=places, source=PROTOTYPE)
 
 
-def _flowcon(policy: str, measure: str, paper: float | None, **more: Any) -> Figure:
-    return Figure(policy, measure, paper, **{"source": SEED_001, **more})
+def _flowcon(policy: str, measure: str, paper: float | None, **more: Any) -> PublishedFigure:
+    return PublishedFigure(policy, measure, paper, **{"source": SEED_001, **more})
 
 
-def _of_model(policy: str, kind: str, paper: float, **more: Any) -> Figure:
+def _of_model(policy: str, kind: str, paper: float, **more: Any) -> PublishedFigure:
     return _flowcon(policy, "mean_jct_by_kind_s", paper, kind=kind, **more)
 
 
-def _no_limits() -> list[Figure]:
+def _no_limits() -> list[PublishedFigure]:
     """The fixed run of seed 001 under NA, which its work was derived from."""
     alone = {"VAE(P)": 393.9, "MNIST(P)": 240.4, "MNIST(T)": 84.6}
     times = [_of_model("na", kind, jct, within=0.001, source=NO_LIMITS) for kind, jct in alone.items()]
     return [_flowcon("na", "makespan_s", 394.0, within=0.001), *times]
 
 
-def _harmless(paper: float | None, seeds: int = FLOOR_SEEDS) -> list[Figure]:
+def _harmless(paper: float | None, seeds: int = FLOOR_SEEDS) -> list[PublishedFigure]:
     """In the model of 5.6 limits cannot lower the makespan; they may not raise it either. Mean JCT falls."""
     return [
         _flowcon("flowcon", "makespan_ratio", paper, against="na", at_most=1.005, places=3, seeds=seeds),
@@ -124,7 +126,9 @@ def _harmless(paper: float | None, seeds: int = FLOOR_SEEDS) -> list[Figure]:
     ]
 
 
-def _limited(spans: Mapping[str, float], ratio: float | None, faster: int, best: float, worst: float) -> list[Figure]:
+def _limited(
+    spans: Mapping[str, float], ratio: float | None, faster: int, best: float, worst: float
+) -> list[PublishedFigure]:
     gains = {"jobs_faster": float(faster), "best": best, "worst": worst}
     return [
         *(_flowcon(policy, "makespan_s", seconds) for policy, seconds in spans.items()),
@@ -133,7 +137,7 @@ def _limited(spans: Mapping[str, float], ratio: float | None, faster: int, best:
     ]
 
 
-def _every_interval() -> list[Figure]:
+def _every_interval() -> list[PublishedFigure]:
     """Makespans of the text, and Table 2: by how much MNIST(T) ended earlier (10 % and 20 s is there twice)."""
     spans = {20: 386.1, 30: 372.4, 40: 384.8, 50: 389.0, 60: 388.1}
     cuts = {
@@ -147,52 +151,64 @@ def _every_interval() -> list[Figure]:
     ]
 
 
-def _deadlines(placement: str) -> list[Figure]:
+def _deadlines(placement: str) -> list[PublishedFigure]:
     """Response times fall for all three placements (figure 4); the paper prints no number."""
     ours = (f"{placement}+deadlines", "deadline")
     falls = [
-        Figure(policy, "mean_jct_ratio", None, than, source=SEED_003) for policy in ours for than in ("fifo", placement)
+        PublishedFigure(policy, "mean_jct_ratio", None, than, source=SEED_003)
+        for policy in ours
+        for than in ("fifo", placement)
     ]
     measures = ("art_s", "failed", "rescheduled", "sla_met_share")
     policies = ("fifo", "edf", placement, f"{placement}+printed", *ours)
-    return [*falls, *(Figure(policy, measure, None, source=SEED_003) for measure in measures for policy in policies)]
+    return [
+        *falls,
+        *(PublishedFigure(policy, measure, None, source=SEED_003) for measure in measures for policy in policies),
+    ]
 
 
-def _on_trace(edf: float) -> list[Figure]:
+def _on_trace(edf: float) -> list[PublishedFigure]:
     """Response times below FIFO, and the share of deadlines met beside the one published for EDF."""
     shares = [
-        Figure(policy, "sla_met_share", None, source=ELASTICFLOW) for policy in ("fifo", "elastic-fifo", "deadline")
+        PublishedFigure(policy, "sla_met_share", None, source=ELASTICFLOW)
+        for policy in ("fifo", "elastic-fifo", "deadline")
     ]
-    falls = Figure("deadline", "mean_jct_ratio", None, "fifo", source=ELASTICFLOW)
-    return [falls, *shares, Figure("edf", "sla_met_share", edf, source=ELASTICFLOW)]
+    falls = PublishedFigure("deadline", "mean_jct_ratio", None, "fifo", source=ELASTICFLOW)
+    return [falls, *shares, PublishedFigure("edf", "sla_met_share", edf, source=ELASTICFLOW)]
 
 
 def _specon(
     makespan_cut: float, mean_cut: float, best: float, faster: float, slower: float | None = None, suffix: str = ""
-) -> list[Figure]:
+) -> list[PublishedFigure]:
     """What SpeCon gained over the default scheduler (DS), for the paper's mode and for ours."""
     found = {"makespan_ratio": 1 - makespan_cut, "mean_jct_ratio": 1 - mean_cut}
     counted = {"best": best, "jobs_faster": faster} | ({} if slower is None else {"jobs_slower": slower})
     return [
-        Figure(f"{policy}{suffix}", measure, round(paper, 3), "ds" if measure in found else None, source=SEED_000)
+        PublishedFigure(
+            f"{policy}{suffix}", measure, round(paper, 3), "ds" if measure in found else None, source=SEED_000
+        )
         for policy in ("specon", "specon-makespan")
         for measure, paper in (found | counted).items()
     ]
 
 
-def _ds(makespan_s: float, mean_jct_s: float | None) -> list[Figure]:
-    makespan = Figure("ds", "makespan_s", makespan_s, source=SEED_000)
-    return [makespan] if mean_jct_s is None else [makespan, Figure("ds", "mean_jct_s", mean_jct_s, source=SEED_000)]
+def _ds(makespan_s: float, mean_jct_s: float | None) -> list[PublishedFigure]:
+    makespan = PublishedFigure("ds", "makespan_s", makespan_s, source=SEED_000)
+    return (
+        [makespan]
+        if mean_jct_s is None
+        else [makespan, PublishedFigure("ds", "mean_jct_s", mean_jct_s, source=SEED_000)]
+    )
 
 
-FIGURES: Mapping[str, Sequence[Figure]] = {
+FIGURES: Mapping[str, Sequence[PublishedFigure]] = {
     "case-study": [
-        Figure("default", "makespan_s", 1249.0, within=0.03),
-        Figure("termination", "makespan_s", 1143.0, within=0.03),
-        Figure("sidecar", "makespan_s", 845.0, within=0.03),
-        Figure("default", "mean_jct_s", 851.0),
-        Figure("termination", "mean_jct_s", 889.0),
-        Figure("sidecar", "mean_jct_s", 678.5),
+        PublishedFigure("default", "makespan_s", 1249.0, within=0.03),
+        PublishedFigure("termination", "makespan_s", 1143.0, within=0.03),
+        PublishedFigure("sidecar", "makespan_s", 845.0, within=0.03),
+        PublishedFigure("default", "mean_jct_s", 851.0),
+        PublishedFigure("termination", "mean_jct_s", 889.0),
+        PublishedFigure("sidecar", "mean_jct_s", 678.5),
     ],
     "workload-s": [
         _floor("makespan_over_lp", 1.06, 1.06),
@@ -201,21 +217,21 @@ FIGURES: Mapping[str, Sequence[Figure]] = {
         _floor("jct_over_bound", 1.70, 1.70),
         _floor("mean_jct_ratio", 0.572, 0.575, "default", places=3),
         _floor("mean_jct_ratio", 0.81, 0.81, "termination"),
-        Figure("default", "makespan_s", 22364.0, source=PROTOTYPE),
-        Figure("default", "mean_jct_s", 6074.0, source=PROTOTYPE),
-        Figure("termination", "makespan_s", 15700.0, source=PROTOTYPE),
-        Figure("termination", "mean_jct_s", 4292.0, source=PROTOTYPE),
-        Figure("sidecar", "makespan_s", 14255.0, source=PROTOTYPE),
-        Figure("sidecar", "mean_jct_s", 3475.0, source=PROTOTYPE),
+        PublishedFigure("default", "makespan_s", 22364.0, source=PROTOTYPE),
+        PublishedFigure("default", "mean_jct_s", 6074.0, source=PROTOTYPE),
+        PublishedFigure("termination", "makespan_s", 15700.0, source=PROTOTYPE),
+        PublishedFigure("termination", "mean_jct_s", 4292.0, source=PROTOTYPE),
+        PublishedFigure("sidecar", "makespan_s", 14255.0, source=PROTOTYPE),
+        PublishedFigure("sidecar", "mean_jct_s", 3475.0, source=PROTOTYPE),
     ],
     "elastic-w1": [
         *_evaluation((0.45, 0.63), (0.17, 0.27), (0.293, 0.089)),
-        Figure("default", "pending_at_last_arrival", 12.0),
-        Figure("termination", "pending_at_last_arrival", 3.0),
-        Figure("sidecar", "pending_at_last_arrival", 0.0),
-        Figure("termination", "adds", 46.0),
-        Figure("sidecar", "adds", 16.0),
-        Figure("termination", "removes", 0.0),
+        PublishedFigure("default", "pending_at_last_arrival", 12.0),
+        PublishedFigure("termination", "pending_at_last_arrival", 3.0),
+        PublishedFigure("sidecar", "pending_at_last_arrival", 0.0),
+        PublishedFigure("termination", "adds", 46.0),
+        PublishedFigure("sidecar", "adds", 16.0),
+        PublishedFigure("termination", "removes", 0.0),
     ],
     "flowcon-fixed": [
         *_no_limits(),
@@ -241,8 +257,8 @@ FIGURES: Mapping[str, Sequence[Figure]] = {
     "elastic-w2": _evaluation((0.34, 0.58), (0.20, 0.37), (0.219, 0.067)),
     "elastic-w3": _evaluation((0.42, 0.61), (0.17, 0.35), (0.271, 0.076)),
     "specon-fixed": [
-        Figure("ds", "mean_jct_s", 275.2, within=0.001, source=SEED_000),
-        Figure("ds", "makespan_s", 1260.0, within=0.03, source=SEED_000),
+        PublishedFigure("ds", "mean_jct_s", 275.2, within=0.001, source=SEED_000),
+        PublishedFigure("ds", "makespan_s", 1260.0, within=0.03, source=SEED_000),
         *_specon(0.056, 0.147, 0.376, 11, 9),
     ],
     "specon-parameters": [  # of 20 jobs, as all shares are multiples of 5 %

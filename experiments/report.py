@@ -14,7 +14,7 @@ from typing import Any
 from adaptive_scheduler.settings import DEFAULTS
 from adaptive_scheduler.snapshot import Node
 from simulator.scenario import Submission, Workload
-from simulator.state import LiveJob, Outcome
+from simulator.state import SimulatedJob, SimulationOutcome
 
 Row = dict[str, Any]
 
@@ -70,7 +70,7 @@ def shapes(workload: Workload, job: Submission) -> dict[tuple[str, float], float
         largest = max(node.cores for node in workload.nodes)
         cores = min(largest, max(job.demand(task) for task in range(len(job.task_ends))))
         return {("", cores): job.cpu.core_s / cores}
-    profiles = workload.contenders[0].profiles
+    profiles = workload.policy_setups[0].profiles
     found: dict[tuple[str, float], float] = {}
     for gpu_type in sorted({node.gpu_type for node in workload.nodes if node.gpus}):
         most = _most_gpus(workload.nodes, gpu_type, job.max_workers)
@@ -85,7 +85,13 @@ def _most_gpus(nodes: Sequence[Node], gpu_type: str, workers: int) -> int:
     return sum(sorted((len(n.gpus) for n in nodes if n.gpu_type == gpu_type), reverse=True)[:workers])
 
 
-def row(policy: str, workload: Workload, outcome: Outcome, bounds: Mapping[str, float], against: Outcome | None) -> Row:
+def row(
+    policy: str,
+    workload: Workload,
+    outcome: SimulationOutcome,
+    bounds: Mapping[str, float],
+    against: SimulationOutcome | None,
+) -> Row:
     """One run as numbers. `against`: what happened to the same jobs under the workload's first policy."""
     jobs = workload.jobs
     first = min(job.arrival_s for job in jobs)
@@ -113,7 +119,7 @@ def row(policy: str, workload: Workload, outcome: Outcome, bounds: Mapping[str, 
     return _with_ratios({"policy": policy, "seed": workload.seed, **numbers, **bounds})
 
 
-def _by_kind(jobs: Iterable[LiveJob]) -> dict[str, float]:
+def _by_kind(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
     times: dict[str, list[float]] = {}
     for job in jobs:
         if job.given.cpu is not None and job.given.cpu.kind:
@@ -121,7 +127,7 @@ def _by_kind(jobs: Iterable[LiveJob]) -> dict[str, float]:
     return {kind: statistics.fmean(times[kind]) for kind in sorted(times)}
 
 
-def _deadlines(jobs: Sequence[LiveJob]) -> Row:
+def _deadlines(jobs: Sequence[SimulatedJob]) -> Row:
     """Of seed 003: response times, jobs beyond target and tolerance, jobs sent back to the queue, targets met."""
     late = [_jct(job) - job.given.sla_s for job in jobs if job.given.sla_s is not None]
     tolerance = [DEFAULTS.deadlines.beta * job.given.sla_s for job in jobs if job.given.sla_s is not None]
@@ -133,13 +139,13 @@ def _deadlines(jobs: Sequence[LiveJob]) -> Row:
     }
 
 
-def _failures(jobs: Sequence[LiveJob]) -> Row:
+def _failures(jobs: Sequence[SimulatedJob]) -> Row:
     """How often a job's processes were lost, alone or with their node, and the training that had to be done again."""
     crashes = sum(job.crashes + job.outages for job in jobs)
     return {"crashes": crashes, "lost_work_s": math.fsum(job.lost_s for job in jobs)}
 
 
-def _gains(jobs: Iterable[LiveJob], before: Iterable[LiveJob]) -> Row:
+def _gains(jobs: Iterable[SimulatedJob], before: Iterable[SimulatedJob]) -> Row:
     """By how much of its JCT each job ended earlier than before; more than a hundredth of a second counts."""
     jct = {job.given.id: _jct(job) for job in before}
     gains = [(jct[job.given.id] - _jct(job), jct[job.given.id]) for job in jobs]
@@ -184,7 +190,7 @@ def comparisons(means: Sequence[Row], baselines: Sequence[str]) -> list[Row]:
 
 def baselines_of(workload: Workload) -> tuple[str, ...]:
     """Seed 004's two, or where they do not run the first policy of the workload, and FIFO beside it."""
-    known = [contender.name for contender in workload.contenders]
+    known = [policy_setup.name for policy_setup in workload.policy_setups]
     return tuple(name for name in SEED_004 if name in known) or tuple(
         name for name in known if name in (known[0], "fifo")
     )
@@ -203,7 +209,7 @@ def summary(workload: Workload, rows: Sequence[Row]) -> dict[str, Any]:
         "emulated": list(workload.emulated),
         "fitted": list(workload.fitted),
         "invented": list(workload.invented),
-        "notes": {c.name: c.says for c in workload.contenders if c.says and c.name in policies},
+        "notes": {c.name: c.says for c in workload.policy_setups if c.says and c.name in policies},
         "rows": [row for group, its_mean in zip(groups.values(), means, strict=True) for row in [*group, its_mean]],
         "comparisons": comparisons(means, baselines_of(workload)),
     }
@@ -227,17 +233,17 @@ def _with_ratios(numbers: Mapping[str, Any]) -> Row:
     return {**numbers, **ratios}
 
 
-def _overhead_share(jobs: Iterable[LiveJob]) -> float:
+def _overhead_share(jobs: Iterable[SimulatedJob]) -> float:
     """Time lost to adding and removing GPUs over the running time of all jobs, first iteration to last (1.5)."""
     jobs = list(jobs)
     running = math.fsum(_end(job) - job.trained_from_s for job in jobs if job.trained_from_s is not None)
     return math.fsum(job.stopped_s for job in jobs) / running if running else 0.0
 
 
-def _end(job: LiveJob) -> float:
+def _end(job: SimulatedJob) -> float:
     assert job.finished_s is not None  # a world ends with its last job
     return job.finished_s
 
 
-def _jct(job: LiveJob) -> float:
+def _jct(job: SimulatedJob) -> float:
     return _end(job) - job.given.arrival_s

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from experiments import comparison_policies, report
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, NoWorkload, Workload
-from simulator.state import Outcome
+from simulator.scenario import NoWorkload, PolicySetup, Workload
+from simulator.state import SimulationOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class SimulationRun:
 
     workload: Workload
     policy: str
-    outcome: Outcome
+    outcome: SimulationOutcome
     row: report.Row
 
 
@@ -32,13 +32,15 @@ def compare(workload: Workload, policies: Sequence[str] = ()) -> Iterator[Simula
     """
     chosen = _choose(workload, policies)
     bounds = report.bounds_of(workload)
-    first = workload.contenders[0]
+    first = workload.policy_setups[0]
     against = SimulatedCluster(workload, first).run() if _uses_cpu(workload) else None
-    for contender in chosen:
-        outcome = against if contender is first and against is not None else SimulatedCluster(workload, contender).run()
-        before = None if contender is first else against
+    for policy_setup in chosen:
+        outcome = (
+            against if policy_setup is first and against is not None else SimulatedCluster(workload, policy_setup).run()
+        )
+        before = None if policy_setup is first else against
         yield SimulationRun(
-            workload, contender.name, outcome, report.row(contender.name, workload, outcome, bounds, before)
+            workload, policy_setup.name, outcome, report.row(policy_setup.name, workload, outcome, bounds, before)
         )
 
 
@@ -46,12 +48,12 @@ def _uses_cpu(workload: Workload) -> bool:
     return any(job.cpu is not None for job in workload.jobs)
 
 
-def _choose(workload: Workload, policies: Sequence[str]) -> list[Contender]:
-    known = {c.name: c for c in workload.contenders}
+def _choose(workload: Workload, policies: Sequence[str]) -> list[PolicySetup]:
+    known = {c.name: c for c in workload.policy_setups}
     others = (
-        [] if _uses_cpu(workload) else [name for name in comparison_policies.RIVALS if name not in known]
+        [] if _uses_cpu(workload) else [name for name in comparison_policies.PLANNERS if name not in known]
     )  # they share out GPUs
-    known |= {name: comparison_policies.contender(name, workload) for name in policies if name in others}
+    known |= {name: comparison_policies.policy_setup(name, workload) for name in policies if name in others}
     if unknown := [name for name in policies if name not in known]:
         names = ", ".join(dict.fromkeys([*known, *others]))
         raise NoWorkload(f"{workload.name} knows no policy {unknown[0]!r}; take one of {names}.")

@@ -3,8 +3,8 @@
     client = Client.find(Path.home() / ".reshape")
     job = client.submit({"command": ["python", "train.py"], "optional_num_gpus": [1, 2, 4]})
 
-Standard library only, and nothing of the coordinator is imported, so that it loads in no time. What
-the coordinator refuses is raised as `CoordinatorRefused` with its own sentence; no answer at all as `Unreachable`.
+Imports the standard library only and nothing of the coordinator, so that it loads fast. Raises `CoordinatorRefused`
+with the sentence of the coordinator where it refuses, `CoordinatorUnreachable` where it does not answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER_OFFSET = "X-Reshape-Offset"
 View = dict[str, Any]
 
 
-class Unreachable(Exception):
+class CoordinatorUnreachable(Exception):
     """No coordinator answers; the sentence says what to do."""
 
 
@@ -43,7 +43,7 @@ class Client:
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Unreachable(f"{url!r} is not the address of a coordinator, such as http://127.0.0.1:8080.")
+            raise CoordinatorUnreachable(f"{url!r} is not the address of a coordinator, such as http://127.0.0.1:8080.")
         self.url = url.rstrip("/")
         self._token = token
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
@@ -59,11 +59,13 @@ class Client:
             return cls(found["url"], token)
         except FileNotFoundError:
             here = f"No coordinator is known in {state}; start one with `reshape up`"
-            raise Unreachable(f"{here}, or name one elsewhere: RESHAPE_URL and RESHAPE_TOKEN.") from None
+            raise CoordinatorUnreachable(f"{here}, or name one elsewhere: RESHAPE_URL and RESHAPE_TOKEN.") from None
         except PermissionError as error:
-            raise Unreachable(f"{error.filename} may not be read; run this as the user of `reshape up`.") from None
+            raise CoordinatorUnreachable(
+                f"{error.filename} may not be read; run this as the user of `reshape up`."
+            ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise Unreachable(f"{file} is damaged; run `reshape up` again.") from None
+            raise CoordinatorUnreachable(f"{file} is damaged; run `reshape up` again.") from None
 
     def submit(self, doc: Mapping[str, Any]) -> View:
         return self._json("POST", "/v1/jobs", doc)
@@ -152,7 +154,7 @@ class Client:
             response = self._send(connection, method, path, doc)
             text = response.read()
         except (OSError, http.client.HTTPException):
-            raise Unreachable(f"The coordinator at {self.url} broke off; is it still running?") from None
+            raise CoordinatorUnreachable(f"The coordinator at {self.url} broke off; is it still running?") from None
         finally:
             connection.close()
         if response.status >= 400:
@@ -171,7 +173,7 @@ class Client:
             connection.connect()
         except OSError:
             hint = "start one with `reshape up`, or see whether the port-forward to a cluster's still runs"
-            raise Unreachable(f"No coordinator answers at {self.url}; {hint}.") from None
+            raise CoordinatorUnreachable(f"No coordinator answers at {self.url}; {hint}.") from None
         connection.request(method, self._prefix + path, body, headers)
         return connection.getresponse()
 

@@ -1,6 +1,6 @@
 """Jobs that train until their accuracy reaches a target, and what a scheduler believes of their length (W4, 1.10).
 
-`Aim` has the true curve, of which the scheduler sees only what has been measured so far: it predicts by the
+`AccuracyTarget` has the true curve, of which the scheduler sees only what has been measured so far: it predicts by the
 convergence fit (1.5), as the coordinator does. `told` lets a policy believe something else, to see what wrong
 predictions cost. Called by `view.py` and the workloads. Pure.
 """
@@ -20,7 +20,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aim:
+class AccuracyTarget:
     """Jobs of one type share it: they have the same curve and so the same predictions, made once for each point."""
 
     target: float  # Top-5 accuracy, 0..1
@@ -53,11 +53,11 @@ class Aim:
 
 
 @lru_cache(maxsize=10_000)
-def _needed(aim: Aim, seen: int) -> int | None:
+def _needed(aim: AccuracyTarget, seen: int) -> int | None:
     return iterations_to([*aim.known, *aim.curve[:seen]], aim.target)
 
 
-class Lengthy(Protocol):
+class JobWithLength(Protocol):
     """A job with its true length."""
 
     @property
@@ -71,7 +71,7 @@ class LengthPlan(Protocol):
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]: ...
 
 
-def told(jobs: Iterable[Lengthy], plan: LengthPlan, error: float = 0.0, seed: int = 0) -> LengthPlan:
+def told(jobs: Iterable[JobWithLength], plan: LengthPlan, error: float = 0.0, seed: int = 0) -> LengthPlan:
     """The same policy, believing each job's true length, or one that is wrong by up to `error` either way.
 
     Uniform and fixed once per job; a job that is believed to be over counts with one iteration more.

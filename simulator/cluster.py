@@ -1,7 +1,7 @@
 """A cluster that exists only in numbers: jobs train, stop, start again and end; GPUs and cores change hands.
 
 Promises that a GPU has one holder at a time, that every overhead takes its time, and that the same
-workload gives the same outcome in every process. Asks the contender's planner whenever a job arrives
+workload gives the same outcome in every process. Asks the policy_setup's planner whenever a job arrives
 or ends, an operation is done, a cool-down is over or a monitor has read something, with the snapshot that
 the coordinator would build, and carries out what it answers. Called by `run.py`.
 """
@@ -19,17 +19,17 @@ from simulator.cpu_monitors import CpuMonitors
 from simulator.cpu_nodes import CpuNodes
 from simulator.gpu_jobs import GpuJobs
 from simulator.outages import Outages
-from simulator.scenario import Contender, Restless, Submission, Workload
+from simulator.scenario import PolicySetup, Submission, TimedPlanner, Workload
 from simulator.scene import RunContext
 from simulator.snapshots import job_view
-from simulator.state import LiveJob, Outcome, Stuck
+from simulator.state import SimulatedJob, SimulationOutcome, SimulationStuck
 
 
 class SimulatedCluster:
-    """One run of one contender on one workload."""
+    """One run of one policy_setup on one workload."""
 
-    def __init__(self, workload: Workload, contender: Contender) -> None:
-        self._scene = RunContext(workload, contender)
+    def __init__(self, workload: Workload, policy_setup: PolicySetup) -> None:
+        self._scene = RunContext(workload, policy_setup)
         self._gpus = GpuJobs(self._scene)
         self._cpu = CpuNodes(self._scene)
         self._monitors = CpuMonitors(self._scene, self._cpu)
@@ -37,17 +37,20 @@ class SimulatedCluster:
         self._given = {node.name: node for node in workload.nodes}
         self._nodes = dict(self._given)
         self._to_come = len(workload.jobs)
-        self._restless = contender.plan if isinstance(contender.plan, Restless) else None
+        self._timed_planner = policy_setup.plan if isinstance(policy_setup.plan, TimedPlanner) else None
         self._next_look_s = -math.inf
         for given in workload.jobs:
-            self._scene.agenda.at(given.arrival_s, partial(self._arrive, given))
+            self._scene.event_queue.at(given.arrival_s, partial(self._arrive, given))
         self._outages = Outages(self._scene, self._gpus, self._cpu)
 
-    def run(self) -> Outcome:
-        """Until the last job has ended. Raises `Stuck` if one never can, `Broken` for an impossible decision."""
+    def run(self) -> SimulationOutcome:
+        """Run until the last job has ended.
+
+        Raises `SimulationStuck` if a job can never start, `BrokenDecision` for a decision that cannot be carried out.
+        """
         scene, arriving = self._scene, self._to_come
         # 1. Everything that happens at one moment, before anybody looks at it.
-        for now in scene.agenda.moments():
+        for now in scene.event_queue.moments():
             # 2. What the policy makes of it, and 3. the beginning of what it wants.
             if scene.asks:
                 scene.asks = False
@@ -55,15 +58,17 @@ class SimulatedCluster:
                 self._look_again(now)
             if arriving and not self._to_come:
                 arriving = 0
-                scene.outcome.pending_at_last_arrival = sum(j.node is None for j in scene.live.values())
-        if scene.live:
-            raise Stuck(f"job {next(iter(scene.live))} can never start on these nodes; allow it a smaller count.")
+                scene.outcome.pending_at_last_arrival = sum(j.node is None for j in scene.active.values())
+        if scene.active:
+            raise SimulationStuck(
+                f"job {next(iter(scene.active))} can never start on these nodes; allow it a smaller count."
+            )
         return scene.outcome
 
     def snapshot(self) -> ClusterSnapshot:
         """As the coordinator would see it; whoever waits comes last."""
         now, waiting = self._scene.now, self._scene.waiting
-        placed = [job_view(job, now) for name, job in self._scene.live.items() if name not in waiting]
+        placed = [job_view(job, now) for name, job in self._scene.active.items() if name not in waiting]
         return ClusterSnapshot(
             nodes=tuple(map(self._node, self._nodes)),
             jobs=(*placed, *waiting.values()),
@@ -82,8 +87,8 @@ class SimulatedCluster:
         return node
 
     def _arrive(self, given: Submission) -> None:
-        job = LiveJob(given)
-        self._scene.live[given.id] = job
+        job = SimulatedJob(given)
+        self._scene.active[given.id] = job
         self._scene.outcome.jobs.append(job)
         self._to_come -= 1
         self._scene.queues(job, resumes=False)
@@ -91,30 +96,30 @@ class SimulatedCluster:
     def _decide(self, now: float) -> tuple[Decision, ...]:
         """Kept with their reasons; why a job waits, only as long as it is the last that was said of it."""
         snapshot, outcome = self.snapshot(), self._scene.outcome
-        decisions = self._scene.contender.plan(snapshot, now)
+        decisions = self._scene.policy_setup.plan(snapshot, now)
         check(snapshot, decisions, anywhere=self._scene.settings.placement == "count_only")
         for decision in decisions:
             if isinstance(decision, Hold):
                 outcome.waits[decision.job] = (now, decision)
             else:
                 outcome.decisions.append((now, decision))
-            if isinstance(decision, Start) and self._scene.contender.expected is not None:
-                job = self._scene.live[decision.job]
-                job.expected_s = self._scene.contender.expected(snapshot, snapshot.job[decision.job])
+            if isinstance(decision, Start) and self._scene.policy_setup.expected is not None:
+                job = self._scene.active[decision.job]
+                job.expected_s = self._scene.policy_setup.expected(snapshot, snapshot.job[decision.job])
         return decisions
 
     def _look_again(self, now: float) -> None:
         """When the planner wants to be asked though nothing happens, as long as there is anything to decide on."""
-        if self._restless is None or not (self._scene.live or self._to_come):
+        if self._timed_planner is None or not (self._scene.active or self._to_come):
             return
-        look_s = self._restless.next_look_s(now)
+        look_s = self._timed_planner.next_look_s(now)
         if look_s is not None and look_s > now and look_s != self._next_look_s:
             self._next_look_s = look_s
-            self._scene.agenda.at(look_s, self._scene.ask)
+            self._scene.event_queue.at(look_s, self._scene.ask)
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
-            job = self._scene.live[decision.job]
+            job = self._scene.active[decision.job]
             if job.given.cpu is None:
                 self._on_gpus(job, decision)
             else:
@@ -127,7 +132,7 @@ class SimulatedCluster:
                 job.began_s = self._scene.now if job.began_s is None else job.began_s
                 job.yields_to = ()
 
-    def _on_gpus(self, job: LiveJob, decision: Decision) -> None:
+    def _on_gpus(self, job: SimulatedJob, decision: Decision) -> None:
         match decision:
             case Start():
                 self._gpus.start(job, decision)
@@ -142,7 +147,7 @@ class SimulatedCluster:
             case _:
                 assert isinstance(decision, Hold | Limit | Stay)  # limits are for jobs trained on CPU (X4)
 
-    def _on_cpu(self, job: LiveJob, decision: Decision) -> None:
+    def _on_cpu(self, job: SimulatedJob, decision: Decision) -> None:
         match decision:
             case Start():
                 self._cpu.start(job, decision)

@@ -15,7 +15,7 @@ from adaptive_scheduler.profiles.growth import EvaluationReading
 from simulator.cpu_nodes import CpuNodes
 from simulator.event_queue import Event
 from simulator.scene import RunContext
-from simulator.state import LiveJob
+from simulator.state import SimulatedJob
 
 
 class CpuMonitors:
@@ -45,7 +45,7 @@ class CpuMonitors:
 
     def _tick_later(self) -> None:
         interval_s = self._settings.specon.interval_s
-        self._tick = self._scene.agenda.at((self._scene.now // interval_s + 1) * interval_s, self._look_at_all)
+        self._tick = self._scene.event_queue.at((self._scene.now // interval_s + 1) * interval_s, self._look_at_all)
 
     def _look_at_all(self) -> None:
         now, self._tick = self._scene.now, None
@@ -77,7 +77,7 @@ class CpuMonitors:
         if node in self._due:
             self._due.pop(node).called_off = True
         if jobs:
-            self._due[node] = self._scene.agenda.at(pace.due_s, partial(self._look, node))
+            self._due[node] = self._scene.event_queue.at(pace.due_s, partial(self._look, node))
         self._scene.ask()
 
 
@@ -87,7 +87,7 @@ class _Usage:
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
 
-    def reading(self, job: LiveJob, now: float) -> EvaluationReading:
+    def reading(self, job: SimulatedJob, now: float) -> EvaluationReading:
         """The value is that of the last iteration that is done; before the first that of the untrained model."""
         used, done = job.used_by(now), job.done_by(now)
         since, before = self._last.get(job.given.id, (job.began_s or 0.0, 0.0))

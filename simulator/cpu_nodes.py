@@ -13,7 +13,7 @@ from functools import partial
 from adaptive_scheduler.decision import Limit, Move, Start
 from adaptive_scheduler.models.contention import water_fill
 from simulator.scene import RunContext
-from simulator.state import Held, LiveJob, Load
+from simulator.state import CpuLoad, Occupancy, SimulatedJob
 
 
 class CpuNodes:
@@ -25,7 +25,7 @@ class CpuNodes:
         self.cores = {n.name: n.cores for n in scene.workload.nodes if n.cores > 0}
         self._left_core_s = dict.fromkeys(self.cores, 0.0)  # by those that are not there any more
         self._since: dict[str, float] = {}
-        self.on: dict[str, list[LiveJob]] = {name: [] for name in self.cores}
+        self.on: dict[str, list[SimulatedJob]] = {name: [] for name in self.cores}
         self.changed: Callable[[str], None] = lambda node: None  # who is told that a job joined or left a node
 
     def core_s_by(self, node: str, now: float) -> float:
@@ -34,12 +34,12 @@ class CpuNodes:
 
     # what a decision begins
 
-    def start(self, job: LiveJob, decision: Start) -> None:
+    def start(self, job: SimulatedJob, decision: Start) -> None:
         self._scene.starts(job, decision.node)
         again = self._costs.cpu_restore if job.resumes else 0.0
         self._scene.later(job, self._costs.cpu_launch + again, partial(self._join, job))
 
-    def move(self, job: LiveJob, decision: Move) -> None:
+    def move(self, job: SimulatedJob, decision: Move) -> None:
         """Saved, restored elsewhere; meanwhile it uses no core. Its limit stays behind."""
         self._leave(job)
         self._scene.stops(job)
@@ -51,14 +51,14 @@ class CpuNodes:
         seconds = self._costs.cpu_save + self._costs.cpu_launch + self._costs.cpu_restore
         self._scene.later(job, seconds, partial(self._join, job))
 
-    def requeue(self, job: LiveJob) -> None:
+    def requeue(self, job: SimulatedJob) -> None:
         """Checkpoint and stop; then it waits again."""
         self._leave(job)
         self._scene.stops(job)
         job.leased, job.node = True, None
         self._scene.later(job, self._costs.cpu_save, partial(self._back, job))
 
-    def limit(self, job: LiveJob, decision: Limit) -> None:
+    def limit(self, job: SimulatedJob, decision: Limit) -> None:
         """At once, until it is set anew or its time is over."""
         self._scene.outcome.limits += decision.cores != job.cpu_limit
         self._lift(job)
@@ -66,41 +66,41 @@ class CpuNodes:
         job.cpu_limit = decision.cores
         if decision.cores is not None:
             job.limit_until_s = self._scene.now + decision.lasts_s
-            job.limit_end = self._scene.agenda.at(job.limit_until_s, partial(self._expire, job))
+            job.limit_end = self._scene.event_queue.at(job.limit_until_s, partial(self._expire, job))
         self._share_out(decision.node)
 
-    def finish(self, job: LiveJob) -> None:
+    def finish(self, job: SimulatedJob) -> None:
         self._leave(job)
         self._scene.ends(job)
 
     # how it goes on
 
-    def crashed(self, job: LiveJob) -> None:
+    def crashed(self, job: SimulatedJob) -> None:
         self._leave(job)
         self._scene.later(job, self._costs.cpu_restore, partial(self._join, job))
 
-    def next_task(self, job: LiveJob) -> None:
+    def next_task(self, job: SimulatedJob) -> None:
         self._leave(job)
         job.saved = job.done
         self._scene.queues(job, resumes=False)
 
     def fails(self, node: str) -> None:
         """Who trains there, or is on its way there, is lost; one that is saving to leave gets away."""
-        for job in [j for j in self._scene.live.values() if j.given.cpu is not None and j.node == node]:
+        for job in [j for j in self._scene.active.values() if j.given.cpu is not None and j.node == node]:
             trains = job in self.on[node]
             self._scene.is_lost(job)
             if trains:
                 self._leave(job)
             self._scene.queues(job, resumes=job.done > 0)
 
-    def _back(self, job: LiveJob) -> None:
+    def _back(self, job: SimulatedJob) -> None:
         self._scene.resumed(job)
         self._scene.queues(job, resumes=True)
 
-    def _join(self, job: LiveJob) -> None:
+    def _join(self, job: SimulatedJob) -> None:
         since, cost = job.stopped_at, self._scene.resumed(job)
         if since is not None and cost is not None:
-            self._scene.outcome.stops.append(Held(job.node or "", job.given.id, since, self._scene.now))
+            self._scene.outcome.stops.append(Occupancy(job.node or "", job.given.id, since, self._scene.now))
             self._scene.outcome.moves += job.moves
         job.moves, job.leased = False, False
         job.demand = job.given.demand(job.task)
@@ -112,7 +112,7 @@ class CpuNodes:
         self.changed(job.node or "")
         self._scene.ask()
 
-    def _leave(self, job: LiveJob) -> None:
+    def _leave(self, job: SimulatedJob) -> None:
         """It stops on its node; the others there share what it had."""
         node, now = job.node or "", self._scene.now
         self._scene.settle(job)
@@ -122,7 +122,7 @@ class CpuNodes:
         job.cpu_limit = None
         self.on[node].remove(job)
         self._left_core_s[node] += job.used - job.used_before
-        self._scene.outcome.on_cpu.append(Held(node, job.given.id, self._since.pop(job.given.id), now))
+        self._scene.outcome.on_cpu.append(Occupancy(node, job.given.id, self._since.pop(job.given.id), now))
         self._share_out(node)
         self.changed(node)
         self._scene.ask()
@@ -142,19 +142,19 @@ class CpuNodes:
                 job.share = job.rated_on = share
                 job.rate = 1.0 / iteration_s
                 self._scene.trains(job, iteration_s, self)
-        self._scene.outcome.loads.append(Load(node, self._scene.now, math.fsum(shares), len(jobs)))
+        self._scene.outcome.loads.append(CpuLoad(node, self._scene.now, math.fsum(shares), len(jobs)))
 
-    def _lift(self, job: LiveJob) -> None:
+    def _lift(self, job: SimulatedJob) -> None:
         """Its limit will not end by itself any more."""
         if job.limit_end is not None:
             job.limit_end.called_off = True
         job.limit_end = job.limit_until_s = None
 
-    def _expire(self, job: LiveJob) -> None:
+    def _expire(self, job: SimulatedJob) -> None:
         job.limits += 1
         job.cpu_limit = job.limit_end = job.limit_until_s = None
         self._share_out(job.node or "")
         self._scene.ask()
 
-    def _trace(self, job: LiveJob) -> None:
+    def _trace(self, job: SimulatedJob) -> None:
         self._scene.outcome.trails.setdefault(job.given.id, []).append((self._scene.now, job.done))

@@ -21,7 +21,7 @@ class Event:
         self.called_off = False
 
 
-class Agenda:
+class EventQueue:
     """Times are seconds; `now` only ever grows."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from adaptive_scheduler.decision import Move, Reshape, Start, workers_of
 from adaptive_scheduler.snapshot import Gpu
 from simulator.scene import RunContext
 from simulator.snapshots import gpu_view
-from simulator.state import Held, LiveGpu, LiveJob, Stuck
+from simulator.state import Occupancy, SimulatedGpu, SimulatedJob, SimulationStuck
 
 
 class GpuJobs:
@@ -22,7 +22,7 @@ class GpuJobs:
     def __init__(self, scene: RunContext) -> None:
         self._scene = scene
         self._costs = scene.costs
-        self._gpus = {n.name: [LiveGpu(g.id, n.name) for g in n.gpus] for n in scene.workload.nodes}
+        self._gpus = {n.name: [SimulatedGpu(g.id, n.name) for g in n.gpus] for n in scene.workload.nodes}
         self._gpu_types = {n.name: n.gpu_type for n in scene.workload.nodes}
         self._views: dict[str, tuple[Gpu, ...]] = {}
 
@@ -39,20 +39,20 @@ class GpuJobs:
 
     # what a decision begins
 
-    def start(self, job: LiveJob, decision: Start) -> None:
+    def start(self, job: SimulatedJob, decision: Start) -> None:
         """Sequence A, or B with a victim, which trains on until the newcomer is launched."""
         self._scene.starts(job, decision.node)
         job.grew_from = 0
         own = [g for worker in workers_of(decision) for g in self._idle(worker.node)[: worker.num_gpus]]
         if decision.victim is not None and decision.victim_num_gpus is not None:
-            job.victim = self._scene.live[decision.victim]
+            job.victim = self._scene.active[decision.victim]
             job.victim.leased, job.victim.gives_to = True, job
             given = self._release(job.victim, len(job.victim.gpus) - decision.victim_num_gpus, decision.node)
             own += given[: decision.num_gpus - len(own)]
         self._promise(job, own)
         self._scene.later(job, self._costs.launch, partial(self._launched, job))
 
-    def reshape(self, job: LiveJob, decision: Reshape) -> None:
+    def reshape(self, job: SimulatedJob, decision: Reshape) -> None:
         """Sequence C, and B's second half: in place, at once."""
         job.leased, job.node = True, decision.node
         wanted = workers_of(decision)
@@ -64,23 +64,23 @@ class GpuJobs:
             self._promise(job, self._idle(worker.node)[: max(0, worker.num_gpus - here)])
         self._stop(job)
 
-    def move(self, job: LiveJob, decision: Move) -> None:
+    def move(self, job: SimulatedJob, decision: Move) -> None:
         """Sequence D: its GPUs stay its own until its pod is gone, and only then is it launched elsewhere."""
         job.leased, job.moves, job.node, job.gpus = True, True, decision.node, []
         self._promise(job, self._idle(decision.node)[: decision.num_gpus])
         self._stop(job)
 
-    def requeue(self, job: LiveJob) -> None:
+    def requeue(self, job: SimulatedJob) -> None:
         """Checkpoint, stop, and its pod is gone; then it waits again."""
         job.leased = True
         self._leave(job)
 
-    def next_task(self, job: LiveJob) -> None:
+    def next_task(self, job: SimulatedJob) -> None:
         """The task before has ended, and its pod with it."""
         job.leased, job.saved = True, job.done
         self._leave(job)
 
-    def finish(self, job: LiveJob) -> None:
+    def finish(self, job: SimulatedJob) -> None:
         """Its GPUs are to be had at once, though its process is on them until it has saved and ended."""
         self._give_up(job)
         self._scene.ends(job)
@@ -88,19 +88,19 @@ class GpuJobs:
 
     # how it goes on
 
-    def _launched(self, job: LiveJob) -> None:
+    def _launched(self, job: SimulatedJob) -> None:
         job.state = "initialized"
         self._stop_victim(job)
         job.waits_for_gpus = True
         self._begin_if_free(job)
 
-    def _stop_victim(self, job: LiveJob) -> None:
+    def _stop_victim(self, job: SimulatedJob) -> None:
         victim, job.victim = job.victim, None
         # One that has crashed meanwhile stops as soon as it trains again.
         if victim is not None and victim.finished_s is None and victim.state == "running":
             self._stop(victim)
 
-    def crashed(self, job: LiveJob) -> None:
+    def crashed(self, job: SimulatedJob) -> None:
         """Its GPUs stay its own, and its process is started again on them."""
         job.stopped_gpus = len(job.gpus)
         self._scene.later(job, self._costs.grown, partial(self._train, job))
@@ -130,17 +130,17 @@ class GpuJobs:
     def returns(self, node: str) -> None:
         self._set_up(node, True)
 
-    def _leave(self, job: LiveJob) -> None:
+    def _leave(self, job: SimulatedJob) -> None:
         job.gpus, job.node = [], None
         self._stop(job)
 
-    def _stop(self, job: LiveJob) -> None:
+    def _stop(self, job: SimulatedJob) -> None:
         job.gives_to, job.stopped_gpus = None, len(job.holds)
         self._scene.stops(job)
         leaves = job.moves or not job.gpus
         self._scene.later(job, self._costs.stop + (self._costs.leave if leaves else 0.0), partial(self._stopped, job))
 
-    def _stopped(self, job: LiveJob) -> None:
+    def _stopped(self, job: SimulatedJob) -> None:
         job.waits_for_gpus = bool(job.gpus) and not job.moves
         job.saved = job.done
         self._let_go(job)
@@ -152,7 +152,7 @@ class GpuJobs:
             self._scene.resumed(job)
             self._scene.queues(job, resumes=job.done > 0)
 
-    def _begin_if_free(self, job: LiveJob) -> None:
+    def _begin_if_free(self, job: SimulatedJob) -> None:
         if not job.waits_for_gpus or any(g.holder is not None for g in job.gpus):
             return
         job.waits_for_gpus = False
@@ -165,11 +165,11 @@ class GpuJobs:
             seconds = self._costs.shrunk if len(job.gpus) < job.stopped_gpus else self._costs.grown
         self._scene.later(job, seconds, partial(self._train, job))
 
-    def _train(self, job: LiveJob) -> None:
+    def _train(self, job: SimulatedJob) -> None:
         gpu_type, hosts = self._gpu_types[job.node or ""], len({g.node for g in job.holds})
         speed = self._scene.profiles.speed(job.given.type, gpu_type, len(job.holds), hosts)
         if speed is None:
-            raise Stuck(f"job {job.given.id} of type {job.given.type} has no known speed; give its profile.")
+            raise SimulationStuck(f"job {job.given.id} of type {job.given.type} has no known speed; give its profile.")
         self._count(job)
         self._scene.begins(job)
         self._scene.trains(job, speed.seconds, self)
@@ -178,13 +178,15 @@ class GpuJobs:
             self._stop(job)
         self._scene.ask()
 
-    def _count(self, job: LiveJob) -> None:
+    def _count(self, job: SimulatedJob) -> None:
         """A change is done: what it was and what it took; a job that only crashed is not cooled down."""
         outcome, now, since = self._scene.outcome, self._scene.now, job.stopped_at
         cost = self._scene.resumed(job)
         if since is None or cost is None:
             return
-        outcome.stops += [Held(g.id, job.given.id, max(since, g.since) if job.moves else since, now) for g in job.gpus]
+        outcome.stops += [
+            Occupancy(g.id, job.given.id, max(since, g.since) if job.moves else since, now) for g in job.gpus
+        ]
         outcome.adds += len(job.gpus) > job.stopped_gpus
         outcome.removes += len(job.gpus) < job.stopped_gpus
         outcome.moves += job.moves
@@ -199,21 +201,21 @@ class GpuJobs:
             job.reshape_cost_s = cost
         job.cooling_until = now + self._scene.settings.cooldown_factor * cost
         if job.cooling_until > now:
-            self._scene.agenda.at(job.cooling_until, self._scene.ask)
+            self._scene.event_queue.at(job.cooling_until, self._scene.ask)
 
     # GPUs
 
-    def _idle(self, node: str) -> list[LiveGpu]:
+    def _idle(self, node: str) -> list[SimulatedGpu]:
         """Those without a process on them first: they can be used at once."""
         return sorted((g for g in self._gpus[node] if g.owner is None), key=lambda g: g.holder is not None)
 
-    def _promise(self, job: LiveJob, gpus: list[LiveGpu]) -> None:
+    def _promise(self, job: SimulatedJob, gpus: list[SimulatedGpu]) -> None:
         for gpu in gpus:
             gpu.owner = job.given.id
             self._views.pop(gpu.node, None)
         job.gpus = job.gpus + gpus
 
-    def _release(self, job: LiveJob, count: int, node: str) -> list[LiveGpu]:
+    def _release(self, job: SimulatedJob, count: int, node: str) -> list[SimulatedGpu]:
         """Its last `count` there are nobody's from now on, though the job is on them until it stops."""
         here = [g for g in job.gpus if g.node == node]
         taken = here[max(0, len(here) - count) :] if count > 0 else []
@@ -223,7 +225,7 @@ class GpuJobs:
             self._views.pop(gpu.node, None)
         return taken
 
-    def _give_up(self, job: LiveJob) -> None:
+    def _give_up(self, job: SimulatedJob) -> None:
         """All of them are nobody's from now on, though its process may be on them still."""
         for gpu in job.gpus:
             gpu.owner = None
@@ -235,11 +237,11 @@ class GpuJobs:
             gpu.is_up = is_up
         self._views.pop(node, None)
 
-    def _let_go(self, job: LiveJob) -> None:
+    def _let_go(self, job: SimulatedJob) -> None:
         owners: dict[str, None] = {job.given.id: None}
         holds, job.holds = job.holds, []
         for gpu in holds:
-            self._scene.outcome.held.append(Held(gpu.id, job.given.id, gpu.since, self._scene.now))
+            self._scene.outcome.held.append(Occupancy(gpu.id, job.given.id, gpu.since, self._scene.now))
             gpu.holder = None
             if gpu.owner == job.given.id and gpu not in job.gpus:
                 gpu.owner = None
@@ -247,5 +249,5 @@ class GpuJobs:
             if gpu.owner is not None:
                 owners[gpu.owner] = None
         for owner in owners:
-            if owner in self._scene.live:
-                self._begin_if_free(self._scene.live[owner])
+            if owner in self._scene.active:
+                self._begin_if_free(self._scene.active[owner])

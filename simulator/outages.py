@@ -33,13 +33,13 @@ class Outages:
     def _await_next(self) -> None:
         """One at a time: those that are drawn may never end."""
         if (outage := next(self._coming, None)) is not None:
-            self._scene.agenda.at(outage.at_s, partial(self._fail, outage))
+            self._scene.event_queue.at(outage.at_s, partial(self._fail, outage))
 
     def _fail(self, outage: Outage) -> None:
         self._back_s[outage.node] = max(outage.back_s, self._back_s.get(outage.node, 0.0))
         self._gpus.fails(outage.node)
         self._cpu.fails(outage.node)
-        self._scene.agenda.at(outage.back_s, partial(self._return, outage.node))
+        self._scene.event_queue.at(outage.back_s, partial(self._return, outage.node))
         self._scene.ask()
         if not self._scene.is_over or self._gpus.are_held:
             self._await_next()

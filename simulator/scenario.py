@@ -16,7 +16,7 @@ from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Task
-from simulator.accuracy_targets import Aim
+from simulator.accuracy_targets import AccuracyTarget
 
 
 class NoWorkload(Exception):
@@ -28,7 +28,7 @@ Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
 
 
 @runtime_checkable
-class Restless(Protocol):
+class TimedPlanner(Protocol):
     """A planner that is also asked at a time of its own, though nothing happens: one of rounds, or of a log."""
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]: ...
@@ -71,7 +71,9 @@ class Submission:
     sla_s: float | None = None  # deadline, from submission
     max_workers: int = 1
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
-    aim: Aim | None = None  # it trains until a target accuracy, and what is believed follows from its curve
+    accuracy_target: AccuracyTarget | None = (
+        None  # it trains until a target accuracy, and what is believed follows from its curve
+    )
 
     @property
     def task_ends(self) -> tuple[float, ...]:
@@ -87,8 +89,8 @@ class Submission:
 
     def left(self, done: float) -> float:
         """How many iterations the scheduler believes are left."""
-        if self.aim is not None:
-            return self.aim.left(done)
+        if self.accuracy_target is not None:
+            return self.accuracy_target.left(done)
         if self.believed_iterations is None:
             return max(0.0, self.iterations - done)
         return max(1.0, self.believed_iterations - done)
@@ -133,7 +135,7 @@ Expected = Callable[[ClusterSnapshot, Job], float | None]
 
 
 @dataclass(frozen=True)
-class Contender:
+class PolicySetup:
     """A policy with all that it brings along."""
 
     name: str
@@ -162,7 +164,7 @@ class Workload:
     seed: int
     jobs: tuple[Submission, ...]
     nodes: tuple[Node, ...]
-    contenders: tuple[Contender, ...]
+    policy_setups: tuple[PolicySetup, ...]
     observations: Observations = field(default_factory=Observations)  # of tasks that ended before
     contention: float = 0.0  # share of everybody's speed that each further job on a CPU node takes away (5.6)
     outages: Iterable[Outage] = ()  # by time; begun anew by each policy's run

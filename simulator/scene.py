@@ -10,67 +10,69 @@ from functools import partial
 from typing import Protocol
 
 from adaptive_scheduler.snapshot import Job
-from simulator.event_queue import Agenda
-from simulator.scenario import Contender, Workload
+from simulator.event_queue import EventQueue
+from simulator.scenario import PolicySetup, Workload
 from simulator.snapshots import job_view
-from simulator.state import LiveJob, Outcome
+from simulator.state import SimulatedJob, SimulationOutcome
 
 
 class JobRunner(Protocol):
     """Whoever carries out what becomes of a job: on GPUs or on CPU."""
 
-    def crashed(self, job: LiveJob) -> None: ...
+    def crashed(self, job: SimulatedJob) -> None: ...
 
-    def next_task(self, job: LiveJob) -> None: ...
+    def next_task(self, job: SimulatedJob) -> None: ...
 
-    def finish(self, job: LiveJob) -> None: ...
+    def finish(self, job: SimulatedJob) -> None: ...
 
 
 class RunContext:
     """One run: what is given, what is going on, and what happened so far."""
 
-    def __init__(self, workload: Workload, contender: Contender) -> None:
+    def __init__(self, workload: Workload, policy_setup: PolicySetup) -> None:
         self.workload = workload
-        self.contender = contender
-        self.costs = contender.costs
-        self.settings = contender.settings
-        self.profiles = contender.profiles.scaled(contender.settings.batch_scaling)  # G12
-        self.agenda = Agenda()
-        self.live: dict[str, LiveJob] = {}  # arrived and not ended, by arrival
+        self.policy_setup = policy_setup
+        self.costs = policy_setup.costs
+        self.settings = policy_setup.settings
+        self.profiles = policy_setup.profiles.scaled(policy_setup.settings.batch_scaling)  # G12
+        self.event_queue = EventQueue()
+        self.active: dict[str, SimulatedJob] = {}  # arrived and not ended, by arrival
         self.waiting: dict[str, Job] = {}  # of those, how the ones in the queue look: nothing about them changes
-        self.outcome = Outcome([])
+        self.outcome = SimulationOutcome([])
         self.asks = False  # the policy is to be asked at the end of this moment
 
     @property
     def now(self) -> float:
-        return self.agenda.now
+        return self.event_queue.now
 
     @property
     def is_over(self) -> bool:
         """Every job has come, and every one has ended."""
-        return not self.live and len(self.outcome.jobs) == len(self.workload.jobs)
+        return not self.active and len(self.outcome.jobs) == len(self.workload.jobs)
 
     def ask(self) -> None:
         self.asks = True
 
-    def later(self, job: LiveJob, seconds: float, step: Callable[[], None]) -> None:
+    def later(self, job: SimulatedJob, seconds: float, step: Callable[[], None]) -> None:
         """The next step of its operation, unless its node fails before."""
-        job.ahead = self.agenda.after(seconds, step)
+        job.ahead = self.event_queue.after(seconds, step)
 
-    def trains(self, job: LiveJob, iteration_s: float, part: JobRunner) -> None:
+    def trains(self, job: SimulatedJob, iteration_s: float, part: JobRunner) -> None:
         """At this speed from now on, until its process crashes or its task ends: then `part` is told."""
         self.settle(job)
         job.iteration_s = iteration_s
-        job.ahead = self.agenda.after(max(0.0, job.next_stop - job.done) * iteration_s, partial(self._reach, job, part))
+        job.ahead = self.event_queue.after(
+            max(0.0, job.next_stop - job.done) * iteration_s, partial(self._reach, job, part)
+        )
 
-    def settle(self, job: LiveJob) -> None:
+    def settle(self, job: SimulatedJob) -> None:
         """What it did until now is done; it trains no more until somebody says so."""
         if job.ahead is not None:
             job.ahead.called_off, job.ahead = True, None
         job.done, job.used = job.done_by(self.now), job.used_by(self.now)
         job.since, job.iteration_s = self.now, 0.0
 
-    def _reach(self, job: LiveJob, part: JobRunner) -> None:
+    def _reach(self, job: SimulatedJob, part: JobRunner) -> None:
         stop = job.next_stop
         self.settle(job)
         job.done = stop
@@ -83,7 +85,7 @@ class RunContext:
         else:
             part.finish(job)
 
-    def begins(self, job: LiveJob) -> None:
+    def begins(self, job: SimulatedJob) -> None:
         """Its process trains again, or for the first time."""
         job.state = "running"
         if job.trained_from_s is None:
@@ -95,19 +97,19 @@ class RunContext:
         if self._may_fail(job):
             self._save_later(job)
 
-    def stops(self, job: LiveJob) -> None:
+    def stops(self, job: SimulatedJob) -> None:
         """Checkpoint and exit; what was done since the last iteration boundary is kept (1.4, assumption 2)."""
         self.settle(job)
         job.generation += 1
         job.state, job.stopped_at = "adjusting", self.now
 
-    def _crashes(self, job: LiveJob) -> None:
+    def _crashes(self, job: SimulatedJob) -> None:
         self._falls_back(job)
         job.state, job.leased, job.stopped_at = "restarting", True, self.now
         job.crashes += 1
         self.ask()
 
-    def is_lost(self, job: LiveJob) -> None:
+    def is_lost(self, job: SimulatedJob) -> None:
         """With its node, whatever it was about; who calls this puts it back in the queue."""
         self.settle(job)
         self._falls_back(job)
@@ -115,14 +117,14 @@ class RunContext:
         job.moves = False
         job.outages += 1
 
-    def _falls_back(self, job: LiveJob) -> None:
+    def _falls_back(self, job: SimulatedJob) -> None:
         """To its last checkpoint."""
         if job.done > job.saved:
             job.lost_s += (self.now if job.stopped_at is None else job.stopped_at) - job.trained_since_s
         job.done = job.saved
         job.generation += 1
 
-    def resumed(self, job: LiveJob) -> float | None:
+    def resumed(self, job: SimulatedJob) -> float | None:
         """Seconds for which it stood still, where it was stopped before."""
         if job.stopped_at is None:
             return None
@@ -131,18 +133,18 @@ class RunContext:
         job.saved = job.done
         return seconds
 
-    def starts(self, job: LiveJob, node: str) -> None:
+    def starts(self, job: SimulatedJob, node: str) -> None:
         """Out of the queue; its operation is under way."""
         del self.waiting[job.given.id]
         job.state, job.leased, job.node = "initializing", True, node
 
-    def ends(self, job: LiveJob) -> None:
+    def ends(self, job: SimulatedJob) -> None:
         self.settle(job)
         job.finished_s = self.now
-        del self.live[job.given.id]
+        del self.active[job.given.id]
         self.ask()
 
-    def queues(self, job: LiveJob, resumes: bool) -> None:
+    def queues(self, job: SimulatedJob, resumes: bool) -> None:
         """Back in the queue with its checkpoint, in the middle of a task or before the next."""
         job.resumes = resumes
         job.state, job.leased, job.node = "submitted", False, None
@@ -151,21 +153,21 @@ class RunContext:
         self.waiting[job.given.id] = job_view(job, self.now)
         self.ask()
 
-    def _save_later(self, job: LiveJob) -> None:
-        self.agenda.after(self.costs.checkpoint_every_s, partial(self._save, job, job.generation))
+    def _save_later(self, job: SimulatedJob) -> None:
+        self.event_queue.after(self.costs.checkpoint_every_s, partial(self._save, job, job.generation))
 
-    def _save(self, job: LiveJob, generation: int) -> None:
+    def _save(self, job: SimulatedJob, generation: int) -> None:
         if job.generation == generation and job.finished_s is None and job.state == "running" and self._may_fail(job):
             job.saved, job.trained_since_s = job.done_by(self.now), self.now
             self._save_later(job)
 
-    def _may_fail(self, job: LiveJob) -> bool:
+    def _may_fail(self, job: SimulatedJob) -> bool:
         return job.may_crash or bool(self.workload.outages)
 
-    def _look_when_overdue(self, job: LiveJob) -> None:
+    def _look_when_overdue(self, job: SimulatedJob) -> None:
         """At the first tick at which its task has taken longer than expected, with the tolerance (seed 003)."""
         deadlines = self.settings.deadlines
         if "deadline" in self.settings.systems and job.expected_s is not None and deadlines.tick_s > 0:
             overdue = self.now - job.task_s + job.expected_s * (1 + deadlines.beta)
             tick = (max(overdue, self.now) // deadlines.tick_s + 1) * deadlines.tick_s
-            self.agenda.at(tick, self.ask)
+            self.event_queue.at(tick, self.ask)

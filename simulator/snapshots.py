@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections import Counter
 
 from adaptive_scheduler.snapshot import Gpu, GpuState, Job, Worker
-from simulator.state import LiveGpu, LiveJob
+from simulator.state import SimulatedGpu, SimulatedJob
 
 
-def gpu_view(gpu: LiveGpu) -> Gpu:
+def gpu_view(gpu: SimulatedGpu) -> Gpu:
     """Every GPU that nobody is promised counts as idle."""
     state: GpuState = "idle" if gpu.owner is None else "in use" if gpu.owner == gpu.holder else "reserved"
     return Gpu(gpu.id, state if gpu.is_up else "faulty", gpu.owner, gpu.holder)
 
 
-def job_view(job: LiveJob, now: float) -> Job:
+def job_view(job: SimulatedJob, now: float) -> Job:
     """What is known of it at this moment."""
-    given, done, aim = job.given, job.done_by(now), job.given.aim
+    given, done, aim = job.given, job.done_by(now), job.given.accuracy_target
     return Job(
         id=given.id,
         type=given.type,
@@ -62,6 +62,6 @@ def job_view(job: LiveJob, now: float) -> Job:
     )
 
 
-def _workers(job: LiveJob) -> tuple[Worker, ...]:
+def _workers(job: SimulatedJob) -> tuple[Worker, ...]:
     counts = Counter(gpu.node for gpu in job.gpus)
     return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()

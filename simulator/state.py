@@ -15,12 +15,12 @@ from simulator.event_queue import Event
 from simulator.scenario import Submission
 
 
-class Stuck(Exception):
+class SimulationStuck(Exception):
     """Nothing more will happen, but jobs are left; the text names one."""
 
 
 @dataclass(slots=True, eq=False)
-class LiveGpu:
+class SimulatedGpu:
     """`owner` is whom it is promised to; `holder` whose process is on it, since `since`."""
 
     id: str
@@ -32,7 +32,7 @@ class LiveGpu:
 
 
 @dataclass(slots=True, eq=False)
-class LiveJob:
+class SimulatedJob:
     """A job on its way. `gpus` are those it will have once its operation is done, `holds` those it is on."""
 
     given: Submission
@@ -57,12 +57,12 @@ class LiveJob:
     reshape_cost_s: float | None = None
 
     # on GPUs
-    gpus: list[LiveGpu] = field(default_factory=list)
-    holds: list[LiveGpu] = field(default_factory=list)
+    gpus: list[SimulatedGpu] = field(default_factory=list)
+    holds: list[SimulatedGpu] = field(default_factory=list)
     stopped_gpus: int = 0  # how many it was on when it last stopped
     waits_for_gpus: bool = False  # it could begin if its GPUs were free
-    victim: LiveJob | None = None  # who is to shrink for it once it is launched
-    gives_to: LiveJob | None = None  # the newcomer that it is to shrink for
+    victim: SimulatedJob | None = None  # who is to shrink for it once it is launched
+    gives_to: SimulatedJob | None = None  # the newcomer that it is to shrink for
 
     # on CPU
     demand: float = math.inf  # cores that its present task can use
@@ -119,7 +119,7 @@ class LiveJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Occupancy:
     """A GPU was held by a job's process from `begin_s` to `end_s`; of a job trained on CPU, `gpu` is its node."""
 
     gpu: str
@@ -129,7 +129,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class CpuLoad:
     """From `at_s` on, so many cores of a node were in use, and so many jobs trained there."""
 
     node: str
@@ -139,14 +139,14 @@ class Load:
 
 
 @dataclass
-class Outcome:
+class SimulationOutcome:
     """All that happened."""
 
-    jobs: list[LiveJob]
-    held: list[Held] = field(default_factory=list)
-    stops: list[Held] = field(default_factory=list)  # when a reshaped job stood still, on the GPUs it then had
-    on_cpu: list[Held] = field(default_factory=list)
-    loads: list[Load] = field(default_factory=list)
+    jobs: list[SimulatedJob]
+    held: list[Occupancy] = field(default_factory=list)
+    stops: list[Occupancy] = field(default_factory=list)  # when a reshaped job stood still, on the GPUs it then had
+    on_cpu: list[Occupancy] = field(default_factory=list)
+    loads: list[CpuLoad] = field(default_factory=list)
     trails: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # of jobs on CPU: second, work done
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     waits: dict[str, tuple[float, Hold]] = field(default_factory=dict)  # by job: why it last waited

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.cluster_deadlines import runs
-from benchmarks.cluster_deadlines.runs import ALGORITHMS, LIMIT_S, Outcome
-from benchmarks.cluster_deadlines.workload import Job, drawn
+from benchmarks.cluster_deadlines.runs import ALGORITHMS, LIMIT_S, ClusterOutcome
+from benchmarks.cluster_deadlines.workload import MnistJob, drawn
 from benchmarks.result import machine, versions
 from reshape.output.tables import table
 from tests.cluster.bed import Bed
@@ -31,7 +31,7 @@ HEAD = ("ALGORITHM", "DEADLINES", "ART", "DONE", "IN TIME", "FAILED", "RESCHEDUL
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    jobs, outcomes = drawn(options.seed, options.jobs, options.stretch), list[Outcome]()
+    jobs, outcomes = drawn(options.seed, options.jobs, options.stretch), list[ClusterOutcome]()
     try:
         with _installed() as on, runs.loaded(on, options.stretch) as left:
             print(f"{options.jobs} jobs, seed {options.seed}; cores left by the dummies: {left}", flush=True)
@@ -63,18 +63,18 @@ def _installed() -> Iterator[Installed]:
             bed.down()
 
 
-def _cells(outcome: Outcome, jobs: int) -> list[str]:
+def _cells(outcome: ClusterOutcome, jobs: int) -> list[str]:
     art = "-" if outcome.art_s is None else f"{outcome.art_s:.1f} s"
     done = len(outcome.response_s)
     counts = (f"{done} of {jobs}", str(outcome.in_time), str(len(outcome.failed)), str(outcome.rescheduled))
     return [outcome.algorithm, _with(outcome), art, *counts, f"{outcome.whole_s:.0f} s"]
 
 
-def _with(outcome: Outcome) -> str:
+def _with(outcome: ClusterOutcome) -> str:
     return "with" if outcome.deadlines else "without"
 
 
-def _write(outcomes: Sequence[Outcome], jobs: Sequence[Job], left: dict[str, float], seed: int) -> None:
+def _write(outcomes: Sequence[ClusterOutcome], jobs: Sequence[MnistJob], left: dict[str, float], seed: int) -> None:
     REPORT.parent.mkdir(exist_ok=True)
     found = [{**asdict(each), "art_s": each.art_s} for each in outcomes]
     doc = {"machine": machine(), "versions": versions(), "seed": seed, "cores_left": left, "runs": found}

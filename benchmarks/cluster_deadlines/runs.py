@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from benchmarks.cluster_deadlines.workload import JOB, MEMORY, Job, Task, history
+from benchmarks.cluster_deadlines.workload import JOB, MEMORY, MnistJob, MnistTask, history
 from tests.cluster import steps_job
 from tests.cluster.bed import Bed
 from tests.cluster.bed_kubectl import until
@@ -38,7 +38,7 @@ UNITS = {"": 1.0, "m": 1e-3}
 
 
 @dataclass
-class Outcome:
+class ClusterOutcome:
     """Seconds from request to result of each job that was done, and what became of the others."""
 
     algorithm: str
@@ -55,10 +55,10 @@ class Outcome:
         return sum(self.response_s.values()) / len(self.response_s) if self.response_s else None
 
 
-class Side(Protocol):
+class ClusterSide(Protocol):
     """How jobs are submitted and looked at."""
 
-    def submit(self, job: Job) -> None: ...
+    def submit(self, job: MnistJob) -> None: ...
 
     def phases(self) -> dict[str, str]:
         """Of each submitted job: Completed, one of `BAD`, or anything else while it is under way."""
@@ -69,16 +69,16 @@ class Side(Protocol):
         ...
 
 
-class Plain:
+class PlainVolcano:
     """Volcano alone."""
 
     def __init__(self, on: Installed) -> None:
         self._on = on
         self._stage: dict[str, int] = {}  # of each job: which of its tasks is under way
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, MnistJob] = {}
         self._restarts: dict[str, int] = {}
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: MnistJob) -> None:
         self._jobs[job.name], self._stage[job.name] = job, 0
         self._on.cluster.apply(self._document(job, job.tasks[0]))
 
@@ -88,7 +88,7 @@ class Plain:
         self._restarts |= {name: int(status.get("retryCount", 0)) for name, status in states.items()}
         return {name: self._phase(job, states) for name, job in self._jobs.items()}
 
-    def _phase(self, job: Job, states: dict[str, Doc]) -> str:
+    def _phase(self, job: MnistJob, states: dict[str, Doc]) -> str:
         stage = self._stage[job.name]
         phase = str(states.get(f"{job.name}-{job.tasks[stage].name}", {}).get("state", {}).get("phase"))
         if phase != "Completed" or stage == len(job.tasks) - 1:
@@ -100,7 +100,7 @@ class Plain:
     def rescheduled(self) -> int:
         return sum(self._restarts.values())
 
-    def _document(self, job: Job, task: Task) -> Doc:
+    def _document(self, job: MnistJob, task: MnistTask) -> Doc:
         base = steps_job.pod(self._on.shared)
         (trainer,) = base["containers"]
         asked = {"requests": {"cpu": f"{task.millicores}m", "memory": MEMORY}}
@@ -114,13 +114,13 @@ class Plain:
         return made
 
 
-class Deadlines:
+class DeadlineVolcano:
     """Slamls, and behind them the coordinator with all its systems."""
 
     def __init__(self, on: Installed) -> None:
         self._on = on
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: MnistJob) -> None:
         image, _, tag = steps_job.IMAGE.rpartition(":")
         more = {
             "job_type": steps_job.JOB_TYPE,
@@ -154,11 +154,11 @@ class Deadlines:
         return sum(max(0, int(doc.get("launch") or 1) - 1) for doc in docs)
 
 
-def run(on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[Job], limit_s: float) -> Outcome:
+def run(on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[MnistJob], limit_s: float) -> ClusterOutcome:
     """Nothing of it remains afterwards."""
     on.bed.volcano.set_conf(configuration(on.bed, algorithm, deadlines))
-    side: Side = Deadlines(on) if deadlines else Plain(on)
-    outcome = Outcome(algorithm, deadlines)
+    side: ClusterSide = DeadlineVolcano(on) if deadlines else PlainVolcano(on)
+    outcome = ClusterOutcome(algorithm, deadlines)
     try:
         _play(side, jobs, outcome, limit_s)
         outcome.rescheduled = side.rescheduled()
@@ -167,8 +167,8 @@ def run(on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[Job], lim
     return outcome
 
 
-def _play(side: Side, jobs: Sequence[Job], outcome: Outcome, limit_s: float) -> None:
-    began, waiting, under_way = time.monotonic(), list(jobs), dict[str, tuple[Job, float]]()
+def _play(side: ClusterSide, jobs: Sequence[MnistJob], outcome: ClusterOutcome, limit_s: float) -> None:
+    began, waiting, under_way = time.monotonic(), list(jobs), dict[str, tuple[MnistJob, float]]()
     while (waiting or under_way) and time.monotonic() - began < limit_s:
         while waiting and time.monotonic() - began >= waiting[0].arrives_s:
             job = waiting.pop(0)
@@ -189,7 +189,7 @@ def _play(side: Side, jobs: Sequence[Job], outcome: Outcome, limit_s: float) -> 
     outcome.whole_s = time.monotonic() - began
 
 
-def _command(task: Task) -> list[str]:
+def _command(task: MnistTask) -> list[str]:
     return steps_job.command(task.seconds * STEPS_A_SECOND)
 
 

@@ -26,7 +26,7 @@ MEMORY = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class Task:
+class MnistTask:
     name: str
     replicas: int
     millicores: int
@@ -34,7 +34,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Job:
+class MnistJob:
     """`arrives_s` after the run begins; all of it shall be done `target_s` after that."""
 
     name: str
@@ -44,18 +44,18 @@ class Job:
     stretch: int = 1  # how many times as long everything takes
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[MnistTask, ...]:
         millicores, seconds = SIZES[self.size]
-        return tuple(map(Task, TASKS, REPLICAS, millicores, (s * self.stretch for s in seconds)))
+        return tuple(map(MnistTask, TASKS, REPLICAS, millicores, (s * self.stretch for s in seconds)))
 
 
-def drawn(seed: int, count: int, stretch: int = 1) -> list[Job]:
+def drawn(seed: int, count: int, stretch: int = 1) -> list[MnistJob]:
     """The same for every run of one seed."""
-    chance, at, jobs = random.Random(seed), 0.0, list[Job]()
+    chance, at, jobs = random.Random(seed), 0.0, list[MnistJob]()
     for number in range(count):
         size = chance.choice(list(SIZES))
         target = round(stretch * sum(SIZES[size][1]) * chance.uniform(*SLACK))
-        jobs.append(Job(f"{JOB}-{number}", size, round(at, 1), target, stretch))
+        jobs.append(MnistJob(f"{JOB}-{number}", size, round(at, 1), target, stretch))
         at += stretch * chance.expovariate(1 / EVERY_S)
     return jobs
 

@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping
 
 from experiments import optimal_schedule
 from experiments.comparison_policies import gavel_rounds, round_policies, voda
-from simulator.scenario import Contender, Planner, Workload
+from simulator.scenario import Planner, PolicySetup, Workload
 
-RIVALS: Mapping[str, Callable[[Workload], Planner]] = {
-    **voda.RIVALS,
-    **round_policies.RIVALS,
-    **gavel_rounds.RIVALS,
-    **optimal_schedule.RIVALS,
+PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {
+    **voda.PLANNERS,
+    **round_policies.PLANNERS,
+    **gavel_rounds.PLANNERS,
+    **optimal_schedule.PLANNERS,
 }
 """By name: from the workload that it is run on (its jobs and nodes) to who decides."""
 
 
-def contender(name: str, workload: Workload) -> Contender:
-    """The rival of that name, one of `RIVALS`, on this workload, whose jobs train on GPUs.
+def policy_setup(name: str, workload: Workload) -> PolicySetup:
+    """The rival of that name, one of `PLANNERS`, on this workload, whose jobs train on GPUs.
 
-    It changes jobs at the same costs as the workload's last contender, so that only the policies differ.
+    It changes jobs at the same costs as the workload's last policy_setup, so that only the policies differ.
     """
-    ours = workload.contenders[-1]
+    ours = workload.policy_setups[-1]
     says = f"rebuilt from its authors' description; changes cost what they cost {ours.name}"
-    return Contender(name, RIVALS[name](workload), ours.costs, ours.profiles, says=says)
+    return PolicySetup(name, PLANNERS[name](workload), ours.costs, ours.profiles, says=says)

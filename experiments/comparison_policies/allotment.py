@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AllotmentRequest:
     """One unfinished job. `seconds` gives its remaining seconds on one of `counts`."""
 
     id: str
@@ -29,11 +29,11 @@ class Asking:
 Allotment = Mapping[str, int]
 """GPUs by job; one that is left out gets none. Its order is the order in which GPUs are handed out."""
 
-Allot = Callable[[Sequence[Asking], int, float], Allotment]
+Allot = Callable[[Sequence[AllotmentRequest], int, float], Allotment]
 """From the jobs in the order of their submission, the number of GPUs, and now (seconds)."""
 
 
-def in_order(jobs: Iterable[Asking], gpus: int) -> dict[str, int]:
+def in_order(jobs: Iterable[AllotmentRequest], gpus: int) -> dict[str, int]:
     """Each the count it asked for, in this order; one that no longer fits is passed over."""
     given: dict[str, int] = {}
     for job in jobs:
@@ -43,19 +43,19 @@ def in_order(jobs: Iterable[Asking], gpus: int) -> dict[str, int]:
     return given
 
 
-def next_count(job: Asking, count: int) -> int | None:
+def next_count(job: AllotmentRequest, count: int) -> int | None:
     """The next larger allowed count."""
     return next((n for n in job.counts if n > count), None)
 
 
-def speed_up(job: Asking, count: int) -> float:
+def speed_up(job: AllotmentRequest, count: int) -> float:
     """How many times faster than on one GPU; each GPU of its smallest count is taken for a full one. 0 of none."""
     seconds = job.seconds(count) if count else 0.0
     smallest = job.counts[0]
     return 0.0 if not count else smallest * job.seconds(smallest) / seconds if seconds else float(count)
 
 
-def step_gain(job: Asking, count: int) -> float:
+def step_gain(job: AllotmentRequest, count: int) -> float:
     """Speed-up of the next step for each GPU that it takes; 0 where there is none."""
     more = next_count(job, count)
     return 0.0 if more is None else (speed_up(job, more) - speed_up(job, count)) / (more - count)

@@ -1,4 +1,4 @@
-"""From "so many GPUs for each job" to decisions, for rivals that count a cluster's GPUs without asking where.
+"""From "so many GPUs for each job" to decisions, for rivals that count a cluster's GPUs without request where.
 
 Promises decisions that pass `check`: a job that gets fewer shrinks or goes back to the queue first, and
 others take its GPUs only once it has let go of them. Called by the rivals; pure.
@@ -14,7 +14,7 @@ from adaptive_scheduler.decision import Decision, Explanation, Requeue, Reshape,
 from adaptive_scheduler.models.prediction import t_train
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.tentative_snapshot import after
-from experiments.comparison_policies.allotment import Allotment, Asking
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest
 
 
 def total(snapshot: ClusterSnapshot) -> int:
@@ -22,13 +22,13 @@ def total(snapshot: ClusterSnapshot) -> int:
     return sum(node.healthy for node in snapshot.nodes if node.schedulable)
 
 
-def askings(
+def allotment_requests(
     snapshot: ClusterSnapshot, now: float, asked: Mapping[str, int], attained: Mapping[str, float] | None = None
-) -> list[Asking]:
+) -> list[AllotmentRequest]:
     """Of all unfinished jobs that want GPUs, first submitted first. `asked`: counts by job, where users named one."""
     jobs = sorted((job for job in snapshot.jobs if not job.uses_cpu), key=lambda job: (job.submit_s, job.id))
-    found = (_asking(snapshot, job, now, asked.get(job.id, 0), (attained or {}).get(job.id, 0.0)) for job in jobs)
-    return [asking for asking in found if asking is not None]
+    found = (_request(snapshot, job, now, asked.get(job.id, 0), (attained or {}).get(job.id, 0.0)) for job in jobs)
+    return [request for request in found if request is not None]
 
 
 def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool = False) -> tuple[Decision, ...]:
@@ -62,13 +62,13 @@ def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool
     return tuple(decisions)
 
 
-def _asking(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attained: float) -> Asking | None:
+def _request(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attained: float) -> AllotmentRequest | None:
     """Speeds are those of the first open node: who counts GPUs takes them all for equal, wherever a job now runs."""
     nodes = [n for n in snapshot.nodes if n.schedulable and n.gpus]
     counts = tuple(n for n in job.optional if n <= max((len(node.gpus) for node in nodes), default=0))
     if not counts:
         return None
-    return Asking(
+    return AllotmentRequest(
         id=job.id,
         submit_s=job.submit_s,
         counts=counts,

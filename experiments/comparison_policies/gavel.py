@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sharer:
+class TimeShareJob:
     """One unfinished job: what it asked for, and the seconds it has left on each GPU type it can run on."""
 
     id: str
@@ -32,15 +32,15 @@ Pool = Mapping[str, int]
 Shares = Mapping[str, Mapping[str, float]]
 """By job and GPU type: share of the time, 0..1; of one job at most 1 together."""
 
-Objective = Callable[[Sequence[Sharer], Pool], Shares]
+Objective = Callable[[Sequence[TimeShareJob], Pool], Shares]
 
 
-def makespan(jobs: Sequence[Sharer], pool: Pool) -> Shares:
+def makespan(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
     """The least time in which all could end: every job gets that share of its work done (section 4.2)."""
     return _solve(jobs, pool, _rates(jobs, pool))
 
 
-def max_min(jobs: Sequence[Sharer], pool: Pool) -> Shares:
+def max_min(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
     """The largest least throughput, against an equal share of the cluster and weighed by GPUs (section 4.1)."""
     rates = _rates(jobs, pool)
     equal = rates @ (np.array(list(pool.values())) / sum(pool.values()))
@@ -48,7 +48,7 @@ def max_min(jobs: Sequence[Sharer], pool: Pool) -> Shares:
     return _solve(jobs, pool, rates * (asked / np.maximum(equal, 1e-12))[:, None])
 
 
-def fifo(jobs: Sequence[Sharer], pool: Pool) -> Shares:
+def fifo(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
     """The fastest type with room, in the order of submission; who does not fit holds up all behind (section 6.1)."""
     free, shares = dict(pool), {job.id: dict.fromkeys(pool, 0.0) for job in jobs}
     for job in jobs:
@@ -77,7 +77,7 @@ class GavelRounds:
         if (job, kind) in self._had:
             self._had[job, kind] += seconds
 
-    def pick(self, jobs: Sequence[Sharer], pool: Pool) -> dict[str, str]:
+    def pick(self, jobs: Sequence[TimeShareJob], pool: Pool) -> dict[str, str]:
         """GPU type by job. The shares are computed anew when a job or a GPU has come or gone."""
         known = frozenset(job.id for job in jobs)
         if (known, pool) != (self._jobs, self._pool):
@@ -95,12 +95,12 @@ class GavelRounds:
                     free -= job.asked
         return picked
 
-    def _urgency(self, job: Sharer, kind: str, total: float) -> tuple[float, float]:
+    def _urgency(self, job: TimeShareJob, kind: str, total: float) -> tuple[float, float]:
         share = self._shares[job.id].get(kind, 0.0)
         return share * total / self._had[job.id, kind], share
 
 
-def _solve(jobs: Sequence[Sharer], pool: Pool, worth: Floats) -> Shares:
+def _solve(jobs: Sequence[TimeShareJob], pool: Pool, worth: Floats) -> Shares:
     """Shares with the largest least worth. RuntimeError if the solver gives up: there always is a solution."""
     count, kinds = worth.shape
     size = count * kinds
@@ -119,11 +119,11 @@ def _solve(jobs: Sequence[Sharer], pool: Pool, worth: Floats) -> Shares:
     return {job.id: dict(zip(pool, map(float, row), strict=True)) for job, row in zip(jobs, shares, strict=True)}
 
 
-def _rates(jobs: Sequence[Sharer], pool: Pool) -> Floats:
+def _rates(jobs: Sequence[TimeShareJob], pool: Pool) -> Floats:
     """Share of its remaining work that a job does in a second on each type; 0 where it cannot run."""
     return np.array([[1.0 / job.seconds[kind] if job.seconds.get(kind) else 0.0 for kind in pool] for job in jobs])
 
 
-def _speed(jobs: Sequence[Sharer], kind: str) -> float:
+def _speed(jobs: Sequence[TimeShareJob], kind: str) -> float:
     """Of a GPU type, for its place in the order: the fastest choose first."""
     return sum(1.0 / job.seconds[kind] for job in jobs if job.seconds.get(kind))

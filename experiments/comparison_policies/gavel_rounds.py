@@ -14,13 +14,13 @@ from adaptive_scheduler.models.prediction import t_train
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.tentative_snapshot import after
 from experiments.comparison_policies import gavel
-from experiments.comparison_policies.gavel import GavelRounds, Objective, Sharer
+from experiments.comparison_policies.gavel import GavelRounds, Objective, TimeShareJob
 from simulator.scenario import Planner, Workload
 
 ROUND_S = 360.0  # section 7.1 there
 
 
-class Gavel:
+class GavelPolicy:
     """One objective on one run. GPUs of a job that ends inside a round are idle until the next one, as there."""
 
     def __init__(self, name: str, objective: Objective, workload: Workload) -> None:
@@ -66,7 +66,7 @@ class Gavel:
         node = min(room, key=lambda node: (node.idle, node.name))
         return Start(job.id, node.name, count, self._because(f"{job.id} has its turn on {gpus(count)} of {node.name}."))
 
-    def _sharers(self, snapshot: ClusterSnapshot) -> list[Sharer]:
+    def _sharers(self, snapshot: ClusterSnapshot) -> list[TimeShareJob]:
         largest = {node.gpu_type: 0 for node in snapshot.nodes if node.gpus}
         for node in snapshot.nodes:
             if node.gpus:
@@ -77,7 +77,7 @@ class Gavel:
             count = self._count(job)
             kinds = [kind for kind, most in largest.items() if count <= most]
             seconds = {kind: max(1e-3, t_train(snapshot.profiles, job, kind, count)) for kind in kinds}
-            sharers.append(Sharer(job.id, count, seconds))
+            sharers.append(TimeShareJob(job.id, count, seconds))
         return sharers
 
     def _count(self, job: Job) -> int:
@@ -96,7 +96,7 @@ def _pool(snapshot: ClusterSnapshot) -> dict[str, int]:
 
 
 def _factory(name: str, objective: Objective) -> Callable[[Workload], Planner]:
-    return lambda workload: Gavel(name, objective, workload)
+    return lambda workload: GavelPolicy(name, objective, workload)
 
 
 OBJECTIVES: Mapping[str, Objective] = {
@@ -105,4 +105,4 @@ OBJECTIVES: Mapping[str, Objective] = {
     "gavel-fifo": gavel.fifo,
 }
 
-RIVALS: Mapping[str, Callable[[Workload], Planner]] = {n: _factory(n, how) for n, how in OBJECTIVES.items()}
+PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {n: _factory(n, how) for n, how in OBJECTIVES.items()}

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from experiments.comparison_policies.allotment import Allotment, Asking, next_count
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, next_count
 
 
-def optimus(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+def optimus(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
     """The smallest count for each in the order of submission, then step by step by gain per GPU."""
     given: dict[str, int] = {}
     for job in jobs:
@@ -34,7 +34,7 @@ def optimus(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
     return dict(sorted(given.items(), key=lambda item: item[1]))
 
 
-def _gain(job: Asking, count: int) -> float:
+def _gain(job: AllotmentRequest, count: int) -> float:
     """Seconds saved for each GPU of the next step; 0 if there is none."""
     bigger = next_count(job, count)
     return 0.0 if bigger is None else (job.seconds(count) - job.seconds(bigger)) / (bigger - count)

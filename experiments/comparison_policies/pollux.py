@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.comparison_policies.allotment import Allotment, Asking
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest
 
 RESTART_S = 30.0
 NO_GPU = 0.004
@@ -27,7 +27,7 @@ class Pollux:
     def __init__(self) -> None:
         self._most: dict[str, int] = {}  # largest count a job has had
 
-    def __call__(self, jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+    def __call__(self, jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
         """Ties go to the smaller counts of later jobs. O(jobs x GPUs x counts)."""
         self._most = {job.id: max(job.has, self._most.get(job.id, 0)) for job in jobs}
         fair = math.ceil(gpus / max(1, len(jobs)))
@@ -48,12 +48,12 @@ class Pollux:
             gpus -= given[job.id]
         return {job.id: given[job.id] for job in jobs if given[job.id]}
 
-    def _reachable(self, job: Asking) -> tuple[int, ...]:
+    def _reachable(self, job: AllotmentRequest) -> tuple[int, ...]:
         cap = max(job.counts[0], 2 * self._most[job.id])
         return tuple(n for n in job.counts if n <= cap)
 
 
-def _costs(job: Asking, counts: Sequence[int], fair: int) -> list[float]:
+def _costs(job: AllotmentRequest, counts: Sequence[int], fair: int) -> list[float]:
     """1 over the speed-up against the fair share on each count, discounted where it means a restart."""
     share = job.seconds(max((n for n in job.counts if n <= fair), default=job.counts[0]))
     discount = max(job.age_s - job.restarts * RESTART_S, 0.0) / (job.age_s + RESTART_S)

@@ -1,7 +1,7 @@
 """Tiresias, SRTF, Optimus, Pollux and EDF in the event world: asked anew in rounds or at each event.
 
 Promises that the policy sees the GPU time and the restarts that jobs really had. One object for one run. Called
-by `rivals`; Voda's policies, which have a rhythm of their own, are in `voda.py`.
+by `rivals`; Voda's policies, which keep times of their own, are in `voda.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.snapshot import ClusterSnapshot
-from experiments.comparison_policies.allotment import Allot, Allotment, Asking
-from experiments.comparison_policies.allotment_policy import askings, total, towards
+from experiments.comparison_policies.allotment import Allot, Allotment, AllotmentRequest
+from experiments.comparison_policies.allotment_policy import allotment_requests, total, towards
 from experiments.comparison_policies.optimus import optimus
 from experiments.comparison_policies.pollux import Pollux
 from experiments.comparison_policies.single_order import edf, srtf
@@ -23,7 +23,7 @@ from simulator.scenario import Planner, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class RoundPolicy:
     """A fresh policy for each run, and how often it shares out anew; 0: whenever anything happens."""
 
     policy: Callable[[], Allot]
@@ -31,21 +31,21 @@ class Rhythm:
     whole: bool = False  # a job runs on the count it asked for or not at all
 
 
-POLICIES: Mapping[str, Rhythm] = {
-    "tiresias": Rhythm(Tiresias, 60.0, whole=True),
-    "srtf": Rhythm(lambda: srtf, 0.0, whole=True),
-    "optimus": Rhythm(lambda: optimus, 600.0),
-    "pollux": Rhythm(Pollux, 60.0),
-    "edf": Rhythm(lambda: edf, 0.0),
+POLICIES: Mapping[str, RoundPolicy] = {
+    "tiresias": RoundPolicy(Tiresias, 60.0, whole=True),
+    "srtf": RoundPolicy(lambda: srtf, 0.0, whole=True),
+    "optimus": RoundPolicy(lambda: optimus, 600.0),
+    "pollux": RoundPolicy(Pollux, 60.0),
+    "edf": RoundPolicy(lambda: edf, 0.0),
 }
 """Rounds as their authors': Pollux 60 s, in its simulator also Tiresias; Optimus ten minutes (section 5 there)."""
 
 
-class Sharing:
+class RoundScheduler:
     """One policy on one run. Between its rounds it goes on carrying out what it last shared out."""
 
-    def __init__(self, name: str, rhythm: Rhythm, workload: Workload) -> None:
-        self._name, self._rhythm, self._allot = name, rhythm, rhythm.policy()
+    def __init__(self, name: str, round_policy: RoundPolicy, workload: Workload) -> None:
+        self._name, self._round_policy, self._allot = name, round_policy, round_policy.policy()
         self._asked = {job.id: job.fixed_gpus for job in workload.jobs}
         self._attained: dict[str, float] = {}
         self._had: dict[str, int] = {}  # GPUs at the last look
@@ -57,14 +57,14 @@ class Sharing:
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
         self._look(snapshot, now)
         if now >= self._next_s:
-            self._next_s = now + self._rhythm.round_s
-            jobs = [self._with_restarts(job) for job in askings(snapshot, now, self._asked, self._attained)]
+            self._next_s = now + self._round_policy.round_s
+            jobs = [self._with_restarts(job) for job in allotment_requests(snapshot, now, self._asked, self._attained)]
             self._wanted = self._allot(jobs, total(snapshot), now)
-        return towards(snapshot, self._wanted, self._name, self._rhythm.whole)
+        return towards(snapshot, self._wanted, self._name, self._round_policy.whole)
 
     def next_look_s(self, now: float) -> float | None:
         """The next round."""
-        return self._next_s if self._rhythm.round_s else None
+        return self._next_s if self._round_policy.round_s else None
 
     def _look(self, snapshot: ClusterSnapshot, now: float) -> None:
         """GPU time counts from when the GPUs were promised, which Tiresias and Pollux do too."""
@@ -75,14 +75,14 @@ class Sharing:
         self._had = {job.id: job.num_gpus for job in snapshot.jobs}
         self._seen_s = now
 
-    def _with_restarts(self, job: Asking) -> Asking:
+    def _with_restarts(self, job: AllotmentRequest) -> AllotmentRequest:
         return replace(job, restarts=max(0, self._changes[job.id] - 1))
 
 
-def _factory(name: str, rhythm: Rhythm) -> Callable[[Workload], Planner]:
-    return lambda workload: Sharing(name, rhythm, workload)
+def _factory(name: str, round_policy: RoundPolicy) -> Callable[[Workload], Planner]:
+    return lambda workload: RoundScheduler(name, round_policy, workload)
 
 
-RIVALS: Mapping[str, Callable[[Workload], Planner]] = {
-    name: _factory(name, rhythm) for name, rhythm in POLICIES.items()
+PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {
+    name: _factory(name, round_policy) for name, round_policy in POLICIES.items()
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from experiments.comparison_policies.allotment import Allotment, Asking, in_order
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, in_order
 
 
-def edf(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+def edf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
     """Earliest deadline first, greedy and elastic, as ElasticFlow (ASPLOS 2023, section 6.1) compares with it.
 
     In the order of deadlines, each the largest allowed count that is left; no deadline comes last.
@@ -22,7 +22,7 @@ def edf(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
     return given
 
 
-def srtf(jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+def srtf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
     """Shortest remaining time first, preemptive: minimises mean JCT on one machine (Schrage 1968).
 
     By remaining seconds on the count it asked for; one that does not fit is passed over, as Tiresias (NSDI 2019,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from experiments.comparison_policies.allotment import Allotment, Asking, in_order
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, in_order
 
 LIMITS_GPU_S = (16 * 3600.0,)
 
@@ -26,7 +26,7 @@ class Tiresias:
         self._running_first = running_first
         self._queues: list[list[str]] = [[] for _ in range(len(self._limits) + 1)]
 
-    def __call__(self, jobs: Sequence[Asking], gpus: int, now: float) -> Allotment:
+    def __call__(self, jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
         by_id = {job.id: job for job in jobs}
         self._sort_in(by_id)
         given = in_order((by_id[job] for queue in self._queues for job in queue), gpus)
@@ -35,14 +35,14 @@ class Tiresias:
                 queue.sort(key=lambda job: job not in given)
         return given
 
-    def next_change_s(self, jobs: Sequence[Asking], now: float) -> float:
+    def next_change_s(self, jobs: Sequence[AllotmentRequest], now: float) -> float:
         """When the next running job falls to a lower queue; infinity for never."""
         last = set(self._queues[-1])
         soon = [self._limit(job) - job.attained for job in jobs if job.has and job.id not in last]
         each = [job.has for job in jobs if job.has and job.id not in last]
         return now + min((left / has for left, has in zip(soon, each, strict=True)), default=math.inf)
 
-    def _sort_in(self, jobs: dict[str, Asking]) -> None:
+    def _sort_in(self, jobs: dict[str, AllotmentRequest]) -> None:
         """Newcomers to the first queue; who has had its share one queue down; the ended out."""
         self._queues = [[job for job in queue if job in jobs] for queue in self._queues]
         known = {job for queue in self._queues for job in queue}
@@ -58,6 +58,6 @@ class Tiresias:
             self._queues[level].remove(job)
             self._queues[level + 1].append(job)
 
-    def _limit(self, job: Asking) -> float:
+    def _limit(self, job: AllotmentRequest) -> float:
         level = next(i for i, queue in enumerate(self._queues) if job.id in queue)
         return self._limits[level]

@@ -55,7 +55,7 @@ class _Stay:
         return (THRESHOLD_S - self.gpu_s) / self.gpus if self.gpus else math.inf
 
 
-class Queues:
+class TiresiasQueues:
     """Which job is in which queue. Seconds on the clock of the snapshots it is shown."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.snapshot import ClusterSnapshot
-from experiments.comparison_policies.allotment import Allotment, Asking, next_count, speed_up, step_gain
-from experiments.comparison_policies.allotment_policy import askings, total, towards
-from experiments.comparison_policies.tiresias_queues import Queues
+from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, next_count, speed_up, step_gain
+from experiments.comparison_policies.allotment_policy import allotment_requests, total, towards
+from experiments.comparison_policies.tiresias_queues import TiresiasQueues
 from simulator.scenario import Planner, Workload
 
 LIMIT_S = 120.0
@@ -23,21 +23,21 @@ LIMIT_S = 120.0
 COMPACTION = 4
 """Of elastic Tiresias: with more waiting jobs, those of the lower queue get their smallest count (`exp`)."""
 
-Rule = Callable[[Sequence[Asking], int, Queues], Allotment]
+Rule = Callable[[Sequence[AllotmentRequest], int, TiresiasQueues], Allotment]
 """From the jobs, first submitted first, the number of GPUs and Tiresias's queues."""
 
 
-def elastic_fifo(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
+def elastic_fifo(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
     """First come first served; what is left goes round."""
     return _in_turn(jobs, gpus)
 
 
-def elastic_srjf(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
+def elastic_srjf(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
     """Likewise, the shortest remaining job first."""
     return _in_turn(sorted(jobs, key=_length), gpus)
 
 
-def ffdl(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
+def ffdl(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
     """The largest sum of speed-ups over the jobs that came first, as many as can all run. O(jobs x GPUs x counts)."""
     running = _that_fit(jobs, gpus)
     best = [0.0] * (gpus + 1)  # sum of speed-ups of the jobs so far, by the GPUs that they have together
@@ -58,7 +58,7 @@ def ffdl(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
     return dict(reversed(result.items()))
 
 
-def afs_l(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
+def afs_l(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
     """One step at a time to whoever comes out on top: the shorter job, unless the longer one gains more by it."""
     result, open_ = dict.fromkeys((job.id for job in jobs), 0), list(jobs)
     while gpus and open_:
@@ -74,7 +74,7 @@ def afs_l(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
     return result
 
 
-def elastic_tiresias(jobs: Sequence[Asking], gpus: int, queues: Queues) -> Allotment:
+def elastic_tiresias(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
     """Fixed counts in the order of the queues; many waiting compact the lower queue; the rest by gain."""
     result = dict.fromkeys((job.id for job in jobs), 0)
     for job in sorted(jobs, key=lambda j: queues.level(j.id)):
@@ -105,7 +105,7 @@ class Voda:
     def __init__(self, name: str, rule: Rule, workload: Workload, limit_s: float = LIMIT_S) -> None:
         self._name, self._rule, self._limit_s = name, rule, limit_s
         self._asked = {job.id: job.fixed_gpus for job in workload.jobs}
-        self._queues = Queues()
+        self._queues = TiresiasQueues()
         self._jobs: frozenset[str] = frozenset()
         self._gpus = 0
         self._wanted: Allotment = {}
@@ -119,7 +119,7 @@ class Voda:
         self._jobs, self._gpus = known
         if self._due and now >= self._blocked_until:
             self._due, self._blocked_until = False, now + self._limit_s
-            self._wanted = self._rule(askings(snapshot, now, self._asked), self._gpus, self._queues)
+            self._wanted = self._rule(allotment_requests(snapshot, now, self._asked), self._gpus, self._queues)
         return towards(snapshot, self._wanted, self._name)
 
     def next_look_s(self, now: float) -> float | None:
@@ -144,10 +144,10 @@ RULES: Mapping[str, Rule] = {
     "elastic-tiresias": elastic_tiresias,
 }
 
-RIVALS: Mapping[str, Callable[[Workload], Planner]] = {name: _factory(name, rule) for name, rule in RULES.items()}
+PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {name: _factory(name, rule) for name, rule in RULES.items()}
 
 
-def _in_turn(jobs: Sequence[Asking], gpus: int) -> Allotment:
+def _in_turn(jobs: Sequence[AllotmentRequest], gpus: int) -> Allotment:
     """The smallest count to each while there is enough, then one step more to each in turn."""
     result: dict[str, int] = {}
     for job in jobs:
@@ -164,9 +164,9 @@ def _in_turn(jobs: Sequence[Asking], gpus: int) -> Allotment:
     return result
 
 
-def _that_fit(jobs: Sequence[Asking], gpus: int) -> list[Asking]:
+def _that_fit(jobs: Sequence[AllotmentRequest], gpus: int) -> list[AllotmentRequest]:
     """The first ones, as many as have room for their smallest counts."""
-    running: list[Asking] = []
+    running: list[AllotmentRequest] = []
     for job in jobs:
         gpus -= job.counts[0]
         if gpus < 0:
@@ -175,7 +175,7 @@ def _that_fit(jobs: Sequence[Asking], gpus: int) -> list[Asking]:
     return running
 
 
-def _preferred(top: Asking, other: Asking, result: Allotment) -> Asking:
+def _preferred(top: AllotmentRequest, other: AllotmentRequest, result: Allotment) -> AllotmentRequest:
     """AFS-L's comparison of two jobs (NSDI 2021, Algorithm 1)."""
     if not result[top.id] and not result[other.id]:
         return other if _length(top) >= _length(other) else top
@@ -185,22 +185,22 @@ def _preferred(top: Asking, other: Asking, result: Allotment) -> Asking:
     return longer if _worth_to_longer(longer, result) > _worth_to_shorter(shorter, result) else shorter
 
 
-def _length(job: Asking) -> float:
+def _length(job: AllotmentRequest) -> float:
     return job.seconds(job.counts[0])
 
 
-def _seconds(job: Asking, result: Allotment) -> float:
+def _seconds(job: AllotmentRequest, result: Allotment) -> float:
     """How long it still takes with what it was given; for ever without GPUs."""
     return job.seconds(result[job.id]) if result[job.id] else math.inf
 
 
-def _worth_to_shorter(job: Asking, result: Allotment) -> float:
+def _worth_to_shorter(job: AllotmentRequest, result: Allotment) -> float:
     """Gain of its next step as a share of the speed it has."""
     has = result[job.id]
     return step_gain(job, has) / speed_up(job, has) if has else math.inf
 
 
-def _worth_to_longer(job: Asking, result: Allotment) -> float:
+def _worth_to_longer(job: AllotmentRequest, result: Allotment) -> float:
     """Gain of its next step as a share of the speed it would then have."""
     more = next_count(job, result[job.id])
     return 0.0 if more is None else step_gain(job, result[job.id]) / speed_up(job, more)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from experiments.traces.csv_files import Cells, CsvTable, TraceSource
+from experiments.traces.csv_files import CsvRow, CsvTable, TraceSource
 from experiments.traces.trace import Trace, TraceJob
 
 PODS = ("num_gpu", "cpu_milli", "memory_mib", "pod_phase", "creation_time", "scheduled_time", "deletion_time")
@@ -31,7 +31,7 @@ def openb(place: TraceSource) -> Trace:
     return Trace.of("alibaba", (pod for pod in pods if pod.gpus), invented=invented)
 
 
-def _pod(position: int, cells: Cells) -> TraceJob:
+def _pod(position: int, cells: CsvRow) -> TraceJob:
     return TraceJob(
         f"pod-{position:05d}", cells.number("creation_time"), cells.whole("num_gpu"),
         cells.number("deletion_time") - cells.number("scheduled_time"),
@@ -41,14 +41,14 @@ def _pod(position: int, cells: Cells) -> TraceJob:
 
 def pai(place: TraceSource) -> Trace:
     path = place.find("pai_task_table.csv", "pai_task_table.csv.gz")
-    by_job: dict[str, list[Cells]] = {}
+    by_job: dict[str, list[CsvRow]] = {}
     for _, cells in CsvTable.read(path, TASKS, header=TASKS):
         if cells.text("job_name") != "job_name":  # some copies have a head
             by_job.setdefault(cells.text("job_name"), []).append(cells)
     return Trace.of("alibaba-pai", _pai_jobs(by_job), invented=(SHARED, "submitted when they started"))
 
 
-def _pai_jobs(by_job: dict[str, list[Cells]]) -> Iterator[TraceJob]:
+def _pai_jobs(by_job: dict[str, list[CsvRow]]) -> Iterator[TraceJob]:
     for position, tasks in enumerate(by_job.values(), start=1):
         if all(task.text("status") == "Terminated" for task in tasks):
             start_s = min(task.number("start_time") for task in tasks)
@@ -59,10 +59,10 @@ def _pai_jobs(by_job: dict[str, list[Cells]]) -> Iterator[TraceJob]:
             )  # fmt: skip
 
 
-def _pai_gpus(tasks: list[Cells]) -> int:
+def _pai_gpus(tasks: list[CsvRow]) -> int:
     """`plan_gpu` is per cent of a GPU for each instance."""
     return math.ceil(_in_all(tasks, "plan_gpu") / 100.0)
 
 
-def _in_all(tasks: list[Cells], name: str) -> float:
+def _in_all(tasks: list[CsvRow], name: str) -> float:
     return math.fsum(task.number(name, 0.0) * task.number("inst_num", 1.0) for task in tasks)

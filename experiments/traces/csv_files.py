@@ -57,14 +57,14 @@ class CsvTable:
             raise NoWorkload(f"{path} has no column {missing[0]}; expected are {', '.join(columns)}.")
         return cls(path, tuple(lines))
 
-    def __iter__(self) -> Iterator[tuple[int, Cells]]:
+    def __iter__(self) -> Iterator[tuple[int, CsvRow]]:
         """Line number, from 1 for the first row, and its cells."""
         for position, row in enumerate(self.rows, start=1):
-            yield position, Cells(f"{self.path}, row {position}", row)
+            yield position, CsvRow(f"{self.path}, row {position}", row)
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class CsvRow:
     """One row, of a table or a document."""
 
     where: str

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.traces.csv_files import Cells, CsvTable, TraceSource
+from experiments.traces.csv_files import CsvRow, CsvTable, TraceSource
 from experiments.traces.trace import Trace, TraceJob, on_nodes
 
 COLUMNS = ("job_id", "submit_time", "iteration", "model_name", "ddl", "batch_size", "num_gpu", "duration")
@@ -41,7 +41,7 @@ def read(place: TraceSource) -> Trace:
     )
 
 
-def job(cells: Cells) -> TraceJob:
+def job(cells: CsvRow) -> TraceJob:
     """Its deadline is absolute there."""
     best_effort = cells.text("best_effort") == "1"
     submit_s = cells.number("submit_time")

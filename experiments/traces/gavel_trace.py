@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.traces.csv_files import Cells, CsvTable, TraceSource, text
+from experiments.traces.csv_files import CsvRow, CsvTable, TraceSource, text
 from experiments.traces.trace import Trace, TraceJob, on_nodes
 from simulator.scenario import NoWorkload
 
@@ -95,7 +95,7 @@ def _of_trace(path: Path) -> Iterator[_Asked]:
         match = MODEL.fullmatch(fields[0])
         if match is None or len(fields) not in (9, 10):
             raise NoWorkload(f"{where} must be 9 or 10 fields with tabs between, first MODEL (batch size N).")
-        last = Cells(where, dict(zip(("steps", "gpus", "weight", "slo", "at"), fields[-5:], strict=True)))
+        last = CsvRow(where, dict(zip(("steps", "gpus", "weight", "slo", "at"), fields[-5:], strict=True)))
         yield _Asked(
             _type(match[1], match[2]), last.number("steps"), last.whole("gpus"), last.number("at"), last.number("slo")
         )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.traces.csv_files import Cells, CsvTable, TraceSource, documents
+from experiments.traces.csv_files import CsvRow, CsvTable, TraceSource, documents
 from experiments.traces.trace import CORES, Trace, TraceJob
 from simulator.scenario import NoWorkload
 
@@ -36,7 +36,7 @@ class _Instance:
     cpus: float = 0.0
     memory: float = 0.0
 
-    def takes(self, kind: str, at_us: float, cells: Cells) -> None:
+    def takes(self, kind: str, at_us: float, cells: CsvRow) -> None:
         self.broken |= kind in ENDS
         if kind == "SUBMIT" and self.submitted_us is None:
             self.submitted_us = at_us
@@ -71,7 +71,7 @@ def _jobs(instances: Mapping[tuple[int, int], _Instance], cores: float, memory: 
             )  # fmt: skip
 
 
-def _events(path: Path) -> Iterator[tuple[str, float, Cells]]:
+def _events(path: Path) -> Iterator[tuple[str, float, CsvRow]]:
     """Kind, time in microseconds, row: what happened within the trace to instances that are no alloc sets."""
     for cells in _rows(path):
         at_us = cells.number("time")
@@ -79,22 +79,22 @@ def _events(path: Path) -> Iterator[tuple[str, float, Cells]]:
             yield _kind(cells), at_us, cells
 
 
-def _rows(path: Path) -> Iterable[Cells]:
+def _rows(path: Path) -> Iterable[CsvRow]:
     if ".csv" in path.suffixes:
         return (cells for _, cells in CsvTable.read(path, COLUMNS))
     return (_flat(path, position, one) for position, one in enumerate(documents(path), start=1))
 
 
-def _flat(path: Path, position: int, event: Mapping[str, Any]) -> Cells:
+def _flat(path: Path, position: int, event: Mapping[str, Any]) -> CsvRow:
     """As CSV exports have it: the request's parts beside the others."""
     where = f"{path}, event {position}"
     if missing := [name for name in COLUMNS[:3] if name not in event]:
         raise NoWorkload(f"{where} has no {missing[0]}; expected are the fields of instance_events, v3.")
     request = event.get("resource_request") or {}
-    return Cells(where, {**event, **{f"resource_request.{name}": value for name, value in request.items()}})
+    return CsvRow(where, {**event, **{f"resource_request.{name}": value for name, value in request.items()}})
 
 
-def _kind(cells: Cells) -> str:
+def _kind(cells: CsvRow) -> str:
     """By its number or its name; updates tell nothing here."""
     kind = cells.text("type") or "0"
     return KINDS[int(kind)] if kind.isdigit() and int(kind) < len(KINDS) else kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.traces.csv_files import Cells, CsvTable, TraceSource, documents
+from experiments.traces.csv_files import CsvRow, CsvTable, TraceSource, documents
 from experiments.traces.trace import Trace, TraceJob
 from simulator.scenario import NoWorkload
 
@@ -36,7 +36,7 @@ def _of_log(path: Path) -> Iterator[TraceJob]:
         if "status" not in job or not isinstance(job.get("attempts"), list):
             raise NoWorkload(f"{where} must have status, submitted_time and attempts, as cluster_job_log has.")
         if job["status"] == "Pass" and job["attempts"]:
-            last = Cells(where, job["attempts"][-1])
+            last = CsvRow(where, job["attempts"][-1])
             gpus = sum(len(server["gpus"]) for server in last.row.get("detail", ()))
             ran_s = last.moment("end_time") - last.moment("start_time")
-            yield TraceJob(f"philly-{position:06d}", Cells(where, job).moment("submitted_time"), gpus, ran_s)
+            yield TraceJob(f"philly-{position:06d}", CsvRow(where, job).moment("submitted_time"), gpus, ran_s)

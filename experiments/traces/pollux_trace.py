@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.pollux_jobs import PER_NODE, Application
+from experiments.pollux_jobs import PER_NODE, PolluxApplication
 from experiments.pollux_jobs import read as applications
 from experiments.traces.csv_files import CsvTable, TraceSource
 from experiments.traces.trace import Trace, TraceJob, on_nodes
@@ -39,13 +39,13 @@ def read(place: TraceSource) -> Trace:
     )  # fmt: skip
 
 
-def _job(name: str, arrival_s: float, app: Application, batch: int, gpus: int) -> TraceJob:
+def _job(name: str, arrival_s: float, app: PolluxApplication, batch: int, gpus: int) -> TraceJob:
     iterations = app.updates(batch)
     took = iterations * app.packed_s(batch, gpus)
     return TraceJob(name, arrival_s, gpus, took, model=f"{app.name}-{batch}", iterations=iterations)
 
 
-def _speeds(known: Mapping[str, Application], name: str, batch: int) -> Iterator[dict[str, Any]]:
+def _speeds(known: Mapping[str, PolluxApplication], name: str, batch: int) -> Iterator[dict[str, Any]]:
     for count in SIZES:
         yield {
             "job_type": f"{name}-{batch}", "gpu_type": "T4", "num_gpus": count,

@@ -19,7 +19,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Gpu, Node, Task
 from experiments import sidecar_baselines, volcano_policy
 from experiments.traces.loss_curve_trace import CURVE, SOURCE, SPEED_UP, speed_up
-from simulator.scenario import Contender, Costs, CpuWork, NoWorkload, Submission, Workload
+from simulator.scenario import Costs, CpuWork, NoWorkload, PolicySetup, Submission, Workload
 
 PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed where nobody names any
 CORES = 32.0
@@ -182,20 +182,20 @@ def _enough(jobs: Sequence[TraceJob], wanted: Sequence[float], each: float) -> i
     return max(1, math.ceil(SHARE * most / each - 1e-9))
 
 
-def _on_gpus(jobs: tuple[Submission, ...], profiles: Profiles) -> tuple[Contender, ...]:
+def _on_gpus(jobs: tuple[Submission, ...], profiles: Profiles) -> tuple[PolicySetup, ...]:
     in_place, relaunched = Costs.in_place(DEFAULT_OVERHEADS), Costs.relaunched(DEFAULT_OVERHEADS)
     return (
-        Contender("default", sidecar_baselines.default(jobs), relaunched, profiles),
-        Contender("termination", sidecar_baselines.termination, relaunched, profiles),
-        Contender("sidecar", decide, in_place, profiles),
+        PolicySetup("default", sidecar_baselines.default(jobs), relaunched, profiles),
+        PolicySetup("termination", sidecar_baselines.termination, relaunched, profiles),
+        PolicySetup("sidecar", decide, in_place, profiles),
     )
 
 
-def _on_cpu() -> tuple[Contender, ...]:
+def _on_cpu() -> tuple[PolicySetup, ...]:
     costs, alone = Costs.in_place(DEFAULT_OVERHEADS), Settings(systems=())
     return (
-        Contender("volcano", volcano_policy.alone(volcano_policy.PLACEMENTS["binpack"]), costs, Profiles(), alone),
-        Contender("reshape", decide, costs, Profiles(), says="decide(), all four systems"),
+        PolicySetup("volcano", volcano_policy.alone(volcano_policy.PLACEMENTS["binpack"]), costs, Profiles(), alone),
+        PolicySetup("reshape", decide, costs, Profiles(), says="decide(), all four systems"),
     )
 
 

@@ -23,7 +23,7 @@ SEEN = (0.2, 0.4, 0.6)
 
 
 @dataclass(frozen=True)
-class Folder:
+class CurveFolder:
     """Where the curves of a folder are, in the words of its columns."""
 
     file: str
@@ -34,10 +34,10 @@ class Folder:
 
 
 FOLDERS = (
-    Folder("curves_mxnet_resnet/epochs.csv", ("log",), "epoch", "val_top5", {"dataset": "imagenet"}),
-    Folder("curves_mlperf_resnet50/eval_accuracy.csv", ("round", "system", "run"), "epoch", "val_top1", {}),
-    Folder("curves_caffe_resnet_cifar10/curves.csv.gz", ("run",), "iteration", "top1", {"phase": "test"}),
-    Folder("curves_voc_classification/curves.csv", ("log", "model"), "epoch", "top1", {"phase": "test"}),
+    CurveFolder("curves_mxnet_resnet/epochs.csv", ("log",), "epoch", "val_top5", {"dataset": "imagenet"}),
+    CurveFolder("curves_mlperf_resnet50/eval_accuracy.csv", ("round", "system", "run"), "epoch", "val_top1", {}),
+    CurveFolder("curves_caffe_resnet_cifar10/curves.csv.gz", ("run",), "iteration", "top1", {"phase": "test"}),
+    CurveFolder("curves_voc_classification/curves.csv", ("log", "model"), "epoch", "top1", {"phase": "test"}),
 )
 
 
@@ -65,7 +65,7 @@ def _place(run: Sequence[Point]) -> int:
     return next(place for place, (_, value) in enumerate(run) if value >= target)
 
 
-def _row(folder: Folder, runs: Sequence[Sequence[Point]], seen: float) -> ComparedFigure:
+def _row(folder: CurveFolder, runs: Sequence[Sequence[Point]], seen: float) -> ComparedFigure:
     results = [predict(run, seen) for run in runs]
     errors = [ours / measured - 1.0 for measured, ours, _ in results]
     blind = sum(not saw for _, _, saw in results)
@@ -82,7 +82,7 @@ def _row(folder: Folder, runs: Sequence[Sequence[Point]], seen: float) -> Compar
     )
 
 
-def _runs(folder: Folder, rows: Sequence[Mapping[str, str]]) -> list[list[Point]]:
+def _runs(folder: CurveFolder, rows: Sequence[Mapping[str, str]]) -> list[list[Point]]:
     """Each by ascending iterations, epochs counted from 1. One that has its target from the start is left out."""
     runs: dict[tuple[str, ...], list[Point]] = {}
     for row in rows:

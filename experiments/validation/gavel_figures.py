@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.comparison_policies import gavel
-from experiments.comparison_policies.gavel import GavelRounds, Objective, Sharer
+from experiments.comparison_policies.gavel import GavelRounds, Objective, TimeShareJob
 from experiments.validation.rows import ComparedFigure
 from experiments.workloads.elastic_workloads import workload_s
 
@@ -58,7 +58,7 @@ def makespan_s(jobs: Sequence[GavelJob], gpus: int, objective: Objective) -> flo
     while alive or to_come:
         while to_come and to_come[0].arrival_s <= now:
             alive.append(to_come.pop(0))
-        picked = turns.pick([Sharer(job.name, job.asked, {"GPU": job.left}) for job in alive], {"GPU": gpus})
+        picked = turns.pick([TimeShareJob(job.name, job.asked, {"GPU": job.left}) for job in alive], {"GPU": gpus})
         if not picked:
             now = to_come[0].arrival_s
             continue
@@ -76,7 +76,7 @@ def makespan_s(jobs: Sequence[GavelJob], gpus: int, objective: Objective) -> flo
 
 def _jobs() -> list[GavelJob]:
     workload = workload_s(SEED)
-    speed = workload.contenders[0].profiles.speed
+    speed = workload.policy_setups[0].profiles.speed
     return [
         GavelJob(job.id, job.arrival_s, job.fixed_gpus, job.iterations * known.seconds)
         for job in workload.jobs

@@ -16,7 +16,7 @@ from experiments.comparison_policies.allotment import Allot
 from experiments.comparison_policies.optimus import optimus
 from experiments.comparison_policies.pollux import Pollux
 from experiments.comparison_policies.tiresias import Tiresias
-from experiments.pollux_jobs import PER_NODE, Application
+from experiments.pollux_jobs import PER_NODE, PolluxApplication
 from experiments.published_tables import table
 from experiments.validation.rounds import NODES, RoundedJob, Rounds
 from experiments.validation.rows import ComparedFigure
@@ -31,7 +31,7 @@ NCF_BATCH = 32768
 
 
 @dataclass(frozen=True)
-class Contest:
+class PublishedPolicy:
     """One policy there: a fresh object for each run, and whether it chooses batches too."""
 
     policy: Callable[[], Allot]
@@ -39,9 +39,9 @@ class Contest:
 
 
 POLICIES = {
-    "tiresias": Contest(Tiresias),
-    "optimus": Contest(lambda: optimus),
-    "pollux": Contest(Pollux, tuned=True),
+    "tiresias": PublishedPolicy(Tiresias),
+    "optimus": PublishedPolicy(lambda: optimus),
+    "pollux": PublishedPolicy(Pollux, tuned=True),
 }
 
 
@@ -63,7 +63,9 @@ def rows(data: Path) -> Iterator[ComparedFigure]:
                 yield _row(f"pollux.load_{load}.{workload}.{name}", their, our)
 
 
-def mean_jct_s(data: Path, apps: Mapping[str, Application], load: str, workload: str, contest: Contest) -> float:
+def mean_jct_s(
+    data: Path, apps: Mapping[str, PolluxApplication], load: str, workload: str, contest: PublishedPolicy
+) -> float:
     """Of one run, in seconds from submission."""
     jobs = [_job(line, apps, contest.tuned) for line in table(data, f"pollux/{FOLDERS[load]}/{workload}.csv")]
     done = Rounds(jobs, contest.policy(), _counts).run()
@@ -74,7 +76,7 @@ def _row(name: str, published: float, ours: float) -> ComparedFigure:
     return ComparedFigure(f"{name}.mean_jct_s", SOURCE, published, ours, within=0.1)
 
 
-def _job(line: Mapping[str, str], apps: Mapping[str, Application], tuned: bool) -> RoundedJob:
+def _job(line: Mapping[str, str], apps: Mapping[str, PolluxApplication], tuned: bool) -> RoundedJob:
     fixed = line["application"] == NOT_ELASTIC
     return RoundedJob(
         name=line["name"],

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from experiments.comparison_policies.allotment import Allot, Asking
-from experiments.pollux_jobs import PER_NODE, Application, Placement, Shape, packed
+from experiments.comparison_policies.allotment import Allot, AllotmentRequest
+from experiments.pollux_jobs import PER_NODE, BatchShape, Placement, PolluxApplication, packed
 
 ROUND_S = 60.0
 RESTART_S = 30.0
 NODES = 16
-NO_SHAPE = Shape(0, 0)  # of a job without GPUs
+NO_SHAPE = BatchShape(0, 0)  # of a job without GPUs
 
 Count = Callable[["RoundedJob"], tuple[int, ...]]
 """What counts a job may have."""
@@ -28,13 +28,13 @@ class RoundedJob:
     """One job on its way."""
 
     name: str
-    app: Application
+    app: PolluxApplication
     submit_s: float
     asked: int
     batch: int
     tuned: bool = False  # its batch follows its GPUs, as Pollux does it
     nodes: tuple[int, ...] = ()  # the node of each of its GPUs
-    shape: Shape = NO_SHAPE
+    shape: BatchShape = NO_SHAPE
     standstill_s: float = 0.0
     progress: float = 0.0
     epoch: int = 0
@@ -78,7 +78,7 @@ class RoundedJob:
             self.shape, self.standstill_s = self._best_shape(), RESTART_S
             self.restarts += 1
 
-    def _best_shape(self) -> Shape:
+    def _best_shape(self) -> BatchShape:
         if not self.tuned:
             return self.app.shape(self.batch, len(self.nodes))
         return self.app.best(self.placement, min(self.epoch, self.app.max_epochs - 1))[1]
@@ -100,7 +100,7 @@ class Rounds:
                 job.run(now, ROUND_S)
             now += ROUND_S
             here = [job for job in alive if job.finished_s is None and job.submit_s <= now]
-            given = self._allot([self._asking(job, now) for job in here], NODES * PER_NODE, now)
+            given = self._allot([self._request(job, now) for job in here], NODES * PER_NODE, now)
             by_name = {job.name: job for job in here}
             self._place(by_name, {name: given[name] for name in given if given[name]})
         return self._jobs
@@ -118,8 +118,8 @@ class Rounds:
             if len(jobs[name].nodes) != count:
                 jobs[name].placed(take(free, count))
 
-    def _asking(self, job: RoundedJob, now: float) -> Asking:
-        return Asking(
+    def _request(self, job: RoundedJob, now: float) -> AllotmentRequest:
+        return AllotmentRequest(
             id=job.name,
             submit_s=job.submit_s,
             counts=self._counts(job),

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from experiments.comparison_policies.allotment import Allot, Asking
+from experiments.comparison_policies.allotment import Allot, AllotmentRequest
 
 SLOT_S = 60.0
 
 Standstill = Callable[[int, bool], float]
 """Seconds that a start on so many GPUs costs; the flag: every process is started anew."""
 
-NextChange = Callable[[Sequence[Asking], float], float]
+NextChange = Callable[[Sequence[AllotmentRequest], float], float]
 """When the policy next wants to look without anything having happened."""
 
 
@@ -57,9 +57,9 @@ class SlotJob:
             self.still_s = standstill_s
         self.has = count
 
-    def asking(self) -> Asking:
+    def request(self) -> AllotmentRequest:
         """As the policies see it."""
-        return Asking(
+        return AllotmentRequest(
             id=self.name,
             submit_s=self.submit_s,
             counts=tuple(self.rates),
@@ -84,8 +84,8 @@ def run(
     while to_come or alive:
         while to_come and to_come[-1].submit_s <= now:
             alive.append(to_come.pop())
-        asking = [job.asking() for job in alive]
-        given = allot(asking, gpus, now)
+        requests = [job.request() for job in alive]
+        given = allot(requests, gpus, now)
         decisions += 1
         anew = decisions % int(SLOT_S) == 0  # as there: every 60th decision starts all processes anew
         for job in alive:
@@ -95,7 +95,7 @@ def run(
                 job.still_s = standstill(count, True)
         ends = min((now + job.ends_in_s for job in alive), default=math.inf)
         comes = to_come[-1].submit_s if to_come else math.inf
-        then = max(now + SLOT_S, min(ends, comes, next_change([job.asking() for job in alive], now)))
+        then = max(now + SLOT_S, min(ends, comes, next_change([job.request() for job in alive], now)))
         for job in alive:
             job.run(now, then - now)
         alive = [job for job in alive if job.finished_s is None]

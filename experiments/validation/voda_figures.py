@@ -17,12 +17,12 @@ from pathlib import Path
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Node
-from experiments.comparison_policies import RIVALS
+from experiments.comparison_policies import PLANNERS
 from experiments.comparison_policies.allotment_policy import towards
 from experiments.published_tables import table
 from experiments.validation.rows import ComparedFigure
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, Costs, Planner, Submission, Workload
+from simulator.scenario import Costs, Planner, PolicySetup, Submission, Workload
 
 GPUS = 12
 REPLAY_GPUS = 2 * GPUS
@@ -62,7 +62,7 @@ REASONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedRun:
     """One of Voda's runs: what it was given, and when it gave whom how many GPUs."""
 
     case: str
@@ -76,8 +76,8 @@ class Logged:
     def run(self, planner: Planner | None = None) -> Mapping[str, float]:
         """Makespan and mean JCT in seconds: of this planner, or of the log itself."""
         gpus = REPLAY_GPUS if planner is None else GPUS
-        contender = Contender(self.policy, planner or Replay(self), NO_COST, self.profiles)
-        outcome = SimulatedCluster(self.workload(gpus), contender).run()
+        policy_setup = PolicySetup(self.policy, planner or LogReplay(self), NO_COST, self.profiles)
+        outcome = SimulatedCluster(self.workload(gpus), policy_setup).run()
         ends = {job.given.id: job.finished_s or math.nan for job in outcome.jobs}
         return {
             "makespan_s": max(ends.values()) - min(job.arrival_s for job in self.jobs),
@@ -90,10 +90,10 @@ class Logged:
         return Workload(f"voda-{self.case}", 0, self.jobs, (node,), ())
 
 
-class Replay:
+class LogReplay:
     """Not a policy: it gives everybody what the log gave."""
 
-    def __init__(self, logged: Logged) -> None:
+    def __init__(self, logged: LoggedRun) -> None:
         self._logged = logged
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
@@ -117,12 +117,12 @@ def rows(data: Path) -> Iterator[ComparedFigure]:
         yield from _rows(run, "own_work", run.run(_rebuilt(run)), "each job its own logged work", None)
 
 
-def _rebuilt(run: Logged) -> Planner:
-    return RIVALS[POLICIES[run.policy]](run.workload())
+def _rebuilt(run: LoggedRun) -> Planner:
+    return PLANNERS[POLICIES[run.policy]](run.workload())
 
 
 def _rows(
-    run: Logged, kind: str, ours: Mapping[str, float], how: str, within: float | None
+    run: LoggedRun, kind: str, ours: Mapping[str, float], how: str, within: float | None
 ) -> Iterator[ComparedFigure]:
     policy = POLICIES[run.policy]
     source = f"voda/summary.csv, measured on 12 GPUs: {how}"
@@ -132,7 +132,7 @@ def _rows(
         yield ComparedFigure(name, source, run.published[measure], value, claim, REASONS.get(name, ""))
 
 
-def logged(data: Path, own_work: bool = False) -> list[Logged]:
+def logged(data: Path, own_work: bool = False) -> list[LoggedRun]:
     """All eight runs, in the order of `summary.csv`. Raises `NoWorkload` where the files are not there.
 
     With `own_work` a job is as long as it was in that run; the scheduler still believes the median of its model.
@@ -143,7 +143,7 @@ def logged(data: Path, own_work: bool = False) -> list[Logged]:
     return [replace(run, jobs=_as_logged(run, jobs)) for run in runs] if own_work else runs
 
 
-def _as_logged(run: Logged, jobs: Sequence[dict[str, str]]) -> tuple[Submission, ...]:
+def _as_logged(run: LoggedRun, jobs: Sequence[dict[str, str]]) -> tuple[Submission, ...]:
     took = {
         _id(row["job"]): float(row["work_1gpu_s_derived"])
         for row in jobs
@@ -154,7 +154,7 @@ def _as_logged(run: Logged, jobs: Sequence[dict[str, str]]) -> tuple[Submission,
 
 def _logged(
     summary: Mapping[str, str], jobs: Sequence[dict[str, str]], steps: Sequence[dict[str, str]], profiles: Profiles
-) -> Logged:
+) -> LoggedRun:
     work = _median_work(jobs)
     case, policy = summary["workload"], summary["algorithm"]
     submitted = tuple(
@@ -168,7 +168,7 @@ def _logged(
             by_time.setdefault(float(row["time_s"]), {})[_id(row["job"])] = int(row["gpus"])
     published = {measure: float(summary[column]) for measure, column in MEASURES.items()}
     times = tuple(sorted(by_time))
-    return Logged(case, policy, published, submitted, profiles, times, tuple(_kept(by_time[t] for t in times)))
+    return LoggedRun(case, policy, published, submitted, profiles, times, tuple(_kept(by_time[t] for t in times)))
 
 
 def _kept(allocations: Iterator[dict[str, int]]) -> Iterator[dict[str, int]]:

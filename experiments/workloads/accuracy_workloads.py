@@ -13,7 +13,7 @@ from pathlib import Path
 
 from adaptive_scheduler.profiles.convergence import Point
 from experiments.published_tables import table
-from simulator.accuracy_targets import Aim
+from simulator.accuracy_targets import AccuracyTarget
 
 CURVES = "curves_mxnet_resnet/batches.csv.gz"
 IMAGENET = 1_281_167  # training samples
@@ -46,17 +46,17 @@ INVENTED = (
 
 
 @cache
-def aims(data: Path | None) -> Mapping[str, Aim]:
+def targets(data: Path | None) -> Mapping[str, AccuracyTarget]:
     """By job type: until the Top-5 at the end of the first epoch. `NoWorkload` where the curves are not there."""
     logs = _first_epochs(data)
     return {job_type: _aim(logs[log], math.ceil(IMAGENET / batch)) for job_type, (log, batch) in LOGS.items()}
 
 
-def _aim(shares: tuple[Point, ...], epoch: int) -> Aim:
+def _aim(shares: tuple[Point, ...], epoch: int) -> AccuracyTarget:
     """`shares`: Top-5 by share of the epoch."""
     curve = tuple((share * epoch, top5) for share, top5 in shares)
     known = tuple(point for point in curve if point[0] <= PROFILED * epoch)
-    return Aim(curve[-1][1], curve, known, float(epoch), float(MOST_EPOCHS * epoch))
+    return AccuracyTarget(curve[-1][1], curve, known, float(epoch), float(MOST_EPOCHS * epoch))
 
 
 def _first_epochs(data: Path | None) -> dict[str, tuple[Point, ...]]:

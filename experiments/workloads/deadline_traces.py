@@ -19,7 +19,7 @@ from experiments import comparison_policies, sidecar_baselines
 from experiments.traces import elasticflow_trace
 from experiments.traces.csv_files import CsvTable
 from experiments.traces.trace import TraceJob, on_nodes
-from simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
+from simulator.scenario import Costs, NoWorkload, PolicySetup, Submission, Workload
 
 SETTINGS = Settings(systems=("elastic", "deadline"))
 ORIGIN = Overheads(k8s_init=0.0, k8s_term=0.0, proc_init=27.0, proc_term=6.0, ckpt=2.0, origin="given")
@@ -55,7 +55,7 @@ def replay(seed: int, data: Path | None, name: str) -> Workload:
     jobs = tuple(_submission(elasticflow_trace.job(cells), sizes) for _, cells in table)
     costs = Costs.in_place(ORIGIN)
     nodes = on_nodes("node", trace.gpu_type, trace.nodes, trace.gpus)
-    ours = Contender(
+    ours = PolicySetup(
         "deadline", partial(decide, settings=SETTINGS), costs, profiles, SETTINGS,
         expected=lambda snapshot, job: present_task_s(snapshot, job, SETTINGS), says="decide(), elastic",
     )  # fmt: skip
@@ -63,16 +63,16 @@ def replay(seed: int, data: Path | None, name: str) -> Workload:
     workload = Workload(
         name, seed, jobs, nodes,
         (
-            Contender("fifo", sidecar_baselines.default(jobs), costs, profiles, says="as many GPUs as asked for"),
-            Contender("elastic-fifo", partial(decide, settings=elastic), costs, profiles, elastic, says="decide()"),
+            PolicySetup("fifo", sidecar_baselines.default(jobs), costs, profiles, says="as many GPUs as asked for"),
+            PolicySetup("elastic-fifo", partial(decide, settings=elastic), costs, profiles, elastic, says="decide()"),
             ours,
         ),
         emulated=("all GPUs, nodes and jobs: nothing ran on real ones",),
         fitted=("reconfiguration: that of the origin's simulator for 4 GPUs",),
         invented=(f"every job may run on {', '.join(map(str, sizes))} GPUs of one node, whatever it asked for",),
     )  # fmt: skip
-    edf = comparison_policies.contender("edf", workload)
-    return workload if edf is None else replace(workload, contenders=(*workload.contenders[:2], edf, ours))
+    edf = comparison_policies.policy_setup("edf", workload)
+    return workload if edf is None else replace(workload, policy_setups=(*workload.policy_setups[:2], edf, ours))
 
 
 def _submission(job: TraceJob, sizes: tuple[int, ...]) -> Submission:

@@ -20,7 +20,7 @@ from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, Profiles
 from adaptive_scheduler.settings import Deadlines, Settings
 from adaptive_scheduler.snapshot import Node, Task
 from experiments import volcano_policy
-from simulator.scenario import Contender, Costs, CpuWork, Planner, Submission, Workload
+from simulator.scenario import Costs, CpuWork, Planner, PolicySetup, Submission, Workload
 
 ALONE = Settings(systems=())
 DEADLINES = Settings(systems=("deadline",))
@@ -67,7 +67,7 @@ def mnist(seed: int, data: Path | None = None, placement: str = "gang") -> Workl
         f"deadline-{placement}", seed, jobs,
         tuple(Node(name, "", cores=CORES * left, memory=MEMORY * left) for name in ("worker-1", "worker-2")),
         tuple(
-            Contender(
+            PolicySetup(
                 name, plan, Costs.in_place(DEFAULT_OVERHEADS), Profiles(), settings, says=says,
                 expected=lambda snapshot, job: present_task_s(snapshot, job, DEADLINES),
             )

@@ -22,7 +22,7 @@ from experiments import sidecar_baselines
 from experiments.published_tables import table
 from experiments.workloads import accuracy_workloads
 from simulator.accuracy_targets import told
-from simulator.scenario import Contender, Costs, Submission, Workload
+from simulator.scenario import Costs, PolicySetup, Submission, Workload
 
 SIZES = (1, 2, 4, 8)
 WINDOW_S = 11000.0  # arrivals of all generated workloads (1.10)
@@ -50,10 +50,10 @@ def case_study(seed: int = 0, data: Path | None = None) -> Workload:
     return Workload(
         CASE_STUDY, seed, jobs, (_node("node", "GPU", 4),),
         (
-            Contender("default", sidecar_baselines.default(jobs), relaunched, profiles),
-            Contender("termination", printed, relaunched, profiles, PRINTED, f"reshapes up and down (G15), {literal}"),
-            Contender("sidecar", printed, in_place, profiles, PRINTED, literal),
-            Contender("sidecar-resolved", decide, in_place, profiles, says="doing nothing competes (G6)"),
+            PolicySetup("default", sidecar_baselines.default(jobs), relaunched, profiles),
+            PolicySetup("termination", printed, relaunched, profiles, PRINTED, f"up and down (G15), {literal}"),
+            PolicySetup("sidecar", printed, in_place, profiles, PRINTED, literal),
+            PolicySetup("sidecar-resolved", decide, in_place, profiles, says="doing nothing competes (G6)"),
         ),
         fitted=("the five overheads (1.10)", "the work of both jobs (1.10)"),
     )  # fmt: skip
@@ -90,9 +90,9 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
     return Workload(
         "workload-s", seed, jobs, (_node("node", "GPU", 16),),
         (
-            Contender("default", sidecar_baselines.default(jobs), S_BY_POD, by_pod),
-            Contender("termination", sidecar_baselines.termination, S_BY_POD, by_pod),
-            Contender("sidecar", decide, S_IN_PLACE, _profiles(rows, S_SIDECAR)),
+            PolicySetup("default", sidecar_baselines.default(jobs), S_BY_POD, by_pod),
+            PolicySetup("termination", sidecar_baselines.termination, S_BY_POD, by_pod),
+            PolicySetup("sidecar", decide, S_IN_PLACE, _profiles(rows, S_SIDECAR)),
         ),
         invented=("all work, speed-ups and sizes: a synthetic profile",),
     )  # fmt: skip
@@ -128,15 +128,17 @@ def w4(seed: int, data: Path | None = None) -> Workload:
     Beside the policy the same one that knows every length, and one whose lengths are wrong by up to 30 % (O8).
     """
     given = w3(seed, data, "elastic-w4")
-    aims = accuracy_workloads.aims(data)
-    jobs = tuple(replace(job, iterations=aims[job.type].length, aim=aims[job.type]) for job in given.jobs)
-    ours = given.contenders[-1]
+    targets = accuracy_workloads.targets(data)
+    jobs = tuple(
+        replace(job, iterations=targets[job.type].length, accuracy_target=targets[job.type]) for job in given.jobs
+    )
+    ours = given.policy_setups[-1]
     knowing = replace(ours, name="sidecar-knowing", plan=told(jobs, decide), says="knows every length")
     guesses = told(jobs, decide, W4_ERROR, seed)
     wrong = f"believes lengths that are wrong by up to {W4_ERROR:.0%} either way (O8)"
     return replace(
         given, jobs=jobs,
-        contenders=(*given.contenders, knowing, replace(ours, name="sidecar-misled", plan=guesses, says=wrong)),
+        policy_setups=(*given.policy_setups, knowing, replace(ours, name="sidecar-misled", plan=guesses, says=wrong)),
         fitted=(*given.fitted, *accuracy_workloads.SOURCES), invented=(*given.invented, *accuracy_workloads.INVENTED),
     )  # fmt: skip
 
@@ -149,9 +151,9 @@ def _evaluation(
     return Workload(
         name, seed, jobs, tuple(_node(g.lower(), g, 8) for g in gpu_types),
         (
-            Contender("default", sidecar_baselines.default(jobs), relaunched, profiles),
-            Contender("termination", sidecar_baselines.termination, relaunched, profiles),
-            Contender("sidecar", decide, in_place, profiles),
+            PolicySetup("default", sidecar_baselines.default(jobs), relaunched, profiles),
+            PolicySetup("termination", sidecar_baselines.termination, relaunched, profiles),
+            PolicySetup("sidecar", decide, in_place, profiles),
         ),
         fitted=(
             "the five overheads: the case study's (1.10), the same for every type",

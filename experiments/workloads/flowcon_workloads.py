@@ -18,7 +18,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import FlowCon, Settings
 from adaptive_scheduler.snapshot import Node
 from experiments import loss_curves
-from simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
+from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FIXED, PARAMETERS, CONTENTION = "flowcon-fixed", "flowcon-parameters", "flowcon-contention"
 NOT_DRAWN = frozenset({FIXED, PARAMETERS, CONTENTION})
@@ -108,8 +108,8 @@ def _fixed(
 ) -> Workload:  # fmt: skip
     three = (VAE, 0.0), (MNIST, 40.0), (MNIST_T, 80.0)
     jobs = tuple(replace(c, core_s=(work or {}).get(c.name, c.core_s)).at(at, c.name) for c, at in three)
-    contenders = [_flowcon(named(*pair) if name == PARAMETERS else "flowcon", *pair) for pair in tried]
-    return _workload(name, seed, jobs, contenders, (FITTED_WORK, *fitted))
+    policy_setups = [_flowcon(named(*pair) if name == PARAMETERS else "flowcon", *pair) for pair in tried]
+    return _workload(name, seed, jobs, policy_setups, (FITTED_WORK, *fitted))
 
 
 def named(alpha: float, interval_s: float) -> str:
@@ -127,31 +127,31 @@ def drawn(seed: int, data: Path | None = None, count: int = 5) -> Workload:
         key=lambda job: job.arrival_s,
     )
     alpha, interval_s = (0.03, 30.0) if count == len(FIVE) else (0.10, 20.0)
-    contenders = [_flowcon("flowcon", alpha, interval_s)]
+    policy_setups = [_flowcon("flowcon", alpha, interval_s)]
     return _workload(
-        f"flowcon-random-{count}", seed, tuple(jobs), contenders, (FITTED_WORK, DRAWN_WORK), (INVENTED_WORK,)
+        f"flowcon-random-{count}", seed, tuple(jobs), policy_setups, (FITTED_WORK, DRAWN_WORK), (INVENTED_WORK,)
     )
 
 
 def _workload(
-    name: str, seed: int, jobs: tuple[Submission, ...], contenders: Iterable[Contender],
+    name: str, seed: int, jobs: tuple[Submission, ...], policy_setups: Iterable[PolicySetup],
     fitted: tuple[str, ...], invented: tuple[str, ...] = (),
 ) -> Workload:  # fmt: skip
     """One node of one core, as shares of a node are all that the paper gives."""
     without = Settings(systems=())
-    na = Contender(NA, partial(decide, settings=without), FREE, Profiles(), without, "no limits")
+    na = PolicySetup(NA, partial(decide, settings=without), FREE, Profiles(), without, "no limits")
     return Workload(
-        name, seed, jobs, (Node("worker", "", cores=1.0),), (na, *contenders),
+        name, seed, jobs, (Node("worker", "", cores=1.0),), (na, *policy_setups),
         emulated=("the node and all jobs: nothing trained",),
         fitted=(*fitted, loss_curves.SOURCED, *FITTED_CURVES),
         invented=(*invented, loss_curves.INVENTED, f"one value of the loss every {STEP} core-seconds"),
     )  # fmt: skip
 
 
-def _flowcon(name: str, alpha: float, interval_s: float) -> Contender:
+def _flowcon(name: str, alpha: float, interval_s: float) -> PolicySetup:
     settings = Settings(systems=("flowcon",), flowcon=FlowCon(alpha=alpha, interval_s=interval_s))
     says = f"alpha {alpha:.0%}, every {interval_s:.0f} s"
-    return Contender(name, partial(decide, settings=settings), FREE, Profiles(), settings, says)
+    return PolicySetup(name, partial(decide, settings=settings), FREE, Profiles(), settings, says)
 
 
 NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {

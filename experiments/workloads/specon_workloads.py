@@ -21,7 +21,7 @@ from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import Settings, SpeCon
 from adaptive_scheduler.snapshot import Node
 from experiments import loss_curves
-from simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
+from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FIXED, PARAMETERS = "specon-fixed", "specon-parameters"
 DS = "ds"
@@ -81,8 +81,10 @@ def parameters(seed: int = 0, data: Path | None = None) -> Workload:
     rng = random.Random(seed)
     arrivals = sorted(rng.uniform(0.0, 300.0) for _ in range(20))
     tried = ((0.05, 20.0), (0.05, 25.0), (0.05, 30.0), (0.01, 30.0), (0.10, 30.0))
-    contenders = [c for alpha, interval_s in tried for c in _both(alpha, interval_s, f"-{alpha:.2f}-{interval_s:.0f}s")]
-    return _workload(PARAMETERS, seed, [(VAE, at) for at in arrivals], 4, contenders)
+    policy_setups = [
+        c for alpha, interval_s in tried for c in _both(alpha, interval_s, f"-{alpha:.2f}-{interval_s:.0f}s")
+    ]
+    return _workload(PARAMETERS, seed, [(VAE, at) for at in arrivals], 4, policy_setups)
 
 
 def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float = 300.0, nodes: int = 4) -> Workload:
@@ -95,30 +97,30 @@ def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float 
 
 
 def _workload(
-    name: str, seed: int, jobs: Sequence[tuple[_Container, float]], count: int, contenders: Iterable[Contender],
+    name: str, seed: int, jobs: Sequence[tuple[_Container, float]], count: int, policy_setups: Iterable[PolicySetup],
     invented: tuple[str, ...] = (),
 ) -> Workload:  # fmt: skip
     """Nodes of one core, as shares of a node are all that the paper gives; the default scheduler comes first."""
     nodes = tuple(Node(f"worker-{i}", "", cores=1.0) for i in range(1, count + 1))
     without = Settings(systems=())
-    ds = Contender(DS, partial(decide, settings=without), COSTS, _profiles(), without, "nobody moves")
+    ds = PolicySetup(DS, partial(decide, settings=without), COSTS, _profiles(), without, "nobody moves")
     return Workload(
         name, seed,
         tuple(container.at(at, i + 1, nodes[i % count]) for i, (container, at) in enumerate(jobs)),
-        nodes, (ds, *contenders),
+        nodes, (ds, *policy_setups),
         emulated=("all nodes and jobs: nothing trained",),
         fitted=(FITTED_WORK, loss_curves.SOURCED),
         invented=(*invented, loss_curves.INVENTED, f"one value of the loss every {STEP} core-seconds"),
     )  # fmt: skip
 
 
-def _both(alpha: float = 0.01, interval_s: float = 30.0, suffix: str = "") -> list[Contender]:
+def _both(alpha: float = 0.01, interval_s: float = 30.0, suffix: str = "") -> list[PolicySetup]:
     """The paper's SpeCon, and the one whose moves are judged by the makespan (5.5)."""
     return [_specon(f"specon{suffix}", "always", alpha, interval_s),
             _specon(f"specon-makespan{suffix}", "makespan", alpha, interval_s)]  # fmt: skip
 
 
-def _specon(name: str, accept: Literal["makespan", "always"], alpha: float, interval_s: float) -> Contender:
+def _specon(name: str, accept: Literal["makespan", "always"], alpha: float, interval_s: float) -> PolicySetup:
     specon = SpeCon(alpha=alpha, interval_s=interval_s, accept_move=accept)
     if accept == "always":
         specon = replace(specon, slowing="strict", request_beside="progressing")
@@ -126,7 +128,7 @@ def _specon(name: str, accept: Literal["makespan", "always"], alpha: float, inte
     says = f"alpha {alpha:g}, every {interval_s:.0f} s; " + (
         "every move is made, as in the paper" if accept == "always" else "a move must lower the predicted makespan"
     )
-    return Contender(name, partial(decide, settings=settings), COSTS, _profiles(), settings, says)
+    return PolicySetup(name, partial(decide, settings=settings), COSTS, _profiles(), settings, says)
 
 
 def _profiles() -> Profiles:

@@ -32,7 +32,7 @@ from reshape.output.tables import NONE, table
 from reshape.output.terminal import to_json
 from reshape.services.inventory import inventory
 from simulator.scenario import NoWorkload, Workload
-from simulator.state import Stuck
+from simulator.state import SimulationStuck
 
 if TYPE_CHECKING:
     from reshape.output import plots
@@ -265,7 +265,7 @@ def _all_runs(
     try:
         draws = jobs.draws(seeds, data)
         workload = draws[0]()
-        length = (len(set(policies)) or len(workload.contenders)) * len(draws)
+        length = (len(set(policies)) or len(workload.policy_setups)) * len(draws)
         all_runs = (run for draw in (lambda: workload, *draws[1:]) for run in compare(draw(), policies))
         first: list[SimulationRun] = []
         rows: list[Row] = []
@@ -275,7 +275,7 @@ def _all_runs(
                 if run.workload is workload:
                     first.append(run)
         return first, rows
-    except (NoWorkload, Stuck) as refused:
+    except (NoWorkload, SimulationStuck) as refused:
         raise Rejected(str(refused)) from refused
 
 

@@ -175,7 +175,7 @@ def _insert(client: Client, doc: dict[str, Any], command: Sequence[str]) -> dict
 def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int]:
     """The exit code for each. Ctrl-C ends only the waiting."""
     from reshape.cli.log_output import pieces
-    from reshape.client import Unreachable
+    from reshape.client import CoordinatorUnreachable
 
     try:
         for name in names if follow else ():
@@ -186,8 +186,8 @@ def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int
     except KeyboardInterrupt:
         complain(_goes_on(names))
         return [INTERRUPTED]
-    except Unreachable as error:
-        raise Unreachable(f"{error} {_goes_on(names)}") from None
+    except CoordinatorUnreachable as error:
+        raise CoordinatorUnreachable(f"{error} {_goes_on(names)}") from None
 
 
 def _ended(client: Client, name: str) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTimes:
     """From the run with sidecars. Seconds, and seconds per iteration by GPU count."""
 
     first_iterations: int
@@ -29,13 +29,13 @@ class Measured:
         return self.launch_s + self.spawn_s
 
 
-def default(m: Measured) -> float:
+def default(m: MeasuredTimes) -> float:
     """Makespan, seconds: job two's launch begins when job one has ended."""
     first_ends = m.start_s + m.first_iterations * m.speeds[4]
     return max(first_ends, m.arrival_s) + m.start_s + m.second_iterations * m.speeds[2]
 
 
-def termination(m: Measured) -> float:
+def termination(m: MeasuredTimes) -> float:
     """Makespan, seconds: both jobs are launched once job one's launch is gone, and so again to grow."""
     done = (m.arrival_s - m.start_s) / m.speeds[4]
     restarted = m.arrival_s + m.stop_s + m.remove_s + m.launch_s + m.together_s

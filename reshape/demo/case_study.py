@@ -139,7 +139,7 @@ def _predict(plan: DemoPlan, run: DemoRun) -> dict[str, float]:
     over = run.overheads
     down = run.reshapes[0]["stages_s"] if run.reshapes else {}
     two = run.of("submitted", SECOND)[0]["at"] - run.began
-    measured = baseline_prediction.Measured(
+    measured = baseline_prediction.MeasuredTimes(
         first_iterations=plan.first_iterations,
         second_iterations=plan.second_iterations,
         arrival_s=two,

@@ -28,7 +28,7 @@ class StartTimes:
 
 
 @dataclass(frozen=True)
-class Least:
+class MinimumLengths:
     """Iterations below which a demo shows little, and seconds that job one trains before job two is submitted."""
 
     second: int
@@ -37,10 +37,10 @@ class Least:
 
 
 LEAST = {
-    ("numpy", False): Least(400, 280, 5.0),
-    ("numpy", True): Least(130, 206, 3.0),
-    ("keras", False): Least(250, 400, 2.0),
-    ("keras", True): Least(250, 400, 2.0),
+    ("numpy", False): MinimumLengths(400, 280, 5.0),
+    ("numpy", True): MinimumLengths(130, 206, 3.0),
+    ("keras", False): MinimumLengths(250, 400, 2.0),
+    ("keras", True): MinimumLengths(250, 400, 2.0),
 }
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reshape import shipped
-from reshape.client import Client, CoordinatorRefused, Unreachable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.demo.lengths import DemoPlan, StartTimes
 from sidecar.hooks.locks import violations
 
@@ -183,7 +183,7 @@ class _Follower:
 def _submit(client: Client, doc: View) -> None:
     try:
         client.submit(doc)
-    except (CoordinatorRefused, Unreachable) as error:
+    except (CoordinatorRefused, CoordinatorUnreachable) as error:
         raise DemoFailed(str(error)) from None
 
 
@@ -245,7 +245,7 @@ def _wait_up(process: subprocess.Popen[bytes], state: Path) -> Client:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise DemoFailed("`reshape up` did not start: " + (state / "up.log").read_text().strip()[-500:])
-        with contextlib.suppress(Unreachable):
+        with contextlib.suppress(CoordinatorUnreachable):
             client = Client.find(state)
             if client.health()["ok"]:
                 return client
@@ -255,7 +255,7 @@ def _wait_up(process: subprocess.Popen[bytes], state: Path) -> Client:
 
 def _cancel_all(client: Client) -> None:
     """End what still runs and wait for it: after Ctrl-C, too."""
-    with contextlib.suppress(CoordinatorRefused, Unreachable):
+    with contextlib.suppress(CoordinatorRefused, CoordinatorUnreachable):
         for job in client.jobs():
             client.cancel(str(job["job_id"]))
         deadline = time.monotonic() + 120

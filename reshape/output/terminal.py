@@ -45,16 +45,16 @@ class CliSettings:
 
 def failed(error: Exception) -> int:
     from coordinator.errors import ReshapeError
-    from reshape.client import CoordinatorRefused, Unreachable
+    from reshape.client import CoordinatorRefused, CoordinatorUnreachable
 
-    if not isinstance(error, ReshapeError | CoordinatorRefused | Unreachable):
+    if not isinstance(error, ReshapeError | CoordinatorRefused | CoordinatorUnreachable):
         raise error
     problems = getattr(error, "problems", ())
     complain(str(error))
     for problem in problems:
         if problem not in str(error):
             complain(f"  {problem}")
-    return UNREACHABLE if isinstance(error, Unreachable) else REFUSED
+    return UNREACHABLE if isinstance(error, CoordinatorUnreachable) else REFUSED
 
 
 def complain(text: str) -> None:

@@ -77,7 +77,7 @@ def run(*, store: str, keys: Path, host: str, port: int) -> int:
     opened = open_store(store)
     try:
         with listen(host, port) as listener:
-            return asyncio.run(_serve(Replica(opened, found, config, settings), listener, found.token))
+            return asyncio.run(_serve(CoordinatorReplica(opened, found, config, settings), listener, found.token))
     finally:
         opened.close()
 
@@ -92,7 +92,7 @@ def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
         raise Rejected(f"{error}.") from None
 
 
-async def _serve(turns: Replica, listener: socket.socket, token: str) -> int:
+async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str) -> int:
     done, loop = asyncio.Event(), asyncio.get_running_loop()
     app = make_app(cast(Facade, STANDBY), token)
     server = make_server(app)
@@ -112,7 +112,7 @@ async def _serve(turns: Replica, listener: socket.socket, token: str) -> int:
     return turns.status
 
 
-class Replica:
+class CoordinatorReplica:
     """Waits for the term, acts while it has it, and again, until `ending` is set."""
 
     def __init__(self, store: Store, keys: Keys, config: Config, settings: Settings) -> None:

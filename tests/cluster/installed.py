@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pymongo
 import pytest
 
-from reshape.client import Client, CoordinatorRefused, Unreachable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from tests.cluster import built_images, steps_job
 from tests.cluster.bed import Bed
 from tests.cluster.bed_kubectl import Cluster, Object, until
@@ -166,7 +166,7 @@ def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
     def patient() -> T | None:
         try:
             return look()
-        except Unreachable:
+        except CoordinatorUnreachable:
             return None
         except CoordinatorRefused as refusal:
             if refusal.status in (404, 503):  # not read yet; nobody acts now

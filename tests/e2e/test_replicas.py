@@ -18,7 +18,7 @@ import pymongo
 import pytest
 from pymongo.database import Database
 
-from reshape.client import Client, Unreachable
+from reshape.client import Client, CoordinatorUnreachable
 from tests.e2e.up import ROOT, SHORT, digits, wait_for
 from tests.fakes.nx import _free_port, start_nx, stop_nx
 from tests.patience import patient
@@ -184,5 +184,5 @@ def test_the_client_says_what_to_do_without_a_token(ground: Ground) -> None:
     done = subprocess.run(run, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 2
     assert "set RESHAPE_TOKEN" in done.stderr
-    with pytest.raises(Unreachable):
+    with pytest.raises(CoordinatorUnreachable):
         Client("http://127.0.0.1:9", "x").jobs()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reshape.client import Client, CoordinatorRefused, Unreachable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from tests.fakes.gpu_log import GpuLog
 from tests.patience import eventually, patient
 
@@ -107,7 +107,7 @@ class Up(GpuLog):
 
     def _answers(self) -> bool:
         """Whether the present process does: `up.json` may still be that of the last one."""
-        with contextlib.suppress(Unreachable, OSError, ValueError):
+        with contextlib.suppress(CoordinatorUnreachable, OSError, ValueError):
             written = json.loads((self.state / "up.json").read_text())
             return bool(self.process) and written["pid"] == self.process.pid and bool(self.client.health()["ok"])
         return False
@@ -156,7 +156,7 @@ class Up(GpuLog):
     def _cancel_all(self) -> None:
         if self.gone:
             return
-        with contextlib.suppress(CoordinatorRefused, Unreachable, AssertionError):
+        with contextlib.suppress(CoordinatorRefused, CoordinatorUnreachable, AssertionError):
             for job in self.client.jobs():
                 self.client.cancel(str(job["job_id"]))
             wait_for(lambda: not self.client.jobs(), 20, "all jobs are cancelled")

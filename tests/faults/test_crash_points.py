@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from reshape.client import Unreachable
+from reshape.client import CoordinatorUnreachable
 from sidecar.hooks.locks import violations
 from tests.e2e.up import TRAINERS, Up, running, wait_for
 
@@ -96,7 +96,7 @@ def test_a_reshape_down_comes_to_its_end_after_a_crash_at(ground: Ground, seam: 
     up.start(seam)
     try:
         ground.submit("small", [1])
-    except Unreachable:
+    except CoordinatorUnreachable:
         pass
     wait_for(lambda: up.gone, what=f"{seam} is reached")
     assert up.process.returncode == -signal.SIGKILL

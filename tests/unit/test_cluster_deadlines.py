@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.cluster_deadlines import runs
-from benchmarks.cluster_deadlines.runs import Outcome, cores, requested
-from benchmarks.cluster_deadlines.workload import EVERY_S, Job, drawn, history
+from benchmarks.cluster_deadlines.runs import ClusterOutcome, cores, requested
+from benchmarks.cluster_deadlines.workload import EVERY_S, MnistJob, drawn, history
 
 
 def test_jobs_are_the_same_for_one_seed_and_known_in_the_history() -> None:
@@ -36,7 +36,7 @@ class Scripted:
     def __init__(self, ends: dict[str, str]) -> None:
         self.ends, self.submitted = ends, list[str]()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: MnistJob) -> None:
         self.submitted.append(job.name)
 
     def phases(self) -> dict[str, str]:
@@ -48,11 +48,11 @@ class Scripted:
 
 def test_each_job_counts_once_as_done_or_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "LOOK_S", 0.0)
-    jobs = [Job("a", "small", 0.0, 100), Job("b", "small", 0.01, 100), Job("c", "small", 0.02, 100)]
-    outcome, side = Outcome("gang", True), Scripted({"a": "Completed", "b": "Refused", "c": "Running"})
+    jobs = [MnistJob("a", "small", 0.0, 100), MnistJob("b", "small", 0.01, 100), MnistJob("c", "small", 0.02, 100)]
+    outcome, side = ClusterOutcome("gang", True), Scripted({"a": "Completed", "b": "Refused", "c": "Running"})
     runs._play(side, jobs, outcome, 0.1)
     assert side.submitted == ["a", "b", "c"]
     assert list(outcome.response_s) == ["a"] and outcome.in_time == 1
     assert outcome.failed == ["b: Refused", "c: not done within 0 s"]
     assert outcome.art_s == outcome.response_s["a"]
-    assert Outcome("gang", False).art_s is None
+    assert ClusterOutcome("gang", False).art_s is None

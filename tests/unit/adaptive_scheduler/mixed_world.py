@@ -22,11 +22,11 @@ def believed(rng, job):
 
 
 def noisy_gpus(seed, exact=False):
-    """Workload S, 20 jobs on 16 GPUs, as its `sidecar` contender runs it."""
+    """Workload S, 20 jobs on 16 GPUs, as its `sidecar` policy_setup runs it."""
     workload, rng = build("workload-s", seed), random.Random(seed)
     jobs = workload.jobs[:20]
     jobs = jobs if exact else tuple(believed(rng, job) for job in jobs)
-    return SimulatedCluster(replace(workload, jobs=jobs), workload.contenders[-1]).run()
+    return SimulatedCluster(replace(workload, jobs=jobs), workload.policy_setups[-1]).run()
 
 
 def everything(seed, settings=DEFAULTS):
@@ -38,18 +38,18 @@ def everything(seed, settings=DEFAULTS):
     jobs += [replace(j, arrival_s=j.arrival_s / 2) for j in deadline.jobs[:30]]
     jobs = [believed(rng, j) for j in jobs]
     jobs = [replace(j, sla_s=rng.uniform(1500, 9000)) if j.sla_s is None and rng.random() < 0.3 else j for j in jobs]
-    ours = on_gpus.contenders[-1]
+    ours = on_gpus.policy_setups[-1]
     profiles = replace(
-        ours.profiles, overhead_rows={**ours.profiles.overhead_rows, **specon.contenders[0].profiles.overhead_rows}
+        ours.profiles, overhead_rows={**ours.profiles.overhead_rows, **specon.policy_setups[0].profiles.overhead_rows}
     )
-    costs = replace(ours.costs, **{n: getattr(specon.contenders[0].costs, n) for n in ("cpu_launch", "cpu_save")})
-    contender = replace(
+    costs = replace(ours.costs, **{n: getattr(specon.policy_setups[0].costs, n) for n in ("cpu_launch", "cpu_save")})
+    policy_setup = replace(
         ours, plan=partial(decide, settings=settings), settings=settings, profiles=profiles, costs=costs,
         expected=lambda snapshot, job: present_task_s(snapshot, job, settings),
     )  # fmt: skip
     workload = Workload(
         "everything", seed, tuple(sorted(jobs, key=lambda j: (j.arrival_s, j.id))),
         (*on_gpus.nodes, *specon.nodes, *(replace(n, name=f"small-{n.name}") for n in deadline.nodes)),
-        (contender,), observations=deadline.observations,
+        (policy_setup,), observations=deadline.observations,
     )  # fmt: skip
-    return SimulatedCluster(workload, contender).run()
+    return SimulatedCluster(workload, policy_setup).run()

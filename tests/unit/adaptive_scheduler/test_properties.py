@@ -148,7 +148,7 @@ def test_no_policy_ever_stops_a_job_that_has_not_shown_that_it_resumes(seed):
 
 @some
 @given(seeds)
-def test_no_rival_of_the_simulator_ever_stops_such_a_job(seed):
+def test_no_comparison_policy_ever_stops_such_a_job(seed):
     snapshot, _ = drawn(seed)
     placed = {job.id for job in snapshot.placed if not job.uses_cpu}
     decisions = [*towards(snapshot, dict.fromkeys(placed, 8), "all"), *towards(snapshot, {}, "none")]

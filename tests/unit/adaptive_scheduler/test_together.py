@@ -127,8 +127,8 @@ def test_nobody_is_sent_back_to_the_queue_more_than_twice_and_whoever_is_ends(pl
     stopped = 0
     for seed in range(3):
         workload = build(f"deadline-{placement}", seed)
-        contender = replace(workload.contenders[-1], plan=decide, settings=DEFAULTS)
-        outcome = SimulatedCluster(workload, contender).run()
+        policy_setup = replace(workload.policy_setups[-1], plan=decide, settings=DEFAULTS)
+        outcome = SimulatedCluster(workload, policy_setup).run()
         preempts = Counter(d.job for _, d in outcome.decisions if isinstance(d, Requeue))
         assert max(preempts.values(), default=0) <= DEFAULTS.deadlines.max_preempts
         assert all(job.finished_s is not None for job in outcome.jobs)
@@ -141,8 +141,8 @@ def test_flowcon_does_not_take_away_what_specon_gains():
 
     def makespan(seed, *systems):
         workload, settings = build("specon-random-20", seed), Settings(systems=systems)
-        contender = replace(workload.contenders[0], plan=partial(decide, settings=settings), settings=settings)
-        return max(job.finished_s for job in SimulatedCluster(workload, contender).run().jobs)
+        policy_setup = replace(workload.policy_setups[0], plan=partial(decide, settings=settings), settings=settings)
+        return max(job.finished_s for job in SimulatedCluster(workload, policy_setup).run().jobs)
 
     mean = {
         systems: statistics.fmean(makespan(seed, *systems) for seed in range(8))

@@ -73,10 +73,10 @@ def outcomes(placement):
     found = {}
     for seed in SEEDS:
         workload = build(f"deadline-{placement}", seed)
-        for contender in (c for c in workload.contenders if c.name != "edf"):
-            outcome = SimulatedCluster(workload, contender).run()
+        for policy_setup in (c for c in workload.policy_setups if c.name != "edf"):
+            outcome = SimulatedCluster(workload, policy_setup).run()
             assert len(outcome.jobs) == deadline_workloads.JOBS
-            found.setdefault(contender.name, []).append((*responses(outcome.jobs), outcome.requeues))
+            found.setdefault(policy_setup.name, []).append((*responses(outcome.jobs), outcome.requeues))
     return {name: tuple(map(statistics.fmean, zip(*rows, strict=True))) for name, rows in found.items()}
 
 
@@ -106,8 +106,8 @@ def test_the_three_placements_run_the_same_jobs():
 
 def test_a_job_that_gave_way_starts_again_only_after_those_it_gave_way_to():
     workload = build("deadline-gang", 2)
-    contender = next(c for c in workload.contenders if c.name == "deadline")
-    decisions = SimulatedCluster(workload, contender).run().decisions
+    policy_setup = next(c for c in workload.policy_setups if c.name == "deadline")
+    decisions = SimulatedCluster(workload, policy_setup).run().decisions
     yields = [(at, d) for at, d in decisions if isinstance(d, Requeue)]
     assert yields, "this draw has some"
     for at, requeue in yields:
@@ -130,7 +130,7 @@ def test_without_the_traces_a_sentence_says_what_to_do():
 def test_on_elasticflows_traces_we_miss_fewer_deadlines_than_fifo(name):
     workload = build(f"deadline-traces-{name}", 0, Path(DATA))
     found = {
-        c.name: responses(SimulatedCluster(workload, c).run().jobs) for c in workload.contenders if c.name != "edf"
+        c.name: responses(SimulatedCluster(workload, c).run().jobs) for c in workload.policy_setups if c.name != "edf"
     }
     assert found["deadline"][1] > found["fifo"][1] and found["deadline"][0] < found["fifo"][0]
     assert found["deadline"][1] >= found["elastic-fifo"][1], "the order by deadline costs none"

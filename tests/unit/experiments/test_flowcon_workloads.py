@@ -14,7 +14,7 @@ from tests.unit.experiments.simulated_runs import runs, simulate
 
 def outcome(name, policy, seed=0):
     workload = build(name, seed)
-    return SimulatedCluster(workload, next(c for c in workload.contenders if c.name == policy)).run()
+    return SimulatedCluster(workload, next(c for c in workload.policy_setups if c.name == policy)).run()
 
 
 def means(summary):

@@ -6,8 +6,8 @@ import pytest
 
 from adaptive_scheduler.profiles.profiles import Profiles
 from experiments import comparison_policies
-from experiments.comparison_policies.allotment import Asking
-from experiments.comparison_policies.allotment_policy import askings
+from experiments.comparison_policies.allotment import AllotmentRequest
+from experiments.comparison_policies.allotment_policy import allotment_requests
 from experiments.comparison_policies.optimus import optimus
 from experiments.comparison_policies.pollux import Pollux
 from experiments.comparison_policies.single_order import edf, srtf
@@ -22,7 +22,7 @@ FADING = {1: 1.0, 2: 1.5, 4: 1.8, 8: 1.9}
 
 def job(job_id, work=1000.0, asked=1, has=0, speed_ups=LINEAR, **more):
     fields = {"submit_s": 0.0, "attained": 0.0} | more
-    return Asking(
+    return AllotmentRequest(
         job_id, counts=tuple(speed_ups), asked=asked, has=has, seconds=lambda n: work / speed_ups[n], **fields
     )
 
@@ -129,9 +129,9 @@ def test_pollux_finds_the_counts_that_a_full_search_finds():
 
 
 @pytest.mark.parametrize("name", ["tiresias", "srtf", "optimus", "pollux", "edf", "gavel-makespan", "gavel-max-min"])
-def test_every_rival_brings_all_jobs_of_a_workload_to_their_end(name):
+def test_every_policy_brings_all_jobs_of_a_workload_to_their_end(name):
     workload = workload_s(3, count=12)
-    outcome = SimulatedCluster(workload, comparison_policies.contender(name, workload)).run()
+    outcome = SimulatedCluster(workload, comparison_policies.policy_setup(name, workload)).run()
     assert len(outcome.jobs) == 12
     assert all(job.finished_s is not None for job in outcome.jobs)
 
@@ -141,14 +141,14 @@ def test_srtf_does_not_take_a_job_for_longer_because_it_runs_on_slower_gpus():
     slow = running("slow", 4, left=1000, node="b")
     other = waiting("other", left=1001, submit_s=1.0)
     picture = cluster(slow, other, nodes=(node("a", used=4), node("b", used=4, gpu_type="K80")), profiles=profiles)
-    seen = {job.id: job.seconds(4) for job in askings(picture, 5.0, {"slow": 4, "other": 4})}
+    seen = {job.id: job.seconds(4) for job in allotment_requests(picture, 5.0, {"slow": 4, "other": 4})}
     assert seen["slow"] < seen["other"]
 
 
 @pytest.mark.parametrize("name", ["tiresias", "srtf"])
-def test_rigid_rivals_never_run_a_job_on_another_count_than_it_asked_for(name):
+def test_rigid_policies_never_run_a_job_on_another_count_than_it_asked_for(name):
     workload = workload_s(5, count=12)
-    outcome = SimulatedCluster(workload, comparison_policies.contender(name, workload)).run()
+    outcome = SimulatedCluster(workload, comparison_policies.policy_setup(name, workload)).run()
     asked = {job.id: job.fixed_gpus for job in workload.jobs}
     starts = [d for _, d in outcome.decisions if hasattr(d, "num_gpus")]
     assert starts

@@ -11,11 +11,11 @@ from adaptive_scheduler.decision import Requeue, Reshape, Start, check
 from adaptive_scheduler.profiles.profiles import Profiles
 from experiments import comparison_policies
 from experiments.comparison_policies import voda
-from experiments.comparison_policies.allotment import Asking
-from experiments.comparison_policies.allotment_policy import askings, towards
-from experiments.comparison_policies.tiresias_queues import PROMOTE, THRESHOLD_S, Queues
+from experiments.comparison_policies.allotment import AllotmentRequest
+from experiments.comparison_policies.allotment_policy import allotment_requests, towards
+from experiments.comparison_policies.tiresias_queues import PROMOTE, THRESHOLD_S, TiresiasQueues
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, Costs, NoWorkload, Submission, Workload
+from simulator.scenario import Costs, NoWorkload, PolicySetup, Submission, Workload
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 from tests.unit.experiments.simulated_runs import runs
 
@@ -26,11 +26,11 @@ FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def ask(job_id, submit=0.0, left=1000.0, speed=STEEP, counts=(1, 2, 3, 4), asked=2):
-    return Asking(job_id, submit, counts, asked, 0, 0.0, lambda n: left / speed[n])
+    return AllotmentRequest(job_id, submit, counts, asked, 0, 0.0, lambda n: left / speed[n])
 
 
 def shared(rule, jobs, gpus, queues=None):
-    return {job: n for job, n in rule(jobs, gpus, queues or Queues()).items() if n}
+    return {job: n for job, n in rule(jobs, gpus, queues or TiresiasQueues()).items() if n}
 
 
 # ---- the rules
@@ -82,7 +82,7 @@ def test_afs_l_gives_the_next_gpu_to_the_longer_job_only_where_it_gains_more_by_
 
 
 def test_elastic_tiresias_serves_the_upper_queue_first_and_compacts_the_lower_one_when_many_wait():
-    queues = Queues()
+    queues = TiresiasQueues()
     world = cluster(running("old", 4, optional=(1, 2, 3, 4)), nodes=(node(used=4, idle=0),))
     queues.look(world, 0.0)
     queues.look(world, THRESHOLD_S / 4)
@@ -99,7 +99,7 @@ def test_elastic_tiresias_serves_the_upper_queue_first_and_compacts_the_lower_on
 def test_no_rule_gives_more_gpus_than_there_are_or_a_count_that_is_not_allowed():
     jobs = [ask("a", counts=(2, 4), asked=2), ask("b", 1, counts=(1, 2), speed=FLAT), ask("c", 2, counts=(4,), asked=4)]
     for rule, gpus in product(voda.RULES.values(), range(9)):
-        given = rule(jobs, gpus, Queues())
+        given = rule(jobs, gpus, TiresiasQueues())
         assert sum(given.values()) <= gpus
         assert all(given.get(job.id, 0) in (0, *job.counts) for job in jobs)
 
@@ -108,7 +108,7 @@ def test_no_rule_gives_more_gpus_than_there_are_or_a_count_that_is_not_allowed()
 
 
 def test_a_job_falls_to_the_lower_queue_after_its_gpu_time_and_rises_after_waiting_long():
-    queues, two = Queues(), running("j", 2)
+    queues, two = TiresiasQueues(), running("j", 2)
     assert not queues.look(cluster(two), 0.0)
     assert queues.next_change_s == THRESHOLD_S / 2
     assert not queues.look(cluster(two), THRESHOLD_S / 2 - 1)
@@ -124,7 +124,7 @@ def test_a_job_falls_to_the_lower_queue_after_its_gpu_time_and_rises_after_waiti
 
 
 def test_a_job_that_is_started_again_rises_at_once_as_in_voda():
-    queues = Queues()
+    queues = TiresiasQueues()
     queues.look(cluster(running("j", 2)), 0.0)
     queues.look(cluster(running("j", 2)), THRESHOLD_S / 2)
     queues.look(cluster(waiting("j")), 1000.0)
@@ -159,17 +159,17 @@ def test_each_decision_says_why():
 
 def test_a_job_asks_for_the_largest_allowed_count_up_to_what_its_user_named():
     world = cluster(waiting("a"), nodes=(node(idle=8),))
-    assert [a.asked for a in askings(world, 0.0, {"a": 3})] == [2]
-    assert [a.asked for a in askings(world, 0.0, {})] == [1]
+    assert [a.asked for a in allotment_requests(world, 0.0, {"a": 3})] == [2]
+    assert [a.asked for a in allotment_requests(world, 0.0, {})] == [1]
 
 
 def world_of(name, jobs, gpus=4, limit_s=None):
     profiles = Profiles.from_rows(speed_rows(gpu_type="V100", speed_up=LINEAR))
     workload = Workload("test", 0, tuple(jobs), (node(idle=gpus),), ())
-    plan = comparison_policies.RIVALS[name](workload)
+    plan = comparison_policies.PLANNERS[name](workload)
     if limit_s is not None:
         plan = voda.Voda(name, voda.RULES[name], workload, limit_s)
-    return SimulatedCluster(workload, Contender(name, plan, FREE, profiles))
+    return SimulatedCluster(workload, PolicySetup(name, plan, FREE, profiles))
 
 
 def submit(job_id, arrival, iterations):
@@ -211,8 +211,8 @@ def test_the_queues_of_tiresias_change_without_any_arrival_or_end():
 # ---- by name
 
 
-def test_every_rival_runs_a_workload_to_its_end_by_its_name():
-    for name in voda.RIVALS:
+def test_every_policy_runs_a_workload_to_its_end_by_its_name():
+    for name in voda.PLANNERS:
         (run,) = runs("case-study", 1, [name])
         assert run.policy == name
         assert run.row["makespan_s"] >= 525.0 - 1e-6

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import report
-from experiments.published_figures import FIGURES, Figure, compare
+from experiments.published_figures import FIGURES, PublishedFigure, compare
 from experiments.workloads import NAMES, build, is_drawn
 from experiments.workloads.elastic_workloads import SPEEDS
 from simulator.cluster import SimulatedCluster
@@ -24,8 +24,8 @@ DATA = os.environ.get("RESHAPE_DATA")
 
 def finished(name, policy, seed=0):
     workload = build(name, seed)
-    contender = next(c for c in workload.contenders if c.name == policy)
-    return {j.given.id: j for j in SimulatedCluster(workload, contender).run().jobs}
+    policy_setup = next(c for c in workload.policy_setups if c.name == policy)
+    return {j.given.id: j for j in SimulatedCluster(workload, policy_setup).run().jobs}
 
 
 def by_policy(summary):
@@ -131,7 +131,7 @@ def test_w1_reads_its_speeds_from_the_folder_that_the_user_names(tmp_path):
     workload = build("elastic-w1", 0, a_speed_folder(tmp_path))
     assert (len(workload.jobs), [n.gpu_type for n in workload.nodes]) == (40, ["V100", "P100"])
     assert {(j.type, j.iterations) for j in workload.jobs} == {("0", 2 * 20019), ("1", 2 * 10010)}
-    assert workload.contenders[0].profiles.speed("1", "P100", 1).seconds == 0.2
+    assert workload.policy_setups[0].profiles.speed("1", "P100", 1).seconds == 0.2
     rows = by_policy(simulate("elastic-w2", 2, data=tmp_path))
     assert rows["sidecar"]["makespan_s"] < rows["default"]["makespan_s"]
 
@@ -168,13 +168,13 @@ def test_w4_has_the_jobs_of_w3_until_their_curve_is_where_they_ended_there():
     assert [[getattr(j, f) for f in same] for j in w3.jobs] == [[getattr(j, f) for f in same] for j in w4.jobs]
     for before, job in zip(w3.jobs, w4.jobs, strict=True):
         assert 0.95 * before.iterations <= job.iterations <= before.iterations
-        assert job.aim.target == job.aim.curve[-1][1]
+        assert job.accuracy_target.target == job.accuracy_target.curve[-1][1]
 
 
 @pytest.mark.skipif(DATA is None, reason="RESHAPE_DATA names no folder with the measured curves, which are not ours")
 def test_in_w4_predictions_are_far_off_at_first_and_come_nearer():
     for job in build("elastic-w4", 5, Path(DATA)).jobs:
-        free = replace(job, aim=replace(job.aim, epoch=1.0))  # not held to an epoch
+        free = replace(job, accuracy_target=replace(job.accuracy_target, epoch=1.0))  # not held to an epoch
         errors = [abs(done + free.left(done) - job.iterations) / job.iterations for done in _shares(job.iterations)]
         assert errors[0] < 1.0
         assert errors[-1] < 0.1
@@ -228,17 +228,17 @@ def test_the_case_studys_overhead_is_the_stops_over_the_running_time_of_both_job
 
 
 def test_a_floor_is_only_claimed_of_its_own_seeds():
-    floor = Figure("sidecar", "makespan_over_lp", 1.06, at_most=1.06)
+    floor = PublishedFigure("sidecar", "makespan_over_lp", 1.06, at_most=1.06)
     assert [floor.holds(ours, 20) for ours in (1.064, 1.066)] == [True, False]
     assert floor.holds(1.064, 3) is None
 
 
 def test_of_a_trend_only_the_sign_is_claimed():
-    assert [Figure("sidecar", "makespan_ratio", 0.55, "default").holds(ours, 20) for ours in (0.99, 1.01)] == [
+    assert [PublishedFigure("sidecar", "makespan_ratio", 0.55, "default").holds(ours, 20) for ours in (0.99, 1.01)] == [
         True,
         False,
     ]
-    assert Figure("sidecar", "adds", 16.0).holds(30.0, 20) is None
+    assert PublishedFigure("sidecar", "adds", 16.0).holds(30.0, 20) is None
 
 
 def test_every_published_figure_names_a_workload_and_a_column_that_exist():

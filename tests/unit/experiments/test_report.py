@@ -11,7 +11,7 @@ from adaptive_scheduler.snapshot import Node
 from experiments import report
 from experiments.run import compare
 from reshape.cli.simulate import as_csv, as_table
-from simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
+from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 WHY = Explanation("test", "because")
@@ -30,8 +30,8 @@ def one_by_one(snapshot, now):
 
 
 def summary(*jobs):
-    contenders = [Contender(n, p, FREE, Profiles(), Settings(systems=())) for n, p in PLANS.items()]
-    workload = Workload("test", 0, jobs, (Node("w", "", cores=1.0),), tuple(contenders))
+    policy_setups = [PolicySetup(n, p, FREE, Profiles(), Settings(systems=())) for n, p in PLANS.items()]
+    workload = Workload("test", 0, jobs, (Node("w", "", cores=1.0),), tuple(policy_setups))
     rows = [run.row for run in compare(workload)]
     return report.summary(workload, rows)
 

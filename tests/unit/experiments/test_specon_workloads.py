@@ -20,7 +20,7 @@ MODES = ("specon", "specon-makespan")
 @cache
 def outcome(name, seed, policy):
     workload = build(name, seed)
-    return SimulatedCluster(workload, next(c for c in workload.contenders if c.name == policy)).run()
+    return SimulatedCluster(workload, next(c for c in workload.policy_setups if c.name == policy)).run()
 
 
 def numbers(name, seed, policy):
@@ -90,4 +90,4 @@ def test_the_same_seed_draws_the_same_jobs_and_another_seed_others():
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_published_figure_is_of_a_policy_that_runs(name):
-    assert {f.policy for f in FIGURES[name]} <= {c.name for c in build(name, 0).contenders}
+    assert {f.policy for f in FIGURES[name]} <= {c.name for c in build(name, 0).policy_setups}

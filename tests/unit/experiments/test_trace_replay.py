@@ -29,7 +29,7 @@ def gpu_job(name: str = "a", arrival_s: float = 0.0, gpus: int = 4, duration_s: 
 
 
 def test_on_the_gpus_that_it_had_a_job_trains_as_long_as_it_did() -> None:
-    (job,), profiles = (w := workload(trace_of(gpu_job()), nodes=NODE)).jobs, w.contenders[0].profiles
+    (job,), profiles = (w := workload(trace_of(gpu_job()), nodes=NODE)).jobs, w.policy_setups[0].profiles
     speed = profiles.speed(job.type, "V100", 4)
     assert speed is not None
     assert job.iterations * speed.seconds == pytest.approx(1000.0)

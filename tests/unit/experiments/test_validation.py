@@ -143,7 +143,9 @@ def test_epochs_count_from_one_and_packed_tables_are_read(tmp_path):
     text = "log,dataset,epoch,val_top5\n" + "".join(f"x,imagenet,{k},{0.1 + k / 100}\n" for k in range(20))
     (tmp_path / "curves_a").mkdir()
     (tmp_path / "curves_a" / "epochs.csv.gz").write_bytes(gzip.compress(text.encode()))
-    folder = curves_figures.Folder("curves_a/epochs.csv.gz", ("log",), "epoch", "val_top5", {"dataset": "imagenet"})
+    folder = curves_figures.CurveFolder(
+        "curves_a/epochs.csv.gz", ("log",), "epoch", "val_top5", {"dataset": "imagenet"}
+    )
     from experiments.published_tables import table
 
     (run,) = curves_figures._runs(folder, table(tmp_path, folder.file))

@@ -70,8 +70,8 @@ def test_a_larger_batch_that_wastes_nothing_needs_fewer_updates(app):
 
 
 def test_one_gpu_alone_accumulates_a_batch_above_the_smallest(app):
-    assert app.shape(64, 1) == pollux_jobs.Shape(32, 1)
-    assert app.shape(64, 2) == pollux_jobs.Shape(32, 0)
+    assert app.shape(64, 1) == pollux_jobs.BatchShape(32, 1)
+    assert app.shape(64, 2) == pollux_jobs.BatchShape(32, 0)
     assert app.seconds((1,), app.shape(64, 1)) == pytest.approx(0.1 + 0.08)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reshape.client import Client, CoordinatorRefused, Unreachable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from tests.fakes.facade import TOKEN, Live
 
 GOOD = {"command": ["true"], "optional_num_gpus": [1, 2]}
@@ -68,11 +68,11 @@ def test_nobody_there_is_said_with_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(Unreachable, match="reshape up"):
+        with pytest.raises(CoordinatorUnreachable, match="reshape up"):
             Client(url, "x").jobs()
-        with pytest.raises(Unreachable, match="reshape up"):
+        with pytest.raises(CoordinatorUnreachable, match="reshape up"):
             next(Client(url, "x").events())
-    with pytest.raises(Unreachable, match="reshape up"):
+    with pytest.raises(CoordinatorUnreachable, match="reshape up"):
         Client.find(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_a_coordinator_that_breaks_off_is_unreachable() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(Unreachable, match="broke off"):
+        with pytest.raises(CoordinatorUnreachable, match="broke off"):
             Client(f"http://127.0.0.1:{server.getsockname()[1]}", "x").jobs()
         thread.join()
 
@@ -95,7 +95,7 @@ def test_a_coordinator_that_breaks_off_is_unreachable() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"url": 3, "token": "x"}', '{"url": "ftp://x", "token": "x"}'])
 def test_a_damaged_state_folder_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "up.json").write_text(text)
-    with pytest.raises(Unreachable):
+    with pytest.raises(CoordinatorUnreachable):
         Client.find(tmp_path)
 
 
@@ -108,5 +108,5 @@ def test_the_token_may_stand_in_the_file_or_beside_it(tmp_path: Path, live: Live
 
 def test_no_token_file_is_like_no_coordinator(tmp_path: Path) -> None:
     (tmp_path / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "token_file": "token"}))
-    with pytest.raises(Unreachable, match="reshape up"):
+    with pytest.raises(CoordinatorUnreachable, match="reshape up"):
         Client.find(tmp_path)

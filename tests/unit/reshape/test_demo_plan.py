@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reshape.demo import case_study
-from reshape.demo.baseline_prediction import Measured, default, termination
+from reshape.demo.baseline_prediction import MeasuredTimes, default, termination
 from reshape.demo.lengths import CROWD, LEAST, DemoPlan, StartTimes, not_shown, plan, slowed
 from reshape.demo.run import DemoRun
 
@@ -36,7 +36,7 @@ def with_sidecars(p: DemoPlan) -> tuple[float, float]:
 
 def baselines(p: DemoPlan) -> dict[str, float]:
     start = p.start
-    measured = Measured(
+    measured = MeasuredTimes(
         p.first_iterations, p.second_iterations, start.launch_s + start.first_step_s + p.arrival_s, SPEEDS,
         start.launch_s, start.first_step_s, CROWD * start.first_step_s, STOP_S, 2.0,
     )  # fmt: skip

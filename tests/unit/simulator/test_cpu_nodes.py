@@ -11,7 +11,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Deadlines, FlowCon, Settings, SpeCon
 from adaptive_scheduler.snapshot import Node, Task
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, Costs, CpuWork, Submission, Workload
+from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 WHY = Explanation("test", "because")
 NOBODY = Settings(systems=())
@@ -22,9 +22,13 @@ def job(job_id, core_s, arrival=0.0, demand=1.0, curve=None, iterations=1000.0, 
 
 
 def run(*jobs, plan=None, nodes=1, cores=1.0, contention=0.0, settings=NOBODY, expected=None, **costs):
-    contender = Contender("test", plan or at_once, Costs(**(ZERO | costs)), Profiles(), settings, expected=expected)
+    policy_setup = PolicySetup(
+        "test", plan or at_once, Costs(**(ZERO | costs)), Profiles(), settings, expected=expected
+    )
     hosts = tuple(Node(f"w{i}", "", cores=cores) for i in range(1, nodes + 1))
-    return SimulatedCluster(Workload("test", 0, jobs, hosts, (contender,), contention=contention), contender).run()
+    return SimulatedCluster(
+        Workload("test", 0, jobs, hosts, (policy_setup,), contention=contention), policy_setup
+    ).run()
 
 
 ZERO = {"launch": 0.0, "begin": 0.0, "stop": 0.0, "shrunk": 0.0, "grown": 0.0, "end": 0.0}

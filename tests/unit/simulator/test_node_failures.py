@@ -23,7 +23,7 @@ from experiments.failures import DrawnFailures, RandomOutages
 from experiments.run import compare
 from experiments.workloads import build
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Contender, Costs, CpuWork, NoWorkload, Outage, Submission, Workload
+from simulator.scenario import Costs, CpuWork, NoWorkload, Outage, PolicySetup, Submission, Workload
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cpu_node, node, speed_rows
 
 ROOT = Path(__file__).parents[3]
@@ -41,9 +41,9 @@ def cpu_job(job_id, core_s, arrival=0.0, **more):
 
 
 def run(*jobs, plan, nodes, outages, costs=IN_PLACE, settings=None, profiles=PROFILES):
-    contender = Contender("test", plan, costs, profiles, settings or Settings(cooldown_factor=0.0))
+    policy_setup = PolicySetup("test", plan, costs, profiles, settings or Settings(cooldown_factor=0.0))
     return SimulatedCluster(
-        Workload("test", 0, jobs, tuple(nodes), (contender,), outages=tuple(outages)), contender
+        Workload("test", 0, jobs, tuple(nodes), (policy_setup,), outages=tuple(outages)), policy_setup
     ).run()
 
 
@@ -282,7 +282,7 @@ def test_failures_are_reported_only_where_there_were_to_be_any():
 def test_the_exact_search_which_plans_all_starts_ahead_refuses_nodes_that_fail():
     workload = DrawnFailures(node_mtbf_s=400.0, node_repair_s=60.0).drawn(build("case-study", 0), 1)
     with pytest.raises(NoWorkload, match="fail"):
-        comparison_policies.contender("exact", workload)
+        comparison_policies.policy_setup("exact", workload)
 
 
 def test_the_same_seed_fails_alike_whatever_the_hash_seed():
@@ -291,7 +291,7 @@ def test_the_same_seed_fails_alike_whatever_the_hash_seed():
         "from experiments.failures import Failures\n"
         "from simulator.cluster import World\n"
         "w = Failures(5000.0, 300.0, 0.2).drawn(build('workload-s', 3), 3)\n"
-        "for c in w.contenders:\n"
+        "for c in w.policy_setups:\n"
         "    o = World(w, c).run()\n"
         "    print(c.name, [(j.finished_s, j.lost_s) for j in o.jobs], [repr(d) for d in o.decisions])\n"
     )
@@ -314,7 +314,7 @@ PLANS = {
     "free": (decide, Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
     "termination": (sidecar_baselines.termination, RELAUNCHED),
     "default": (None, RELAUNCHED),
-} | {name: (name, IN_PLACE) for name in sorted(comparison_policies.RIVALS) if name != "exact"}
+} | {name: (name, IN_PLACE) for name in sorted(comparison_policies.PLANNERS) if name != "exact"}
 submissions = st.lists(
     st.tuples(
         st.floats(0, 2000), st.floats(1, 3000), st.sampled_from([(1,), (2,), (1, 2, 4), (1, 2), (4,), (0,)]),
@@ -352,11 +352,11 @@ def test_every_job_ends_no_gpu_has_two_and_nobody_is_on_a_node_that_is_down(draw
     plan, costs = PLANS[name]
     nodes = (node("a", idle=4), node("b", idle=4, gpu_type="P100"), cpu_node("c", 2.0), cpu_node("d", 1.0))
     settings_ = Settings(cooldown_factor=0.0, placement="count_only" if name == "spread" else "host")
-    contender = Contender(name, plan or sidecar_baselines.default(jobs), costs, TWO_TYPES, settings_)
-    workload = Workload("test", 0, tuple(jobs), nodes, (contender,), outages=outages)
+    policy_setup = PolicySetup(name, plan or sidecar_baselines.default(jobs), costs, TWO_TYPES, settings_)
+    workload = Workload("test", 0, tuple(jobs), nodes, (policy_setup,), outages=outages)
     if isinstance(plan, str):
-        contender = comparison_policies.contender(plan, workload)
-    outcome = SimulatedCluster(workload, contender).run()
+        policy_setup = comparison_policies.policy_setup(plan, workload)
+    outcome = SimulatedCluster(workload, policy_setup).run()
 
     assert [j.given.id for j in outcome.jobs] == [j.id for j in jobs]
     assert all(j.finished_s is not None and j.done >= j.given.iterations - 1e-6 for j in outcome.jobs)

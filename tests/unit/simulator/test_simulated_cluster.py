@@ -21,9 +21,9 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
 from experiments import sidecar_baselines
 from simulator.cluster import SimulatedCluster
-from simulator.event_queue import Agenda
-from simulator.scenario import Contender, Costs, Submission, Workload
-from simulator.state import Stuck
+from simulator.event_queue import EventQueue
+from simulator.scenario import Costs, PolicySetup, Submission, Workload
+from simulator.state import SimulationStuck
 from tests.unit.adaptive_scheduler.worlds import PROFILES, node, speed_rows
 
 ROOT = Path(__file__).parents[3]
@@ -36,8 +36,8 @@ def job(job_id, arrival=0.0, iterations=1000.0, optional=(1, 2, 4), fixed=1, **m
 
 
 def world(*jobs, plan=decide, costs=IN_PLACE, nodes=None, profiles=PROFILES, cooldown_factor=0.0):
-    contender = Contender("test", plan, costs, profiles, Settings(cooldown_factor=cooldown_factor))
-    return SimulatedCluster(Workload("test", 0, jobs, tuple(nodes or [node(idle=4)]), (contender,)), contender)
+    policy_setup = PolicySetup("test", plan, costs, profiles, Settings(cooldown_factor=cooldown_factor))
+    return SimulatedCluster(Workload("test", 0, jobs, tuple(nodes or [node(idle=4)]), (policy_setup,)), policy_setup)
 
 
 def scripted(*steps):
@@ -57,32 +57,32 @@ def scripted(*steps):
 
 
 def test_events_come_by_time_and_those_of_one_time_as_they_were_put_down():
-    agenda, seen = Agenda(), []
+    event_queue, seen = EventQueue(), []
     for name, at in (("c", 2.0), ("a", 1.0), ("b", 1.0)):
-        agenda.at(at, partial(seen.append, name))
-    assert list(agenda.moments()) == [1.0, 2.0]
+        event_queue.at(at, partial(seen.append, name))
+    assert list(event_queue.moments()) == [1.0, 2.0]
     assert seen == ["a", "b", "c"]
 
 
 def test_what_an_event_sets_off_at_once_belongs_to_the_same_moment():
-    agenda, seen = Agenda(), []
-    agenda.at(1.0, lambda: agenda.after(0.0, partial(seen.append, "at once")))
-    assert list(agenda.moments()) == [1.0]
+    event_queue, seen = EventQueue(), []
+    event_queue.at(1.0, lambda: event_queue.after(0.0, partial(seen.append, "at once")))
+    assert list(event_queue.moments()) == [1.0]
     assert seen == ["at once"]
 
 
 def test_an_event_that_was_called_off_makes_no_moment():
-    agenda = Agenda()
-    agenda.at(1.0, lambda: None).called_off = True
-    assert list(agenda.moments()) == []
+    event_queue = EventQueue()
+    event_queue.at(1.0, lambda: None).called_off = True
+    assert list(event_queue.moments()) == []
 
 
 def test_nothing_can_be_planned_for_a_time_that_has_passed():
-    agenda = Agenda()
-    agenda.at(5.0, lambda: None)
-    list(agenda.moments())
+    event_queue = EventQueue()
+    event_queue.at(5.0, lambda: None)
+    list(event_queue.moments())
     with pytest.raises(ValueError, match="had passed"):
-        agenda.at(4.0, lambda: None)
+        event_queue.at(4.0, lambda: None)
 
 
 # ---- what changes take
@@ -245,7 +245,7 @@ def test_the_scheduler_sees_the_length_it_believes_in_and_a_job_that_runs_on_is_
 
 
 def test_a_job_that_can_never_start_is_named():
-    with pytest.raises(Stuck, match="job big can never start"):
+    with pytest.raises(SimulationStuck, match="job big can never start"):
         world(job("a"), job("big", optional=(8,))).run()
 
 
@@ -346,7 +346,7 @@ def test_the_same_seed_gives_the_same_rows_whatever_the_hash_seed():
         "from simulator.cluster import World\n"
         "for name in ('case-study', 'workload-s'):\n"
         "    w = build(name, 3)\n"
-        "    for c in w.contenders:\n"
+        "    for c in w.policy_setups:\n"
         "        o = World(w, c).run()\n"
         "        print(c.name, [j.finished_s for j in o.jobs], [repr(d) for d in o.decisions])\n"
     )
