@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from coordinator.model.tables import JobRow
 from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall
 
 Doc = dict[str, Any]
@@ -37,7 +38,7 @@ class Store(Protocol):
         """`Conflict` if the `_id` is taken. A document without `_id` gets one."""
         ...
 
-    def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+    def update(self, table: str, key: Key, expect: Mapping[Any, Any], changes: Mapping[Any, Any]) -> Doc:
         """Set top-level fields if `expect` still holds, and return the new document.
 
         One round trip. `Conflict` when there is no such document or `expect` does not hold.
@@ -94,26 +95,26 @@ class Sidecars(Protocol):
 class Platform(Protocol):
     """Starts and removes launches; `local` (processes here) or `kubernetes`. All idempotent."""
 
-    def launch(self, doc: Doc) -> None:
+    def launch(self, doc: JobRow) -> None:
         """Ask for the launch of the job in `doc` (its `launch` number names it); returns at once.
 
         Of a gang asked again with other GPUs: its pods, of which each has `gpus_per_pod`, come and go at the end.
         """
         ...
 
-    def failure(self, doc: Doc) -> str | None:
+    def failure(self, doc: JobRow) -> str | None:
         """Why the launch last asked for has failed, as a sentence; None while it may still succeed."""
         ...
 
-    def unplaced(self, doc: Doc) -> str | None:
+    def unplaced(self, doc: JobRow) -> str | None:
         """What keeps the launch from being begun though nothing is wrong with it, such as a node that is full."""
         ...
 
-    def remove(self, doc: Doc) -> None:
+    def remove(self, doc: JobRow) -> None:
         """Ask for the removal of the launch; returns at once."""
         ...
 
-    def gone(self, doc: Doc) -> bool:
+    def gone(self, doc: JobRow) -> bool:
         """True only if it is certain that no process of this launch runs any more."""
         ...
 
@@ -124,11 +125,11 @@ class Platform(Protocol):
         """
         ...
 
-    def ended(self, doc: Doc) -> frozenset[int]:
+    def ended(self, doc: JobRow) -> frozenset[int]:
         """The pods of a gang's launch of which it is certain that no process runs any more."""
         ...
 
-    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+    def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes of the trainer's output from byte `offset`, and the offset after them."""
         ...
 
@@ -136,7 +137,7 @@ class Platform(Protocol):
 class Measurements(Protocol):
     """A monitoring system that watches the pods and nodes of the cluster, beside what the pods report themselves."""
 
-    def used(self, doc: Doc, since: float, until: float) -> Doc:
+    def used(self, doc: JobRow, since: float, until: float) -> Doc:
         """What the pods of the job in `doc` used between two times (seconds since 1970), as fields of a row of
         `observations`; none that it does not know. `Transient` when it does not answer."""
         ...

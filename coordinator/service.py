@@ -19,7 +19,8 @@ from coordinator.events.event_log import EventLog
 from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
 from coordinator.model.records import JobRecord
-from coordinator.ports import Clock, Doc, Measurements, Platform, Sidecars, Store
+from coordinator.model.tables import JobRow
+from coordinator.ports import Clock, Measurements, Platform, Sidecars, Store
 from coordinator.reconcile.reconciler import Reconciler
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, forget_node, register_node
@@ -87,7 +88,7 @@ class Coordinator:
             trouble=lambda: self.trouble,
         )  # fmt: skip
 
-    def _launch_doc(self, job: JobRecord) -> Doc:
+    def _launch_doc(self, job: JobRecord) -> JobRow:
         """What the platform is told of a job: on emulated GPUs also how fast its steps shall be."""
         gpu = self.cache.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
         if gpu is None or not gpu.doc.get("emulated"):

@@ -6,11 +6,11 @@ Called by `local_spec` and `job_spec`, which add what is particular to their pla
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from coordinator.model import requirements
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow
 
 
 class Times(Protocol):
@@ -44,7 +44,7 @@ def fields(job: JobRecord, coordinator: str, times: Times) -> dict[str, Any]:
     }
 
 
-def progress(doc: Mapping[str, Any]) -> dict[str, Any]:
+def progress(doc: JobRow) -> dict[str, Any]:
     """Where the sidecar reads progress, and which value a target of the job means."""
     target = requirements.target(doc)
     never = "" if target is None or target.name else "loss" if target.above else "acc"
@@ -54,7 +54,7 @@ def progress(doc: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def variables(doc: Mapping[str, Any], checkpoints: str) -> dict[str, str]:
+def variables(doc: JobRow, checkpoints: str) -> dict[str, str]:
     """The variables of ours that the trainer sees; the shim adds what changes with each generation."""
     ours = {
         "RESHAPE_CHECKPOINTS": checkpoints,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from coordinator.errors import Fatal, Rejected, Transient
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow, plain
 from coordinator.ports import Doc
 from launcher import playbook
 from launcher.local_spec import Folders, LocalSettings, launch_spec
@@ -44,23 +45,23 @@ class LocalPlatform:
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
         self._works = PlaybookQueue(self._carry_out)
 
-    def launch(self, doc: Doc) -> None:
+    def launch(self, doc: JobRow) -> None:
         """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""
-        self._works.want(_name(doc), "launch", doc)
+        self._works.want(_name(doc), "launch", plain(doc))
 
-    def unplaced(self, doc: Doc) -> str | None:
+    def unplaced(self, doc: JobRow) -> str | None:
         """Nothing keeps a process from being begun here."""
         return None
 
-    def remove(self, doc: Doc) -> None:
+    def remove(self, doc: JobRow) -> None:
         """Ends a launch that is under way, too. Tried again when asked again after it failed."""
-        self._works.want(_name(doc), "remove", doc)
+        self._works.want(_name(doc), "remove", plain(doc))
 
-    def failure(self, doc: Doc) -> str | None:
+    def failure(self, doc: JobRow) -> str | None:
         """Why the launch failed; after that was asked, `launch` tries once more."""
         return self._works.failure(_name(doc))
 
-    def gone(self, doc: Doc) -> bool:
+    def gone(self, doc: JobRow) -> bool:
         """Whether shim and trainer have let go of the lock, and no playbook may yet start them."""
         return not self._works.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
 
@@ -74,15 +75,15 @@ class LocalPlatform:
             if known and known["job_id"] != job_id:
                 continue  # its name only looks the same
             if known:
-                self.remove({"_id": job_id, **known})
+                self.remove({"_id": job_id} | known)
             over = over and not known and not self._works.under_way(folder.name) and _unlocked(folder / "shim.lock")
         return over
 
-    def ended(self, doc: Doc) -> frozenset[int]:
+    def ended(self, doc: JobRow) -> frozenset[int]:
         """There are no gangs here (`Config.many_pods`)."""
         return frozenset()
 
-    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+    def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes of the trainer's output from `offset`, over all launches of the job.
 
         From the beginning when `offset` is beyond the end: the shim has begun a new file meanwhile.
@@ -97,7 +98,7 @@ class LocalPlatform:
         except OSError as error:
             raise Transient(f"the output of job {JobRecord(doc).id} cannot be read: {error.strerror}") from error
 
-    def folders(self, doc: Doc) -> Folders:
+    def folders(self, doc: JobRow) -> Folders:
         """Where the files of this launch and of its job are."""
         job = JobRecord(doc)
         return Folders(launch=self._jobs / _name(doc), job=self._jobs / job_name(job.id, job.uid))
@@ -106,13 +107,13 @@ class LocalPlatform:
         """Let playbooks that run come to their end for `timeout` seconds, then stop them. Launches live on."""
         self._works.stop_all(timeout)
 
-    def _carry_out(self, verb: Verb, doc: Doc, cancelled: Cancelled) -> None:
+    def _carry_out(self, verb: Verb, doc: JobRow, cancelled: Cancelled) -> None:
         if verb == "launch":
             self._launch(doc, cancelled)
         else:
             self._remove(doc, cancelled)
 
-    def _launch(self, doc: Doc, cancelled: Cancelled) -> None:
+    def _launch(self, doc: JobRow, cancelled: Cancelled) -> None:
         code, folders = doc.get("code"), self.folders(doc)
         if code and not Path(code).is_absolute():  # whether it is there, the shim says
             raise Fatal(f"its `code` must be the full path of a folder on this machine, not {code}")
@@ -122,7 +123,7 @@ class LocalPlatform:
             raise Transient(f"{error.filename} cannot be written: {error.strerror}") from error
         self._play("launch_local.yml", folders, self._settings.launch_timeout_s, cancelled)
 
-    def _render(self, doc: Doc, folders: Folders) -> None:
+    def _render(self, doc: JobRow, folders: Folders) -> None:
         for folder in (self._jobs, folders.job, folders.launch, folders.checkpoints):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # `-P`, because the shim's working folder must not hide modules; `env`, for a project that is not installed.
@@ -137,7 +138,7 @@ class LocalPlatform:
             _write(folders.launch / "operator.token", self._settings.operator_token.encode())
         _write(folders.launch / "launch.json", json.dumps(spec, indent=1).encode())
 
-    def _remove(self, doc: Doc, cancelled: Cancelled) -> None:
+    def _remove(self, doc: JobRow, cancelled: Cancelled) -> None:
         folders = self.folders(doc)
         # Without launch.json a shim that an orphaned playbook starts late ends at once.
         for name in ("launch.json", "launch.key", "operator.token"):
@@ -146,7 +147,7 @@ class LocalPlatform:
             self._end(doc, folders, cancelled)
         ControlGroup(folders.launch.name).lift()  # a shim that was killed takes its sidecar along, which would have
 
-    def _end(self, doc: Doc, folders: Folders, cancelled: Cancelled) -> None:
+    def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
         for pause in (*REMOVE_AGAIN_S, None):
             try:
@@ -162,7 +163,7 @@ class LocalPlatform:
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
 
 
-def _name(doc: Doc) -> str:
+def _name(doc: JobRow) -> str:
     job = JobRecord(doc)
     return launch_name(job.id, job.uid, job.launch)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow
 from launcher import launch_file
 
 # What a job sees of the environment of `reshape up`. The rest may hold our secrets: a job that needs more says
@@ -93,9 +94,7 @@ def launch_spec(
     }
 
 
-def environment(
-    doc: Mapping[str, Any], folders: Folders, settings: LocalSettings, environ: Mapping[str, str]
-) -> dict[str, str]:
+def environment(doc: JobRow, folders: Folders, settings: LocalSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """What the trainer sees; the shim adds what changes with each generation. Ours wins over the user's."""
     ours = launch_file.variables(doc, str(folders.checkpoints))
     if settings.gpu_locks:

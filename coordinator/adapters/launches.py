@@ -8,12 +8,13 @@ of a gang, `pods` into it.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from coordinator.adapters.logs import READER, ArchivedLogs, address
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow, LaunchChanges, LaunchRow, plain
 from coordinator.ports import Clock, Doc, Sidecars, Store
 from sidecar.protocol import launch_key
 
@@ -40,12 +41,12 @@ class Launches:
         self._name, self._claimed = name, claimed
         self._kept = ArchivedLogs(store, sidecars, master_key, clock)
 
-    def launch(self, doc: Doc) -> None:
+    def launch(self, doc: JobRow) -> None:
         """Nothing if it is wanted and has not failed; a launch that failed is tried again.
 
         One of a gang whose GPUs are others now gets a pod more or less (`launcher.cluster.controllers.gang_launch`).
         """
-        asked = {"wanted": "launch", "doc": doc, "failure": None, "unplaced": None}
+        asked: LaunchChanges = {"wanted": "launch", "doc": doc, "failure": None, "unplaced": None}
         for _ in range(TRIES):
             found = self._found(doc)
             if found is None:
@@ -55,7 +56,7 @@ class Launches:
                 return
         raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
-    def failure(self, doc: Doc) -> str | None:
+    def failure(self, doc: JobRow) -> str | None:
         """Why the launch failed."""
         found = self._found(doc)
         if found is None:
@@ -67,12 +68,12 @@ class Launches:
         """Of a launch that nobody can name nothing is proof but the end of its lease."""
         return False
 
-    def unplaced(self, doc: Doc) -> str | None:
+    def unplaced(self, doc: JobRow) -> str | None:
         """Why Volcano has not given its pod a node yet."""
         why = (self._found(doc) or {}).get("unplaced")
         return None if why is None else str(why)
 
-    def remove(self, doc: Doc) -> None:
+    def remove(self, doc: JobRow) -> None:
         """Also of a launch that nobody asked for: it must not come up when somebody asks late."""
         for _ in range(TRIES):
             found = self._found(doc)
@@ -83,7 +84,7 @@ class Launches:
                 return
         raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
-    def gone(self, doc: Doc) -> bool:
+    def gone(self, doc: JobRow) -> bool:
         """Whether the launcher has proof that no process of it runs.
 
         A launch that came up had a pod: until the launcher knows which one, it can prove nothing about it.
@@ -94,12 +95,12 @@ class Launches:
         came_up = doc.get("up") is not None and doc.get("up") == doc.get("launch")
         return bool(found.get("gone")) and not (came_up and found.get("pod") is None and found.get("applied"))
 
-    def ended(self, doc: Doc) -> frozenset[int]:
+    def ended(self, doc: JobRow) -> frozenset[int]:
         """Those that the launcher has proof of. One that it was told to take away is not of the gang any more."""
         pods = (self._found(doc) or {}).get("pods") or []
         return frozenset(k for k, pod in enumerate(pods) if pod and pod.get("ended") and not pod.get("left"))
 
-    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+    def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
         """From the sidecar of the present launch; of a job that has none any more from its claim.
 
         Nothing while there is none yet.
@@ -123,31 +124,34 @@ class Launches:
             raise Rejected(f"The log of job {job.id} went with its pod; give such jobs a checkpoint_claim.", 410)
         return self._kept.read(self._name(job.id, job.uid, READER), job, self._port, offset, limit)
 
-    def pods(self, doc: Doc) -> list[Doc]:
+    def pods(self, doc: JobRow) -> list[Doc]:
         """Name, namespace and node of each pod of the present launch that is known."""
         found = self._found(doc) or {}
         return [pod for pod in found.get("pods") or [found.get("pod")] if pod]
 
-    def _found(self, doc: Doc) -> Doc | None:
+    def _found(self, doc: JobRow) -> LaunchRow | None:
         return self._store.get(TABLE, self._key(doc))
 
-    def _key(self, doc: Doc) -> str:
+    def _key(self, doc: JobRow) -> str:
         job = JobRecord(doc)
         return self._name(job.id, job.uid, job.launch)
 
-    def _insert(self, doc: Doc, asked: Doc) -> bool:
+    def _insert(self, doc: JobRow, asked: LaunchChanges) -> bool:
         job = JobRecord(doc)
         origin = "volcano" if doc.get("origin") == "volcano" else "record"
-        about = {"_id": self._key(doc), "job_id": job.raw_id, "uid": job.uid, "launch": job.launch, "origin": origin}
+        wanted: LaunchChanges = {
+            "_id": self._key(doc), "job_id": job.raw_id, "uid": job.uid, "launch": job.launch, "origin": origin,
+            "failure": None, "gone": False, "pod": None, "version": 1, **asked,
+        }  # fmt: skip
         try:
-            self._store.insert(TABLE, {**about, "failure": None, "gone": False, "pod": None, "version": 1, **asked})
+            self._store.insert(TABLE, plain(wanted))
         except Conflict:  # another coordinator was first
             return False
         except Rejected as error:
             raise Fatal(f"its document cannot be handed to the launcher: {error}") from None
         return True
 
-    def _change(self, found: Doc, changes: dict[str, Any]) -> bool:
+    def _change(self, found: LaunchRow, changes: LaunchChanges) -> bool:
         try:
             self._store.update(TABLE, found["_id"], {"version": found.get("version")}, changes)
         except Conflict:
@@ -155,12 +159,12 @@ class Launches:
         return True
 
 
-def _scales(found: Doc, doc: Doc) -> bool:
+def _scales(found: LaunchRow, doc: JobRow) -> bool:
     """Whether a gang's launch is wanted with other pods."""
     return bool(doc.get("gpus_per_pod")) and (found.get("doc") or {}).get("gpu_ids") != doc.get("gpu_ids")
 
 
-def _is_done(found: Doc, doc: Doc) -> bool:
+def _is_done(found: LaunchRow, doc: JobRow) -> bool:
     """Whether asking for the launch changes nothing."""
     as_before = found.get("failure") is None and not _scales(found, doc)
     return found.get("wanted") != "launch" or as_before

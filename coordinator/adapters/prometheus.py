@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from coordinator.errors import Transient
+from coordinator.model.tables import JobRow
 from coordinator.ports import Doc
 from coordinator.telemetry.usage import Series, from_counters, last
 
@@ -42,7 +43,7 @@ class TaskRun:
 class Prometheus:
     """Thread-safe: one short connection per question."""
 
-    def __init__(self, url: str, pods: Callable[[Doc], Sequence[Doc]]) -> None:
+    def __init__(self, url: str, pods: Callable[[JobRow], Sequence[Doc]]) -> None:
         """`url`: `http://HOST:PORT`, with a path where it is served under one. `pods`: of a job, as {name, namespace,
         node}."""
         address = urlsplit(url)
@@ -51,7 +52,7 @@ class Prometheus:
         self._path = f"{address.path.rstrip('/')}/api/v1/query"
         self._pods = pods
 
-    def used(self, doc: Doc, since: float, until: float) -> Doc:
+    def used(self, doc: JobRow, since: float, until: float) -> Doc:
         """As `ports.Measurements` has it. Of a job that had several launches it is the last one's pods that tell."""
         pods = self._pods(doc)
         if not pods:

@@ -19,6 +19,7 @@ from coordinator.events.metrics import Metrics
 from coordinator.model import fields, pod_fields, resumption
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.model.tables import JobChanges, plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.scheduling import intake
 from coordinator.scheduling.loop import DecisionLoop
@@ -104,7 +105,7 @@ class ApiService:
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
         self._look()
-        return self._view(JobRecord({"_id": key, **doc, "job_type": intake.job_type(doc)}))
+        return self._view(JobRecord(doc | {"_id": key, "job_type": intake.job_type(doc)}))
 
     def _free_key(self, name: str | int) -> str:
         """The `_id` of a new job of that name: the name, or `name~2` where an ended job had it (no name holds `~`)."""
@@ -134,7 +135,7 @@ class ApiService:
             job = self._get(job_id)
             if job.state in s.ENDED:
                 return self._view(job)
-            changes = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
+            changes: JobChanges = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
             try:
                 job = self._cache.write_job(job, changes, "cancel")
             except Conflict:  # it may even have been let in meanwhile: look again before writing

@@ -11,13 +11,14 @@ from coordinator.model import missed_deadlines, requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.model.tables import JobField, JobRow
 from coordinator.telemetry.node_load import NodeLoad
 from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
 
 View = dict[str, Any]
 
 # Fields of the document shown as they are; the rest is computed or the user's own business.
-SHOWN = (
+SHOWN: tuple[JobField, ...] = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
     "wanted", "retries", "checkpoint", "cancel", "closed", "resources", "tasks", "sla", "estimate", "target",
@@ -35,7 +36,7 @@ def job_view(
     """
     done, total = iteration_counts(job, beat)
     done = max(done, int(stored.get("iters_done") or 0))
-    ours = job.doc if job.accepted else {}  # until then it may hold anything
+    ours: JobRow = job.doc if job.accepted else {}  # until then it may hold anything
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
     view |= {
         "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
@@ -83,7 +84,7 @@ def _left_alone(job: JobRecord) -> str | None:
     return resumption.rigidity_reason(job) or None if job.accepted and job.state in s.LAUNCHED else None
 
 
-def _lost(doc: Mapping[str, Any]) -> View | None:
+def _lost(doc: JobRow) -> View | None:
     """What it did again the last time, with a sentence."""
     lost = doc.get("lost")
     return {**lost, "sentence": resumption.describe_loss(lost)} if isinstance(lost, dict) else None

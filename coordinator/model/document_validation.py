@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from coordinator.model import states as s
 from coordinator.model.records import Doc, show
+from coordinator.model.tables import JobRow
 
 LARGEST = 2**63  # beyond it neither a store nor an array holds a whole number
 UNKNOWN_NODE = "unknown"  # the node of a GPU whose own cannot be read
@@ -155,12 +156,12 @@ def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> V
     )
 
 
-def is_closed(doc: Doc) -> bool:
+def is_closed(doc: JobRow) -> bool:
     """Whether a job's document, as it lies in the store, says that nothing of it is left to do."""
     return doc.get("closed") in (True, 1)
 
 
-def gpu_fields_of(doc: Doc) -> Doc:
+def gpu_fields_of(doc: JobRow) -> Doc:
     """What the row of a GPU says that a job has, from the document of that job: a former value where none is known."""
     known: Doc = {"state": s.IN_USE, "job_id": doc.get("job_id"), "held_by": doc.get("job_id")}
     return known if doc.get("gpus_per_pod") or doc.get("max_workers") else {**known, "node": doc.get("node")}

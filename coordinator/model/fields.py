@@ -8,10 +8,10 @@ ignored; fields of users' own tools begin with `x_` or `_`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from coordinator.model.records import show
+from coordinator.model.tables import JobField, JobRow
 
 PUBLIC = frozenset(
     {

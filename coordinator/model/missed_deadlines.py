@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from coordinator.model import requirements
 from coordinator.model import states as s
 from coordinator.model.events import DeadlineMissed
 from coordinator.model.records import JobRecord, number
+from coordinator.model.tables import JobRow
 
 
 def tardiness_s(doc: Mapping[str, Any], wall: float) -> float | None:

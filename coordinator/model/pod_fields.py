@@ -12,19 +12,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.model.records import show
+from coordinator.model.tables import JobChanges, JobField, JobRow
 
 QUEUE = "default"  # Volcano's own, where a job names none
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 ORIGINS = ("record", "volcano")
 TEMPLATE = ("{{", "{%", "{#")
+NAMED: dict[JobField, re.Pattern[str]] = {"namespace": LABEL, "queue": NAME, "checkpoint_claim": NAME}
 LISTS = ("volumes", "containers", "initContainers")  # what the launcher adds to, or merges with
 MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
 
 
-def problems(doc: Mapping[str, Any]) -> Iterator[str]:
+def problems(doc: JobRow) -> Iterator[str]:
     """What is wrong with these fields, each as a sentence that says what to write."""
-    for field, kind in (("namespace", LABEL), ("queue", NAME), ("checkpoint_claim", NAME)):
+    for field, kind in NAMED.items():
         value = doc.get(field)
         if value is not None and not (isinstance(value, str) and kind.fullmatch(value)):
             small = "small letters, digits and dashes" + (", or dots" if kind is NAME else "")
@@ -41,7 +43,7 @@ def pod_spec(doc: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
 
 
-def storable_pod(doc: Mapping[str, Any]) -> dict[str, Any]:
+def storable_pod(doc: Mapping[str, Any]) -> JobChanges:
     """`pod` as it is written: no store takes keys such as `nvidia.com/gpu`, so with one in it it becomes a text."""
     pod = doc.get("pod")
     return {"pod": json.dumps(pod)} if isinstance(pod, dict) and storage_problem(pod) else {}
@@ -94,7 +96,7 @@ def _pod(pod: object) -> Iterator[str]:
         left += [(one, depth + 1) for one in inner]
 
 
-def _volcano(doc: Mapping[str, Any]) -> Iterator[str]:
+def _volcano(doc: JobRow) -> Iterator[str]:
     origin, job = doc.get("origin"), doc.get("volcano")
     if origin is not None and origin not in ORIGINS:
         yield f"origin must be {' or '.join(ORIGINS)}, not {show(origin)}; leave it out"

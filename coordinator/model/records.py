@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
 
+from coordinator.model.tables import GpuRow, JobChanges, JobRow
+
 Doc = dict[str, Any]
 
 
@@ -19,7 +21,7 @@ RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
 SHARED, RECREATE = "shared", "recreate"  # device modes: launches that see all GPUs of their node, or only their own
 
-UNLIMITED: Doc = {"cpu_limit": None, "limit_ts": None, "limit_told": None, "limit_by": None}
+UNLIMITED: JobChanges = {"cpu_limit": None, "limit_ts": None, "limit_told": None, "limit_by": None}
 """Written into whatever stops or moves: a CPU limit holds for one training on one node."""
 
 
@@ -125,7 +127,7 @@ class Operation:
         return _names(self.doc.get("yields_to"))
 
     @property
-    def spends(self) -> Doc:
+    def spends(self) -> JobChanges:
         """What a move writes into the job once it cannot be undone: its one chance is spent (seed 000)."""
         spends = self.doc.get("spends")
         return dict(spends) if isinstance(spends, dict) else {}
@@ -135,7 +137,7 @@ class Operation:
 class JobRecord:
     """One row of the job table."""
 
-    doc: Doc
+    doc: JobRow
 
     @property
     def key(self) -> Any:
@@ -189,7 +191,7 @@ class JobRecord:
         op = self.operation
         if op is None or op.launch is None or op.launch <= self.launch:
             return None
-        there = {"launch": op.launch, "node": op.node, "gpu_ids": list(op.to), "num_gpus": len(op.to)}
+        there: JobChanges = {"launch": op.launch, "node": op.node, "gpu_ids": list(op.to), "num_gpus": len(op.to)}
         return JobRecord({**self.doc, **there})
 
     @property
@@ -207,7 +209,7 @@ class JobRecord:
     @property
     def recreated(self) -> bool:
         """Whether its launch holds its GPUs for good, so that a reshape is another launch (device mode `recreate`)."""
-        return self.doc.get("devices") == RECREATE
+        return bool(self.doc.get("devices") == RECREATE)
 
     @cached_property
     def optional(self) -> tuple[int, ...]:
@@ -348,7 +350,7 @@ class JobRecord:
 class GpuRecord:
     """One row of the GPU table."""
 
-    doc: Doc
+    doc: GpuRow
 
     @property
     def id(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from adaptive_scheduler.snapshot import Task
 from coordinator.model.records import number, show, whole
+from coordinator.model.tables import JobRow
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)")
@@ -52,7 +53,7 @@ def seconds(value: object) -> float | None:
     return number(value) or None
 
 
-def tasks(doc: Mapping[str, Any]) -> tuple[Task, ...]:
+def tasks(doc: JobRow) -> tuple[Task, ...]:
     """The tasks that the job consists of, one after the other; one if it only names `resources`."""
     given, resources = doc.get("tasks"), doc.get("resources")
     if isinstance(given, list) and given:
@@ -70,7 +71,7 @@ def _task(doc: Mapping[str, Any], name: str) -> Task:
     )
 
 
-def target(doc: Mapping[str, Any]) -> Target | None:
+def target(doc: JobRow) -> Target | None:
     """`target`, or the paper's `target_top5` (seed 004, 1.2)."""
     given, top5 = doc.get("target"), number(doc.get("target_top5"))
     if isinstance(given, dict) and (value := number(given.get("value"), -MAX_MEMORY)) is not None:
@@ -84,7 +85,7 @@ def is_top5(name: str, target: Target | None) -> bool:
     return bool(TOP5.fullmatch(name)) and not plain and not any(word in name for word in ("err", "loss"))
 
 
-def problems(doc: Mapping[str, Any]) -> Iterator[str]:
+def problems(doc: JobRow) -> Iterator[str]:
     """What is wrong with these fields, each as a sentence that says what to write."""
     yield from _resources(doc)
     yield from _times(doc)
@@ -95,7 +96,7 @@ def problems(doc: Mapping[str, Any]) -> Iterator[str]:
     yield from _gang(doc)
 
 
-def _gang(doc: Mapping[str, Any]) -> Iterator[str]:
+def _gang(doc: JobRow) -> Iterator[str]:
     each, counts = doc.get("gpus_per_pod"), doc.get("optional_num_gpus") or [doc.get("num_gpus")]
     if each is None:
         return
@@ -108,7 +109,7 @@ def _gang(doc: Mapping[str, Any]) -> Iterator[str]:
         yield f"optional_num_gpus: pods of {each} GPUs cannot have {odd[0]} together; list multiples such as [{like}]"
 
 
-def _resources(doc: Mapping[str, Any]) -> Iterator[str]:
+def _resources(doc: JobRow) -> Iterator[str]:
     resources, given = doc.get("resources"), doc.get("tasks")
     if resources is not None:
         yield from _amounts("resources", resources, dict(AMOUNTS))
@@ -142,13 +143,13 @@ def _amounts(what: str, given: object, known: Mapping[str, float]) -> Iterator[s
         yield f"{what}: name must be a text, not {show(given['name'])}"
 
 
-def _times(doc: Mapping[str, Any]) -> Iterator[str]:
+def _times(doc: JobRow) -> Iterator[str]:
     for field in ("sla", "estimate"):
         if doc.get(field) is not None and seconds(doc[field]) is None:
             yield f'{field} must be seconds above 0, or a text such as "90s", "15m" or "2h", not {show(doc[field])}'
 
 
-def _target(doc: Mapping[str, Any]) -> Iterator[str]:
+def _target(doc: JobRow) -> Iterator[str]:
     given, top5 = doc.get("target"), doc.get("target_top5")
     if top5 is not None and not 0 < (number(top5) or 0.0) < 1:
         yield f"target_top5 must be a number between 0 and 1, not {show(top5)}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from adaptive_scheduler.candidates import gpus
 from coordinator.model.records import Doc, JobRecord, number
+from coordinator.model.tables import JobChanges
 from sidecar.protocol import Heartbeat, Lost
 
 SHOWN = ("hook", "checkpoint")
@@ -36,7 +37,7 @@ def unapproved_loss(job: JobRecord) -> Doc:
     return dict(lost) if isinstance(lost, dict) and lost.get("agreed") is not True else {}
 
 
-def resumability_shown(job: JobRecord, beat: Heartbeat) -> Doc:
+def resumability_shown(job: JobRecord, beat: Heartbeat) -> JobChanges:
     """What to write of a job whose report shows for the first time that it resumes."""
     known = job.doc.get("resumes")
     if job.doc.get("elastic") is True:
@@ -46,7 +47,7 @@ def resumability_shown(job: JobRecord, beat: Heartbeat) -> Doc:
     return {"resumes": "checkpoint"} if beat.checkpoint is not None and known not in SHOWN else {}
 
 
-def reported_loss(job: JobRecord, beat: Heartbeat) -> Doc:
+def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
     """What to write of a report that says that work was done again.
 
     It counts as agreed where somebody else had stopped the training: an operator, a fault, the trainer itself.

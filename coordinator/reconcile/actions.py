@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coordinator.model.events import JobEvent
+from coordinator.model.tables import GpuChanges, JobChanges
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class WriteJob:
     """Persist fields of a job, if its version is still the one that was looked at."""
 
     name: str
-    changes: Mapping[str, Any]
+    changes: JobChanges
     event: JobEvent  # recorded once the changes are persisted
     job: str | None = None  # another job than the one being reconciled
 
@@ -29,8 +30,8 @@ class WriteGpu:
 
     name: str
     gpu: str
-    expect: Mapping[str, Any]
-    changes: Mapping[str, Any]
+    expect: GpuChanges
+    changes: GpuChanges
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from coordinator.model import states as s
 from coordinator.model.events import VictimBooked
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import rigid
+from coordinator.model.tables import GpuChanges, JobChanges
 from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
 from coordinator.reconcile.observed_state import POLL_S, ObservedState, reshape_method
 from coordinator.reconcile.transitions import restart, undo
@@ -35,7 +36,7 @@ def _claim_idle(w: ObservedState, gpu_id: str) -> Step:
     """A newcomer reserves; a running job takes at once: one write fewer, and just as exclusive."""
     held = None if w.op.kind == "start" else w.job.raw_id
     state = s.RESERVED if w.op.kind == "start" else s.IN_USE
-    changes = {"state": state, "job_id": w.job.raw_id, "held_by": held, "generation": w.op.generation}
+    changes: GpuChanges = {"state": state, "job_id": w.job.raw_id, "held_by": held, "generation": w.op.generation}
     return WriteGpu("claim", gpu_id, {"state": s.IDLE, "job_id": None}, changes)
 
 
@@ -51,7 +52,9 @@ def _claim_from_victim(w: ObservedState, gpu_id: str) -> Step:
         return _book_victim(w, victim)
     if victim.operation.peer != w.job.id:
         return undo(w, f"job {victim.id} is being changed for another reason")
-    changes = {"state": s.RESERVED, "job_id": w.job.raw_id, "held_by": victim.raw_id, "generation": w.op.generation}
+    changes: GpuChanges = {
+        "state": s.RESERVED, "job_id": w.job.raw_id, "held_by": victim.raw_id, "generation": w.op.generation,
+    }  # fmt: skip
     return WriteGpu("claim", gpu_id, {"job_id": victim.raw_id, "state": s.IN_USE}, changes)
 
 
@@ -62,7 +65,7 @@ def _book_victim(w: ObservedState, victim: JobRecord) -> Step:
         "for": w.job.raw_id, "decision": w.op.decision, "how": reshape_method(victim, w.config), "at": w.wall,
     }  # fmt: skip
     message = f"goes from {len(victim.gpu_ids)} to {len(keeps)} GPUs so that job {w.job.id} can start"
-    changes = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
+    changes: JobChanges = {"state": s.ADJUSTING, "reshape": reshape, "message": message}
     return WriteJob("book victim", changes, VictimBooked(len(keeps), w.job.raw_id), victim.id)
 
 
@@ -71,7 +74,7 @@ def take_back(w: ObservedState) -> Step | None:
     for gpu_id in w.job.gpu_ids:
         gpu = w.gpus.get(gpu_id)
         if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
-            expect = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
+            expect: GpuChanges = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
             state = s.FAULTY if gpu.faulty else s.IN_USE
             return WriteGpu("take back", gpu_id, expect, {"state": state, "job_id": w.job.raw_id})
     return None
@@ -92,11 +95,11 @@ def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[S
                 "free", gpu.id, {"held_by": gpu.doc["held_by"], "job_id": gpu.doc["job_id"]}, {"held_by": None}
             )
         elif gpu.held_by not in (None, me):  # was promised to me, but its holder trains on
-            back = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
+            back: GpuChanges = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}, back)
         else:
             state = s.FAULTY if gpu.faulty else s.IDLE
-            free = {"state": state, "job_id": None, "worker_id": None, "held_by": None}
+            free: GpuChanges = {"state": state, "job_id": None, "worker_id": None, "held_by": None}
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"]}, free)
 
 
@@ -110,6 +113,6 @@ def occupy(w: ObservedState) -> Step | None:
             continue
         if gpu.held_by is not None and gpu.held_by != w.job.id:
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
-        changes = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
+        changes: GpuChanges = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
         return WriteGpu("occupy", gpu_id, {"job_id": w.job.raw_id, "held_by": gpu.doc.get("held_by")}, changes)
     return None

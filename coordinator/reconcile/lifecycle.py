@@ -22,8 +22,6 @@ Before 3 any failure undoes; after it everything rolls forward.
 
 from __future__ import annotations
 
-from typing import Any
-
 from coordinator.events.stages import gap_s
 from coordinator.model import states as s
 from coordinator.model.events import (
@@ -235,7 +233,7 @@ def _conclude_stop(w: ObservedState) -> Step:
 
 def _grant(w: ObservedState) -> Step:
     op = dict(w.op.doc)
-    changes: dict[str, Any] = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
+    changes: JobChanges = {"generation": w.op.generation, "gpu_ids": list(w.op.to), "num_gpus": len(w.op.to)}
     changes |= progress_fields(w) | grant_fields(w)
     if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
         op["stopped"] = {
@@ -293,7 +291,7 @@ def _running(w: ObservedState) -> Step:
     if not stepping and w.waited_s < w.config.first_step_timeout_s:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
-    changes = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w)}
+    changes: JobChanges = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w)}
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
     changes |= checkpoint_loss(w)
     changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}

@@ -22,7 +22,8 @@ from coordinator.model.events import (
     StopSent,
 )
 from coordinator.model.records import JobRecord
-from coordinator.ports import Clock, Doc, Platform, Sidecars
+from coordinator.model.tables import JobRow
+from coordinator.ports import Clock, Platform, Sidecars
 from coordinator.reconcile.actions import (
     RequestLaunch,
     RequestRemoval,

@@ -91,7 +91,7 @@ def restart(w: ObservedState, why: str, retries: int | None = None) -> Step:
         reshape["how"] = "relaunch"  # a pod is not replaced, and those behind a lost one cannot move up
     if w.job.operation and w.op.forced:
         reshape["forced"] = True
-    changes = {
+    changes: JobChanges = {
         "state": s.RESTARTING, "reshape": reshape, "message": why, "retries": count, "retry_ts": w.wall + pause,
         **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
@@ -120,7 +120,7 @@ def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
         message = (
             f"stays on {w.job.node}: {why}" if w.op.kind == "move" else f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
         )
-        changes: dict[str, Any] = {"state": s.RUNNING, "reshape": None, "message": message}
+        changes: JobChanges = {"state": s.RUNNING, "reshape": None, "message": message}
         if w.op.kind == "move":  # not again at once
             changes["retry_ts"] = w.wall + w.config.init_timeout_s / 10
         return WriteJob("undo", changes, OperationUndone(why))
@@ -135,7 +135,7 @@ def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: flo
         return failed(w, f"{why}; {NOT_TWICE}")
     count = w.job.retries if retries is None else retries
     pause = pause_s if retries is None else w.config.retry_s * 2 ** (count - 1)
-    changes = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
+    changes: JobChanges = {**_queued(w, why), "retries": count, "retry_ts": w.wall + pause}
     if not _loss_undetermined(w):
         changes["stopped_by_us"] = None  # a fault ended it
     return WriteJob("undo", changes, OperationUndone(why))
@@ -167,7 +167,7 @@ def launch_failed(w: ObservedState, why: str) -> Step:
     return replace(step, changes={**step.changes, "fault": first}) if step.changes["state"] == s.SUBMITTED else step
 
 
-def _queued(w: ObservedState, why: str) -> dict[str, Any]:
+def _queued(w: ObservedState, why: str) -> JobChanges:
     """The checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
@@ -175,7 +175,7 @@ def _queued(w: ObservedState, why: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _members(w: ObservedState) -> dict[str, Any]:
+def _members(w: ObservedState) -> JobChanges:
     """How many pods a gang had: each must be known to be at rest before its GPUs are given away."""
     return {"members": w.job.members} if w.job.gpus_per_pod else {}
 
@@ -222,12 +222,12 @@ def _loss_undetermined(w: ObservedState) -> bool:
     return isinstance(ours, int) and (lost is None or lost.generation < ours)
 
 
-def grant_fields(w: ObservedState) -> dict[str, Any]:
+def grant_fields(w: ObservedState) -> JobChanges:
     """What a grant writes down of why it was stopped: a loss that shows later counts as ours, or it does not."""
     op = w.op
     if op.kind in ("reshape", "move"):
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
-        by_us: dict[str, Any] = {"forced": None} if op.forced else {}
+        by_us: JobChanges = {"forced": None} if op.forced else {}
         vanished = w.lost and not w.shim.stop_asked  # a fault came before our stop
         by_us |= {"stopped_by_us": None if op.forced or vanished else op.generation}
         before = w.job.doc.get("grew_from")
@@ -239,14 +239,14 @@ def grant_fields(w: ObservedState) -> dict[str, Any]:
 
 
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
-    changes = {
+    changes: JobChanges = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
         "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
 
 
-def checkpoint_loss(w: ObservedState) -> dict[str, Any]:
+def checkpoint_loss(w: ObservedState) -> JobChanges:
     """What to write of a job whose checkpoints went with its last pod; nothing where it has them."""
     if w.seen is None or w.seen.checkpoint is not None or not w.checkpoint_lost:
         return {}
@@ -254,12 +254,12 @@ def checkpoint_loss(w: ObservedState) -> dict[str, Any]:
     return {"checkpoint": None, "iters_done": w.seen.progress.iterations, "message": why}
 
 
-def progress_fields(w: ObservedState) -> dict[str, Any]:
+def progress_fields(w: ObservedState) -> JobChanges:
     """What is known of the training, to be written together with a change of state."""
     if w.seen is None:
         return {}
     p, found = w.seen.progress, w.seen.checkpoint
-    known: dict[str, Any] = {"iters_done": max(w.job.iterations_done, p.iterations), "epochs_done": p.epochs}
+    known: JobChanges = {"iters_done": max(w.job.iterations_done, p.iterations), "epochs_done": p.epochs}
     if p.value is not None:
         known |= {"value": p.value, "value_name": p.value_name}
     known |= resumability_shown(w.job, w.seen)

@@ -15,6 +15,7 @@ from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import UNLIMITED, Doc, GpuRecord, JobRecord
 from coordinator.model.resumption import rigid
+from coordinator.model.tables import JobChanges
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class BindingContext:
     how: str  # of a reshape: `in place` or `relaunch`
 
 
-def bind(decision: Operation, context: BindingContext) -> Doc:
+def bind(decision: Operation, context: BindingContext) -> JobChanges:
     """The fields to write. `Conflict` if its GPUs are no longer there. Who is about to stop saves without a limit."""
     job = context.seen[decision.job]
     changes = _changes(decision, job, context) | UNLIMITED
@@ -41,7 +42,7 @@ def bind(decision: Operation, context: BindingContext) -> Doc:
     return changes
 
 
-def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Doc:
+def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> JobChanges:
     match decision:
         case Start():
             return _start(decision, job, context)
@@ -55,7 +56,7 @@ def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Do
             return _stopped("finish", job)
 
 
-def _start(decision: Start, job: JobRecord, context: BindingContext) -> Doc:
+def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChanges:
     """Concrete GPUs: idle ones first, then the last of the victim's; it keeps its first ones."""
     to = [g for worker in workers_of(decision) for g in idle_gpus(worker, context)]
     reshape: Doc = {"kind": "start", "from": [], "victim": None}
@@ -70,7 +71,7 @@ def _start(decision: Start, job: JobRecord, context: BindingContext) -> Doc:
     }  # fmt: skip
 
 
-def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> Doc:
+def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> JobChanges:
     """It keeps its first GPUs on each host, and gets idle ones there and on further hosts."""
     if job.gpus_per_pod:
         to = _of_gang(decision, job, context)
@@ -91,7 +92,7 @@ def _of_gang(decision: Reshape, job: JobRecord, context: BindingContext) -> list
     return to
 
 
-def _move(decision: Move, job: JobRecord, context: BindingContext) -> Doc:
+def _move(decision: Move, job: JobRecord, context: BindingContext) -> JobChanges:
     """Sequence D of 1.3: always another launch. A job trained on CPU has one such chance of each kind (seed 000)."""
     spends = {} if not job.uses_cpu else {"rebalanced": True} if decision.rebalance else {"migrated_ts": context.wall}
     reshape: Doc = {
@@ -104,7 +105,7 @@ def _move(decision: Move, job: JobRecord, context: BindingContext) -> Doc:
     return {"state": s.ADJUSTING, "reshape": reshape, "newest_launch": job.next_launch}
 
 
-def _stopped(kind: str, job: JobRecord, **more: object) -> Doc:
+def _stopped(kind: str, job: JobRecord, **more: object) -> JobChanges:
     reshape = {"kind": kind, "from": list(job.gpu_ids), "to": [], "how": "in place", **more}
     return {"state": s.ADJUSTING, "reshape": reshape}
 

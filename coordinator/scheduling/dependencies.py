@@ -16,6 +16,7 @@ from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.events import JobFailed, RecordEvent
 from coordinator.model.records import JobRecord, show, whole
+from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock
 from coordinator.stores.cache import Cache
 
@@ -42,7 +43,7 @@ def is_waiting(job: JobRecord) -> bool:
     return bool(dependency_ids(job.doc)) and not job.doc.get("depends_met")
 
 
-def problems(doc: Mapping[str, Any]) -> Iterator[str]:
+def problems(doc: JobRow) -> Iterator[str]:
     """What is wrong with the field, as a sentence that says what to write."""
     given = doc.get("depends_on")
     if given is None:
@@ -106,7 +107,7 @@ class DependencyController:
             return
         with suppress(Conflict):
             if found.fails:
-                changes = {"state": s.FAILED, "message": found.fails, "finish_ts": self._clock.wall()}
+                changes: JobChanges = {"state": s.FAILED, "message": found.fails, "finish_ts": self._clock.wall()}
                 self._record(self._cache.write_job(job, changes, "fail"), JobFailed(found.fails))
             else:
                 self._cache.write_job(job, {"depends_met": True}, "depends")

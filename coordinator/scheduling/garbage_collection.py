@@ -12,6 +12,7 @@ from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.document_validation import is_closed
 from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.tables import GpuChanges
 from coordinator.stores.cache import Cache
 
 log = logging.getLogger(__name__)
@@ -53,9 +54,10 @@ class GarbageCollector:
         return [gpu for gpu in self._cache.gpus().values() if "generation" in gpu.doc]
 
     def _free(self, gpu: GpuRecord, jobs: Mapping[str, JobRecord]) -> None:
-        gone = {"held_by": None} if gpu.job in jobs else {"held_by": None, "job_id": None, "worker_id": None}
-        state = {} if gpu.job in jobs or gpu.faulty else {"state": s.IDLE}
-        expect = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
+        known = gpu.job in jobs
+        gone: GpuChanges = {"held_by": None} if known else {"held_by": None, "job_id": None, "worker_id": None}
+        state: GpuChanges = {} if known or gpu.faulty else {"state": s.IDLE}
+        expect: GpuChanges = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
         try:
             self._cache.write_gpu(gpu, expect, {**gone, **state})
         except Conflict:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from coordinator.model import fields, pod_fields, requirements
 from coordinator.model import states as s
-from coordinator.model.records import SHARED, Doc, number, show, whole
+from coordinator.model.records import SHARED, number, show, whole
+from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
 
 SCHEMA = 1
@@ -34,8 +34,8 @@ MAX_PARTS = 4_096
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE = ("{{", "{%", "{#")
 
-WHOLE = ("iterations", "epochs", "dataset_size", "batch_size")
-TEXTS = (
+WHOLE: tuple[JobField, ...] = ("iterations", "epochs", "dataset_size", "batch_size")
+TEXTS: tuple[JobField, ...] = (
     "job_type",
     "model",
     "dataset",
@@ -49,7 +49,7 @@ TEXTS = (
 )
 
 
-def problems(doc: Mapping[str, Any]) -> list[str]:
+def problems(doc: JobRow) -> list[str]:
     """Why this document cannot be let in, each as a sentence; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
@@ -63,7 +63,7 @@ def name_taken(job_id: object) -> str:
     return f"job_id {job_id!r} belongs to another job; choose another one"
 
 
-def acceptance_fields(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARED) -> Doc:
+def acceptance_fields(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARED) -> JobChanges:
     """The fields that intake adds to a good document; `devices`: the mode of its queue."""
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
@@ -74,20 +74,20 @@ def acceptance_fields(doc: Mapping[str, Any], uid: str, wall: float, devices: st
     }  # fmt: skip
 
 
-def _submitted(doc: Mapping[str, Any], wall: float) -> float:
+def _submitted(doc: JobRow, wall: float) -> float:
     """The tasks of a Slaml were asked for with it: its deadline runs from then."""
     slaml = doc.get("slaml")
     since = number(slaml.get("since")) if isinstance(slaml, dict) else None
     return wall if since is None else min(since, wall)
 
 
-def allowed_counts(doc: Mapping[str, Any]) -> list[int]:
+def allowed_counts(doc: JobRow) -> list[int]:
     """`optional_num_gpus`, or the one count in `num_gpus`; [0] for a job trained on CPU."""
     counts = doc.get("optional_num_gpus")
     return list(counts) if counts is not None else [int(doc["num_gpus"])]
 
 
-def job_type(doc: Mapping[str, Any]) -> str:
+def job_type(doc: JobRow) -> str:
     """As given, else from what makes training speed: model, data and hyper-parameters; else command and image.
 
     Seed 004, III-B: jobs are of one type if they share model, training data and hyper-parameters.
@@ -102,7 +102,7 @@ def job_type(doc: Mapping[str, Any]) -> str:
     return "derived-" + hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _identity(doc: Mapping[str, Any]) -> Iterator[str]:
+def _identity(doc: JobRow) -> Iterator[str]:
     job_id = doc.get("job_id")
     if job_id is not None and not whole(job_id, 0) and not (isinstance(job_id, str) and JOB_ID.fullmatch(job_id)):
         yield (
@@ -125,7 +125,7 @@ def _identity(doc: Mapping[str, Any]) -> Iterator[str]:
         yield "version is kept by the coordinator: leave it out"
 
 
-def _counts(doc: Mapping[str, Any]) -> Iterator[str]:
+def _counts(doc: JobRow) -> Iterator[str]:
     counts = doc.get("optional_num_gpus")
     if counts is None:
         given = doc.get("num_gpus")
@@ -149,7 +149,7 @@ def _counts(doc: Mapping[str, Any]) -> Iterator[str]:
         yield "optional_num_gpus: 0 stands alone: a job trains on CPU, [0], or on GPUs, such as [1, 2, 4]"
 
 
-def _command(doc: Mapping[str, Any]) -> Iterator[str]:
+def _command(doc: JobRow) -> Iterator[str]:
     command = doc.get("command")
     if command is None:
         yield 'command is missing: what starts the training, such as ["python", "train.py"]'
@@ -163,7 +163,7 @@ def _command(doc: Mapping[str, Any]) -> Iterator[str]:
         yield from (p for part in parts for p in _text("command", part))
 
 
-def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
+def _texts(doc: JobRow) -> Iterator[str]:
     for field in TEXTS:
         value = doc.get(field)
         if field == "job_type" and whole(value, 0):
@@ -185,14 +185,14 @@ def _texts(doc: Mapping[str, Any]) -> Iterator[str]:
         yield "env: a variable's name is letters, digits and underscores, and begins with no digit"
 
 
-def _lengths(doc: Mapping[str, Any]) -> Iterator[str]:
+def _lengths(doc: JobRow) -> Iterator[str]:
     for field in WHOLE:
         value = doc.get(field)
         if value is not None and (not whole(value, 1) or value > 10**15):
             yield f"{field} must be a whole number of at least 1, not {show(value)}"
 
 
-def _rest(doc: Mapping[str, Any]) -> Iterator[str]:
+def _rest(doc: JobRow) -> Iterator[str]:
     if doc.get("elastic") is not None and not isinstance(doc["elastic"], bool):
         yield (
             "elastic must be true (it goes on where it was stopped) or false (it is never stopped), "

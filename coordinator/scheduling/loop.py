@@ -43,6 +43,7 @@ from coordinator.model.events import (
 from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
+from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock, Doc
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
@@ -189,7 +190,7 @@ class DecisionLoop:
                 continue
             if not found and job.id in booked:  # one that had the name may still train: it is let in once that is over
                 continue
-            changes = {"problems": found} if found else self._accepted(job)
+            changes: JobChanges = {"problems": found} if found else self._accepted(job)
             try:
                 record = self.cache.admit(job, changes)
             except (Conflict, Rejected) as refused:
@@ -210,12 +211,12 @@ class DecisionLoop:
         loses = not lasting and self._devices(job) == RECREATE and len(intake.allowed_counts(job.doc)) > 1
         return intake.LOSES if loses else ""
 
-    def unknown_type(self, doc: Mapping[str, Any]) -> str:
+    def unknown_type(self, doc: JobRow) -> str:
         """Why the GPU type that it asks for is none, by what was read; empty where it is one, or nothing was read."""
         here = {gpu.gpu_type for gpu in self.cache.gpus().values()} | {kind for _, kind in self.profiles.speeds}
         return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
 
-    def _accepted(self, job: JobRecord) -> Doc:
+    def _accepted(self, job: JobRecord) -> JobChanges:
         return intake.acceptance_fields(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
 
     def _devices(self, job: JobRecord) -> str:
@@ -263,7 +264,7 @@ class DecisionLoop:
                     if "lost" in changes:
                         self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
 
-    def _shown(self, job: JobRecord) -> Doc:
+    def _shown(self, job: JobRecord) -> JobChanges:
         """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
         beat = self.telemetry.reports.of(job) if job.state in s.LAUNCHED else None
         return {} if beat is None else resumption.resumability_shown(job, beat) | resumption.reported_loss(job, beat)
@@ -324,7 +325,7 @@ class DecisionLoop:
         record = self.cache.write_job(job, {**changes, "message": decision.explanation.sentence}, "intent")
         self._record(record, JobDecided(decision_id, basis.took_s))
 
-    def _expected_times(self, job: JobRecord, snapshot: ClusterSnapshot) -> Doc:
+    def _expected_times(self, job: JobRecord, snapshot: ClusterSnapshot) -> JobChanges:
         """By what is known as it starts: how long it is expected to train in all, and may still wait (seed 003).
 
         Who takes longer is overdue. Of a Slaml only the present task is trained by this job.
@@ -341,7 +342,7 @@ class DecisionLoop:
         wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
         before = self.cache.store.get("decisions", f"{job.id}-stays") or {}
         self._store_decision(job, decision, basis)
-        spent = {"migrated_ts": wall} if decision.spends_move else {}
+        spent: JobChanges = {"migrated_ts": wall} if decision.spends_move else {}
         record = self.cache.write_job(job, {"move_refused_ts": wall, **spent}, "stay")
         if NUMBERS.sub("#", str(before.get("sentence"))) != NUMBERS.sub("#", sentence):  # it may ask at every interval
             self._record(record, JobStays(sentence))
@@ -352,7 +353,7 @@ class DecisionLoop:
         The same again is only renewed.
         """
         wall, cores = self.clock.wall(), decision.cores
-        until: Doc = UNLIMITED
+        until: JobChanges = UNLIMITED
         if cores is not None:
             until = {"cpu_limit": cores, "limit_ts": wall + decision.lasts_s, "limit_by": decision.by}
         if cores == job.limit_left(wall)[0]:

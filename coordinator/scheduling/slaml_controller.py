@@ -18,6 +18,7 @@ from coordinator.errors import Conflict, Rejected
 from coordinator.model import pod_fields
 from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord, number
+from coordinator.model.tables import JobChanges, JobRow, plain
 from coordinator.ports import Clock
 from coordinator.scheduling import slaml_status
 from coordinator.scheduling.slaml_spec import Slaml, documents
@@ -36,7 +37,7 @@ class SlamlController:
     def __init__(self, cache: Cache, clock: Clock, settings: Settings) -> None:
         self._cache, self._store, self._clock, self._settings = cache, cache.store, clock, settings
         self._rows: dict[str, Doc] = {}
-        self._ended: dict[str, dict[str, Doc]] = {}  # by Slaml: job documents that change no more, by key
+        self._ended: dict[str, dict[str, JobRow]] = {}  # by Slaml: job documents that change no more, by key
 
     def sync(self, snapshot: ClusterSnapshot, read: bool) -> None:
         """`read`: the table again. One that cannot be tended hinders no other."""
@@ -135,19 +136,19 @@ class SlamlController:
         if any(slaml.doc.get(name) != value for name, value in changes.items()):
             self._write(slaml.doc, changes)
 
-    def _jobs(self, slaml: Slaml) -> list[list[Doc | None]]:
+    def _jobs(self, slaml: Slaml) -> list[list[JobRow | None]]:
         """Its job documents by task; None where somebody has deleted one."""
         return [
             [self._job(slaml, place, replica) for replica in range(part.replicas)]
             for place, part in enumerate(slaml.parts)
         ]
 
-    def _job(self, slaml: Slaml, place: int, replica: int) -> Doc | None:
+    def _job(self, slaml: Slaml, place: int, replica: int) -> JobRow | None:
         key, kept = slaml.key(place, replica), self._ended.setdefault(slaml.uid, {})
         if key in kept:
             return kept[key]
         record = self._cache.job(slaml.job_id(place, replica))
-        doc = record.doc if record is not None and record.key == key else self._store.get("jobs", key)
+        doc: JobRow | None = record.doc if record is not None and record.key == key else self._store.get("jobs", key)
         if doc is not None and doc.get("closed"):
             kept[key] = doc
         return doc
@@ -158,7 +159,7 @@ class SlamlController:
             if job is None or job.get("closed") or job.get("cancel"):
                 continue
             record = JobRecord(job)
-            changes = {"cancel": True} if record.accepted else {"state": s.CANCELLED, "closed": True}
+            changes: JobChanges = {"cancel": True} if record.accepted else {"state": s.CANCELLED, "closed": True}
             self._cache.write_job(record, changes, "cancel")
         self._store.delete(TABLE, slaml.doc["_id"], {"version": slaml.doc.get("version")})
         self._rows.pop(slaml.uid, None)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping
 from itertools import count
 from typing import Any, TypeVar
 
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
 from coordinator.model import document_validation
 from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.tables import GpuChanges, GpuRow, JobChanges, JobRow
 from coordinator.ports import Doc, Store
 
 R = TypeVar("R", JobRecord, GpuRecord)
@@ -161,7 +161,7 @@ class Cache:
 
     # writing
 
-    def write_job(self, job: JobRecord, changes: Mapping[str, Any], op: str) -> JobRecord:
+    def write_job(self, job: JobRecord, changes: JobChanges, op: str) -> JobRecord:
         """Persist `changes` if the job is still at the version in `job`."""
         if job.id in self._deleted:
             return self._keep_job(JobRecord({**job.doc, **changes}))
@@ -177,7 +177,7 @@ class Cache:
             doc = self._reread("jobs", job.key, last_op, error)
         return self._keep_job(JobRecord(self._validate("jobs", doc).doc))
 
-    def write_gpu(self, gpu: GpuRecord, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> GpuRecord:
+    def write_gpu(self, gpu: GpuRecord, expect: GpuChanges, changes: GpuChanges) -> GpuRecord:
         """Claim, free or mark one GPU: the filter holds what the change relies on."""
         last_op = self._name("gpu")
         try:
@@ -216,7 +216,7 @@ class Cache:
             self._gpus[gpu.id] = _newer(self._gpus.get(gpu.id), gpu)
         return gpu
 
-    def admit(self, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
+    def admit(self, job: JobRecord, changes: JobChanges) -> JobRecord:
         """Let a new document in, or mark what is wrong with it."""
         version = job.doc.get("version")
         comparable = version is None or isinstance(version, int | str)  # else it is marked as wrong, whatever it is now
@@ -235,7 +235,7 @@ def _newer(old: R | None, read: R) -> R:
     return old if old is not None and _version(old.doc) > _version(read.doc) else read
 
 
-def _version(doc: Mapping[str, Any]) -> int:
+def _version(doc: JobRow | GpuRow) -> int:
     version = doc.get("version")
     return version if isinstance(version, int) else 0
 

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from adaptive_scheduler.policies.flowcon import FlowConInterval, Pool
 from adaptive_scheduler.profiles.convergence import Point, falls_to, points_of
@@ -34,6 +34,7 @@ from coordinator.model import states as s
 from coordinator.model.progress import UNTIMED, Moment, TrainingSpeed, last_measurement
 from coordinator.model.records import Doc, JobRecord, number
 from coordinator.model.requirements import Target
+from coordinator.model.tables import JobChanges, JobRow, Row
 from sidecar.protocol import Heartbeat
 
 MOST_POINTS = 128
@@ -237,7 +238,7 @@ class ProgressTracker:
 
     def look(
         self, jobs: Mapping[str, JobRecord], beats: Beats, at: Moment, profiles: Profiles | None = None
-    ) -> dict[str, Doc]:
+    ) -> dict[str, JobChanges]:
         """Read whatever is due. Returns, by job, what is worth keeping in its document."""
         self._follow(jobs, at)
         before = {job_id: self._watched[job_id].facts for job_id in jobs}
@@ -296,7 +297,7 @@ class ProgressTracker:
                 watched = self._watched[job_id]
                 watched.needs = watched.curve.needs(target, profiles.accuracy(job.job_type))
 
-    def _kept(self, job_id: str, at: Moment) -> Doc:
+    def _kept(self, job_id: str, at: Moment) -> JobChanges:
         """What a successor needs: it begins with a reading of its own, but not with other categories."""
         g, e = self._watched[job_id].growth, self._watched[job_id].efficiency
         converged = None if g.converged_s is None else at.wall - (at.now - g.converged_s)
@@ -325,7 +326,7 @@ def _reading(job: JobRecord, beat: Heartbeat, usage: Mapping[str, float], now: f
     )
 
 
-def restored(doc: Doc, at: Moment) -> tuple[Growth, Efficiency]:
+def restored(doc: JobRow, at: Moment) -> tuple[Growth, Efficiency]:
     """What a former coordinator wrote into the job's document; whatever cannot be read counts as not known."""
     growth, efficiency = _object(doc, "growth"), _object(doc, "efficiency")
     category = doc.get("category") if doc.get("category") in get_args(Category) else UNSEEN.category
@@ -340,6 +341,6 @@ def restored(doc: Doc, at: Moment) -> tuple[Growth, Efficiency]:
     )  # fmt: skip
 
 
-def _object(doc: Doc, field: str) -> Doc:
+def _object(doc: Row[Any], field: str) -> Doc:
     found = doc.get(field)
     return found if isinstance(found, dict) else {}

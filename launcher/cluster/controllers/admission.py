@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator.errors import Transient
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow
 from coordinator.ports import Store
 from launcher.admission.inject import Devices
 from launcher.admission.webhook import Decided
@@ -70,5 +71,6 @@ def _mode(record: JobRecord) -> Devices | None:
     return devices_of(record.doc) if record.launch else None
 
 
-def _claim(doc: Doc) -> str | None:
-    return doc.get("checkpoint_claim")
+def _claim(doc: JobRow) -> str | None:
+    claim: str | None = doc.get("checkpoint_claim")
+    return claim

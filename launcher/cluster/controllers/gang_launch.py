@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow
 from launcher.cluster.controllers.launch import (
     Admit,
     DeleteLaunch,
@@ -45,7 +46,7 @@ NO_NODE = "didn't match Pod's node affinity"
 ONE_FOR_ALL = "if that node is open, Volcano's scheduler lacks predicateErrorCacheEnable: false, see docs/volcano.md"
 
 
-def seats(doc: Mapping[str, Any], nodes: Mapping[str, str]) -> tuple[Seat, ...]:
+def seats(doc: JobRow, nodes: Mapping[str, str]) -> tuple[Seat, ...]:
     """What each pod is to have; none for a job that is no gang. `nodes`: of each GPU."""
     job = JobRecord(dict(doc))
     if job.gpus_per_pod is None:

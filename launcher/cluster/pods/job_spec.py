@@ -23,6 +23,7 @@ from typing import Any
 from coordinator.errors import Rejected
 from coordinator.model import pod_fields as about_pods
 from coordinator.model.records import JobRecord, number
+from coordinator.model.tables import JobRow
 from launcher import launch_file
 from launcher.admission import inject as pods
 from launcher.admission.inject import Devices, Injection, PodSettings
@@ -41,7 +42,7 @@ POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("Tas
 POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
 
 
-def objects(doc: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
+def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
     """Secret and Volcano Job of the launch that a record asks for. `Rejected` with what to correct in the record.
 
     `emulated`: whether the GPUs of the decided node are. No Secret for a gang: each of its pods waits for one.
@@ -59,7 +60,7 @@ def objects(doc: Mapping[str, Any], settings: PodSettings, master_key: bytes, em
 
 
 def launch_secret(
-    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool,
+    doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool,
     member: int = 0,
 ) -> Doc:  # fmt: skip
     """The Secret that this injected pod waits for. It belongs to the pod, once there is one, and goes with it.
@@ -79,9 +80,7 @@ def launch_secret(
     return {**secret, "type": "Opaque", "data": {name: b64encode(text).decode() for name, text in content.items()}}
 
 
-def launch_json(
-    doc: Mapping[str, Any], pod: Mapping[str, Any], settings: PodSettings, emulated: bool, member: int = 0
-) -> Doc:
+def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emulated: bool, member: int = 0) -> Doc:
     """What shim and sidecar of this injected pod are told. The command stands in the pod."""
     job, spec, recreate = JobRecord(dict(doc)), pod.get("spec") or {}, devices_of(doc) == "recreate"
     beside = any(one.get("name") == pods.SIDECAR_CONTAINER for one in spec.get("initContainers") or [])
@@ -112,11 +111,11 @@ def output_of(member: int) -> str:
     return f"{pods.CHECKPOINTS}/.output/output{f'-{member}' if member else ''}.log"
 
 
-def devices_of(doc: Mapping[str, Any]) -> Devices:
+def devices_of(doc: JobRow) -> Devices:
     return "recreate" if doc.get("devices") == "recreate" else "shared"
 
 
-def _progress(doc: Mapping[str, Any], beside: bool) -> Doc:
+def _progress(doc: JobRow, beside: bool) -> Doc:
     file = doc.get("progress_file")
     if beside and file and not str(file).startswith(f"{pods.FOLDER}/"):
         raise Rejected(
@@ -165,7 +164,7 @@ def _template_of_gang(job: JobRecord) -> Doc:
     return {"metadata": metadata, "spec": _pod(job.doc)}
 
 
-def _pod(doc: Mapping[str, Any]) -> Doc:
+def _pod(doc: JobRow) -> Doc:
     """The pod as the user would have written it. What the document says itself wins over its `pod`."""
     theirs = about_pods.pod_spec(doc)
     containers = theirs.pop("containers", None) or [{}]
@@ -200,7 +199,7 @@ def _requests(resources: object) -> dict[str, str]:
     }
 
 
-def _object(version: str, kind: str, name: str, job: JobRecord, doc: Mapping[str, Any], settings: PodSettings) -> Doc:
+def _object(version: str, kind: str, name: str, job: JobRecord, doc: JobRow, settings: PodSettings) -> Doc:
     namespace = doc.get("namespace") or settings.namespace
     return {
         "apiVersion": version,

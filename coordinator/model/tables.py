@@ -1,0 +1,91 @@
+"""Field names of the store's tables as types, so that `mypy --strict` refuses a misspelt field. Pure.
+
+`Row[JobField]` is what code reads: `row["field"]`, `row.get("field")` and `"field" in row` of a plain dict, of which
+mypy checks the names; `JobChanges` is what code writes. A document from the store (`dict[str, Any]`) fits every `Row`
+without a cast, and at run time both are plain dicts. Users' own fields (`x_...`) are not listed: no code reads them.
+`FIELDS` has the same names at run time; the store of the tests refuses to write others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
+
+JobField = Literal[
+    "_id", "version", "last_op",
+    # what users write (`coordinator.model.fields.PUBLIC`)
+    "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
+    "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
+    "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
+    "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "depends_on", "namespace", "queue",
+    "checkpoint_claim", "single_container", "pod",
+    # what the coordinator and the launcher write
+    "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems", "submit_ts", "reshapes", "retries",
+    "message", "pinned", "devices", "cancel", "origin", "volcano", "slaml",
+    "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done", "epochs_done", "value",
+    "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s", "category", "growth", "efficiency",
+    "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to", "moves", "newest_launch", "warnings",
+    "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
+    "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "lost", "stopped_by_us", "forced", "grew_from",
+    "unfit",
+    "emulated_speed",  # only in what the platform is given of a job on emulated GPUs
+]  # fmt: skip
+GpuField = Literal[
+    "_id", "version", "last_op", "gpu_id", "node", "index", "gpu_type", "memory_total", "emulated", "state", "job_id",
+    "worker_id", "held_by", "generation", "retired", "unhealthy", "problem",
+]  # fmt: skip
+LaunchField = Literal[
+    "_id", "version", "job_id", "uid", "launch", "origin", "wanted", "doc", "failure", "unplaced", "gone", "pod",
+    "pods", "secret", "applied", "held",
+]  # fmt: skip
+QueueField = Literal["_id", "version", "inject", "devices"]
+SlamlField = Literal[
+    "_id", "version", "namespace", "name", "generation", "created", "spec", "notes", "deleted", "since", "judged",
+    "plan", "again", "inserted", "status", "finished",
+]  # fmt: skip
+NodeField = Literal[
+    "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "others", "cpu_use", "memory_use",
+]  # fmt: skip
+
+F_contra = TypeVar("F_contra", bound=str, contravariant=True)
+
+
+class Row(Protocol[F_contra]):
+    """A document of one table, for reading; every `dict[str, Any]` is one."""
+
+    def __getitem__(self, field: F_contra, /) -> Any: ...
+
+    @overload
+    def get(self, field: F_contra, /) -> Any: ...
+    @overload
+    def get(self, field: F_contra, default: Any, /) -> Any: ...
+
+    def __contains__(self, field: object, /) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def keys(self) -> Iterable[Any]: ...
+
+
+JobRow = Row[JobField]
+GpuRow = Row[GpuField]
+LaunchRow = Row[LaunchField]
+QueueRow = Row[QueueField]
+SlamlRow = Row[SlamlField]
+NodeRow = Row[NodeField]
+JobChanges = dict[JobField, Any]
+GpuChanges = dict[GpuField, Any]
+LaunchChanges = dict[LaunchField, Any]
+SlamlChanges = dict[SlamlField, Any]
+NodeChanges = dict[NodeField, Any]
+
+FIELDS: dict[str, frozenset[str]] = {
+    "jobs": frozenset(get_args(JobField)), "gpus": frozenset(get_args(GpuField)),
+    "launches": frozenset(get_args(LaunchField)), "queues": frozenset(get_args(QueueField)),
+    "slamls": frozenset(get_args(SlamlField)), "nodes": frozenset(get_args(NodeField)),
+}  # fmt: skip
+
+
+def plain(row: Row[Any]) -> dict[str, Any]:
+    """The same dict for code that treats all fields alike, such as `{**plain(row), ...}`."""
+    return cast(dict[str, Any], row)
