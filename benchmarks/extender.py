@@ -32,6 +32,7 @@ from coordinator.api.volcano_extender import DECIDED_SCORE, VolcanoExtender
 from coordinator.http.app import make_app, make_server
 from coordinator.http.facade import Facade
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobChanges
 
 RECORDED = Path(__file__).resolve().parents[1] / "tests" / "api" / "volcano"
 GOAL_S = 1.0
@@ -155,7 +156,7 @@ class _Facade:
 
 def _job(number: int, uid: str) -> JobRecord:
     name, decided = f"job-{number}", number == 0
-    doc = {"_id": name, "job_id": f"team-a.{name}", "state": "initializing" if decided else "submitted"}
+    doc: JobChanges = {"_id": name, "job_id": f"team-a.{name}", "state": "initializing" if decided else "submitted"}
     made_from = {"namespace": "team-a", "name": name, "uid": uid}
     return JobRecord({**doc, "node": "node-1" if decided else None, "volcano": made_from})
 

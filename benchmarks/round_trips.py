@@ -32,6 +32,7 @@ from benchmarks.cluster import GPU_TYPE, WITHIN_S, Cluster, running
 from benchmarks.gap import command, shapes
 from benchmarks.result import Result, Row, Table, WrongAnswer
 from coordinator.config import Config
+from coordinator.model.tables import JobRow
 from coordinator.ports import Doc
 from coordinator.stores.mongo import DEFAULTS, MongoStore
 from sidecar.protocol import Heartbeat, HeartbeatReply, Progress, ShimStatus, launch_key, sign
@@ -198,28 +199,28 @@ def by_command(what: str, k: int, trips: Counter[RoundTrip]) -> list[list[str]]:
 class RemotePlatform:
     """The platform of jobs whose processes run on machines that nobody asks."""
 
-    def launch(self, doc: Doc) -> None:
+    def launch(self, doc: JobRow) -> None:
         raise WrongAnswer(f"the coordinator launches {doc['_id']}, which already runs")
 
-    def failure(self, doc: Doc) -> str | None:
+    def failure(self, doc: JobRow) -> str | None:
         return None
 
     def nothing_runs(self, job_id: str) -> bool:
         return False
 
-    def unplaced(self, doc: Doc) -> str | None:
+    def unplaced(self, doc: JobRow) -> str | None:
         return None
 
-    def remove(self, doc: Doc) -> None:
+    def remove(self, doc: JobRow) -> None:
         raise WrongAnswer(f"the coordinator removes {doc['_id']}, which runs well")
 
-    def gone(self, doc: Doc) -> bool:
+    def gone(self, doc: JobRow) -> bool:
         return False
 
-    def ended(self, doc: Doc) -> frozenset[int]:
+    def ended(self, doc: JobRow) -> frozenset[int]:
         return frozenset()
 
-    def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
+    def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
         return b"", offset
 
 

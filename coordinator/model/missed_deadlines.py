@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from coordinator.model import requirements
 from coordinator.model import states as s
 from coordinator.model.events import DeadlineMissed

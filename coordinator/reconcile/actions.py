@@ -6,9 +6,8 @@ cannot be forgotten by the crash tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coordinator.model.events import JobEvent
 from coordinator.model.tables import GpuChanges, JobChanges

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
 from adaptive_scheduler.engine import decide
