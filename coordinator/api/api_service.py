@@ -101,7 +101,7 @@ class ApiService:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         key = self._free_key(doc["job_id"])
         try:
-            self._store.insert("jobs", {"_id": key, **doc, **pod_fields.storable_pod(doc)})
+            self._store.insert("jobs", {"_id": key, **doc, **plain(pod_fields.storable_pod(doc))})
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
         self._look()

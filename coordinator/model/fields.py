@@ -24,7 +24,7 @@ PUBLIC = frozenset(
 )  # fmt: skip
 """What a user may write."""
 
-COORDINATOR_FIELDS = (
+COORDINATOR_FIELDS: tuple[JobField, ...] = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
     "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
     "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
@@ -53,7 +53,7 @@ USER_PREFIXES = ("x_", "_")  # how fields of users' own tools begin
 CLOSE = 0.6  # from 0 to 1: how alike a word must be to be meant
 
 
-def unknown_fields(doc: Mapping[str, Any]) -> Iterator[str]:
+def unknown_fields(doc: JobRow) -> Iterator[str]:
     """A sentence for each field that nobody knows, with the one that was probably meant."""
     for field in sorted(str(field) for field in doc if field not in KNOWN):
         if not field.startswith(USER_PREFIXES) and not field.startswith("$") and "." not in field:

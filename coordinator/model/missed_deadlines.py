@@ -9,7 +9,7 @@ from coordinator.model.records import JobRecord, number
 from coordinator.model.tables import JobRow
 
 
-def tardiness_s(doc: Mapping[str, Any], wall: float) -> float | None:
+def tardiness_s(doc: JobRow, wall: float) -> float | None:
     """Seconds by which it ended, or now trains on, after its `sla`. None: it has none, or holds it so far."""
     target, since = requirements.seconds(doc.get("sla")), number(doc.get("submit_ts"))
     if target is None or since is None or doc.get("state") == s.CANCELLED:

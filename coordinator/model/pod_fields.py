@@ -37,13 +37,13 @@ def problems(doc: JobRow) -> Iterator[str]:
     yield from _volcano(doc)
 
 
-def pod_spec(doc: Mapping[str, Any]) -> dict[str, Any]:
+def pod_spec(doc: JobRow) -> dict[str, Any]:
     """Its `pod`, which may be a text of JSON. `ValueError` when that is none."""
     pod = doc.get("pod")
     return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
 
 
-def storable_pod(doc: Mapping[str, Any]) -> JobChanges:
+def storable_pod(doc: JobRow) -> JobChanges:
     """`pod` as it is written: no store takes keys such as `nvidia.com/gpu`, so with one in it it becomes a text."""
     pod = doc.get("pod")
     return {"pod": json.dumps(pod)} if isinstance(pod, dict) and storage_problem(pod) else {}

@@ -34,6 +34,7 @@ from coordinator.model.events import (
 )
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import rigid, rigidity_reason
+from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
 from coordinator.reconcile.gang_scaling import pods_ready, recover_gang, scale_pods
 from coordinator.reconcile.gpu_allocation import claim, free, occupy, releases, take_back
@@ -291,7 +292,9 @@ def _running(w: ObservedState) -> Step:
     if not stepping and w.waited_s < w.config.first_step_timeout_s:
         return Wait(POLL_S, "no step yet")
     message = str(w.op.doc.get("loss") or "trains")
-    changes: JobChanges = {"state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w)}
+    changes: JobChanges = {
+        "state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w),
+    }  # fmt: skip
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
     changes |= checkpoint_loss(w)
     changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}

@@ -72,7 +72,7 @@ class Reconciler:
         master_key: bytes,
         record: RecordEvent,
         failpoint: Callable[[str], None] = lambda name: None,
-        launch_doc: Callable[[JobRecord], Doc] = lambda job: job.doc,
+        launch_doc: Callable[[JobRecord], JobRow] = lambda job: job.doc,
         node_unavailable: Callable[[str | None], bool] = lambda node: False,
     ) -> None:
         self.cache, self.reports, self.sidecars, self.platform = cache, reports, sidecars, platform

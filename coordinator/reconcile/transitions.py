@@ -6,7 +6,6 @@ Pure; called by `lifecycle` only.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from coordinator.model import requirements
 from coordinator.model import states as s
@@ -15,6 +14,7 @@ from coordinator.model.gang import describe_exit
 from coordinator.model.progress import last_measurement
 from coordinator.model.records import UNLIMITED
 from coordinator.model.resumption import NOT_TWICE, resumability_shown
+from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import Step, WriteJob
 from coordinator.reconcile.observed_state import ObservedState
 from coordinator.reconcile.permanent_failures import is_permanent

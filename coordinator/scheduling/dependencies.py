@@ -32,7 +32,7 @@ class DependencyVerdict(NamedTuple):
     fails: str = ""
 
 
-def dependency_ids(doc: Mapping[str, Any]) -> tuple[str, ...]:
+def dependency_ids(doc: JobRow) -> tuple[str, ...]:
     """The jobs that it waits for, by their ids."""
     given = doc.get("depends_on")
     return tuple(str(one) for one in given) if isinstance(given, list) else ()

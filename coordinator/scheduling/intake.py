@@ -54,7 +54,7 @@ def problems(doc: JobRow) -> list[str]:
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]
-    odd = None if found else pod_fields.storage_problem({k: v for k, v in doc.items() if k != "pod"})
+    odd = None if found else pod_fields.storage_problem({k: v for k, v in plain(doc).items() if k != "pod"})
     return [odd] if odd else found
 
 
@@ -63,7 +63,7 @@ def name_taken(job_id: object) -> str:
     return f"job_id {job_id!r} belongs to another job; choose another one"
 
 
-def acceptance_fields(doc: Mapping[str, Any], uid: str, wall: float, devices: str = SHARED) -> JobChanges:
+def acceptance_fields(doc: JobRow, uid: str, wall: float, devices: str = SHARED) -> JobChanges:
     """The fields that intake adds to a good document; `devices`: the mode of its queue."""
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,

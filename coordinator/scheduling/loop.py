@@ -361,7 +361,7 @@ class DecisionLoop:
         known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
         news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
         count = job.limits_told + news
-        announced: Doc = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
+        announced: JobChanges = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
         decision_id = self._store_decision(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
         record = self.cache.write_job(job, {**until, **announced, "limits": job.limits + 1}, "limit")
         if news:

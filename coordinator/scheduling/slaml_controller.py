@@ -113,7 +113,7 @@ class SlamlController:
     def _insert(self, slaml: Slaml) -> Slaml:
         for job in documents(slaml):
             try:
-                self._store.insert("jobs", {**job, **pod_fields.storable_pod(job)})
+                self._store.insert("jobs", {**job, **plain(pod_fields.storable_pod(job))})
             except Conflict:
                 log.info("job %s was inserted already", job["job_id"])
         return Slaml.of(self._write(slaml.doc, {"inserted": True}))

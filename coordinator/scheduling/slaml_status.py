@@ -18,6 +18,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord, number, whole
+from coordinator.model.tables import JobRow
 from coordinator.scheduling.slaml_spec import Slaml, SlamlTask, problems
 
 QUEUE, RUN, STOP, DONE, FAILED, CANCELLED = "QUEUE", "RUN", "STOP", "DONE", "FAILED", "CANCELLED"
@@ -130,7 +131,7 @@ def _hosts(part: SlamlTask) -> int:
 # how it stands
 
 
-def replica(doc: Mapping[str, Any] | None, wall: float) -> ReplicaStatus:
+def replica(doc: JobRow | None, wall: float) -> ReplicaStatus:
     """None: it was inserted, and somebody has deleted it."""
     if doc is None:
         return ReplicaStatus(CANCELLED, message="its job document was deleted")
