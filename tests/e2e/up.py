@@ -71,13 +71,15 @@ def of_folder(folder: Path) -> dict[int, str]:
 class Up(GpuLog):
     """One state folder, and the `reshape up` that may run on it."""
 
-    def __init__(self, state: Path, gpus: str | Sequence[str], store: str | None = None, **times: str) -> None:
-        """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2."""
+    def __init__(
+        self, state: Path, gpus: str | Sequence[str], store: str | None = None, ansible: bool = False, **times: str
+    ) -> None:
+        """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2. `ansible`: launch by it, not by its stand-in."""
         super().__init__(state.with_name(state.name + "-locks"))
         self.state, self.locks = state, self.folder
         has = ["--gpus", gpus] if isinstance(gpus, str) else [word for node in gpus for word in ("--node", node)]
         self._arguments = [*has, *(["--store", store] if store else [])]
-        self._times = SHORT | times
+        self._times, self._program = SHORT | times, "reshape" if ansible else "tests.fakes.quick_plays"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, failpoint: str | None = None) -> Client:
@@ -86,7 +88,7 @@ class Up(GpuLog):
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         given = {"PYTHONPATH": str(ROOT), "RESHAPE_GPU_LOCKS": str(self.locks)}
         environment = os.environ | self._times | given | ({"RESHAPE_FAILPOINT": failpoint} if failpoint else {})
-        command = [sys.executable, "-P", "-m", "reshape", "--state", str(self.state), "up", *self._arguments]
+        command = [sys.executable, "-P", "-m", self._program, "--state", str(self.state), "up", *self._arguments]
         with (self.state / "up.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         wait_for(lambda: self.gone or self._answers(), what="`reshape up` answers")
@@ -163,9 +165,11 @@ class Up(GpuLog):
 
 
 @contextlib.contextmanager
-def running(state: Path, gpus: str | Sequence[str], store: str | None = None, **times: str) -> Iterator[Up]:
+def running(
+    state: Path, gpus: str | Sequence[str], store: str | None = None, ansible: bool = False, **times: str
+) -> Iterator[Up]:
     """A started `Up`, and nothing of it afterwards."""
-    up = Up(state, gpus, store, **times)
+    up = Up(state, gpus, store, ansible, **times)
     try:
         up.start()
         yield up

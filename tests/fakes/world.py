@@ -130,7 +130,20 @@ class World:
         assert doc is not None
         return GpuRecord(doc)
 
+    @classmethod
+    def training(cls, counts: list[int], behaviour: Behaviour | None = None, **more: Any) -> World:
+        """A world whose job `one` runs on one of these numbers of GPUs, for long unless told otherwise."""
+        world = cls()
+        world.submit("one", counts, behaviour or Behaviour(iterations=4_000), **more)
+        world.run(lambda w: w.states() == {"one": s.RUNNING})
+        return world
+
     # time
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the coordinator work for so many seconds."""
+        end = self.clock.time + seconds
+        self.run(lambda w: w.clock.time >= end)
 
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass, carry messages, decide, act until nothing moves."""

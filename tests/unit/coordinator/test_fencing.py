@@ -10,25 +10,13 @@ from tests.fakes.shims import Behaviour
 from tests.fakes.world import SHORT, World
 
 
-def training(iterations: int = 400) -> World:
-    world = World()
-    world.submit("one", [4], Behaviour(iterations=iterations))
-    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    return world
-
-
 def spawned_at(world: World) -> float | None:
     launch = world.machines.present("one")
     return launch.status.spawn_at if launch and launch.trains else None
 
 
-def pass_time(world: World, seconds: float) -> None:
-    end = world.clock.time + seconds
-    world.run(lambda w: w.clock.time >= end)
-
-
 def test_a_job_out_of_reach_is_launched_again_only_after_its_trainer_has_certainly_ended() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     old = world.machines.launches["one", 1]
     world.machines.of("one").partitioned = True
     cut_at = world.clock.time
@@ -39,7 +27,7 @@ def test_a_job_out_of_reach_is_launched_again_only_after_its_trainer_has_certain
 
 
 def test_a_trainer_that_ignores_its_fence_is_killed_at_the_deadline() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     old = world.machines.launches["one", 1]
     world.machines.of("one").ignores_stop = world.machines.of("one").partitioned = True
     world.run(lambda w: ("one", 2) in w.machines.launches, 120)
@@ -47,7 +35,7 @@ def test_a_trainer_that_ignores_its_fence_is_killed_at_the_deadline() -> None:
 
 
 def test_once_it_is_reached_again_the_old_launch_is_told_to_end_and_the_job_completes() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     world.machines.of("one").partitioned = True
     world.run(lambda w: ("one", 2) in w.machines.launches, 120)
     world.machines.of("one").partitioned = False
@@ -58,30 +46,30 @@ def test_once_it_is_reached_again_the_old_launch_is_told_to_end_and_the_job_comp
 
 
 def test_a_short_silence_stops_nothing() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     before = spawned_at(world)
     world.machines.of("one").partitioned = True
-    pass_time(world, SHORT.lease_s - SHORT.grace_s - 2)
+    world.pass_time(SHORT.lease_s - SHORT.grace_s - 2)
     world.machines.of("one").partitioned = False
-    pass_time(world, 5)
+    world.pass_time(5)
     assert spawned_at(world) == before
     assert world.states()["one"] == s.RUNNING
 
 
 def test_a_store_that_is_away_for_less_than_the_lease_stops_no_training() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     before = spawned_at(world)
     world.store.down = True
-    pass_time(world, SHORT.lease_s - SHORT.grace_s - 2)
+    world.pass_time(SHORT.lease_s - SHORT.grace_s - 2)
     world.store.down = False
-    pass_time(world, 5)
+    world.pass_time(5)
     assert spawned_at(world) == before
 
 
 def test_a_store_that_is_away_for_longer_makes_training_save_and_pause_and_it_goes_on_by_itself() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     world.store.down = True
-    pass_time(world, SHORT.lease_s + SHORT.term_s + 5)
+    world.pass_time(SHORT.lease_s + SHORT.term_s + 5)
     paused = world.machines.launches["one", 1]
     assert (paused.status.trainer, paused.status.fenced) == ("exited", True)
     saved = world.machines.disk["one"].step
@@ -93,9 +81,9 @@ def test_a_store_that_is_away_for_longer_makes_training_save_and_pause_and_it_go
 
 
 def test_a_coordinator_that_begins_treats_every_lease_as_renewed_then() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     world.machines.of("one").partitioned = True
-    pass_time(world, 20)
+    world.pass_time(20)
     world.boot()
     begun = world.clock.time
     world.run(lambda w: ("one", 2) in w.machines.launches, 120)
@@ -103,10 +91,10 @@ def test_a_coordinator_that_begins_treats_every_lease_as_renewed_then() -> None:
 
 
 def test_after_all_faults_everything_is_at_rest_within_two_leases_and_a_restart() -> None:
-    world = training(iterations=60)
+    world = World.training([4], Behaviour(iterations=60))
     world.machines.of("one").partitioned = True
     world.store.down = True
-    pass_time(world, 2 * SHORT.lease_s)
+    world.pass_time(2 * SHORT.lease_s)
     world.store.down = False
     world.boot()
     world.machines.of("one").partitioned = False
@@ -116,7 +104,7 @@ def test_after_all_faults_everything_is_at_rest_within_two_leases_and_a_restart(
 
 
 def test_a_relaunch_that_hangs_is_removed_and_its_gpus_serve_others() -> None:
-    world = training()
+    world = World.training([4], Behaviour(iterations=400))
     world.machines.of("one").never_comes_up = True
     world.machines.kill_shim("one")
     world.run(lambda w: w.states()["one"] == s.SUBMITTED, 120)

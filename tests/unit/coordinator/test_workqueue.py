@@ -1,13 +1,17 @@
-"""The queue of keys: nothing is missed, nothing is done twice at once. Its clock is moved by hand."""
+"""The queue of keys: nothing is missed, nothing is done twice at once, by a clock moved by hand and by real threads."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from coordinator import workqueue
 from coordinator.workqueue import BACKOFF_MAX_S, BACKOFF_S, WorkQueue
+from tests.patience import patient
 
 
 class Hand:
@@ -90,3 +94,110 @@ def test_a_closed_queue_lets_everybody_go(hand: Hand) -> None:
     hand.queue.add("a")
     hand.queue.close()
     assert hand.queue.next() is None
+
+
+# between real threads
+
+LIMIT_S = patient(10.0)  # for what takes milliseconds
+
+
+def consumers(queue: WorkQueue, count: int, work: object) -> list[threading.Thread]:
+    def consume() -> None:
+        while (key := queue.next()) is not None:
+            work(key)  # type: ignore[operator]
+            queue.done(key)
+
+    threads = [threading.Thread(target=consume, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_two_keys_are_worked_on_at_once_but_never_one_key_twice() -> None:
+    queue, together = WorkQueue(), threading.Barrier(2, timeout=LIMIT_S)
+    lock, inside, overlaps, met = threading.Lock(), Counter[str](), list[str](), threading.Event()
+
+    def work(key: str) -> None:
+        with lock:
+            inside[key] += 1
+            overlaps.extend([key] * (inside[key] > 1))
+        if not met.is_set():
+            together.wait()  # passes only if another key is being worked on at this moment
+            met.set()
+        if len(done) < 200:
+            queue.add(key)
+        else:
+            queue.close()
+        with lock:
+            done.append(key)
+            inside[key] -= 1
+
+    done: list[str] = []
+    queue.add("a")
+    queue.add("b")
+    join(consumers(queue, 4, work))
+    assert met.is_set()
+    assert overlaps == []
+
+
+def test_the_last_change_before_somebody_stops_adding_is_always_looked_at() -> None:
+    queue, newest, seen, finished = WorkQueue(), Counter[str](), Counter[str](), threading.Event()
+    last = 300
+
+    def work(key: str) -> None:
+        seen[key] = newest[key]  # one consumer per key: nobody else writes this entry
+        if min(seen["a"], seen["b"]) == last:
+            finished.set()
+
+    threads = consumers(queue, 3, work)
+    for n in range(1, last + 1):
+        for key in ("a", "b"):
+            newest[key] = n
+            queue.add(key)
+    assert finished.wait(LIMIT_S), f"{dict(seen)} of {last}"
+    queue.close()
+    join(threads)
+
+
+def test_a_consumer_that_waits_is_woken_by_a_key_that_becomes_due() -> None:
+    queue, found = WorkQueue(), list[str]()
+    threads = consumers(queue, 1, lambda key: (found.append(key), queue.close()))
+    queue.add("later", 0.01)
+    join(threads)
+    assert found == ["later"]
+
+
+def test_closing_frees_everybody_who_waits() -> None:
+    queue = WorkQueue()
+    threads = consumers(queue, 4, lambda key: None)
+    queue.add("soon", 0.005)
+    queue.add("in an hour", 3600.0)
+    queue.close()
+    join(threads)
+
+
+def test_a_key_that_waits_is_due_once_however_often_it_was_looked_at() -> None:
+    """Each look of a waiting job asks for the next one; extra looks must not each begin a chain of their own."""
+    queue = WorkQueue()
+    for _ in range(50):
+        queue.add("a")
+        assert queue.next() == "a"
+        queue.add("a", 3600.0)
+        queue.done("a")
+    assert len(queue._later) == 1
+
+
+def test_an_earlier_look_replaces_a_later_one() -> None:
+    queue = WorkQueue()
+    queue.add("a", 3600.0)
+    queue.add("a", 0.001)
+    assert queue.next() == "a"
+    queue.done("a")
+    queue.add("a", 7200.0)
+    assert queue._due["a"] > time.monotonic() + 3600.0

@@ -1,4 +1,4 @@
-"""What goes wrong between two steps: nobody was asked, a pod goes as another one comes, a node takes others along."""
+"""A step that failed half-way is done again, and a failure that began elsewhere costs a job none of its tries."""
 
 from __future__ import annotations
 

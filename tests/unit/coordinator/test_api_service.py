@@ -24,10 +24,7 @@ def world() -> World:
 @pytest.fixture
 def training() -> World:
     """One job that trains on four GPUs and has a long way to go."""
-    world = World()
-    world.submit("one", [1, 2, 4], Behaviour(iterations=4_000))
-    world.run(lambda w: w.states() == {"one": s.RUNNING})
-    return world
+    return World.training([1, 2, 4])
 
 
 def refused(call: Any, *arguments: Any) -> tuple[str, int]:
