@@ -218,6 +218,9 @@ def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> 
 
 NAMED_ALIKE = {"__init__.py", "__main__.py", "config.py", "metrics.py"}  # what these hold is clear in each folder
 ALIKE = 10  # consecutive lines that may not be equal in two places
+CODE_CITED = re.compile(r"(?:(?<![\w/.])(?=\w[\w-]*/)|(?<=`))((?:[\w-]+/)*[\w-]+\.py)\b(?:::?([A-Za-z_][\w.]*\w))?")
+EXAMPLES = {f"{folder}/NAME.py" for folder in ("adaptive_scheduler/policies", "coordinator/stores", "sidecar/hooks")}
+EXAMPLES |= {"train.py"}  # what users write, and contributors shall
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST_CITED = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
 
@@ -249,6 +252,52 @@ def test_ten_equal_lines_do_not_stand_in_two_places() -> None:
             if (there := seen.setdefault(block, here)) != here:
                 twice.append(f"{there} and {here}")
     assert twice == []
+
+
+def names_in(path: Path) -> set[str]:
+    """What a module defines, methods and fields of its classes as `Class.name`."""
+    found = set[str]()
+    for node in tree(path).body:
+        found |= defined(node)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner}" for part in node.body for inner in defined(part)}
+    return found
+
+
+def defined(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return {node.name}
+        case ast.Assign():
+            return {target.id for target in node.targets if isinstance(target, ast.Name)}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return set()
+
+
+def meant(name: str, cited: str) -> list[Path]:
+    """The modules that a file may mean: from the root, from a package, beside it; of a bare name all that have it."""
+    if "/" not in cited:
+        return [ROOT / one for one in committed() if Path(one).name == cited]
+    return [
+        path
+        for folder in (ROOT, *map(ROOT.joinpath, PACKAGES), (ROOT / name).parent)
+        if (path := folder / cited).is_file()
+    ]
+
+
+def test_every_module_and_name_in_it_that_is_cited_exists() -> None:
+    """`engine.py`, `policies/cpu.py`, `adaptive_scheduler/engine.py:decide`, with the name that stands behind it."""
+    missing = []
+    for name, text in committed().items():
+        if name == "CHANGELOG.md" or not name.endswith((".md", ".toml", ".yaml", ".yml")):
+            continue
+        remarks = "\n".join(REMARK.findall(text)) if name.endswith(".py") else text
+        for module, inside in CODE_CITED.findall(remarks):
+            paths = meant(name, module)
+            if module not in EXAMPLES and not any(not inside or inside in names_in(path) for path in paths):
+                missing.append(f"{name}: {module}{inside and ':' + inside}")
+    assert missing == []
 
 
 def anchors(document: Path) -> set[str]:
