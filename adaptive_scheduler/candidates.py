@@ -1,7 +1,7 @@
-"""The ways a policy looks at, and the words that say why one was taken and the others were not.
+"""Ranks and explains the candidates of a GPU decision, and states which jobs may be reshaped.
 
-Promises that every decision is stored with its rivals, at most `LISTED` of them, at little cost: the
-search keeps plain tuples and only the listed ones become `Candidate`s. Called by the policies.
+Every decision is stored with at most `LISTED` of its candidates: a search keeps tuples, and only the listed ones become
+`Candidate`s. Called by the policies. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 LISTED = 50
-"""Candidates kept with a decision: enough for a person, small enough for a document."""
+"""Candidates stored with a decision; bounds the size of its document."""
 
 GOOD, TO_MEASURE, LATE, REFUSED = 0, 1, 2, 3
-"""Ranks of a way: predicted, possible but without a known speed, breaking a deadline, not to be taken."""
+"""Ranks of a ranked: predicted, possible but without a known speed, breaking a deadline, not to be taken."""
 
 
 class RankedCandidate(NamedTuple):
-    """One way to give `job` its GPUs. The smallest `key` wins; it begins with the rank."""
+    """One placement of `job`. The smallest `key` wins; it begins with the rank."""
 
     key: tuple[Any, ...]
     job: Job
@@ -44,14 +44,14 @@ class RankedCandidate(NamedTuple):
 
 
 class CandidateList(NamedTuple):
-    """The best of all ways, in order, as many as can be listed; how many more there are."""
+    """The best candidates in order, at most `LISTED`, and the number of those that are left out (`more`)."""
 
-    ways: list[RankedCandidate]
+    candidates: list[RankedCandidate]
     more: int
 
 
 def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
-    """Nodes with GPUs that the user, or Volcano (X12), lets the job run on, also those closed to new jobs."""
+    """Return the nodes with GPUs on which the job may run by GPU type and pin (X12), including closed ones."""
     allowed = (n for n in snapshot.nodes if n.gpus and job.gpu_type in (None, n.gpu_type))
     return [n for n in allowed if job.pinned in (None, n.name)]
 
@@ -59,10 +59,10 @@ def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
 def spread(
     count: int, nodes: Iterable[Node], most: int, own: Mapping[str, int] | None = None, each: int = 1
 ) -> tuple[Worker, ...]:
-    """So many GPUs: its `own`, then idle ones of its own hosts, then of as few others as possible.
+    """Place `count` GPUs on at most `most` hosts: its `own` first, then idle ones there, then on as few others as
+    possible.
 
-    On each host a multiple of `each`, the GPUs of one pod. Empty where that would be more than `most` hosts, or
-    too few are idle.
+    Each host gets a multiple of `each`, the GPUs of one pod. Empty if there is no such placement.
     """
     got = dict(own or {})
     missing = count - sum(got.values())
@@ -74,13 +74,13 @@ def spread(
 
 
 def fixed_count(snapshot: ClusterSnapshot, job: Job) -> int:
-    """What a job runs on that is never reshaped: the largest allowed count that some node could hold; 0: none."""
+    """Return the GPU count of a job that is never reshaped: the largest allowed one that some node has; 0 if none."""
     largest = max((len(node.gpus) for node in nodes_for(snapshot, job)), default=0)
     return max((n for n in job.optional if n <= largest), default=0)
 
 
 def min_start_gpus(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
-    """The fewest GPUs that a waiting job may be started on."""
+    """Return the fewest GPUs on which a waiting job may be started."""
     return min(job.optional, default=0) if "elastic" in settings.systems else fixed_count(snapshot, job)
 
 
@@ -88,9 +88,9 @@ CANNOT_RESUME = "it has not shown that it can save and resume"
 
 
 def protected_gpus(job: Job, now: float) -> int:
-    """With how many GPUs at least a placed job must be left now, whoever waits; 0: nothing forbids to take more.
+    """Return how many of its GPUs a placed job must keep now; 0 if all may be taken for waiting jobs.
 
-    A cool-down keeps what it had before it grew, never what it grew into.
+    A cool-down protects the count that the job had before it last grew, never what it grew into.
     """
     if _change_obstacle(job):
         return job.num_gpus
@@ -100,7 +100,7 @@ def protected_gpus(job: Job, now: float) -> int:
 
 
 def reshape_obstacle(job: Job, now: float) -> str:
-    """Why a placed job may not be reshaped for its own good now, for people; empty if it may."""
+    """Return the reason, for people, why a placed job may not be reshaped for its own gain now; empty if it may."""
     if why := _change_obstacle(job):
         return why
     if job.cooling_until > now:
@@ -109,7 +109,7 @@ def reshape_obstacle(job: Job, now: float) -> str:
 
 
 def _change_obstacle(job: Job) -> str:
-    """Why a placed job may not be changed at all now; empty if it may."""
+    """Return the reason why a placed job may not be changed at all now; empty if it may."""
     if job.leased:
         return "has an operation under way"
     if job.state != "running":
@@ -134,67 +134,67 @@ def seconds(value: float) -> str:
 def explain(
     algorithm: str,
     sentence: str,
-    ways: list[RankedCandidate],
+    evaluated: list[RankedCandidate],
     chosen: RankedCandidate | None,
     times: RemainingTimes,
     profiles: Profiles,
     more: int = 0,
 ) -> Explanation:
-    """The explanation with the chosen way first, then its rivals, best first.
+    """Return the explanation: the chosen candidate first, then the others, best first.
 
-    `more`: how many others there are, none of them better.
+    `more`: number of further candidates, none of them better.
     """
-    rivals = [way for way in ways if way is not chosen]
-    room = LISTED - (chosen is not None)
-    listed = heapq.nsmallest(room, rivals, key=lambda way: way.key)
-    candidates = [_candidate(profiles, way, _why_rejected(way, chosen)) for way in listed]
+    rivals = [ranked for ranked in evaluated if ranked is not chosen]
+    limit = LISTED - (chosen is not None)
+    listed = heapq.nsmallest(limit, rivals, key=lambda ranked: ranked.key)
+    candidates = [_candidate(profiles, ranked, _why_rejected(ranked, chosen)) for ranked in listed]
     if chosen is not None:
         candidates.insert(0, _candidate(profiles, chosen, ""))
     if unlisted := len(rivals) + more - len(listed):
-        sentence += f" {unlisted} more ways were looked at and are not listed."
+        sentence += f" {unlisted} more candidates were evaluated and are not listed."
     return Explanation(algorithm, sentence, tuple(candidates), times.max, times.sum)
 
 
-def _candidate(profiles: Profiles, way: RankedCandidate, rejected: str) -> Candidate:
-    hosts = len(way.workers) or 1
-    sure = is_certain(profiles, way.job, way.node.gpu_type, way.num_gpus, hosts) and (
-        way.victim is None
-        or is_certain(profiles, way.victim, way.node.gpu_type, way.keeps, len(way.victim.workers) or 1)
+def _candidate(profiles: Profiles, ranked: RankedCandidate, rejected: str) -> Candidate:
+    hosts = len(ranked.workers) or 1
+    sure = is_certain(profiles, ranked.job, ranked.node.gpu_type, ranked.num_gpus, hosts) and (
+        ranked.victim is None
+        or is_certain(profiles, ranked.victim, ranked.node.gpu_type, ranked.keeps, len(ranked.victim.workers) or 1)
     )
     return Candidate(
-        node=way.node.name,
-        num_gpus=way.num_gpus,
-        makespan_s=way.makespan_s,
-        sum_s=way.sum_s,
-        job_s=way.job_s,
-        job=way.job.id,
-        victim=way.victim.id if way.victim else None,
-        victim_num_gpus=way.keeps if way.victim else None,
+        node=ranked.node.name,
+        num_gpus=ranked.num_gpus,
+        makespan_s=ranked.makespan_s,
+        sum_s=ranked.sum_s,
+        job_s=ranked.job_s,
+        job=ranked.job.id,
+        victim=ranked.victim.id if ranked.victim else None,
+        victim_num_gpus=ranked.keeps if ranked.victim else None,
         rejected=rejected,
         low_confidence=not sure,
     )
 
 
-def _why_rejected(way: RankedCandidate, chosen: RankedCandidate | None) -> str:
-    if way.refused or chosen is None:
-        return way.refused
-    if way.rank == TO_MEASURE and chosen.rank == GOOD:
-        return no_speed(way.num_gpus, way.node)
-    if way.rank == TO_MEASURE and way.num_gpus > chosen.num_gpus:
+def _why_rejected(ranked: RankedCandidate, chosen: RankedCandidate | None) -> str:
+    if ranked.refused or chosen is None:
+        return ranked.refused
+    if ranked.rank == TO_MEASURE and chosen.rank == GOOD:
+        return no_speed(ranked.num_gpus, ranked.node)
+    if ranked.rank == TO_MEASURE and ranked.num_gpus > chosen.num_gpus:
         return f"{gpus(chosen.num_gpus)} are enough to measure it" if chosen.num_gpus > 1 else "1 GPU is enough"
-    if way.rank == chosen.rank == TO_MEASURE and way.num_gpus < chosen.num_gpus:
-        return f"{way.job.id} keeps what it starts on: {CANNOT_RESUME}"
-    longer = way.makespan_s - chosen.makespan_s
+    if ranked.rank == chosen.rank == TO_MEASURE and ranked.num_gpus < chosen.num_gpus:
+        return f"{ranked.job.id} keeps what it starts on: {CANNOT_RESUME}"
+    longer = ranked.makespan_s - chosen.makespan_s
     if longer > 0:
         return f"makespan {seconds(longer)} longer"
-    more = way.sum_s - chosen.sum_s
+    more = ranked.sum_s - chosen.sum_s
     if longer == 0 and more > 0:
         return f"same makespan, sum {seconds(more)} longer"
-    if way.victim and not chosen.victim:
+    if ranked.victim and not chosen.victim:
         return "same times, but it takes GPUs from a running job"
-    if way.job is chosen.job and chosen.node.name == way.job.node != way.node.name:
+    if ranked.job is chosen.job and chosen.node.name == ranked.job.node != ranked.node.name:
         return "same times, but on another node"
-    return "same times with more GPUs" if way.num_gpus > chosen.num_gpus else "no better, and later in order"
+    return "same times with more GPUs" if ranked.num_gpus > chosen.num_gpus else "no better, and later in order"
 
 
 def no_speed(count: int, node: Node, job: str = "") -> str:
@@ -202,9 +202,9 @@ def no_speed(count: int, node: Node, job: str = "") -> str:
 
 
 def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
-    """Why no node could ever start this job, as a sentence that says what to do; empty if one could.
+    """Return a sentence that says why no node can ever start this job and what to do; empty if one can.
 
-    `together`: how many GPUs several nodes could give it.
+    `together`: GPUs that several nodes could give it.
     """
     kind = f"{job.gpu_type} " if job.gpu_type else ""
     allowed = nodes_for(snapshot, job)
@@ -228,7 +228,7 @@ def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str
 
 
 def healthy_on(nodes: Iterable[Node], hosts: int) -> int:
-    """The most working GPUs that so many of the open nodes have, all of one GPU type."""
+    """Return the most working GPUs of one GPU type on `hosts` schedulable nodes."""
     by_kind: dict[str, list[int]] = {}
     for node in nodes:
         if node.schedulable:

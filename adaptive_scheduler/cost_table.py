@@ -1,8 +1,8 @@
-"""A snapshot as arrays: what every job would still take on every count it may have, and the best of many.
+"""Holds a snapshot as arrays: predicted remaining times of every job on every allowed GPU count.
 
-Promises the numbers of `prediction.py` bit for bit, for all jobs at once, so that an exhaustive search over
-10,000 jobs is a few passes over arrays (goal D1). A table is worked out when it is first asked, and one made
-by `then` works out anew only the jobs that have changed. Called by seed 004's algorithms and the engine. Pure.
+Its numbers equal those of `prediction.py` bit for bit, so that an exhaustive search over 10,000 jobs is a few passes
+over arrays (goal D1). Columns are computed on first use; `then` recomputes only jobs that have changed. Called by
+Algorithms 1 and 2 of SideCar scheduling and by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
 Bools = NDArray[np.bool_]
 Column = Callable[[Ints], NDArray[Any]]
-"""What some cells are compared by."""
+"""A sort key of candidates, by their indices."""
 
 
 def smallest(cells: Ints, columns: Sequence[Column], most: int) -> Ints:
-    """The first `most` of these cells by their columns, in order; of equal ones those that come first."""
+    """Return the first `most` of these cells in the order of their columns; equal ones keep their order."""
     taken, rest, missing = [cells[:0]], cells, most
     for column in columns:
         if len(rest) <= missing or not missing:
@@ -58,13 +58,13 @@ class _Columns(NamedTuple):
 
     placed: Floats
     free: Floats  # may be reshaped now
-    protected_gpus: Floats  # GPUs that nobody who waits may take from it now
-    grew_from: Floats  # what it had before it last grew; 0: it has not
-    spread: Floats  # is over several hosts
-    several: Floats  # may be
+    protected_gpus: Floats  # GPUs that no waiting job may take from it now
+    grew_from: Floats  # count before it last grew; 0: it has not
+    spread: Floats  # runs on several hosts
+    several: Floats  # may run on several
     node: Floats  # position in the snapshot; -1: not in it
     shape: Floats
-    here: Floats  # number of (type, hosts), as it runs
+    here: Floats  # index of (type, hosts), as it runs
     alone: Floats  # the same on one host
     num_gpus: Floats
     count_id: Floats
@@ -73,11 +73,11 @@ class _Columns(NamedTuple):
     assumed: Floats
     reshape: Floats
     finish: Floats
-    lets_go: Floats  # checkpoint and exit, which a newcomer may wait for (G5)
+    lets_go: Floats  # checkpoint and exit (G5)
     cost: Floats
-    elsewhere: Floats  # what a move costs on top
-    only: Floats  # the GPU type it must have; -1: any
-    pinned: Floats  # stays where it is; so does a gang, which grows onto further nodes instead
+    elsewhere: Floats  # extra cost of a move
+    only: Floats  # required GPU type; -1: any
+    pinned: Floats  # may not move; a gang neither: it grows onto further nodes
     converged: Floats
 
 
@@ -85,9 +85,9 @@ _NOTHING = (0.0,) * len(_Columns._fields)
 
 
 class VictimOptions(NamedTuple):
-    """Amounts that some job could give on one of its hosts, and what that leads to, without the newcomer.
+    """GPU amounts that each victim could give on one of its hosts, with the predicted times without the newcomer.
 
-    The last entry (-1) stands for nobody.
+    The last entry (-1) stands for no victim.
     """
 
     row: Ints
@@ -97,29 +97,28 @@ class VictimOptions(NamedTuple):
     makespan: Floats
     total: Floats
     no_speed: Bools
-    grown: Bools  # it keeps what it had before it last grew
+    grown: Bools  # it keeps its count from before it last grew
 
 
 class CostTable:
-    """Everything that the searches of one tick look at."""
+    """The arrays of one snapshot that all searches of one tick share."""
 
     def __init__(
         self, snapshot: ClusterSnapshot, now: float, settings: Settings, before: CostTable | None = None
     ) -> None:
         self.snapshot, self.now, self.settings = snapshot, now, settings
         self._before = before
-        self._givers: dict[float, VictimOptions] = {}
-        self.refused: dict[object, list[str]] = {}  # jobs that cannot start as things are, by what that rests on
+        self._victims: dict[float, VictimOptions] = {}
+        self.refused: dict[object, list[str]] = {}  # jobs that cannot start now, by their request
 
     def then(self, snapshot: ClusterSnapshot) -> CostTable:
-        """The table of what has become of this snapshot, or of how others see it."""
+        """Return the table of a later snapshot, reusing what has not changed."""
         if snapshot is self.snapshot:
             return self
         known = self if "_numbers" in self.__dict__ else self._before
         return CostTable(snapshot, self.now, self.settings, known)
 
-    # nodes, in the order of the snapshot; one more, at -1, stands for a node that is not known
-
+    # Nodes in the order of the snapshot; the last entry (-1) stands for an unknown node.
     @cached_property
     def position(self) -> dict[str, int]:
         return {node.name: i for i, node in enumerate(self.snapshot.nodes)}
@@ -134,8 +133,8 @@ class CostTable:
 
     @cached_property
     def kind(self) -> Ints:
-        """Numbers of GPU types, as in `book.kinds`."""
-        kinds = self.book.kinds
+        """By node: index of its GPU type in `index.kinds`."""
+        kinds = self.index.kinds
         return np.array([*(kinds[node.gpu_type] for node in self.snapshot.nodes), kinds[""]], np.intp)
 
     @cached_property
@@ -144,26 +143,24 @@ class CostTable:
 
     @cached_property
     def kept(self) -> Bools:
-        """Kept for a job that has waited long."""
+        """By node: whether it is reserved for an aged job."""
         kept = (node.schedulable and node.kept_for is not None for node in self.snapshot.nodes)
         return np.array([*kept, False], np.bool_)
 
     @cached_property
     def node_rank(self) -> Ints:
-        """By name."""
+        """By node: position by name."""
         return ranks([node.name for node in self.snapshot.nodes])
 
     def nodes_for(self, job: Job) -> Ints:
-        """Positions of `ways.nodes_for`, the same in all tables that come of one another."""
-        known, wanted = self.book.allowed, (job.gpu_type, job.pinned)
+        """Positions of `candidates.nodes_for`; cached for all tables derived from one another."""
+        known, wanted = self.index.allowed, (job.gpu_type, job.pinned)
         if wanted not in known:
             known[wanted] = np.array([self.position[n.name] for n in nodes_for(self.snapshot, job)], np.intp)
         return known[wanted]
 
-    # jobs, in the order of the snapshot
-
     @property
-    def book(self) -> NameIndex:
+    def index(self) -> NameIndex:
         return self._numbers[0]
 
     @cached_property
@@ -171,26 +168,26 @@ class CostTable:
         before, self._before = self._before, None
         jobs = self.snapshot.jobs
         if before is None or not self._comes_of(before):
-            book = NameIndex(self.snapshot.profiles, self.settings)
-            return book, self._columns(book, jobs)
-        book, columns = before._numbers
-        for name in ("position", "job_rank", "node_rank"):  # the same names
+            index = NameIndex(self.snapshot.profiles, self.settings)
+            return index, self._columns(index, jobs)
+        index, columns = before._numbers
+        for name in ("position", "job_rank", "node_rank"):  # names have not changed
             self.__dict__[name] = getattr(before, name)
         changed = [i for i, job in enumerate(jobs) if job is not before.snapshot.jobs[i]]
         if changed:
             columns = columns.copy()
-            columns[:, changed] = self._columns(book, [jobs[i] for i in changed])
-        return book, columns
+            columns[:, changed] = self._columns(index, [jobs[i] for i in changed])
+        return index, columns
 
     def _comes_of(self, before: CostTable) -> bool:
-        """Whether the same jobs are on the same nodes."""
+        """Return whether both snapshots have the same jobs and nodes in the same order."""
         old, new = before.snapshot, self.snapshot
         return new.profiles is old.profiles and list(new.job) == list(old.job) and list(new.node) == list(old.node)
 
-    def _columns(self, book: NameIndex, jobs: Iterable[Job]) -> Floats:
-        return np.array([self._row(book, job) for job in jobs], np.float64).reshape(-1, len(_NOTHING)).T.copy()
+    def _columns(self, index: NameIndex, jobs: Iterable[Job]) -> Floats:
+        return np.array([self._row(index, job) for job in jobs], np.float64).reshape(-1, len(_NOTHING)).T.copy()
 
-    def _row(self, book: NameIndex, job: Job) -> tuple[float, ...]:
+    def _row(self, index: NameIndex, job: Job) -> tuple[float, ...]:
         if job.num_gpus <= 0 or job.node is None:
             return _NOTHING
         profiles = self.snapshot.profiles
@@ -200,12 +197,12 @@ class CostTable:
             True, not reshape_obstacle(job, self.now), protected_gpus(job, self.now), job.grew_from,
             bool(job.workers), job.max_workers > 1,
             self.position.get(job.node, -1),
-            book.shape(job), book.types[job.type, len(job.workers) or 1], book.types[job.type, 1],
-            job.num_gpus, book.counts[job.num_gpus],
+            index.shape(job), index.types[job.type, len(job.workers) or 1], index.types[job.type, 1],
+            job.num_gpus, index.counts[job.num_gpus],
             length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
             reshape_delay_s(profiles, job), o.finish, gpu_release_s(profiles, job), reshape_cost_s(profiles, job),
             cross_host_s(profiles, job),
-            -1 if job.gpu_type is None else book.kinds[job.gpu_type],
+            -1 if job.gpu_type is None else index.kinds[job.gpu_type],
             job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
         )  # fmt: skip
 
@@ -214,7 +211,7 @@ class CostTable:
         return _Columns(*self._numbers[1])
 
     def ints(self, name: str) -> Ints:
-        """A column that holds whole numbers."""
+        """Return a column of whole numbers as an index array."""
         found = self._ints.get(name)
         if found is None:
             found = self._ints[name] = getattr(self.jobs, name).astype(np.intp)
@@ -226,18 +223,16 @@ class CostTable:
 
     @cached_property
     def job_rank(self) -> Ints:
-        """By id; -1 at -1."""
+        """By job: position by id; -1 at -1."""
         return ranks([job.id for job in self.snapshot.jobs])
 
-    # remaining times
-
     def known(self, row: Ints, kind: Ints, count_id: Ints) -> Bools:
-        """Whether a speed is known for these jobs on one host of these GPU types with these counts."""
-        return ~np.isnan(self.book.seconds[kind, self.ints("alone")[row], count_id])
+        """Return whether a speed is known for these jobs on one host of these GPU types with these counts."""
+        return ~np.isnan(self.index.seconds[kind, self.ints("alone")[row], count_id])
 
     def t_train(self, row: Ints, kind: Ints, count_id: Ints, types: str) -> Floats:
-        """`prediction.t_train` of these jobs. `types`: "here" as they are spread now, or "alone" on one host."""
-        jobs, seconds = self.jobs, self.book.seconds
+        """`prediction.t_train` of these jobs. `types`: "here" as they are spread now, "alone" on one host."""
+        jobs, seconds = self.jobs, self.index.seconds
         each = seconds[kind, self.ints(types)[row], count_id]
         left, known = jobs.left[row], jobs.known_length[row] > 0
         with np.errstate(over="ignore"):
@@ -269,29 +264,29 @@ class CostTable:
 
     @cached_property
     def times(self) -> RemainingTimes:
-        """Of all placed jobs."""
+        """Remaining times of all placed jobs."""
         placed, seconds = self.jobs.placed.tolist(), self.keep_s.tolist()
         return RemainingTimes({j.id: s for j, s, p in zip(self.snapshot.jobs, seconds, placed, strict=True) if p})
 
     @cached_property
     def scope(self) -> RemainingTimes:
-        """Of the jobs that count for a newcomer's makespan (G1)."""
+        """Remaining times of the jobs that count for a newcomer's makespan (G1)."""
         return self.times if self.settings.makespan_scope == "cluster" else RemainingTimes({})
 
     @cached_property
-    def lateness(self) -> Tardiness:
+    def tardiness(self) -> Tardiness:
         return Tardiness.of(self.snapshot, self.times, self.now, self.settings)
 
     @cached_property
     def limit_s(self) -> Floats:
-        """By job: until when it must have ended; at -1, and without a deadline, for ever."""
-        limits = self.lateness.limits
+        """By job: seconds until its deadline with tolerance; infinite at -1 and without a deadline."""
+        limits = self.tardiness.limits
         return np.array([*(limits.get(job.id, math.inf) for job in self.snapshot.jobs), math.inf])
 
     @cached_property
     def late_s(self) -> Floats:
-        """By job: how late it is as things are; nothing at -1."""
-        return np.array([*(self.lateness.late.get(job.id, 0.0) for job in self.snapshot.jobs), 0.0])
+        """By job: predicted tardiness in seconds if nothing changes; 0 at -1."""
+        return np.array([*(self.tardiness.late.get(job.id, 0.0) for job in self.snapshot.jobs), 0.0])
 
     @cached_property
     def all_work_s(self) -> float:
@@ -299,27 +294,25 @@ class CostTable:
 
     @cached_property
     def others_s(self) -> Floats:
-        """By job: the longest remaining time of all the others."""
+        """By job: the longest remaining time of all other jobs."""
         others = np.full(len(self.snapshot.jobs), self.times.max)
         if len(others):
             others[self.keep_s.argmax()] = self.times.runner_up
         return others
 
-    # who could give
+    def victims(self, trains_on_s: float) -> VictimOptions:
+        """Return the options of all jobs that may give GPUs now. `trains_on_s` as in `t_run`."""
+        if trains_on_s not in self._victims:
+            self._victims[trains_on_s] = self._all_victims(trains_on_s)
+        return self._victims[trains_on_s]
 
-    def givers(self, trains_on_s: float) -> VictimOptions:
-        """Of all jobs that may give now. `trains_on_s` as in `t_run`."""
-        if trains_on_s not in self._givers:
-            self._givers[trains_on_s] = self._all_givers(trains_on_s)
-        return self._givers[trains_on_s]
-
-    def _all_givers(self, trains_on_s: float) -> VictimOptions:
+    def _all_victims(self, trains_on_s: float) -> VictimOptions:
         hosts, nodes, has = self._hosts()
-        amounts = self.book.gives[self.ints("shape")[hosts]]
+        amounts = self.index.gives[self.ints("shape")[hosts]]
         most = self.ints("num_gpus")[hosts] - self.ints("protected_gpus")[hosts]
         at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]) & (amounts <= most[:, None]))
         row, node, gives = hosts[at], nodes[at], amounts[at, i]
-        kind, count_id = self.kind[node], self.book.count_ids(self.ints("num_gpus")[row] - gives)
+        kind, count_id = self.kind[node], self.index.count_ids(self.ints("num_gpus")[row] - gives)
         run_s = self.t_run(row, kind, count_id, trains_on_s)
         makespan, total = self.with_scope(row, run_s)
         return VictimOptions(
@@ -333,7 +326,7 @@ class CostTable:
         return (before > 0) & (self.ints("num_gpus")[row] - gives >= before)
 
     def _hosts(self) -> tuple[Ints, Ints, Ints]:
-        """(job, node, GPUs there) of all that may give now and are on a known node."""
+        """Return (job, node, GPUs there) of all jobs that may give GPUs now, on known nodes."""
         free = self.jobs.protected_gpus < self.jobs.num_gpus
         spread = [
             (row, self.position[node], less_than)

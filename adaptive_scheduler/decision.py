@@ -1,4 +1,4 @@
-"""What a policy may answer, with the reason, and the post-conditions every answer must meet."""
+"""Defines the decisions of the scheduler with their explanations, and checks their post-conditions. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way that was looked at, and what it was predicted to lead to (seconds from now)."""
+    """One evaluated placement and its predicted outcome (seconds from now)."""
 
     node: str
     num_gpus: int
@@ -22,25 +22,25 @@ class Candidate:
     job_s: float  # remaining time of the job in question
     job: str
     victim: str | None = None
-    victim_num_gpus: int | None = None  # what the victim would keep
-    rejected: str = ""  # why it was not taken; empty for the chosen one
+    victim_num_gpus: int | None = None  # count that the victim would keep
+    rejected: str = ""  # reason; empty for the chosen one
     low_confidence: bool = False  # rests on an extrapolated speed or an unknown length
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a decision was made: the sentence for people, the candidates for everything else."""
+    """The reason for a decision: a sentence for people, candidates for programs."""
 
     algorithm: str  # "elastic.incoming", "elastic.running", "operator", ...
     sentence: str
     candidates: tuple[Candidate, ...] = ()
-    unchanged_makespan_s: float | None = None  # what doing nothing was predicted to lead to
+    unchanged_makespan_s: float | None = None  # prediction without any change
     unchanged_sum_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Give a waiting job its first GPUs, perhaps some of a running job's (`victim`)."""
+    """Give a waiting job its first GPUs, some of them perhaps from a running job (`victim`)."""
 
     job: str
     node: str
@@ -53,7 +53,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Change the GPU count of a running job on its own node, or on its own nodes and more (`workers`)."""
+    """Change the GPU count of a running job on its own nodes, and further ones (`workers`)."""
 
     job: str
     node: str
@@ -64,10 +64,10 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Checkpoint, stop, and go on elsewhere: another node, perhaps another GPU count (sequence D, 1.3).
+    """Checkpoint, stop and continue on another node, perhaps with another GPU count (sequence D, 1.3).
 
-    `num_gpus` is 0 for a job trained on CPU. `rebalance` spends the job's one rebalancing move, a
-    SpeCon move that is not one spends its speculative move, a move of a GPU job neither.
+    `num_gpus` is 0 for a job trained on CPU. `rebalance` uses up the job's one rebalancing move; other SpeCon moves use
+    up its speculative move, moves of GPU jobs neither.
     """
 
     job: str
@@ -79,10 +79,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many cores at most from now on, or no limit (None). No operation: the job trains on (seed 001).
+    """Set or remove (None) a CPU limit. It is no operation: the job trains on (FlowCon).
 
-    It lifts itself `lasts_s` seconds after it was set, unless it is set again, so that a scheduler that is
-    gone leaves none behind.
+    It expires `lasts_s` seconds after it was set unless renewed, so that a failed scheduler leaves no limit behind.
     """
 
     job: str
@@ -95,7 +94,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Checkpoint, stop, back to the queue until the jobs in `yields_to` have started (seed 003, D7)."""
+    """Checkpoint, stop and return to the queue until the jobs in `yields_to` have started (Slaml, D7)."""
 
     job: str
     explanation: Explanation
@@ -104,7 +103,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The measured value has reached the job's target: checkpoint, stop, completed."""
+    """Checkpoint, stop and complete a job whose measured value has reached its target."""
 
     job: str
     explanation: Explanation
@@ -112,10 +111,10 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """The job asked for a SpeCon move and does not move (seed 000, Algorithm 2; 5.5).
+    """Reject a job's request for a SpeCon move (SpeCon, Algorithm 2; 5.5).
 
-    `spends_move`: no other node was better, which was its one chance; a move that would not lower the
-    makespan does not spend it.
+    `spends_move`: no other node scored lower, which uses up the job's one request; a rejection because of the makespan
+    does not.
     """
 
     job: str
@@ -126,29 +125,28 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The job stays as it is, and this is why."""
+    """Leave the job as it is, with the reason."""
 
     job: str
     explanation: Explanation
 
 
 Operation = Start | Reshape | Move | Requeue | Finish
-"""What a job can have only one of at a time."""
+"""Decisions of which a job can have only one under way."""
 
 Decision = Operation | Limit | Stay | Hold
 
 
 class BrokenDecision(Exception):
-    """A policy's answer violates a post-condition: a bug, never carried out."""
+    """A decision violates a post-condition: a bug; it is never carried out."""
 
 
 def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bool = False) -> None:
-    """Raise `BrokenDecision` unless the decisions can all be carried out on `snapshot`.
+    """Raise `BrokenDecision` unless all decisions can be carried out on `snapshot`.
 
-    Holds what P7 of `reliability.md` 4 promises: allowed counts only, never more GPUs than a node has idle or a victim
-    gives up, one operation per job, no limit on a job that is being changed, and none that is rigid is
-    stopped. `anywhere`: a job may be spread over any number of hosts, whatever its `max_workers` (G7,
-    `placement="count_only"`).
+    Guarantees P7 of `reliability.md` 4: only allowed counts, never more GPUs than a node has idle or a victim gives up,
+    one operation per job, no limit on a job that is being changed, no stop of a rigid job. `anywhere`: a job may be
+    spread over any number of hosts, whatever its `max_workers` (G7, `placement="count_only"`).
     """
     idle = {n.name: n.idle for n in snapshot.nodes}
     touched: set[str] = set()
@@ -178,7 +176,7 @@ def _jobs(decision: Operation | Limit) -> list[str]:
 
 
 def _stopped(decision: Operation | Limit) -> str | None:
-    """Whose training it stops. Not one that ends: its own record names the target that ends it."""
+    """Return the job whose training the decision stops; none for Finish, which the job's own target ends."""
     match decision:
         case Reshape() | Move() | Requeue():
             return decision.job
@@ -188,7 +186,7 @@ def _stopped(decision: Operation | Limit) -> str | None:
 
 
 def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
-    """A rigid job is stopped for nothing but the count that an operator wished, who agreed to what it loses."""
+    """A rigid job is stopped only for the count that an operator requested and forced."""
     agreed = job.forced and isinstance(decision, Reshape) and decision.num_gpus == job.wanted
     if not job.stoppable and not agreed:
         raise BrokenDecision(f"job {job.id} has not shown that it can save and resume: it must not be stopped")
@@ -197,7 +195,7 @@ def _check_may_stop(job: Job, decision: Operation | Limit) -> None:
 def _check_gpus(
     snapshot: ClusterSnapshot, decision: Start | Reshape | Move, idle: dict[str, int], anywhere: bool
 ) -> None:
-    """Takes what the decision needs out of `idle`."""
+    """Subtract the GPUs that the decision needs from `idle`."""
     job = snapshot.job[decision.job]
     workers = workers_of(decision)
     if decision.num_gpus not in job.optional or sum(w.num_gpus for w in workers) != decision.num_gpus:
@@ -223,7 +221,7 @@ def _check_gpus(
 
 
 def _check_gang(job: Job, decision: Start | Reshape | Move, workers: tuple[Worker, ...]) -> None:
-    """Whole pods on each host; those that stay are its first ones."""
+    """A gang has whole pods on each host and keeps its first ones in place."""
     if isinstance(decision, Move) or any(w.num_gpus % job.gpus_per_pod for w in workers):
         raise BrokenDecision(
             f"job {job.id} has pods of {job.gpus_per_pod} GPUs: its gang can be spread, but no pod moved"
@@ -256,13 +254,13 @@ def _take_from_victim(snapshot: ClusterSnapshot, decision: Start, idle: dict[str
 
 
 def workers_of(decision: Start | Reshape | Move) -> tuple[Worker, ...]:
-    """GPUs per host of what was decided, also where one host has them all."""
+    """Return the GPUs per host of a decision, also where one host has them all."""
     named = () if isinstance(decision, Move) else decision.workers
     return named or (Worker(decision.node, decision.num_gpus),)
 
 
 def placed_on(job: Job) -> tuple[Worker, ...]:
-    """GPUs per host that a job has now; empty for one that waits."""
+    """Return the GPUs per host that a job has now; empty for a waiting job."""
     if job.node is None:
         return ()
     return job.workers or (Worker(job.node, job.num_gpus),)
@@ -273,9 +271,9 @@ def gpus_on(job: Job, node: str) -> int:
 
 
 def givable(job: Job) -> list[tuple[str, int]]:
-    """(node, more GPUs than it can give there): it keeps some on each of its hosts.
+    """Return (node, exclusive upper bound of GPUs that the job can give there); it keeps some on each host.
 
-    A gang gives its last pods, and all that it has on a node if these are the last.
+    A gang gives its last pods, and all its GPUs on a node if its last pods are all it has there.
     """
     if not job.gpus_per_pod:
         return [(worker.node, worker.num_gpus) for worker in placed_on(job)]
@@ -286,19 +284,19 @@ def givable(job: Job) -> list[tuple[str, int]]:
 
 
 def gives_on(job: Job, node: str, gives: int) -> tuple[Worker, ...]:
-    """GPUs per host that a victim keeps after giving on one host. Empty where it was on one host only."""
+    """Return the GPUs per host that a victim keeps after giving on one host; empty if it had one host only."""
     kept = (replace(w, num_gpus=w.num_gpus - gives) if w.node == node else w for w in job.workers)
     return tuple(worker for worker in kept if worker.num_gpus)
 
 
 def first_pods(job: Job, num_gpus: int) -> tuple[Worker, ...]:
-    """GPUs per host of a gang that keeps its first pods, so many GPUs."""
+    """Return the GPUs per host of a gang reduced to its first pods with `num_gpus` in all."""
     kept = Counter(job.pods[: num_gpus // job.gpus_per_pod])
     return tuple(Worker(node, pods * job.gpus_per_pod) for node, pods in kept.items())
 
 
 def idle_after(node: Node, taken: int) -> Node:
-    """The node with `taken` idle GPUs marked reserved: to try the next decision on."""
+    """Return the node with `taken` idle GPUs marked reserved."""
     gpus = list(node.gpus)
     for i, gpu in enumerate(gpus):
         if taken and gpu.state == "idle":

@@ -1,9 +1,8 @@
-"""Decides who gets what: the one door to the judgement, read from top to bottom.
+"""Decides on all jobs of a snapshot: `decide` is the entry point of the scheduler.
 
-The four seed systems in the precedence of `algorithms.md` 5.4: a later one adapts to what the earlier
-ones decided and never blocks them. Called by the coordinator's loop and by the simulator with a frozen
-snapshot; the same snapshot gives the same decisions in every process. Reads no clock: `now` is on the
-clock of the snapshot's times.
+Runs the four systems in the precedence of `algorithms.md` 5.4: a later one adapts to the decisions of earlier ones and
+never blocks them. Called by the coordinator's loop and by the simulator. Deterministic: equal snapshots give equal
+decisions in every process. Reads no clock; `now` is on the clock of the snapshot's times.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from adaptive_scheduler.tentative_snapshot import after
 
 
 class Policy(Protocol):
-    """One way to give out GPUs: what a waiting job gets, and which running job grows next."""
+    """A GPU allocation policy: places waiting jobs and grows running ones."""
 
     def schedule_incoming(
         self, snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
@@ -35,16 +34,16 @@ class Policy(Protocol):
 
 
 POLICIES: dict[bool, Policy] = {True: elastic, False: default}
-"""By whether seed 004 may act."""
+"""By whether SideCar scheduling (`elastic`) is active."""
 
 
 def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> tuple[Decision, ...]:
-    """All decisions of one tick, in the order to carry them out; each job gets at most one operation.
+    """Return all decisions of one tick in the order to carry them out; each job gets at most one operation.
 
-    A Hold says why a queued job waits, or an operator's wish. Raises `Broken` where a policy answered
-    what cannot be carried out (a bug).
+    A Hold gives the reason why a queued job waits or an operator's request is not met. Raises `BrokenDecision` if a
+    policy returned what cannot be carried out (a bug).
     """
-    # G12: from here on lengths are in batches of one GPU, where each GPU has a batch of its own.
+    # G12: with weak scaling, lengths are counted in batches of one GPU.
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
     decisions = list[Decision]()
 
@@ -54,63 +53,65 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         world = after(world, *more)
         return bool(more)
 
-    # 1. What an operator wished comes first; jobs end that have reached their target.
+    # 1. Operators' requests come first; jobs that have reached their target finish.
     accept(*operator.schedule_wished(world, now, settings))
     accept(*targets.schedule_finished(world, now, settings))
 
-    # 2. Overdue jobs give way to lighter ones (seed 003, Algorithm 2; X9).
+    # 2. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9).
     if "deadline" in settings.systems:
         accept(*deadline.schedule_overdue(world, now, settings))
 
-    # 3. Queued jobs, in the order of their setting, then idle GPUs to running jobs (seed 004).
-    filled, kept = _fill(world, now, settings)
+    # 3. Queued jobs in queue order, then idle GPUs to running jobs (SideCar scheduling).
+    filled, reserved = _fill(world, now, settings)
     accept(*deadline.with_alerts(world, now, settings, filled))
 
-    # 4. Converged jobs go where they disturb less, one after the other, then nodes even out (seeds 000, 002).
+    # 4. Converged jobs move to less loaded nodes one by one, then nodes are rebalanced (SpeCon).
     if "specon" in settings.systems:
-        while accept(*specon.schedule_move(kept.hidden(world, on_cpu=True), now, settings)):
+        while accept(*specon.schedule_move(reserved.mark_reserved(world, on_cpu=True), now, settings)):
             pass
-        accept(*specon.schedule_rebalance(kept.hidden(world, on_cpu=True), now, settings))
+        accept(*specon.schedule_rebalance(reserved.mark_reserved(world, on_cpu=True), now, settings))
 
-    # 5. CPU limits last, from what has come of all that (seed 001).
+    # 5. CPU limits last, on the resulting placement (FlowCon).
     if "flowcon" in settings.systems:
         accept(*flowcon.schedule_limits(world, now, settings))
 
-    # 6. Nothing leaves here that cannot be carried out.
+    # 6. Verify that all decisions can be carried out.
     check(snapshot, decisions, anywhere=settings.placement == "count_only")
     return tuple(decisions)
 
 
 def _fill(world: ClusterSnapshot, now: float, settings: Settings) -> tuple[list[Decision], ReservedNodes]:
-    """Algorithms 1 and 2 until neither has an answer, then why the others wait; and what is kept for some of them."""
+    """Alternate Algorithms 1 and 2 until neither places a job; return decisions, then Holds, and reserved nodes."""
     policy, table = POLICIES["elastic" in settings.systems], CostTable(world, now, settings)
     decisions, held, moved, queue = list[Decision](), list[Hold](), True, Queue(now, settings)
     while moved:
-        moved, held, kept, table = False, list[Hold](), ReservedNodes(), table.then(world)
+        moved, held, reserved, table = False, list[Hold](), ReservedNodes(), table.then(world)
 
-        # Every queued job; one that must wait does not hold up the next (G14).
+        # Every queued job: one that must wait does not block the next (G14).
         for job in queue.in_order(world):
-            chosen, seen = (cpu, kept.hidden(world, on_cpu=True)) if job.uses_cpu else (policy, table.snapshot)
-            answer = chosen.schedule_incoming(seen, job, now, settings, table)
+            if job.uses_cpu:
+                answer = cpu.schedule_incoming(reserved.mark_reserved(world, on_cpu=True), job, now, settings)
+            else:
+                answer = policy.schedule_incoming(table.snapshot, job, now, settings, table)
             if isinstance(answer, Hold):
-                answer = kept.lent(world, job) or answer
+                answer = reserved.backfill(world, job) or answer
             if isinstance(answer, Start):
                 decisions.append(answer)
                 world, moved = after(world, answer), True
             else:
                 held.append(answer)
-                if not (queue.is_aged(world, job) and kept.keep(world, job)):
+                if not (queue.is_aged(world, job) and reserved.reserve(world, job)):
                     continue
-            table = table.then(kept.hidden(world))
+            table = table.then(reserved.mark_reserved(world))
 
-        # What is still idle goes to running jobs, one at a time, while somebody gains.
+        # Idle GPUs left go to running jobs, one at a time, while one gains.
         may_grow = settings.reshape_up_with_pending or not held
         while may_grow and (grown := policy.schedule_running(table.snapshot, now, settings, table)):
             decisions.append(grown)
             world, moved = after(world, grown), True
-            table = table.then(kept.hidden(world))
+            table = table.then(reserved.mark_reserved(world))
 
-        # With fewer idle GPUs a running job may give exactly what is missing (G3), and whoever let others go first may
-        # start once they have: ask again who waits.
+        # With fewer idle GPUs a victim may now give exactly what is missing (G3), and a job that yielded may start
+        # once the others have: try the queue again.
         moved = moved and bool(world.queue)
-    return [*decisions, *held], kept
+    return [*decisions, *held], reserved

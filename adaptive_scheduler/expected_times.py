@@ -1,8 +1,7 @@
-"""When a waiting job starts and a placed one ends if nothing is reshaped: told to people who ask, never decided on.
+"""Predicts when waiting jobs start and placed ones end if nothing is reshaped: shown to people, never decided on.
 
-The queue in its order, each job on the fewest GPUs that it may start on, as soon as running jobs have left so many on
-nodes where it may run. Computed anew from the snapshot of the moment, because it is old within seconds. Pure; called
-by the coordinator's desk. Times are seconds from now.
+Simulates the queue in its order, each job on the fewest GPUs that it may start on, as running jobs free GPUs on nodes
+open to it. Computed anew from each snapshot. Called by the coordinator's API service. Pure; times are seconds from now.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 MOST = 200
-"""Waiting jobs that are told when they start: of those far behind in a long queue nothing sensible can be said."""
+"""Waiting jobs whose start is predicted; further back in a queue a prediction means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTimes:
-    """Of a waiting job its start, of a placed one its end; both None where nobody can say."""
+    """The start of a waiting job, the end of a placed one; None if unknown."""
 
     start_s: float | None = None
     end_s: float | None = None
-    guesses: tuple[str, ...] = ()  # jobs of unknown length or speed that this rests on
+    guesses: tuple[str, ...] = ()  # jobs of unknown length or speed on which this rests
 
     @property
     def guess(self) -> bool:
-        """Whether it rests on a length or speed that nobody knows."""
+        """Whether the prediction rests on an unknown length or speed."""
         return bool(self.guesses)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Ends:
-    """A job's end, and what it then leaves."""
+class _Completion:
+    """The end of a job and the GPUs that it then frees."""
 
     at_s: float
     job: str
@@ -46,12 +45,12 @@ class _Ends:
 
 
 def jobs_of_unknown_end(snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    """Placed jobs whose end nobody knows: a makespan that counts them is a guess."""
+    """Return placed jobs of unknown end; a makespan that counts them is a guess."""
     return tuple(job.id for job in snapshot.placed if not end_is_certain(snapshot, job))
 
 
 def expected_times(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> dict[str, ExpectedTimes]:
-    """By job. `now` is on the clock of the snapshot's times. Jobs trained on CPU are left out: they share cores."""
+    """Return the expected times by job; none for jobs trained on CPU, which share cores. `now` as in `decide`."""
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
     running = [_end(world, job) for job in world.placed]
     placed = {e.job: ExpectedTimes(end_s=e.at_s) if e.certain else ExpectedTimes(guesses=(e.job,)) for e in running}
@@ -60,14 +59,14 @@ def expected_times(snapshot: ClusterSnapshot, now: float, settings: Settings = D
 
 
 def _starts(
-    world: ClusterSnapshot, running: list[_Ends], queue: list[Job], settings: Settings
+    world: ClusterSnapshot, running: list[_Completion], queue: list[Job], settings: Settings
 ) -> Iterator[tuple[str, ExpectedTimes]]:
     idle = {node.name: node.idle for node in world.nodes}
     nodes = {job.id: [n for n in nodes_for(world, job) if n.open] for job in queue}
     names = {job_id: frozenset(node.name for node in there) for job_id, there in nodes.items()}
     counts = {job.id: min_start_gpus(world, job, settings) for job in queue}
     ends, seen, at_s = sorted(running), list(running), 0.0
-    freed: frozenset[str] | None = None  # nodes that have more than in the round before; None: all are looked at
+    freed: frozenset[str] | None = None  # nodes with GPUs freed in the last round; None: all
     while queue:
         waiting = []
         for job in queue:
@@ -94,14 +93,14 @@ def _starts(
         freed = frozenset(name for name, _ in ended.leaves)
 
 
-def _rests_on(nodes: list[Node], seen: list[_Ends]) -> tuple[str, ...]:
-    """A job of unknown length on these nodes may end at any time, and all who wait for them then start earlier."""
+def _rests_on(nodes: list[Node], seen: list[_Completion]) -> tuple[str, ...]:
+    """Return jobs of unknown length on these nodes: each may end at any time and so start waiting jobs earlier."""
     names = {node.name for node in nodes}
     return tuple(e.job for e in seen if not e.certain and any(name in names for name, _ in e.leaves))
 
 
 def _place(job: Job, count: int, nodes: list[Node], idle: Mapping[str, int]) -> dict[str, int]:
-    """So many idle GPUs of one type on as few nodes as the job may be spread over; empty where there are none."""
+    """Place `count` idle GPUs of one type on as few nodes as possible, at most `max_workers`; empty if impossible."""
     if count <= 0:
         return {}
     for kind in sorted({node.gpu_type for node in nodes}):
@@ -116,7 +115,7 @@ def _place(job: Job, count: int, nodes: list[Node], idle: Mapping[str, int]) -> 
     return {}
 
 
-def _end(world: ClusterSnapshot, job: Job) -> _Ends:
+def _end(world: ClusterSnapshot, job: Job) -> _Completion:
     node = world.node.get(job.node or "")
     kind = node.gpu_type if node else ""
     left = tuple((w.node, w.num_gpus) for w in job.workers) or ((job.node or "", job.num_gpus),)
@@ -124,11 +123,11 @@ def _end(world: ClusterSnapshot, job: Job) -> _Ends:
     if job.state in ("submitted", "initializing"):
         overheads = world.profiles.overheads(job.type)
         launch_s = overheads.k8s_init + overheads.proc_init
-    return _Ends(launch_s + t_keep(world.profiles, job, kind), job.id, left, end_is_certain(world, job))
+    return _Completion(launch_s + t_keep(world.profiles, job, kind), job.id, left, end_is_certain(world, job))
 
 
-def _started(world: ClusterSnapshot, job: Job, place: Mapping[str, int], at_s: float) -> _Ends:
+def _started(world: ClusterSnapshot, job: Job, place: Mapping[str, int], at_s: float) -> _Completion:
     kind, count = world.node[next(iter(place))].gpu_type, sum(place.values())
     takes_s = t_new(world.profiles, job, kind, count, len(place))
     certain = is_certain(world.profiles, job, kind, count, len(place))
-    return _Ends(at_s + takes_s, job.id, tuple(place.items()), certain)
+    return _Completion(at_s + takes_s, job.id, tuple(place.items()), certain)

@@ -1,6 +1,6 @@
-"""Numbers for names: what the arrays of `search.py` stand for, and what depends on names alone.
+"""Maps job types, GPU types and counts to array indices, with tables that depend on them alone.
 
-Kept from one snapshot of a tick to the next, since job types, GPU types and counts stay the same. Pure.
+Shared by a `CostTable` and all tables derived from it, since these names do not change within a tick. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = NDArray[np.intp]
 
 
 def removable_counts(job: Job, settings: Settings) -> list[int]:
-    """How many GPUs the job can give away, ascending, so that it keeps an allowed count (G2)."""
+    """Return the GPU amounts that the job can give away so that it keeps an allowed count (G2), ascending."""
     gives = [job.num_gpus - keeps for keeps in reversed(job.optional) if keeps < job.num_gpus]
     if settings.removal_range == "printed":
         return [g for g in gives if job.optional[0] <= g <= job.optional[-1]]
@@ -29,7 +29,7 @@ def removable_counts(job: Job, settings: Settings) -> list[int]:
 
 
 class Numbering(dict[Any, int]):
-    """Numbers names in the order in which they are first asked for."""
+    """Assigns consecutive numbers to names in the order of first use."""
 
     def __missing__(self, name: Any) -> int:
         self[name] = len(self)
@@ -37,14 +37,14 @@ class Numbering(dict[Any, int]):
 
 
 class NameIndex:
-    """What depends on names alone; shared by a table and those that come of it."""
+    """Indices of names, and the speeds and allowed counts by index."""
 
     def __init__(self, profiles: Profiles, settings: Settings) -> None:
         self._profiles, self._settings = profiles, settings
         self.types = Numbering()  # of (job type, hosts)
         self.kinds = Numbering()  # of GPU types
         self.counts = Numbering()
-        self.allowed = dict[tuple[str | None, str | None], Ints]()  # nodes by (GPU type, name) that a job must have
+        self.allowed = dict[tuple[str | None, str | None], Ints]()  # node positions by a job's (GPU type, pin)
         self._shapes = Numbering()  # of (allowed counts, present count)
         self._gives, self._larger = list[list[int]](), list[list[int]]()
         self._seconds = np.zeros((0, 0, 0))
@@ -61,23 +61,23 @@ class NameIndex:
 
     @property
     def gives(self) -> Ints:
-        """By shape: amounts that can be given away; 0: no more of them."""
+        """By shape: amounts that can be given away, padded with 0."""
         return _padded(self._gives)
 
     @property
     def larger(self) -> Ints:
-        """By shape: allowed counts that are not below the present one; 0: no more of them."""
+        """By shape: allowed counts not below the present one, padded with 0."""
         return _padded(self._larger)
 
     def count_ids(self, counts: Ints) -> Ints:
-        """Of counts that some job may have."""
+        """Return the indices of these counts, all of them known."""
         values = np.fromiter(self.counts, np.intp, len(self.counts))
         order = np.argsort(values)
         return order[np.searchsorted(values, counts, sorter=order)]
 
     @property
     def seconds(self) -> Floats:
-        """Seconds per iteration by GPU type, job type and count; NaN where nothing is known."""
+        """Seconds per iteration by GPU type, job type and count; NaN if unknown."""
         size = len(self.kinds), len(self.types), len(self.counts)
         if self._seconds.shape != size:
             self._seconds = np.full(size, math.nan)
@@ -88,7 +88,7 @@ class NameIndex:
 
     def _fill(self, k: int, t: int, job_type: str, kind: str, hosts: int) -> None:
         if hosts == 1 and (job_type, kind) not in self._profiles.speeds:
-            return  # of most job types on most GPU types nothing is known
+            return  # most pairs of job type and GPU type are unknown
         for count, c in self.counts.items():
             if count and (speed := self._profiles.speed(job_type, kind, count, hosts)):
                 self._seconds[k, t, c] = speed.seconds
@@ -102,7 +102,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> Ints:
 
 
 def ranks(names: Sequence[str]) -> Ints:
-    """In what place each would be if they were sorted; one more, -1 at -1, for no name."""
+    """Return the position of each name in sorted order; -1 at the added last entry, for no name."""
     found = np.full(len(names) + 1, -1, np.intp)
     found[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
     return found

@@ -1,9 +1,7 @@
-"""The frozen picture of the cluster that decisions are made on.
+"""Defines the frozen snapshot of cluster and jobs on which decisions are made.
 
-Whoever wants a decision builds one of these: the coordinator from its books, the simulator from its
-world. Nothing here changes, so trying a move never touches the real state.
-
-Times are seconds on whatever clock the caller uses for `now`; only differences matter.
+Built by the coordinator from its cache and by the simulator from its state. Immutable, so that tentative decisions
+never touch real state. Times are seconds on the caller's clock of `now`; only differences matter.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ GpuState = Literal["idle", "reserved", "in use", "faulty"]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `job` is whom it is promised to; `held_by` who physically uses it."""
+    """One GPU. `job` is the job it is promised to, `held_by` the job that physically uses it."""
 
     id: str
     state: GpuState = "idle"
@@ -44,21 +42,21 @@ class Node:
     gpu_type: str
     gpus: tuple[Gpu, ...] = ()
     schedulable: bool = True
-    cores: float = 0.0  # for jobs trained on CPU; 0: none may
-    memory: float = 0.0  # bytes for the same; 0: not known, never a reason to refuse
+    cores: float = 0.0  # for jobs trained on CPU; 0: closed to them
+    memory: float = 0.0  # bytes, likewise; 0: unknown, never a reason to refuse
     cpu_use: float = 0.0  # R(w, t): share of the cores in use lately, 0..1 (S18)
     memory_use: float = 0.0  # likewise; breaks ties of cpu_use
-    heard: bool = True  # False while its heartbeats are missing: nothing moves to or from it
-    kept_for: str | None = None  # a job that has waited very long: nobody else starts or grows there (aging)
+    heard: bool = True  # False while heartbeats are missing: no moves to or from it
+    kept_for: str | None = None  # an aged job for which it is reserved: no other starts or grows there
 
     @cached_property
     def idle(self) -> int:
-        """How many GPUs could be given away now: neither reserved nor faulty."""
+        """GPUs that could be given away now: neither reserved nor faulty, on an open node."""
         return sum(g.state == "idle" for g in self.gpus) if self.open else 0
 
     @property
     def open(self) -> bool:
-        """Whether jobs may start or grow here at all."""
+        """Whether jobs may start or grow here."""
         return self.schedulable and self.heard and self.kept_for is None
 
     @property
@@ -68,7 +66,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The part of a job on one host; a job of several workers has several."""
+    """The part of a job on one host."""
 
     node: str
     num_gpus: int
@@ -76,7 +74,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One of the tasks of a job, which run one after another (seed 003); what each replica asks for."""
+    """One task of a job with the requests of each replica; tasks run one after another (Slaml)."""
 
     name: str
     cores: float = 0.0
@@ -89,10 +87,9 @@ class Task:
 class Job:
     """One unfinished job.
 
-    `num_gpus` is the count it has, or will have once the operation under way is done; 0 while it
-    waits in the queue. `optional` is sorted; (0,) for a job trained on CPU. `leased` says that an
-    operation is under way, so that nobody may begin another one. `iterations_left` is None where no
-    length is known; with a target accuracy the caller predicts it (`convergence.py`).
+    `num_gpus` is its present count, or the one after the operation under way; 0 in the queue. `optional` is sorted;
+    (0,) for a job trained on CPU. `leased`: an operation is under way, which excludes another one. `iterations_left` is
+    None for an unknown length; with a target accuracy the caller predicts it (`convergence.py`).
     """
 
     id: str
@@ -104,80 +101,79 @@ class Job:
     node: str | None = None
     iterations_left: float | None = None
     iterations_done: float = 0.0
-    running_s: float = 0.0  # how long it has trained so far
+    running_s: float = 0.0  # seconds trained so far
     leased: bool = False
-    rigid: bool = False  # it has not shown that it saves and resumes: nothing may stop its training
-    forced: bool = False  # an operator agreed to lose that work: `wanted` may stop it although it is rigid
-    unsaved_s: float = 0.0  # seconds of training that would be done again if it were stopped now
+    rigid: bool = False  # has not shown that it saves and resumes: must not be stopped
+    forced: bool = False  # an operator accepts the loss of work: `wanted` may stop it although rigid
+    unsaved_s: float = 0.0  # seconds of training lost if it were stopped now
     cooling_until: float = 0.0  # no reshape before this time
-    grew_from: int = 0  # the count it had before it last grew; 0: it has not grown, or it is not known
-    wanted: int | None = None  # an operator's explicit wish for a GPU count
-    reshape_cost_s: float | None = None  # its own measured reshape cost, where one was measured
-    stays: bool = False  # its checkpoints do not outlive its launch: no other launch of it without need
-    relaunches: bool = False  # its launch cannot take other GPUs: each reshape is another launch
-    gpu_type: str | None = None  # only nodes of this type, where the user said so
-    pinned: str | None = None  # only this node, where Volcano (X12) or the user said so
-    max_workers: int = 1  # on how many hosts it may be spread
-    gpus_per_pod: int = 0  # of a gang: GPUs of each of its pods; 0: it is one process on one node, or a plain spread
-    pods: tuple[str, ...] = ()  # of a gang that runs: the node of each pod; pods are added, and leave, at the end
-    workers: tuple[Worker, ...] = ()  # GPUs per host, where it runs on several; else empty, and `node` has all
-    target_reached: bool = False  # the measured value has reached the target that ends the job
-    target: float | None = None  # that target, and the value measured last: for people
+    grew_from: int = 0  # count before it last grew; 0: not grown, or unknown
+    wanted: int | None = None  # GPU count that an operator requested
+    reshape_cost_s: float | None = None  # its own measured reshape cost
+    stays: bool = False  # its checkpoints do not outlive its launch: avoid relaunching
+    relaunches: bool = False  # its launch cannot change GPUs: each reshape is a relaunch
+    gpu_type: str | None = None  # required by the user
+    pinned: str | None = None  # required node, by Volcano (X12) or the user
+    max_workers: int = 1  # most hosts it may be spread over
+    gpus_per_pod: int = 0  # of a gang: GPUs of each pod; 0: no gang
+    pods: tuple[str, ...] = ()  # of a running gang: node of each pod; added and removed at the end
+    workers: tuple[Worker, ...] = ()  # GPUs per host, if several; else empty: all on `node`
+    target_reached: bool = False  # its measured value has reached its target: it ends
+    target: float | None = None  # target and last value: for people
     value: float | None = None
-    epoch_iterations: int | None = None  # iterations of one epoch, where that is known: for people
-    length_unsure: bool = False  # `iterations_left` is only its maximum: no progress towards its target was visible
+    epoch_iterations: int | None = None  # iterations per epoch, if known: for people
+    length_unsure: bool = False  # `iterations_left` is only its maximum: no visible progress to its target
 
-    # trained on CPU (seeds 000 to 002)
+    # trained on CPU (SpeCon, FlowCon)
     demand: float = math.inf  # cores it can use when alone
     rate: float | None = None  # iterations per second lately; None: not measured
-    share: float | None = None  # cores it had meanwhile; None: what the others on its node leave it
+    share: float | None = None  # cores during that; None: its water-filling share
     cpu_limit: float | None = None  # cores; None: no limit
-    limit_until_s: float | None = None  # when the limit lifts itself
-    limitable: bool = True  # False: its launch cannot be limited, and whoever runs it said why
+    limit_until_s: float | None = None  # when the limit expires
+    limitable: bool = True  # False: its launch cannot be limited
     growth: Growth = UNSEEN
     efficiency: Efficiency = UNMEASURED
-    migrated_s: float | None = None  # when its one speculative move was decided on; None: still to be had
-    rebalanced: bool = False  # its one rebalancing move is spent
-    move_refused_s: float | None = None  # a move was last refused for its makespan
+    migrated_s: float | None = None  # when its one speculative move was decided; None: not yet
+    rebalanced: bool = False  # its one rebalancing move is used up
+    move_refused_s: float | None = None  # time of the last move refused for its makespan
 
-    # deadlines (seed 003)
+    # deadlines (Slaml)
     sla_s: float | None = None  # from submission; None: no deadline
-    tasks: tuple[Task, ...] = ()  # those left, the present one first
-    estimate_s: float | None = None  # the user's own guess of what the tasks left take together
-    expected_s: float | None = None  # what its present task was expected to take when it started
-    task_s: float = 0.0  # how long the present task has run
-    preempts: int = 0  # how often it was sent back to the queue
-    yields_to: tuple[str, ...] = ()  # jobs that must have started before it may again
+    tasks: tuple[Task, ...] = ()  # tasks left, the present one first
+    estimate_s: float | None = None  # the user's estimate of all tasks left
+    expected_s: float | None = None  # expected time of its present task, when that started
+    task_s: float = 0.0  # seconds the present task has run
+    preempts: int = 0  # times it was requeued
+    yields_to: tuple[str, ...] = ()  # jobs that must start before it restarts
 
     @property
     def uses_cpu(self) -> bool:
-        """Whether it trains without any GPU."""
+        """Whether it trains without GPUs."""
         return self.optional == (0,)
 
     @property
     def stoppable(self) -> bool:
-        """Whether its training may be stopped to go on elsewhere, with other GPUs or later, without being asked."""
+        """Whether its training may be stopped to continue elsewhere, with other GPUs or later."""
         return not self.rigid
 
     @property
     def cores(self) -> float:
-        """What its present task asks for, all replicas together; 0: nothing in particular."""
+        """Cores that all replicas of its present task request; 0: none requested."""
         return self.tasks[0].cores * self.tasks[0].replicas if self.tasks else 0.0
 
     @property
     def memory(self) -> float:
-        """Likewise, in bytes."""
+        """Bytes of memory, likewise."""
         return self.tasks[0].memory * self.tasks[0].replicas if self.tasks else 0.0
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """Everything a decision may look at."""
+    """The complete input of a decision."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     profiles: Profiles = field(default_factory=Profiles)
-
     observations: Observations = field(default_factory=Observations)
 
     @cached_property
@@ -190,7 +186,7 @@ class ClusterSnapshot:
 
     @cached_property
     def capacity(self) -> Mapping[Resource, float]:
-        """What all nodes that are open have together: working GPUs, cores, bytes (D3)."""
+        """Total working GPUs, cores and bytes of all schedulable nodes (D3)."""
         nodes = [node for node in self.nodes if node.schedulable]
         return {
             "gpus": sum(n.healthy for n in nodes),
@@ -200,7 +196,7 @@ class ClusterSnapshot:
 
     @cached_property
     def queue(self) -> tuple[Job, ...]:
-        """Jobs that wait for their first GPU, oldest first (ties by id)."""
+        """Jobs that wait for their first GPUs, oldest first (ties by id)."""
         waiting = [j for j in self.jobs if j.state == "submitted" and not j.leased]
         return tuple(sorted(waiting, key=attrgetter("submit_s", "id")))
 

@@ -1,6 +1,6 @@
-"""The snapshot as it will be once decisions are accepted: what the next one is decided on.
+"""Applies accepted decisions to a snapshot, so that the next decision sees their effect.
 
-Called by the engine, by the simulator's baselines and by policies that try a second step. Pure.
+Called by the engine, by policies that try a second step and by comparison policies. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 
 def after(snapshot: ClusterSnapshot, *decisions: Decision) -> ClusterSnapshot:
-    """GPUs promised, the jobs under an operation. GPUs that a job is still to let go are not idle yet."""
+    """Return the snapshot with GPUs reserved and jobs under an operation; GPUs yet to be released are not idle."""
     accepted = [decision for decision in decisions if not isinstance(decision, Hold)]
     if not accepted:
         return snapshot
@@ -34,7 +34,7 @@ def after(snapshot: ClusterSnapshot, *decisions: Decision) -> ClusterSnapshot:
     for decision in accepted:
         _apply(decision, jobs, nodes)
     later = replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()))
-    # On a large cluster it would cost more to look the same names up again than to decide.
+    # Rebuilding these maps would cost more than a decision on a large cluster.
     vars(later).update(job=jobs, node=nodes)
     return later
 
@@ -64,7 +64,7 @@ def _changed(job: Job, decision: Decision) -> Job:
             spent = decision.at_s if decision.spends_move else job.migrated_s
             return replace(job, migrated_s=spent, move_refused_s=decision.at_s)
         case Limit():
-            return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: nowhere near its end
+            return replace(job, cpu_limit=decision.cores, limit_until_s=None)  # just set: not to be renewed yet
         case Requeue() | Finish():
             yields_to = decision.yields_to if isinstance(decision, Requeue) else ()
             return replace(job, node=None, num_gpus=0, workers=(), pods=(), leased=True, yields_to=yields_to)

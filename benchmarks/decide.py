@@ -172,7 +172,7 @@ def works(case: Case) -> dict[str, Callable[[], object]]:
 def arrays(snapshot: ClusterSnapshot) -> ArrayTable:
     """All that both choices read."""
     table = ArrayTable(snapshot, 0.0, SETTINGS)
-    table.givers(0.0)
+    table.victims(0.0)
     return table
 
 

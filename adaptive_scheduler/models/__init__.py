@@ -1,1 +1,1 @@
-"""Formulas that policies share: predicted times, CPU contention, tardiness, criticality. Pure."""
+"""Formulas that policies share: predicted times, CPU contention, tardiness, allocatable resources. Pure."""

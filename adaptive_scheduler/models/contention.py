@@ -1,9 +1,8 @@
-"""How long jobs trained on CPU still take where they share the cores of a node (`algorithms.md` 5.2, 5.6).
+"""Predicts remaining times of jobs trained on CPU that share the cores of a node (`algorithms.md` 5.2, 5.6).
 
-Every job of a node is trained to its end in numbers: cores are shared by water-filling, and what ends
-leaves its cores to the others. FlowCon's limits are not counted on for the future: they change every few seconds,
-leave no core idle that somebody can use, and stay behind when a job moves. Called by the policies that place or move
-such jobs. Pure; seconds from now.
+All jobs of a node are trained to their end in a fluid model: cores are divided by water-filling, and a job that ends
+leaves its cores to the others. FlowCon's limits are not assumed for the future: they change every few seconds, leave no
+usable core idle and do not follow a move. Called by CPU policies and the simulator. Pure; seconds from now.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
 SAME = 1e-9
-"""Jobs that end within this share of the same moment end together."""
+"""Relative tolerance within which jobs end together."""
 
 ROUNDED = 6
-"""Decimals of a second that are compared: what is less is only the rounding of a sum."""
+"""Decimals of a second that are compared; below are only rounding errors of sums."""
 
 
 class CpuDemand(NamedTuple):
-    """What a job still needs, in core-seconds, and the most cores it may have."""
+    """Work left of a job in core-seconds, and the most cores that it can use."""
 
     core_s: float
     cap: float
 
 
 class PairPrediction(NamedTuple):
-    """Predicted for some jobs together. The smaller is the better one (G4)."""
+    """Predicted makespan and sum of some jobs together; the smaller is better (G4)."""
 
     makespan_s: float
     sum_s: float
@@ -43,8 +42,9 @@ class PairPrediction(NamedTuple):
 
 
 def cpu_demands(snapshot: ClusterSnapshot, node: str) -> dict[str, CpuDemand]:
-    """Of all jobs trained on this node, or about to be. Whose speed was measured on nobody knows how many cores is
-    taken to have had what the limits of now leave it.
+    """Return the demands of all jobs trained on this node, or about to be.
+
+    A job of unknown rate is assumed to have been measured on the share that present limits leave it.
     """
     jobs = snapshot.on_cpu[node]
     shares = water_fill(snapshot.node[node].cores, [_present_cap(job) for job in jobs])
@@ -52,12 +52,12 @@ def cpu_demands(snapshot: ClusterSnapshot, node: str) -> dict[str, CpuDemand]:
 
 
 def incoming_demand(snapshot: ClusterSnapshot, node: str, job: Job) -> CpuDemand:
-    """Of a job that is not on the node yet: nothing of its speed is known."""
+    """Return the demand of a job that is not on the node yet, so that its rate there is unknown."""
     return CpuDemand(_core_s(job, min(job.demand, snapshot.node[node].cores)), job.demand)
 
 
 def completion_times(cores: float, jobs: Mapping[str, CpuDemand]) -> dict[str, float]:
-    """When each ends, if nobody comes or goes but by ending. O(n² log n)."""
+    """Return when each job ends if jobs only leave by ending. O(n² log n)."""
     left, ends, now = dict(jobs), dict[str, float](), 0.0
     while left:
         shares = dict(zip(left, water_fill(cores, [p.cap for p in left.values()]), strict=True))
@@ -71,17 +71,16 @@ def completion_times(cores: float, jobs: Mapping[str, CpuDemand]) -> dict[str, f
 
 
 def move_cost_s(profiles: Profiles, job: Job) -> float:
-    """What its move takes: saved, ended, launched elsewhere and begun there, measured or from its profile; then what
-    it had not saved, once more."""
+    """Return the seconds that a move takes, measured or from its profile, plus the unsaved work that is repeated."""
     return reshape_cost_s(profiles, job) + cross_host_s(profiles, job) + job.unsaved_s
 
 
 class MovePrediction(NamedTuple):
-    """What one move is predicted to lead to for the jobs of both nodes together (5.5)."""
+    """Predicted outcome of one move for the jobs of both nodes together (5.5)."""
 
     before: PairPrediction
     after: PairPrediction
-    job_s: float  # what the job itself still takes then
+    job_s: float  # remaining time of the job itself
     sure: bool
 
     @property
@@ -90,16 +89,16 @@ class MovePrediction(NamedTuple):
 
 
 class MovePredictions:
-    """Where one job could move, each node predicted at most once. To its own node: all as it is."""
+    """Predicted outcomes of moving one job, computed once per node; its own node means no move."""
 
     def __init__(self, snapshot: ClusterSnapshot, job: Job) -> None:
         self._snapshot = snapshot
         self._job = job
         self._home = job.node or ""
-        self._portions = cpu_demands(snapshot, self._home)
-        self._now = self._drain(self._home, self._portions)
-        without = {other: portion for other, portion in self._portions.items() if other != job.id}
-        self._without = self._drain(self._home, without)
+        self._demands = cpu_demands(snapshot, self._home)
+        self._now = self._completion_times(self._home, self._demands)
+        without = {other: demand for other, demand in self._demands.items() if other != job.id}
+        self._without = self._completion_times(self._home, without)
         self._known: dict[str, MovePrediction] = {}
 
     def to(self, node: str) -> MovePrediction:
@@ -114,19 +113,19 @@ class MovePredictions:
                 PairPrediction.of(self._now), PairPrediction.of(self._now), self._now[self._job.id], sure
             )
         there = cpu_demands(self._snapshot, node)
-        before = self._now | self._drain(node, there)
-        after = self._without | self._drain(node, {**there, self._job.id: self._portions[self._job.id]})
+        before = self._now | self._completion_times(node, there)
+        after = self._without | self._completion_times(node, {**there, self._job.id: self._demands[self._job.id]})
         after[self._job.id] += move_cost_s(self._snapshot.profiles, self._job)
         return MovePrediction(
             PairPrediction.of(before), PairPrediction.of(after), after[self._job.id], sure and all_known(jobs[node])
         )
 
-    def _drain(self, node: str, jobs: Mapping[str, CpuDemand]) -> dict[str, float]:
+    def _completion_times(self, node: str, jobs: Mapping[str, CpuDemand]) -> dict[str, float]:
         return completion_times(self._snapshot.node[node].cores, jobs)
 
 
 def all_known(jobs: Iterable[Job]) -> bool:
-    """Whether what was predicted of them rests on lengths and speeds that are known."""
+    """Return whether predictions for these jobs rest on known lengths and rates."""
     return all(job.iterations_left is not None and job.rate is not None for job in jobs)
 
 
@@ -135,17 +134,17 @@ def _present_cap(job: Job) -> float:
 
 
 def _core_s(job: Job, share: float) -> float:
-    """Its speed goes with its cores: what it still takes, times the cores it has (5.2)."""
+    """Remaining seconds times the cores it has: its rate is proportional to its cores (5.2)."""
     if job.iterations_left is None or not job.rate:
         return assumed_s(job) * (job.share or share)
     return min(max(job.iterations_left, 0.0) / job.rate, LARGEST) * (job.share or share)
 
 
 def water_fill(capacity: float, caps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
-    """What each gets, in the unit of `capacity`: all rise until each has its cap or nothing is left.
+    """Divide cores by water-filling: return each job's cores; all rise until capped or `capacity` is used up (5.6).
 
-    Each cap is the smaller of what a job can use and what it is limited to; `inf` is one. All rise alike, or in
-    proportion to `weights` (above 0).
+    Each cap is the smaller of what a job can use and its limit, perhaps `inf`. Rates rise alike, or in proportion to
+    `weights` (above 0). The simulator and FlowCon share this function, since they must agree.
     """
     shares = [0.0] * len(caps)
     weighs = [1.0] * len(caps) if weights is None else weights

@@ -1,8 +1,7 @@
-"""Whose deadline a scheme would break (`algorithms.md` 5.4 and X7).
+"""Computes tardiness: which deadlines a decision would break (`algorithms.md` 5.4 and X7).
 
-Promises that a job counts as late only beyond its target and the tolerance (`Deadlines.beta`), and that a
-scheme is blamed only for a deadline that held before. Called by the policies of seeds 003 and 004. Pure; all
-times are seconds from now, as `RemainingTimes` has them.
+A job is late only beyond its target and the tolerance (`Deadlines.beta`), and a decision breaks only a deadline that
+held before. Called by Slaml's and SideCar scheduling's policies. Pure; seconds from now, as in `RemainingTimes`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 
 
 class Tardiness:
-    """Until when each job with a deadline must have ended, and who would not."""
+    """Limits of all jobs with a deadline, and by how much each is predicted to exceed its own."""
 
     def __init__(self, limits: Mapping[str, float], before: Mapping[str, float]) -> None:
         self.limits = limits
         self._before = before
-        # By job, so that one change is a subtraction and not another pass over all of them.
+        # By job, so that one change is a subtraction instead of another pass over all jobs.
         self.late = {i: max(0.0, before[i] - limit) for i, limit in sorted(limits.items()) if i in before}
         self.total = math.fsum(self.late.values())
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Tardiness:
-        """Of all jobs with a deadline; of none where deadlines are switched off."""
+        """Return that of all jobs with a deadline; of none where deadlines are switched off."""
         if "deadline" not in settings.systems:
             return cls({}, {})
         beta = settings.deadlines.beta
@@ -35,9 +34,9 @@ class Tardiness:
         return cls(limits, times.seconds)
 
     def broken_by(self, after: Mapping[str, float]) -> dict[str, float]:
-        """By how many seconds these jobs would miss a deadline that was not missed before.
+        """Return by how many seconds these jobs would miss a deadline that held before.
 
-        A waiting job has missed it before only if it is past already.
+        For a waiting job, one that is past already did not hold.
         """
         limits = {job: self.limits[job] for job in after if job in self.limits}
         return {

@@ -1,1 +1,1 @@
-"""One file per scheduling system; they do not know each other, the engine composes them."""
+"""One module or package per scheduling system; independent of each other, composed by the engine."""

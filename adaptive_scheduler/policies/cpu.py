@@ -1,4 +1,4 @@
-"""Which node a job trained on CPU starts on. SpeCon moves it later; Volcano's own choice stands (X12).
+"""Places a waiting job that trains on CPU. SpeCon moves it later; a node chosen by Volcano is final (X12).
 
 Called by the engine. Pure.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from adaptive_scheduler.candidates import LISTED
-from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Candidate, Explanation, Hold, Start
 from adaptive_scheduler.models.allocatable import obstacle
 from adaptive_scheduler.models.contention import (
@@ -26,10 +25,8 @@ NAMED = 3
 """Nodes that a sentence names before it only counts them."""
 
 
-def schedule_incoming(
-    snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
-) -> Start | Hold:
-    """The node it is pinned to, else of those with room the one with fewest jobs trained on CPU."""
+def schedule_incoming(snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings) -> Start | Hold:
+    """Start the job on the node it is pinned to, else on the fitting node with fewest jobs trained on CPU."""
     why = {node.name: obstacle(snapshot, node.name, job) for node in snapshot.nodes}
     fits = [node for node in snapshot.nodes if not why[node.name]]
     if not fits:
@@ -44,7 +41,7 @@ def schedule_incoming(
 
 
 def _candidate(snapshot: ClusterSnapshot, job: Job, node: Node, fewest: int) -> Candidate:
-    """What it would lead to on that node; the first that is listed is the one that was taken."""
+    """Predict the outcome on that node; the first one listed is the chosen one."""
     there = snapshot.on_cpu[node.name]
     ends = completion_times(
         node.cores, {**cpu_demands(snapshot, node.name), job.id: incoming_demand(snapshot, node.name, job)}
@@ -55,7 +52,7 @@ def _candidate(snapshot: ClusterSnapshot, job: Job, node: Node, fewest: int) -> 
 
 
 def _waits(snapshot: ClusterSnapshot, job: Job, why: Mapping[str, str]) -> str:
-    """Every reason once, with the nodes it holds for."""
+    """Return the sentence with each reason once and the nodes for which it holds."""
     if not any(node.cores > 0 for node in snapshot.nodes):
         return f"{job.id} waits: no node has cores for jobs trained on CPU; register one."
     if job.pinned is not None:

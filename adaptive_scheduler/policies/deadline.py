@@ -1,7 +1,7 @@
-"""Deadlines (seed 003): who must start when, and who gives way (`algorithms.md` 4.3, 4.4).
+"""Orders the queue by deadlines and lets overdue jobs yield (Slaml; `algorithms.md` 4.3, 4.4).
 
-`in_order` is the queue by latest start (X13), `schedule_overdue` is Algorithm 2 as resolved, `with_alerts`
-makes a deadline that cannot hold visible. Called by the engine. How long jobs take: `diagnosis.py`.
+`in_order` is the queue by latest start (X13), `schedule_overdue` is Algorithm 2 as resolved, `with_alerts` reports
+deadlines that cannot hold. Expected times: `deadline_feasibility.py`. Called by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -35,11 +35,8 @@ OVERDUE = "deadline.overdue"
 QUEUE = "deadline.queue"
 
 
-# the queue
-
-
 def in_order(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Job, ...]:
-    """The queue by latest start, then submission, then id (X13); without those that let others go first (D7)."""
+    """Return the queue by latest start, then submission, then id (X13), without jobs that still yield (D7)."""
     queue = snapshot.queue
     if "deadline" not in settings.systems or all(job.sla_s is None and not job.yields_to for job in queue):
         return queue
@@ -49,7 +46,7 @@ def in_order(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple
 
 
 def latest_start_s(job: Job, diagnosis: Diagnosis, settings: Settings) -> float:
-    """On the clock of `submit_s`; before its deadline by what it is expected to take, if anything is known."""
+    """Return the latest start on the clock of `submit_s`: the deadline less the expected time, if that is known."""
     assert job.sla_s is not None
     safe = settings.deadlines.order_by == "safe"  # D9
     if diagnosis.te_s is None:
@@ -58,12 +55,12 @@ def latest_start_s(job: Job, diagnosis: Diagnosis, settings: Settings) -> float:
 
 
 def is_lost(job: Job, diagnosis: Diagnosis, now: float) -> bool:
-    """Whether even a start now would end after the deadline and its tolerance."""
+    """Return whether even an immediate start would end after the deadline and its tolerance."""
     return now > job.submit_s + diagnosis.tw_s
 
 
 def _order_s(job: Job, snapshot: ClusterSnapshot, now: float, settings: Settings) -> float:
-    """A job whose deadline is lost is run as if it had none (4.8: best effort); as printed it goes first of all."""
+    """Order a job with a lost deadline as one without (4.8: best effort); as printed it goes first of all."""
     best_effort = job.submit_s + settings.deadlines.default_wait_s
     if job.sla_s is None:
         return best_effort
@@ -74,7 +71,7 @@ def _order_s(job: Job, snapshot: ClusterSnapshot, now: float, settings: Settings
 
 
 def _yielding(queue: Sequence[Job]) -> frozenset[str]:
-    """Those that wait for a queued job that waits for nobody. Jobs that only wait for each other do not wait."""
+    """Return the jobs that wait for another queued job; jobs that wait only for each other do not wait."""
     queued = {job.id for job in queue}
     waits_for = {job.id: queued.intersection(job.yields_to) for job in queue}
     going = {job_id for job_id, others in waits_for.items() if not others}
@@ -87,7 +84,7 @@ def _yielding(queue: Sequence[Job]) -> frozenset[str]:
 def with_alerts(
     snapshot: ClusterSnapshot, now: float, settings: Settings, decisions: Iterable[Decision]
 ) -> Iterator[Decision]:
-    """The decisions, with what a waiting job's deadline comes to, and why a job that gave way still waits."""
+    """Yield the decisions, with alerts about deadlines of waiting jobs, and a Hold for each job that still yields."""
     if "deadline" not in settings.systems:
         yield from decisions
         return
@@ -115,19 +112,16 @@ def _with_alert(hold: Hold, job: Job, found: Diagnosis, now: float) -> Hold:
     return replace(hold, explanation=explanation) if more else hold
 
 
-# jobs that take longer than expected
-
-
 def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Start | Requeue, ...]:
-    """The heaviest overdue job gives GPUs to a lighter queued one or, failing that, its place (X9).
+    """Let the heaviest overdue job give GPUs to a lighter queued one or, failing that, its place (X9).
 
-    One answer a tick (D7); if the heaviest cannot help anybody, the next heaviest.
+    One answer per tick (D7); if the heaviest cannot help any job, the next heaviest.
     """
-    heard = {node.name for node in snapshot.nodes if node.heard}  # nobody could take the place on any other
+    heard = {node.name for node in snapshot.nodes if node.heard}  # its place on another node could not be used
     overdue = [job for job in snapshot.jobs if job.node in heard and _is_overdue(job, now, settings)]
     if not overdue:
         return ()
-    helped = {other for job in snapshot.jobs if job.leased for other in job.yields_to}  # somebody is on his way out
+    helped = {other for job in snapshot.jobs if job.leased for other in job.yields_to}  # GPUs are being freed
     waiting = [
         job for job in in_order(snapshot, now, settings)
         if job.id not in helped and not _starts_anyway(snapshot, job, settings)
@@ -152,14 +146,14 @@ def _overdue_words(job: Job) -> str:
 
 
 def _is_overdue(job: Job, now: float, settings: Settings) -> bool:
-    """Its present task has run longer than expected and tolerated; nor is an operator's wish or a rigid job touched."""
+    """Return whether its present task exceeds the expected time and tolerance, and the job may be stopped."""
     if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None or not job.stoppable:
         return False
     return job.task_s > job.expected_s * (1 + settings.deadlines.beta) and job.cooling_until <= now
 
 
 def _starts_anyway(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> bool:
-    """Whether some node, or several together, has what it needs without anybody's giving way."""
+    """Return whether a node, or several together, could serve the job without a job that yields."""
     if job.uses_cpu:
         return any(not obstacle(snapshot, node.name, job) for node in snapshot.nodes)
     nodes = [node for node in nodes_for(snapshot, job) if node.schedulable]
@@ -168,7 +162,7 @@ def _starts_anyway(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> b
 
 
 def _starts_spread(nodes: Sequence[Node], job: Job, count: int, settings: Settings) -> bool:
-    """On idle GPUs of several nodes; of different GPU types only where numbers alone count (G7)."""
+    """Return whether it fits on idle GPUs of several nodes, of one type unless only counts matter (G7)."""
     if "elastic" not in settings.systems:
         return False
     if settings.placement == "count_only":
@@ -186,13 +180,10 @@ def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
     return [node for node in snapshot.nodes if job.pinned in (None, node.name)]
 
 
-# it gives GPUs
-
-
 def _yield_gpus(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Start | None:
-    """The most urgent job that can start on what the overdue one gives, each with an allowed count."""
+    """Start the most urgent job that can use GPUs given by the overdue one, both on allowed counts."""
     node, may = snapshot.node.get(heavy.node or ""), settings.deadlines.yield_by == "reshape"
     if not may or "elastic" not in settings.systems or heavy.uses_cpu or node is None or len(heavy.workers) > 1:
         return None
@@ -200,15 +191,15 @@ def _yield_gpus(
     for job in lighter:
         if node not in _allowed(snapshot, job) or not node.schedulable:
             continue
-        ways = list(_shrink_candidates(snapshot, heavy, job, node, now, settings, times))
-        best = min(ways, key=lambda way: way.key, default=None)
+        candidates = list(_shrink_candidates(snapshot, heavy, job, node, now, settings, times))
+        best = min(candidates, key=lambda candidate: candidate.key, default=None)
         if best is None or best.rank == REFUSED:
             continue
         sentence = (
             f"{job.id} starts on {gpus(best.num_gpus)} of {node.name}: {_overdue_words(heavy)} and goes "
             f"from {heavy.num_gpus} to {best.keeps}."
         )
-        explanation = explain(OVERDUE, sentence, ways, best, times, snapshot.profiles)
+        explanation = explain(OVERDUE, sentence, candidates, best, times, snapshot.profiles)
         return Start(job.id, node.name, best.num_gpus, explanation, heavy.id, best.keeps)
     return None
 
@@ -216,8 +207,8 @@ def _yield_gpus(
 def _shrink_candidates(
     snapshot: ClusterSnapshot, heavy: Job, job: Job, node: Node, now: float, settings: Settings, times: RemainingTimes
 ) -> Iterator[RankedCandidate]:
-    """Every count the job may have, with the most that the overdue one could then keep."""
-    profiles, lateness = snapshot.profiles, Tardiness.of(snapshot, times, now, settings)
+    """Yield a candidate for each count of the job, with the most GPUs that the overdue job could then keep."""
+    profiles, tardiness = snapshot.profiles, Tardiness.of(snapshot, times, now, settings)
     for count in job.optional:
         keeps = max((n for n in heavy.optional if n <= node.idle + heavy.num_gpus - count), default=0)
         if not 0 < keeps < heavy.num_gpus:
@@ -225,29 +216,26 @@ def _shrink_candidates(
         job_s, heavy_s = t_new(profiles, job, node.gpu_type, count), t_run(profiles, heavy, node.gpu_type, keeps)
         makespan, total = times.replace(heavy.id, heavy_s)
         makespan, total = max(makespan, job_s), total + job_s
-        key = (GOOD, job_s > lateness.limits.get(job.id, math.inf), makespan, total, count)
-        way = RankedCandidate(key, job, node, count, makespan, total, job_s, heavy, keeps)
-        if lateness.broken_by({heavy.id: heavy_s}):
-            way = way._replace(key=(REFUSED, count), refused=f"{heavy.id} would miss its own deadline")
+        key = (GOOD, job_s > tardiness.limits.get(job.id, math.inf), makespan, total, count)
+        candidate = RankedCandidate(key, job, node, count, makespan, total, job_s, heavy, keeps)
+        if tardiness.broken_by({heavy.id: heavy_s}):
+            candidate = candidate._replace(key=(REFUSED, count), refused=f"{heavy.id} would miss its own deadline")
         if profiles.speed(heavy.type, node.gpu_type, keeps) is None:
-            way = way._replace(key=(REFUSED, count), refused=no_speed(keeps, node, heavy.id))
-        yield way
-
-
-# it gives its place
+            candidate = candidate._replace(key=(REFUSED, count), refused=no_speed(keeps, node, heavy.id))
+        yield candidate
 
 
 def _yield_place(
     snapshot: ClusterSnapshot, heavy: Job, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Requeue | None:
-    """Checkpoint and back to the queue, if lighter jobs fit in its place and it can wait that long (D5)."""
+    """Requeue the overdue job if lighter jobs fit in its place and it can wait that long (D5)."""
     if heavy.stays or heavy.preempts >= settings.deadlines.max_preempts:
         return None
     found = diagnose(heavy, snapshot, settings)
     candidates = list(_replacements(snapshot, heavy, found, lighter, now, settings))
     chosen = tuple(candidate.job for candidate in candidates if not candidate.rejected)
     if not chosen:
-        return None  # D7: nobody is stopped for nothing
+        return None  # D7: no stop without benefit
     sentence = (
         f"{_overdue_words(heavy)}; it saves a checkpoint and goes back to the queue until {', '.join(chosen)} "
         f"{'has' if len(chosen) == 1 else 'have'} started, lighter than it."
@@ -259,10 +247,10 @@ def _yield_place(
 def _replacements(
     snapshot: ClusterSnapshot, heavy: Job, found: Diagnosis, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Iterator[Candidate]:
-    """Lighter jobs, the most urgent first; chosen while they fit together in its place and in what it can wait.
+    """Yield lighter jobs, the most urgent first; accepted while they fit together in place and wait budget.
 
-    Unless the paper's way is wanted (X9), only those whose deadline that saves: what trains already is nearly done.
-    The times of each: itself first and the overdue job behind it, as if they were alone.
+    Unless configured as in the paper (X9), only those whose deadline is saved by it: the overdue job is nearly done.
+    Times of each: itself first and the overdue job after it, as if they were alone.
     """
     place = _FreedResources(snapshot, heavy, settings)
     budget = _budget_s(heavy, found, now, settings)
@@ -274,9 +262,9 @@ def _replacements(
         cost = its.tw_s if settings.deadlines.literal_budget else job_s  # D5
         why = ""
         if its.te_s is None:
-            why = "nobody knows how long it takes"
+            why = "its length is not known"
         elif settings.deadlines.yield_by == "reshape" and not _is_saved(job, its, now, left_s):
-            why = "its deadline does not hang on it"
+            why = "its deadline does not depend on it"
         elif cost > budget:
             why = f"{heavy.id} can wait only {seconds(max(0.0, budget))} more"
         elif not place.takes(job):
@@ -291,16 +279,16 @@ def _replacements(
 
 
 def _is_saved(job: Job, found: Diagnosis, now: float, others_s: float) -> bool:
-    """Whether its deadline holds if it starts now, and not if it waits so long for the other."""
+    """Return whether its deadline holds with an immediate start but not after waiting for the other job."""
     latest = job.submit_s + found.tw_s
     return now <= latest < now + others_s
 
 
 def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> float:
-    """How long it may be displaced: what is left of its wait.
+    """Return how long the overdue job may be displaced: its slack.
 
-    Without a deadline to hold, what it would still take: whoever is shorter gains more than it loses. As
-    printed (D5) the wait it was given when its present task started, and without a deadline for ever.
+    Without a deadline to hold, its remaining time: shorter jobs gain more than it loses. As printed (D5) the wait left
+    when its present task started, and without a deadline for ever.
     """
     literal = settings.deadlines.literal_budget
     still_s = math.inf if literal or found.te_s is None else found.te_s
@@ -314,22 +302,22 @@ def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> f
 
 
 class _FreedResources:
-    """What an overdue job would leave on its node, filled step by step."""
+    """Resources that an overdue job would free on its node, allocated step by step."""
 
     def __init__(self, snapshot: ClusterSnapshot, heavy: Job, settings: Settings) -> None:
         self._snapshot, self._node, self._settings = snapshot, snapshot.node[heavy.node or ""], settings
-        self._room = allocatable_on(snapshot, self._node.name, leaving=heavy.id)
+        self._cpu_left = allocatable_on(snapshot, self._node.name, leaving=heavy.id)
         own = [w.num_gpus for w in heavy.workers if w.node == self._node.name] or [heavy.num_gpus]
         self._gpus = self._node.idle + sum(own)
 
     def takes(self, job: Job) -> bool:
-        """Whether it fits too, on the fewest GPUs it would start on; if so its share is gone."""
+        """Allocate the job's fewest GPUs or its requests if they fit; return whether they did."""
         if self._node not in _allowed(self._snapshot, job) or not self._node.schedulable:
             return False
         if job.uses_cpu:
-            if not self._room.holds(job):
+            if not self._cpu_left.holds(job):
                 return False
-            self._room = self._room.without(job)
+            self._cpu_left = self._cpu_left.without(job)
             return True
         count = min_start_gpus(self._snapshot, job, self._settings)
         if count > self._gpus:

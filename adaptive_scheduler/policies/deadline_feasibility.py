@@ -1,7 +1,6 @@
-"""How long a job may wait and still hold its deadline: seed 003, Algorithm 1 (`algorithms.md` 4.3).
+"""Computes how long a job may wait and still hold its deadline: Slaml, Algorithm 1 (`algorithms.md` 4.3).
 
-Called by the deadline policy, and by whoever takes a job in and has to say that its deadline cannot hold.
-Pure. All times in seconds.
+Called by the deadline policy and by intake, which reports deadlines that cannot hold. Pure; seconds.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Task
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is expected of the tasks a job has left, and the wait that this allows, counted from submission.
+    """Expected time of the tasks a job has left, and the wait that it allows, counted from submission.
 
-    Without a deadline, or where nothing is known of its length, a job may wait for ever.
+    Without a deadline, or with an unknown length, the wait is infinite.
     """
 
-    dominant: Resource  # of which it asks for the largest share of the cluster (D1)
-    te_s: float | None  # what its tasks still take; None: nothing is known
+    dominant: Resource  # largest share of the cluster's (D1)
+    te_s: float | None  # expected time of its tasks; None: unknown
     tw_s: float = math.inf  # longest wait, the tolerance included (4.2); negative: the deadline cannot hold
-    tw_safe_s: float = math.inf  # without the tolerance (D9): for the order and for Volcano's annotation
-    minimum_target_s: float | None = None  # the smallest that would hold, where this one does not
-    lacking: Resource | None = None  # it asks for what no open node has
+    tw_safe_s: float = math.inf  # without tolerance (D9): for queue order and Volcano's annotation
+    minimum_target_s: float | None = None  # smallest target that would hold, if this one does not
+    lacking: Resource | None = None  # requested, but no open node has any
     low_confidence: bool = False  # rests on smaller tasks, or on one that ran longer than all known (D4)
 
 
 def diagnose(job: Job, snapshot: ClusterSnapshot, settings: Settings) -> Diagnosis:
-    """What past tasks that asked for as much say about this job; without any its user, or its own speed."""
+    """Estimate from past tasks with the same requests, else the user's estimate, else the job's own speed."""
     asked = _asked(job, job.tasks)
     capacity = snapshot.capacity
     dominant = _dominant(asked, capacity, settings)
@@ -53,7 +52,7 @@ def diagnose(job: Job, snapshot: ClusterSnapshot, settings: Settings) -> Diagnos
 
 
 def alert(job: Job, diagnosis: Diagnosis) -> str:
-    """Why the deadline cannot hold and what to do, as a sentence; empty where it can."""
+    """Return a sentence on why the deadline cannot hold and what to do; empty if it can."""
     if diagnosis.lacking is not None:
         return f"{job.id} asks for {diagnosis.lacking}, of which no open node has any; register a node that has."
     if diagnosis.minimum_target_s is None:
@@ -66,14 +65,14 @@ def alert(job: Job, diagnosis: Diagnosis) -> str:
 
 
 def present_task_s(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> float | None:
-    """What the present task alone is expected to take, to be kept as it starts (4.4); None: nothing is known."""
+    """Return the expected seconds of the present task, to be stored as it starts (4.4); None if unknown."""
     return diagnose(replace(job, tasks=job.tasks[:1]), snapshot, settings).te_s
 
 
 def wait_left_s(job: Job, found: Diagnosis, now: float) -> float | None:
-    """How long it may still wait and hold its target, the tolerance kept for later (D9); at least a second.
+    """Return how long it may still wait and hold its target, without the tolerance (D9); at least a second.
 
-    None without a deadline, and for one that is lost: such a job is run as if it had none (4.8).
+    None without a deadline and for a lost one: such a job runs as if it had none (4.8).
     """
     if job.sla_s is None or now > job.submit_s + found.tw_s:
         return None
@@ -82,20 +81,20 @@ def wait_left_s(job: Job, found: Diagnosis, now: float) -> float | None:
 
 
 def heaviness(job: Job, snapshot: ClusterSnapshot) -> float:
-    """The largest share of the cluster, of any resource, that its present task has or asks for (D6)."""
+    """Return the largest share of any cluster resource that its present task has or requests (D6)."""
     asked = _asked(job, job.tasks[:1])
     return max(_share(asked[r], snapshot.capacity[r]) for r in RESOURCES)
 
 
 def _asked(job: Job, tasks: tuple[Task, ...]) -> dict[Resource, float]:
-    """All replicas of these tasks (D3); a job on GPUs what it has, and before that at least its smallest count."""
+    """Return the requests of all replicas (D3); of a GPU job its GPUs, before its start at least its smallest count."""
     asked: dict[Resource, float] = {r: math.fsum(getattr(t, r) * t.replicas for t in tasks) for r in RESOURCES}
     asked["gpus"] = job.num_gpus or max(asked["gpus"], min(job.optional, default=0))
     return asked
 
 
 def _is_missed(resource: Resource, job: Job) -> bool:
-    """Whether a job really lacks what no node has: cores count only for training on CPU, memory may be unknown."""
+    """Return whether the job needs a resource that no node has: cores only for CPU training; memory may be unknown."""
     return resource == "gpus" or (resource == "cores" and job.uses_cpu)
 
 
@@ -113,7 +112,7 @@ def _dominant(asked: Mapping[Resource, float], capacity: Mapping[Resource, float
 
 
 def _expected(job: Job, snapshot: ClusterSnapshot, dominant: Resource, settings: Settings) -> ExpectedExecution | None:
-    """From past tasks if there are any for all it has left, else the user's guess, else from its speed."""
+    """Estimate from past tasks if there are any for all tasks left, else the user's estimate, else from its speed."""
     tasks, ran_s = _looked_up(job, settings), itertools.chain((job.task_s,), itertools.repeat(0.0))
     found = [_of_task(task, ran, snapshot, dominant, settings) for task, ran in zip(tasks, ran_s, strict=False)]
     known = [one for one in found if one is not None]
@@ -125,7 +124,7 @@ def _expected(job: Job, snapshot: ClusterSnapshot, dominant: Resource, settings:
 
 
 def _looked_up(job: Job, settings: Settings) -> tuple[Task, ...]:
-    """The tasks left, or as printed one that asks for all they ask for (D2)."""
+    """Return the tasks left, or as printed one task with their total requests (D2)."""
     if settings.deadlines.te == "tasks" or not job.tasks:
         return job.tasks
     total = {r: sum(getattr(t, r) * t.replicas for t in job.tasks) for r in RESOURCES}
@@ -135,7 +134,7 @@ def _looked_up(job: Job, settings: Settings) -> tuple[Task, ...]:
 def _of_task(
     task: Task, ran_s: float, snapshot: ClusterSnapshot, dominant: Resource, settings: Settings
 ) -> ExpectedExecution | None:
-    """One task that has run `ran_s`, on the job's dominant column or, if it asks for none of that, on its own."""
+    """Estimate one task that has run `ran_s`, by the job's dominant resource or, without a request for it, its own."""
     d, capacity = settings.deadlines, snapshot.capacity
     column = dominant
     if not getattr(task, dominant) and d.gpu_branch == "argmax":
@@ -145,7 +144,7 @@ def _of_task(
 
 
 def _from_speed(job: Job, snapshot: ClusterSnapshot) -> ExpectedExecution | None:
-    """What its iterations left take: as it is placed now, else the quickest way the cluster could offer."""
+    """Estimate from the iterations left: as placed now, else at the cluster's best speed."""
     if job.iterations_left is None:
         return None
     if job.uses_cpu:
@@ -154,10 +153,10 @@ def _from_speed(job: Job, snapshot: ClusterSnapshot) -> ExpectedExecution | None
     if node is not None and job.num_gpus:
         speed = profiles.speed(job.type, node.gpu_type, job.num_gpus, len(job.workers) or 1)
         return ExpectedExecution(t_keep(profiles, job, node.gpu_type), speed.low_confidence) if speed else None
-    ways = [
+    estimates = [
         ExpectedExecution(t_new(profiles, job, kind, count), speed.low_confidence)
         for kind in sorted({n.gpu_type for n in nodes_for(snapshot, job)})
         for count in job.optional
         if (speed := profiles.speed(job.type, kind, count)) is not None
     ]
-    return min(ways, default=None)
+    return min(estimates, default=None)

@@ -1,6 +1,6 @@
-"""What a cluster without elastic jobs does: the yardstick beside the elastic policy (`algorithms.md` 1.10).
+"""Schedules without elasticity: the baseline of the elastic policy (`algorithms.md` 1.10).
 
-Called by the engine when seed 004 is not among `Settings.systems`.
+Called by the engine when SideCar scheduling is not among `Settings.systems`. Pure.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ DEFAULT = "default"
 def schedule_incoming(
     snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
 ) -> Start | Hold:
-    """The job's fixed count, on the node with most idle GPUs, or it waits; later jobs may pass it (G17).
+    """Start the job with its fixed count on the node with most idle GPUs, or let it wait; later jobs may pass (G17).
 
-    The largest that some node could hold (`ways.fixed_count`), so that no job waits for ever.
+    The count is `candidates.fixed_count`, so that no job waits for ever.
     """
     if why := infeasibility(snapshot, job):
         return Hold(job.id, Explanation(DEFAULT, why))
@@ -38,5 +38,5 @@ def schedule_incoming(
 def schedule_running(
     snapshot: ClusterSnapshot, now: float, settings: Settings, table: CostTable | None = None
 ) -> Reshape | None:
-    """Never: a job keeps its count until it ends."""
+    """Return None: a job keeps its count until it ends."""
     return None

@@ -1,9 +1,9 @@
-"""FlowCon (seed 001): CPU limits by growth efficiency, so that young jobs go before those that hardly grow.
+"""Limits CPU by growth efficiency, so that jobs that grow fast get more cores (FlowCon).
 
-Promises limits only for jobs that train on CPU and are not being changed, the same ones for the same snapshot:
-all that Algorithm 1 remembers lies in the jobs' efficiency records (`progress.measure`). Jobs on GPUs are neither
-limited nor counted, and the cores that feed them are no part of `Node.cores`, so that none of these limits
-can slow a GPU down (X4). Called by the engine, last. Pure.
+Only for jobs that train on CPU and are not being changed; the state of Algorithm 1 lies in their efficiency records
+(`growth.measure`). Jobs on GPUs are neither limited nor counted, and the cores that feed them are not in `Node.cores`,
+so no limit slows a GPU down (X4). Called last by the engine; `FlowConInterval` by the coordinator and the simulator.
+Pure.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 FLOWCON = "flowcon"
 
 SAME = 0.01
-"""A limit that differs by less than this share of the node from the one in force is left as it is."""
+"""A new limit that differs by less than this share of the node from the present one is not set."""
 
 LEAST_CORES = 0.01
-"""No limit is lower: the least that a kernel's quota can hold."""
+"""Lower bound of limits: the least quota that a kernel supports."""
 
 
 def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Limit, ...]:
-    """Limits that differ from those in force, or must be set again lest they lift themselves.
+    """Return limits that differ from those in force or must be renewed before they expire.
 
-    Only jobs that train count (X11); the others are counted once they do, which changes the pool (F6). A node
-    that is not heard of is left alone: its limits lift themselves.
+    Only jobs that train count (X11); others are counted once they do, which changes the pool (F6). On a node without
+    heartbeats limits expire.
     """
     decided: list[Limit] = []
     for node in snapshot.nodes:
@@ -45,7 +45,7 @@ def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -
 
 @dataclass(frozen=True, slots=True)
 class _CpuShare:
-    """What a job is to have: L, a share of its node's cores, 1 for no limit."""
+    """The share L of its node's cores that a job gets; 1 means no limit."""
 
     job: Job
     share: float
@@ -56,13 +56,13 @@ def _parts(
     snapshot: ClusterSnapshot, node: Node, jobs: Sequence[Job], now: float, settings: Settings
 ) -> list[_CpuShare]:
     parts = _by_efficiency(node, jobs, now, settings.flowcon)
-    needs = {job: portion.core_s for job, portion in cpu_demands(snapshot, node.name).items()}
+    needs = {job: demand.core_s for job, demand in cpu_demands(snapshot, node.name).items()}
     if settings.flowcon.keep_makespan:
         parts = _none_last(node, parts, needs, settings.flowcon)
     while True:
         raised = _none_idle(node, parts, settings.flowcon)
         eased = _in_time(node, raised, needs, now, settings.deadlines) if "deadline" in settings.systems else raised
-        # Who is eased for its deadline takes what was idle from the others, who may then be late themselves.
+        # A job eased for its deadline takes idle cores from others, which may then be late themselves: repeat.
         both = zip(parts, raised, eased, strict=True)
         again = [part if after is before else after for part, before, after in both]
         if all(part is one for part, one in zip(parts, again, strict=True)):
@@ -71,7 +71,7 @@ def _parts(
 
 
 def _by_efficiency(node: Node, jobs: Sequence[Job], now: float, settings: FlowCon) -> list[_CpuShare]:
-    """Algorithm 1 as resolved (3.3)."""
+    """Apply Algorithm 1 as resolved (3.3)."""
     if all(job.efficiency.list == "CL" for job in jobs):
         return [_CpuShare(job, 1.0, "no job there grows fast any more") for job in jobs]
     efficiencies = [_efficiency(job, settings) for job in jobs]
@@ -96,7 +96,7 @@ def _by_list(node: Node, job: Job, share: float, least: float, now: float, setti
 
 
 def _efficiency(job: Job, settings: FlowCon) -> float:
-    """A job that is not measured counts as one at its peak (F4)."""
+    """Return its efficiency; an unmeasured job counts as one at its peak (F4)."""
     record = job.efficiency
     return (record.share if settings.efficiency == "peak" else record.raw).get("cpu", 1.0)
 
@@ -104,10 +104,10 @@ def _efficiency(job: Job, settings: FlowCon) -> float:
 def _none_last(
     node: Node, parts: Sequence[_CpuShare], needs: Mapping[str, float], settings: FlowCon
 ) -> list[_CpuShare]:
-    """A job that can use only some of the cores is not limited where the others would end before it (ours).
+    """Lift limits of jobs that can use only some of the cores and would end after the others (ours).
 
-    Nothing makes up for what it misses: at the end it would train alone, most of the node idle. It is in time
-    if, held until somebody looks again, it could still end with the rest. Needs a known length.
+    Such a job cannot catch up: it would train alone at the end with the node mostly idle. It is in time if, limited
+    until the next interval, it could still end with the rest. Needs a known length.
     """
     all_s = math.fsum(needs[part.job.id] for part in parts) / node.cores
     kept: list[_CpuShare] = []
@@ -122,10 +122,10 @@ def _none_last(
 
 
 def _none_idle(node: Node, parts: Sequence[_CpuShare], settings: FlowCon) -> list[_CpuShare]:
-    """Limits raised where together they would leave cores idle that a job can use (F10).
+    """Raise limits that together would leave cores idle that a job can use (F10).
 
-    That happens where a job cannot use what it is allowed, or keeps a limit from when there were more jobs. Those
-    that keep theirs come last: what they are given they would keep too.
+    That happens if a job cannot use its limit or keeps one from when there were more jobs. Jobs that keep theirs come
+    last, since they would keep the increase too.
     """
     if settings.idle_cores == "left":
         return list(parts)
@@ -134,7 +134,7 @@ def _none_idle(node: Node, parts: Sequence[_CpuShare], settings: FlowCon) -> lis
 
 
 def _raised(node: Node, parts: Sequence[_CpuShare], takes: Sequence[bool]) -> list[_CpuShare]:
-    """What is idle goes to those that may take it, in proportion to their limits."""
+    """Divide idle cores among the jobs that may take them, in proportion to their limits."""
     allowed = [min(part.share * node.cores, part.job.demand) for part in parts]
     if math.fsum(allowed) >= node.cores * (1 - SAME):
         return list(parts)
@@ -154,7 +154,7 @@ def _more(part: _CpuShare, share: float) -> _CpuShare:
 def _in_time(
     node: Node, parts: Sequence[_CpuShare], needs: Mapping[str, float], now: float, settings: Deadlines
 ) -> list[_CpuShare]:
-    """A job that its limit would make late has its fair share, or no limit where it is late anyhow (X6)."""
+    """Give a job that its limit would make late its fair share, or no limit if it is late anyhow (X6)."""
     caps = [min(part.job.demand, max(part.share * node.cores, LEAST_CORES)) for part in parts]
     eased: list[_CpuShare] = []
     for part, cores in zip(parts, water_fill(node.cores, caps), strict=True):
@@ -170,7 +170,7 @@ def _in_time(
 
 
 def _in_force(job: Job, now: float) -> float | None:
-    """Its limit in cores; one that has lifted itself is none."""
+    """Return its limit in cores; None if it has expired."""
     lifted = job.limit_until_s is not None and job.limit_until_s <= now
     return None if lifted else job.cpu_limit
 
@@ -178,7 +178,7 @@ def _in_force(job: Job, now: float) -> float | None:
 def _limit(node: Node, part: _CpuShare, now: float, settings: FlowCon) -> Limit | None:
     job, present = part.job, _in_force(part.job, now)
     cores = None if part.share >= 1 - 1e-9 else max(part.share * node.cores, LEAST_CORES)
-    lasts_s = max(settings.limit_lasts_s, 2 * settings.interval_s)  # longer than until anybody looks again
+    lasts_s = max(settings.limit_lasts_s, 2 * settings.interval_s)  # outlasts the next measurement
     if (cores is None and present is None) or not job.limitable:
         return None
     if cores is None or present is None or abs(cores - present) > SAME * node.cores:
@@ -197,33 +197,30 @@ def _words(cores: float | None, node: Node) -> str:
 
 
 Pool = frozenset[tuple[str, int]]
-"""The jobs that train on a node, each with its generation: another one after a move or a GPU change (X14)."""
+"""Jobs that train on a node, each with its generation, which changes with a move or GPU change (X14)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowConInterval:
-    """What is known between two looks; `interval_s` is 0 and `due_s` has passed before the first."""
+    """Back-off state between two measurements of a node; before the first, `interval_s` is 0 and `due_s` is past."""
 
     pool: Pool = frozenset()
     interval_s: float = 0.0
     due_s: float = -math.inf
 
     def is_due(self, now: float, pool: Pool) -> bool:
-        """Whether to measure now: the interval is over, or another set of jobs is there (F6: ids, not counts)."""
+        """Return whether to measure now: the interval is over, or the set of jobs changed (F6: ids, not counts)."""
         return now >= self.due_s or pool != self.pool
 
     def stepped(self, now: float, pool: Pool, measured: Sequence[Efficiency], settings: FlowCon) -> FlowConInterval:
-        """After the jobs of the pool have been measured: when next. Any change of the pool resets the back-off."""
+        """Return the next state after a measurement. Any change of the pool resets the back-off."""
         present = self.interval_s if pool == self.pool else settings.interval_s
         interval_s = next_interval_s(present, measured, settings)
         return FlowConInterval(pool, interval_s, now + interval_s)
 
 
 def next_interval_s(present: float, measured: Iterable[Efficiency], settings: FlowCon) -> float:
-    """Twice the present one, up to the cap, while all jobs are converging; else the initial one (F5).
-
-    A node without jobs has the initial one.
-    """
+    """Return twice the present interval, up to the cap, while all jobs converge; else the initial one (F5)."""
     lists = {record.list for record in measured}
     if lists != {"CL"}:
         return settings.interval_s

@@ -1,6 +1,6 @@
-"""An operator's wish for a GPU count outranks what a policy thinks best (`algorithms.md` 5.4).
+"""Carries out GPU counts requested by operators, before any policy (`algorithms.md` 5.4).
 
-Called by the engine before any policy. The wish stands until the operator clears it.
+A request stands until the operator clears it. Called by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OPERATOR = "operator"
 
 
 def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Reshape | Hold]:
-    """One answer for each running job whose wish is not fulfilled yet, oldest job first.
+    """Return one answer for each running job with an unmet request, oldest first, also in its cool-down.
 
-    A job with an operation under way gets none: its turn comes when that is done. A cooling job does.
+    A job with an operation under way gets none until that is done.
     """
     times = RemainingTimes.of(snapshot)
     answers: list[Reshape | Hold] = []
@@ -44,15 +44,15 @@ def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTi
         sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {why}."
         return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     job_s = t_run(snapshot.profiles, job, node.gpu_type, wanted)
-    way = RankedCandidate((GOOD,), job, node, wanted, *times.replace(job.id, job_s), job_s)
+    candidate = RankedCandidate((GOOD,), job, node, wanted, *times.replace(job.id, job_s), job_s)
     where = " and ".join(worker.node for worker in workers)
     sentence = f"{job.id} goes from {job.num_gpus} to {gpus(wanted)} on {where}, as an operator wished."
-    explanation = explain(OPERATOR, sentence, [way], way, times, snapshot.profiles)
+    explanation = explain(OPERATOR, sentence, [candidate], candidate, times, snapshot.profiles)
     return Reshape(job.id, node.name, wanted, explanation, workers if len(workers) > 1 else ())
 
 
 def _workers(snapshot: ClusterSnapshot, job: Job, wanted: int, node: Node) -> tuple[Worker, ...]:
-    """Where it gets them; empty where it cannot. One that is spread comes together on its first node, a gang stays."""
+    """Return the new placement, empty if impossible: a spread job contracts to its first node, a gang stays."""
     if wanted not in job.optional:
         return ()
     if not job.gpus_per_pod:

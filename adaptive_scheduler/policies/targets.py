@@ -1,6 +1,6 @@
-"""Jobs that train until a target accuracy end when the measured value is there (seed 004, III-C).
+"""Finishes jobs whose measured value has reached their target accuracy (SideCar scheduling, III-C).
 
-Never by the prediction: that only says how long it may still take. Called by the engine.
+Predictions never end a job. Called by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TARGET = "target"
 
 
 def schedule_finished(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Finish]:
-    """One for each running job whose target is reached, unless an operation is under way on it."""
+    """Return a Finish for each running job with its target reached and no operation under way."""
     return [
         Finish(job.id, Explanation(TARGET, _sentence(job)))
         for job in snapshot.jobs
@@ -22,7 +22,7 @@ def schedule_finished(snapshot: ClusterSnapshot, now: float, settings: Settings)
 
 
 def _sentence(job: Job) -> str:
-    """With the value, its target, and how far the prediction was off, as far as the caller told them."""
+    """Return the reason with value, target and error of the prediction, where known."""
     reached = "has reached its target"
     if job.target is not None and job.value is not None:
         reached += f": {job.value:g}, where {job.target:g} was wanted"

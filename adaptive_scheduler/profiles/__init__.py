@@ -1,1 +1,1 @@
-"""Knowledge about jobs: speeds, overheads, accuracy curves, finished tasks, growth. Pure; the snapshot holds it."""
+"""Knowledge about jobs and job types: speeds, overheads, accuracy, finished tasks, growth. Pure."""

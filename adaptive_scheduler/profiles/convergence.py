@@ -1,8 +1,8 @@
-"""How many iterations a job needs until its accuracy reaches a target, from the points of its curve seen so far.
+"""Predicts how many iterations a job needs to reach a target accuracy, from the points of its curve so far.
 
-The curve of Optimus (EuroSys 2018) on the error: 1 / (b0 k + b1) + b2 after k iterations, by non-negative least
-squares (`algorithms.md` 1.5). A prediction for the scheduler only: a job ends on its measured value. Called by
-whoever builds a snapshot, by the reports for loss curves, and by the simulator's validation. Pure.
+Fits the curve of Optimus (EuroSys 2018) to the error: 1 / (b0 k + b1) + b2 after k iterations, by non-negative least
+squares (`algorithms.md` 1.5). A prediction for the scheduler only: a job ends on its measured value. Called by snapshot
+builders, reports of loss curves and the simulator's validation. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[float, float]
 """Iterations since the start of the training, and the value measured then."""
 
 SEGMENTS = 50
-"""How many floors b2 are tried."""
+"""Number of floors b2 that are tried."""
 
 FEWEST = 3
 """Points at different iterations that a curve of three unknowns needs."""
@@ -28,28 +28,27 @@ FEWEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """1 / (b0 k + b1) + b2, with b0 > 0: it falls towards b2."""
+    """The curve 1 / (b0 k + b1) + b2 with b0 > 0, which falls towards b2."""
 
     b0: float
     b1: float
     b2: float
-    squares: float  # sum of the squared differences to the points
+    squares: float  # sum of squared residuals
 
     def at(self, iterations: float) -> float:
-        """The fitted value after so many iterations; infinite where it was not yet finite."""
+        """Return the value after so many iterations; infinite where the curve is not yet finite."""
         slope = self.b0 * iterations + self.b1
         return 1.0 / slope + self.b2 if slope > 0 else math.inf
 
     def reaches(self, value: float) -> float:
-        """After how many iterations; infinity for one at or below its floor."""
+        """Return the iterations after which the curve reaches `value`; infinity at or below its floor."""
         return (1.0 / (value - self.b2) - self.b1) / self.b0 if value > self.b2 else math.inf
 
 
 def fit(points: Sequence[Point], below: float = math.inf, segments: int = SEGMENTS) -> Fit | None:
-    """The best curve through values above 0 that fall, such as errors or losses, with its floor under `below`.
+    """Return the best falling curve through positive values, such as errors or losses, with its floor under `below`.
 
-    None where there are fewer than three different iterations, a value is not above 0, or nothing falls.
-    O(segments x points).
+    None with fewer than three different iterations, a value that is not positive, or no fall. O(segments x points).
     """
     lowest = min((value for _, value in points), default=0.0)
     if lowest <= 0 or below <= 0 or len({iterations for iterations, _ in points}) < FEWEST:
@@ -70,10 +69,9 @@ def fit(points: Sequence[Point], below: float = math.inf, segments: int = SEGMEN
 
 
 def iterations_to(points: Sequence[Point], target: float, segments: int = SEGMENTS) -> int | None:
-    """Iterations since the start until the accuracy (0 to 1) reaches `target`; 0 if a point has it already.
+    """Return the iterations from the start to accuracy `target` (0 to 1); 0 if a point has reached it.
 
-    None where no progress is visible: the caller takes the job's own maximum, with low confidence. The caller
-    also clamps the answer to what is left of the job.
+    None without visible progress: the caller takes the job's maximum, with low confidence, and clamps the answer.
     """
     if any(value >= target for _, value in points):
         return 0
@@ -81,10 +79,10 @@ def iterations_to(points: Sequence[Point], target: float, segments: int = SEGMEN
 
 
 def falls_to(points: Sequence[Point], value: float, segments: int = SEGMENTS) -> int | None:
-    """Iterations since the start until an error or a loss has fallen to `value`, by the best curve; None as above.
+    """Return the iterations from the start until an error or loss falls to `value`, by the best curve; None as above.
 
-    That a point is there already counts like any other: what jobs of the type reached, this one has still to reach.
-    A perfect one, at 0 or below, is on no curve and is left out.
+    Points that have reached it count like any other: other jobs of the type did, this one still has to. Values of 0 or
+    below lie on no curve and are left out.
     """
     curve = fit([point for point in points if point[1] > 0], value, segments)
     needed = math.inf if curve is None else curve.reaches(value)
@@ -92,10 +90,10 @@ def falls_to(points: Sequence[Point], value: float, segments: int = SEGMENTS) ->
 
 
 def clamped_left(needed: float | None, done: float, epoch: float, most: float | None) -> float | None:
-    """Iterations left of a job that needs so many in all and has done `done`.
+    """Return the iterations left of a job that needs `needed` in all and has done `done`.
 
-    At least one epoch, since its target is not measured yet, and at most to its maximum (1.5). All of its maximum
-    where nothing was predicted; None where it has none either.
+    At least one epoch, since its target is not measured yet, and at most up to its maximum (1.5). Up to its maximum
+    without a prediction; None without either.
     """
     if needed is None:
         return None if most is None else max(0.0, most - done)
@@ -104,14 +102,14 @@ def clamped_left(needed: float | None, done: float, epoch: float, most: float | 
 
 
 def points_of(profile: Iterable[Accuracy], live: Iterable[Point]) -> list[Point]:
-    """What other jobs of the type showed first, then what this one has shown itself."""
+    """Return the points of the type's profile, then the job's own."""
     return [*((float(point.iterations), point.top5) for point in profile), *live]
 
 
 def _non_negative(k: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """b0, b1 >= 0 that bring b0 k + b1 nearest to each row of y: the two-unknown case of NNLS, all rows at once.
+    """Return b0, b1 >= 0 that bring b0 k + b1 nearest to each row of y: NNLS of two unknowns, all rows at once.
 
-    Where the free solution has a negative one, that one is 0 and the other fitted alone.
+    Where the free solution has a negative one, that one is 0 and the other is fitted alone.
     """
     mean_k, mean_y = k.mean(), y.mean(axis=1)
     b0 = ((k - mean_k) * (y - mean_y[:, None])).sum(axis=1) / ((k - mean_k) ** 2).sum()

@@ -1,9 +1,8 @@
-"""How a job's evaluation value grows: one record each for SpeCon's categories and FlowCon's lists.
+"""Measures how a job's evaluation value grows: SpeCon's categories and FlowCon's growth efficiency.
 
-The shared progress service of `algorithms.md` 5.2, pure: `categorise` (seed 000/002, Algorithm 1) and
-`measure` (seed 001, the lists of Algorithm 1) turn what was read of a job at the end of an interval into
-its next record. Called by the coordinator and by the simulator, which keep the records; policies read
-them in the snapshot. An interval with a restart, a move or a GPU change in it is discarded (X8).
+`categorise` (SpeCon, Algorithm 1) and `measure` (FlowCon, first half of Algorithm 1) turn a reading at the end of an
+interval into the job's next record (`algorithms.md` 5.2). The coordinator and the simulator keep the records; policies
+read them in the snapshot. An interval with a restart, a move or a GPU change is discarded (X8). Pure.
 """
 
 from __future__ import annotations
@@ -16,39 +15,37 @@ from typing import Literal
 from adaptive_scheduler.settings import FlowCon, SpeCon
 
 Category = Literal["PC", "WC", "CC"]
-"""Progressing, watching, converged: how fast a job still grows (seed 000, II-B)."""
+"""Progressing, watching, converged: SpeCon's classes of growth (SpeCon, II-B)."""
 
 LimitList = Literal["NL", "WL", "CL"]
-"""New, watching, completing: the lists of seed 001."""
+"""New, watching, completing: FlowCon's lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReading:
-    """What is known of a job at the end of an interval."""
+    """The measurements of a job at the end of an interval."""
 
     at_s: float
     value: float | None  # the newest evaluation value E, of any kind and scale
-    evaluations: int  # how many values there were so far; the same number again: nothing new (S3)
+    evaluations: int  # number of values so far; unchanged: no new value (S3)
     iterations: float  # done so far
-    generation: int  # another one than before: stopped and started again in between (X8)
-    usage: Mapping[str, float] = field(
-        default_factory=dict
-    )  # mean since the last reading, by resource; cores for "cpu"
-    limits: int = 0  # how often a limit was changed so far (X5)
+    generation: int  # changes with each stop and start (X8)
+    usage: Mapping[str, float] = field(default_factory=dict)  # mean since the last reading, by resource (cpu: cores)
+    limits: int = 0  # limit changes so far (X5)
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """SpeCon's record of a job; `growth` is per interval, normalised to the range of E (S1), or raw."""
+    """SpeCon's record of a job; `growth` is per interval, relative to the range of E (S1), or raw."""
 
     category: Category = "PC"
     growth: float | None = None
-    slow_again: bool = False  # it was converged and has slowed once more in the interval that just ended
-    converged_s: float | None = None  # when it became CC
+    slow_again: bool = False  # converged, and slowed once more in the last interval
+    converged_s: float | None = None  # time it became CC
     low: float | None = None  # the range of E so far
     high: float | None = None
     pace: float | None = None  # iterations per second before a limit last changed (X5)
-    last: EvaluationReading | None = None  # the one that growth is measured from
+    last: EvaluationReading | None = None  # reading from which growth is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +60,26 @@ class Efficiency:
     raw: Mapping[str, float] = field(default_factory=dict)
     peak: Mapping[str, float] = field(default_factory=dict)
     share: Mapping[str, float] = field(default_factory=dict)
-    last: EvaluationReading | None = None  # the one that growth is measured from
-    spent: Mapping[str, float] = field(default_factory=dict)  # what was used since `last`, in unit x seconds
-    read_s: float = 0.0  # until when `spent` counts
+    last: EvaluationReading | None = None  # reading from which growth is measured
+    spent: Mapping[str, float] = field(default_factory=dict)  # use since `last`, in unit x seconds
+    read_s: float = 0.0  # end of `spent`
 
 
 UNSEEN = Growth()
 UNMEASURED = Efficiency()
 
 LEAST_RANGE = 1e-12
-"""A value that has not moved by more than this so far has not grown (S1)."""
+"""A value that has moved by no more than this so far has not grown (S1)."""
 
 SLOWED: Mapping[Category, Category] = {"PC": "WC", "WC": "CC", "CC": "CC"}
-"""Where a job goes whose growth is small and has slowed once more (S4)."""
+"""Next category of a job whose growth is small and has slowed once more (S4)."""
 
 
 def categorise(record: Growth, reading: EvaluationReading, settings: SpeCon, migrated: bool = False) -> Growth:
-    """The record after one more interval: seeds 000 and 002, Algorithm 1 (2.3), of one job.
+    """Return the record after one more interval: SpeCon, Algorithm 1 (2.3), for one job.
 
-    Nothing new to read counts into the next interval (S3); after a restart or a move the reading only begins
-    a new one (X8). `migrated`: its one move is spent, which matters to `freeze_migrated` alone (S6).
+    Without a new value the interval counts into the next (S3); after a restart or move the reading only begins a new
+    one (X8). `migrated`: the job has used its one move, which matters to `freeze_migrated` alone (S6).
     """
     record, last = replace(record, slow_again=False), record.last
     if not _has_value(reading) or (last is not None and reading.evaluations == last.evaluations):
@@ -103,9 +100,9 @@ def categorise(record: Growth, reading: EvaluationReading, settings: SpeCon, mig
 
 
 def _sorted_in(record: Growth, growth_before: float, settings: SpeCon) -> Growth:
-    """Exclusive branches: at most one step an interval (S4); growth of just alpha still progresses (S5).
+    """Change the category by at most one step per interval (S4); growth of exactly alpha still progresses (S5).
 
-    A value that stands still has converged: no growth after no growth is as slow as before.
+    A value that stands still converges: zero growth after zero growth has not risen.
     """
     assert record.growth is not None and record.last is not None
     if record.growth >= settings.alpha:
@@ -124,10 +121,11 @@ def _sorted_in(record: Growth, growth_before: float, settings: SpeCon) -> Growth
 def _at_its_pace(
     growth: float, pace: float | None, last: EvaluationReading, reading: EvaluationReading
 ) -> tuple[float, float | None]:
-    """Growth and pace. Where a limit has changed, growth is that of as many iterations as in the interval before (X5).
+    """Return growth and pace; after a change of its limit, growth is scaled to the iterations of the interval before
+    (X5).
 
-    So a change of the limit does not look like one of the growth. Under a limit that stays, a job is measured as it is:
-    scaled to what it did without one, those that FlowCon holds back never converged and so never moved.
+    So a changed limit does not look like changed growth. Under a constant limit a job is not scaled: else jobs that
+    FlowCon holds back would never converge and never move.
     """
     seconds, iterations = reading.at_s - last.at_s, reading.iterations - last.iterations
     if seconds <= 0 or iterations <= 0:
@@ -138,19 +136,19 @@ def _at_its_pace(
 
 
 LEAST_USE = 0.01
-"""Less of a resource in use than this counts as this: next to nothing must not make a peak for ever."""
+"""Least use of a resource that counts, so that almost none does not set a peak for ever."""
 
 MOST_GROWTH = 1e100
-"""A value that explodes grows no faster than this per second, so that every quotient stays finite."""
+"""Cap on growth per second, which keeps every quotient of an exploding value finite."""
 
 
 def measure(record: Efficiency, reading: EvaluationReading, settings: FlowCon) -> Efficiency:
-    """The record after one more reading: seed 001, Algorithm 1, its first half (3.3).
+    """Return the record after one more reading: FlowCon, Algorithm 1, first half (3.3).
 
-    Growth per second is divided by the mean use of each resource since the reading it is measured from. An
-    interval without a new value, or shorter than `min_dt_s`, is not measured but counts into the next (F8); one
-    in which the job was started again, or whose CPU use nobody saw, is forgotten (X8), the list and the share
-    are kept. Lists go by the CPU alone (F2), and a job moves at most one list a reading.
+    Growth per second is divided by the mean use of each resource since the last measured reading. An interval without a
+    new value, or shorter than `min_dt_s`, counts into the next (F8); one with a restart, or without CPU use, is
+    forgotten (X8), list and share are kept. Lists depend on the CPU alone (F2); a job moves at most one list per
+    reading.
     """
     last = record.last
     if last is None or reading.generation != last.generation or "cpu" not in reading.usage:
@@ -175,4 +173,4 @@ def _has_value(reading: EvaluationReading) -> bool:
 
 
 SLOWER: Mapping[LimitList, LimitList] = {"NL": "WL", "WL": "CL", "CL": "CL"}
-"""Where a job goes that was found slow once more."""
+"""Next list of a job found slow once more."""

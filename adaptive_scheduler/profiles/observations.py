@@ -1,7 +1,7 @@
-"""How long finished tasks took, and what they had asked for: the tables P and P_GPU of seed 003.
+"""Looks up execution times of finished tasks by their requests: the tables P and P_GPU of Slaml.
 
-Called by the deadline policy through the snapshot. Built by the coordinator from its `observations`, by
-the simulator from a trace. Pure.
+Built by the coordinator from its `observations` and by the simulator from a trace; read by the deadline policy through
+the snapshot. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESOURCES: tuple[Resource, ...] = ("gpus", "cores", "memory")  # ties go to the 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One finished task: what each replica asked for, and completion minus start in seconds (D11)."""
+    """One finished task: the requests of each replica, and completion minus start in seconds (D11)."""
 
     cores: float
     memory: float  # bytes
@@ -28,7 +28,7 @@ class Observation:
 
 
 class ExpectedExecution(NamedTuple):
-    """How long something still takes, and whether little speaks for it."""
+    """Expected remaining seconds, and whether they rest on weak evidence."""
 
     seconds: float
     low_confidence: bool = False
@@ -36,7 +36,7 @@ class ExpectedExecution(NamedTuple):
 
 @dataclass(frozen=True)
 class Observations:
-    """All finished tasks that are known. Rows that cannot be true (no time spent) are not kept (D11)."""
+    """All known finished tasks; rows without execution time are dropped (D11)."""
 
     rows: tuple[Observation, ...] = ()
 
@@ -46,7 +46,7 @@ class Observations:
 
     @cached_property
     def times(self) -> Mapping[tuple[bool, Resource], tuple[tuple[float, tuple[float, ...]], ...]]:
-        """By (whether with GPUs, resource): ascending (amount asked for, ascending execution times)."""
+        """By (uses GPUs, resource): ascending (requested amount, ascending execution times)."""
         tables: dict[tuple[bool, Resource], dict[float, list[float]]] = {}
         for row in self.rows:
             for resource in RESOURCES:
@@ -60,10 +60,10 @@ class Observations:
     def lookup(
         self, on_gpus: bool, resource: Resource, amount: float, share: float, ran_s: float = 0.0
     ) -> ExpectedExecution | None:
-        """What a task that asks for so much still takes once it has run `ran_s`; None: no task like it is known.
+        """Return the remaining time of a task with this request that has run `ran_s`; None without any similar task.
 
-        The rows of the same or the next higher amount count; where all asked for less, those of the largest,
-        with low confidence (D4). `share`: of the percentile, 0..1.
+        Uses rows of the same or next higher amount; beyond all, those of the largest, with low confidence (D4).
+        `share`: the percentile, 0..1.
         """
         column = self.times.get((on_gpus, resource), ())
         if not column:
@@ -74,9 +74,9 @@ class Observations:
 
 
 def still_left(times: Sequence[float], share: float, ran_s: float) -> ExpectedExecution:
-    """Of ascending execution times, those longer than what has passed say what is left.
+    """Return what is left by those ascending execution times that exceed `ran_s`.
 
-    Once it has run longer than all of them, it is taken to go on as long again (as `prediction.assumed_s`).
+    A task longer than all of them is assumed to run as long again (as `prediction.assumed_s`).
     """
     longer = times[bisect_right(times, ran_s) :]
     return (
@@ -87,13 +87,13 @@ def still_left(times: Sequence[float], share: float, ran_s: float) -> ExpectedEx
 
 
 def percentile(times: Sequence[float], share: float) -> float:
-    """The smallest of ascending values that at least this share of them do not exceed: one that was seen."""
-    rank = math.ceil(share * len(times) - 1e-9)  # 0.7 of 10 is 7, whatever the last bit says
+    """Return the smallest observed value that at least this share of the ascending values do not exceed."""
+    rank = math.ceil(share * len(times) - 1e-9)  # 0.7 of 10 is 7 in spite of rounding
     return times[max(rank, 1) - 1]
 
 
 def observation_problem(row: Mapping[str, object]) -> str:
-    """Why this is no row of what is known of a finished task, as a sentence; empty if it is one."""
+    """Return a sentence on why the row is no valid observation; empty if it is one."""
     for field in (*RESOURCES, "execution_s"):
         value = row.get(field, 0 if field != "execution_s" else None)
         good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0

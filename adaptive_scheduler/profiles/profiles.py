@@ -1,8 +1,7 @@
-"""What is known about job types: seconds per iteration, overheads, accuracy (seed 004, Table IV and V).
+"""Holds seconds per iteration, overheads and accuracy of job types (SideCar scheduling, Tables IV and V).
 
-Promises that a row which cannot be true never reaches a prediction: it is skipped and listed in
-`problems`. Called once per tick by whoever builds a snapshot, with rows as they lie in the database.
-Imports no store, no clock, nothing of the coordinator.
+An invalid row never reaches a prediction: it is skipped and listed in `problems`. Built once per tick by snapshot
+builders from database rows. Imports no store and nothing of the coordinator. Pure.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ ASSUMED = "assumed"
 DEFAULT_TYPE = "default"
 
 LARGEST = 1e9
-"""Seconds above which a number is no time but a mistake (31 years); it also keeps every sum finite."""
+"""Upper bound of plausible seconds (31 years), which also keeps every sum finite."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds per iteration, and whether it was measured, imported or extrapolated."""
+    """Seconds per iteration, and whether it is measured, imported or extrapolated."""
 
     seconds: float
     origin: str
@@ -37,9 +36,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """The five overheads of a job type in seconds (ELASTIC III-C).
+    """The five overheads of a job type in seconds (SideCar scheduling, III-C).
 
-    Bringing up and taking down its launch, starting and ending its training process, a checkpoint.
+    Starting and ending its launch, starting and ending its training process, a checkpoint.
     """
 
     k8s_init: float
@@ -51,22 +50,22 @@ class Overheads:
 
     @property
     def reshape(self) -> float:
-        """What a reshape on the same node costs: checkpoint, end the process, start it again."""
+        """Seconds of a reshape on the same node: checkpoint, process end, process start."""
         return self.ckpt + self.proc_term + self.proc_init
 
     @property
     def finish(self) -> float:
-        """From the last iteration to the GPUs being free: checkpoint, end process and launch."""
+        """Seconds from the last iteration to free GPUs: checkpoint, process end, launch end."""
         return self.ckpt + self.proc_term + self.k8s_term
 
 
 DEFAULT_OVERHEADS = Overheads(k8s_init=83.0, k8s_term=54.0, proc_init=25.0, proc_term=7.0, ckpt=5.0, origin=ASSUMED)
-"""For a type without any row: the fit to the paper's case study (`algorithms.md` 1.10)."""
+"""Fit to the paper's case study, for a type without any row (`algorithms.md` 1.10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Top-5 accuracy in [0, 1] after so many iterations (seed 004, Table V)."""
+    """Top-5 accuracy in [0, 1] after so many iterations (SideCar scheduling, Table V)."""
 
     iterations: int
     top5: float
@@ -74,16 +73,16 @@ class Accuracy:
 
 
 class _BadRow(Exception):
-    """The row cannot be used; the text says why."""
+    """The row is invalid; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """Everything known about every job type. Build it with `from_rows`; empty means nothing known."""
+    """All known profiles by job type. Built with `from_rows`; empty if nothing is known."""
 
     speeds: Mapping[tuple[str, str], Mapping[int, Speed]] = field(default_factory=dict)  # all GPUs on one host
     spread: Mapping[tuple[str, str, int, int], Speed] = field(default_factory=dict)  # type, GPU type, GPUs, hosts
-    weak: bool = False  # of batches of one GPU, see `scaled`
+    weak: bool = False  # see `scaled`
     overhead_rows: Mapping[str, Overheads] = field(default_factory=dict)
     accuracies: Mapping[str, tuple[Accuracy, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -93,7 +92,7 @@ class Profiles:
     def from_rows(
         cls, speed_rows: Iterable[Row], overhead_rows: Iterable[Row] = (), accuracy_rows: Iterable[Row] = ()
     ) -> Profiles:
-        """Never raises for a bad row: it is left out and named in `problems`.
+        """Build from rows; an invalid row never raises but is left out and named in `problems`.
 
         Of rows with the same key a measured one wins, among equals the later.
         """
@@ -116,9 +115,9 @@ class Profiles:
         )
 
     def scaled(self, batch_scaling: Literal["fixed", "weak"]) -> Profiles:
-        """G12. "weak": each GPU has a batch of its own, so n GPUs do n batches in the time of one iteration.
+        """Return the profiles for this batch scaling (G12). "weak": n GPUs do n batches in the time of one iteration.
 
-        Lengths are counted in batches of one GPU. Whoever predicts and whoever trains must ask the same profile.
+        Lengths are then counted in batches of one GPU. Prediction and training must use the same profiles.
         """
         if batch_scaling == "fixed" or self.weak:
             return self
@@ -127,10 +126,10 @@ class Profiles:
         return replace(self, speeds=speeds, spread=spread, weak=True, _extrapolated={})
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, hosts: int = 1) -> Speed | None:
-        """Seconds per iteration; None if nothing at all is known of this type on this GPU type.
+        """Return the seconds per iteration; None if nothing is known of this type on this GPU type.
 
-        A count without a row is predicted from the nearest known one by the prior `speed_up`; a job spread
-        over several hosts, where that was not measured, from one host by `spread_share`.
+        An unknown count is extrapolated from the nearest known one by `speed_up`; an unmeasured placement over several
+        hosts from one host by `spread_share`.
         """
         if hosts > 1:
             if measured := self.spread.get((job_type, gpu_type, num_gpus, hosts)):
@@ -142,36 +141,36 @@ class Profiles:
             return None
         if num_gpus in known:
             return known[num_gpus]
-        # Kept, since every decision of a tick asks for the same few again.
+        # Cached: every decision of a tick needs the same few.
         key = (job_type, gpu_type, num_gpus)
         if key not in self._extrapolated:
             self._extrapolated[key] = _extrapolate(known, num_gpus)
         return self._extrapolated[key]
 
     def overheads(self, job_type: str) -> Overheads:
-        """Of this type, else of the row named "default", else `DEFAULT_OVERHEADS`."""
+        """Return those of this type, else of the type "default", else `DEFAULT_OVERHEADS`."""
         return self.overhead_rows.get(job_type) or self.overhead_rows.get(DEFAULT_TYPE) or DEFAULT_OVERHEADS
 
     def accuracy(self, job_type: str) -> tuple[Accuracy, ...]:
-        """Known points of the accuracy curve, fewest iterations first."""
+        """Return the known points of the accuracy curve, fewest iterations first."""
         return self.accuracies.get(job_type, ())
 
 
 def speed_up(num_gpus: int) -> float:
-    """The prior: how many times faster than on one GPU, where nothing was measured.
+    """Return the assumed speed-up over one GPU, for counts that were not measured.
 
-    1 / 1.7 / 2.4 on 1 / 2 / 4 GPUs as ELASTIC II prints for ResNet, 0.7 more with each doubling; the same
-    beyond, capped at 8 GPUs because ELASTIC reports no larger count and the gain must fade somewhere.
+    1 / 1.7 / 2.4 on 1 / 2 / 4 GPUs as SideCar scheduling, II prints for ResNet, 0.7 more with each doubling, capped at
+    8 GPUs: the paper reports no larger count and the gain must fade.
     """
     return 1.0 + 0.7 * math.log2(min(num_gpus, 8))
 
 
 def spread_share(hosts: int) -> float:
-    """The prior: which share of its speed on one host a job keeps on several, where that was not measured.
+    """Return the assumed share of its one-host speed that a job keeps on several hosts, where unmeasured.
 
     0.94 on 2 hosts and 0.71 on 4 are the medians of 20 and 10 measurements of five CNNs by Chronus
-    (`placement_slowdown_chronus.json` of ElasticFlow's repository; a VGG16 keeps only 0.26, a ResNet 0.80).
-    More than 4 lose as much again with each doubling as they did up to there.
+    (`placement_slowdown_chronus.json` of ElasticFlow's repository; a VGG16 keeps only 0.26, a ResNet 0.80). The same
+    loss is assumed for each doubling beyond 4.
     """
     if hosts < 3:
         return 0.94 if hosts == 2 else 1.0

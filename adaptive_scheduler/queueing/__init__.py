@@ -1,1 +1,1 @@
-"""The order of waiting jobs, starvation prevention and backfill. Pure."""
+"""Order of waiting jobs, starvation prevention and backfill. Pure."""

@@ -1,10 +1,11 @@
-"""Nobody starves: what becomes free is kept for a job that has waited very long (`algorithms.md` 1.11).
+"""Prevents starvation: reserves nodes for aged jobs and backfills their idle GPUs (`algorithms.md` 1.11).
 
-A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; no more may one
-trained on CPU that asks for many cores. Once it has waited very long (`queueing.py`), the node where it comes nearest
-is its own: nobody else of its kind starts, grows or moves there, but who ends before it could start (`backfill.py`).
-Only the longest waiting job on GPUs that cannot start has one, and the longest waiting one on CPU. Called by the
-engine. Pure.
+A job takes GPUs from one victim at most, so a large one may never find its count free at one moment; the same holds for
+many cores on CPU. The node nearest to serving an aged job (`order.py`) is reserved for it: no other job of its kind
+starts, grows or moves there, except by EASY backfill if it ends before the aged job could start. At most one job on
+GPUs and one on CPU, the longest waiting, have a reservation. Backfill never delays the aged job as far as lengths are
+known: a running job of unknown length may end at any moment, so nothing is lent on its account, and a borrower's length
+and speed must be known. Called by the engine. Pure; seconds from now.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 
 def reservation_nodes(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
-    """The node with most idle GPUs of those that could hold its smallest count, or as few nodes as could together.
+    """Return the node with most idle GPUs that could hold the job's smallest count, or as few nodes as could together.
 
-    Of a job trained on CPU the node with most of what it asks for left. Empty where none ever could: such a job must
-    not keep anything from the others.
+    For a job trained on CPU the node with most of its requests left. Empty if none ever could: such a job reserves
+    nothing.
     """
     if job.uses_cpu:
         return _nearest_on_cpu(snapshot, job)
@@ -35,7 +36,7 @@ def reservation_nodes(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     if one is not None:
         return (one.name,)
     kinds = sorted({n.gpu_type for n in allowed})
-    together = [_together([n for n in allowed if n.gpu_type == kind], job) for kind in kinds]
+    together = [_fewest_nodes([n for n in allowed if n.gpu_type == kind], job) for kind in kinds]
     return min((names for names in together if names), key=lambda names: (len(names), names), default=())
 
 
@@ -45,39 +46,39 @@ def _nearest_on_cpu(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     return tuple(sorted(large, key=lambda name: (allocatable_on(snapshot, name).lacks(job), name))[:1])
 
 
-def _together(nodes: list[Node], job: Job) -> tuple[str, ...]:
+def _fewest_nodes(nodes: list[Node], job: Job) -> tuple[str, ...]:
     most = sorted(nodes, key=lambda n: (-n.healthy, -n.idle, n.name))[: job.max_workers]
     return tuple(n.name for n in most) if sum(n.healthy for n in most) >= job.optional[0] else ()
 
 
 class ReservedNodes:
-    """What aged jobs keep from all others while one tick is decided."""
+    """The reservations of aged jobs during one tick."""
 
     def __init__(self) -> None:
         self._nodes: dict[bool, tuple[str, ...]] = {}  # by whether for a job trained on CPU
         self._job: dict[bool, str] = {}
-        self._hidden: dict[bool, tuple[ClusterSnapshot, ClusterSnapshot]] = {}  # the last one, and what it became
-        self._until: tuple[ClusterSnapshot, float] | None = None  # likewise: when the one on GPUs could start
+        self._marked: dict[bool, tuple[ClusterSnapshot, ClusterSnapshot]] = {}  # last snapshot and its marked form
+        self._until: tuple[ClusterSnapshot, float] | None = None  # earliest start of the aged job on GPUs
 
-    def keep(self, snapshot: ClusterSnapshot, job: Job) -> bool:
-        """For this one, unless another of its kind has waited longer; whether there is anything to keep."""
+    def reserve(self, snapshot: ClusterSnapshot, job: Job) -> bool:
+        """Reserve nodes for the job unless an older one of its kind has some; return whether any were reserved."""
         if self._nodes.get(job.uses_cpu):
             return False
         self._nodes[job.uses_cpu], self._job[job.uses_cpu] = reservation_nodes(snapshot, job), job.id
         return bool(self._nodes[job.uses_cpu])
 
-    def hidden(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
-        """The cluster as all other jobs on GPUs see it, or all others trained on CPU."""
+    def mark_reserved(self, snapshot: ClusterSnapshot, on_cpu: bool = False) -> ClusterSnapshot:
+        """Return the snapshot as all other jobs on GPUs, or trained on CPU, see it."""
         nodes = self._nodes.get(on_cpu)
         if not nodes:
             return snapshot
-        if on_cpu not in self._hidden or self._hidden[on_cpu][0] is not snapshot:
+        if on_cpu not in self._marked or self._marked[on_cpu][0] is not snapshot:
             kept = (replace(n, kept_for=self._job[on_cpu]) if n.name in nodes else n for n in snapshot.nodes)
-            self._hidden[on_cpu] = snapshot, replace(snapshot, nodes=tuple(kept))
-        return self._hidden[on_cpu][1]
+            self._marked[on_cpu] = snapshot, replace(snapshot, nodes=tuple(kept))
+        return self._marked[on_cpu][1]
 
-    def lent(self, snapshot: ClusterSnapshot, job: Job) -> Start | None:
-        """The start of a job on GPUs that a kept node can spare until then."""
+    def backfill(self, snapshot: ClusterSnapshot, job: Job) -> Start | None:
+        """Return a start of the job on idle GPUs of a reserved node that ends before the aged job could start."""
         names = self._nodes.get(False, ())
         if job.uses_cpu or not any(snapshot.node[name].idle for name in names):
             return None
@@ -91,12 +92,12 @@ BACKFILL = "elastic.backfill"
 
 
 def earliest_start_s(snapshot: ClusterSnapshot, names: Collection[str], kept: Job) -> float:
-    """When these nodes have the fewest GPUs that the kept job may start on, if running jobs there only end.
+    """Return when these nodes have the fewest GPUs of the aged job `kept`, if running jobs there only end.
 
-    Infinite where they never have, as far as anybody knows.
+    Infinite if never, as far as lengths are known.
     """
     missing = min(kept.optional) - sum(snapshot.node[name].idle for name in names)
-    leaves = sorted((_ends_s(snapshot, job), sum(gpus_on(job, n) for n in names)) for job in snapshot.placed)
+    leaves = sorted((_earliest_end_s(snapshot, job), sum(gpus_on(job, n) for n in names)) for job in snapshot.placed)
     at_s = 0.0
     for ends_s, count in leaves:
         if missing <= 0:
@@ -108,9 +109,9 @@ def earliest_start_s(snapshot: ClusterSnapshot, names: Collection[str], kept: Jo
 def backfill_start(
     snapshot: ClusterSnapshot, names: Collection[str], kept: str, until_s: float, job: Job
 ) -> Start | None:
-    """The start of another waiting job on GPUs lent by one of these nodes, where it ends soonest; None where none fits.
+    """Return the start of a waiting job on one of these reserved nodes where it ends soonest; None if none fits.
 
-    `until_s`: from `earliest_start_s`, when the job `kept` could start.
+    `until_s`: from `earliest_start_s`, for the aged job `kept`.
     """
     ends = list[tuple[float, int, str]]()
     for node in nodes_for(snapshot, job):
@@ -129,8 +130,8 @@ def backfill_start(
     return Start(job.id, name, count, Explanation(BACKFILL, sentence))
 
 
-def _ends_s(snapshot: ClusterSnapshot, job: Job) -> float:
-    """At the earliest."""
+def _earliest_end_s(snapshot: ClusterSnapshot, job: Job) -> float:
+    """Return its end at the earliest: 0 if its length or speed is unknown."""
     if job.node is None or not end_is_certain(snapshot, job):
         return 0.0
     return t_keep(snapshot.profiles, job, snapshot.node[job.node].gpu_type)

@@ -1,8 +1,7 @@
-"""Who of the waiting jobs is asked first: by arrival, by length or by deadline, and nobody waits for ever.
+"""Orders the queue by arrival, length or deadline, with aging against starvation.
 
-Shortest first lowers the mean completion time of a full queue and leaves its makespan as it is; a bound on waiting
-(`is_aged`) keeps long jobs from starving. Ties go by submission, then id, so that the same snapshot gives the same
-order in every process. Called by the engine. Pure.
+Shortest first lowers the mean completion time of a full queue and keeps its makespan; aging (`is_aged`) bounds the wait
+of long jobs. Ties go by submission, then id, for equal order in every process. Called by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
 PATIENCE = 2.0
-"""A job is aged only once it has waited so many times its own length: one of a month does not go first after a day."""
+"""Multiple of its own length that a job must have waited to be aged: one of a month is not aged after a day."""
 
 
 class Queue:
-    """The queue of one tick in the order of `Settings.queue_order`; each job's length is predicted once."""
+    """The queue of one tick in the order of `Settings.queue_order`; each length is predicted once."""
 
     def __init__(self, now: float, settings: Settings) -> None:
         self.now, self.settings = now, settings
@@ -30,10 +29,8 @@ class Queue:
         self._quickest: dict[object, float | None] = {}
 
     def in_order(self, snapshot: ClusterSnapshot) -> list[Job]:
-        """Aged jobs first, the longest waiting one before the others; then by the setting.
-
-        Without those that let others go first (D7).
-        """
+        """Return aged jobs first, the longest waiting one in front, then the others by the setting; not those that
+        yield (D7)."""
         queue = deadline.in_order(snapshot, self.now, self.settings)
         if self.settings.queue_order == "arrival":
             queue = tuple(sorted(queue, key=_arrival))
@@ -44,8 +41,8 @@ class Queue:
         return [*first, *(job for job in queue if job.id not in aged)]
 
     def is_aged(self, snapshot: ClusterSnapshot, job: Job) -> bool:
-        """Whether it has waited so long that it goes first and a node is kept for it; the paper's baselines let
-        jobs starve, so without seed 004 nobody is."""
+        """Return whether the job has waited so long that it goes first and GPUs are reserved for it. Without SideCar
+        scheduling never: the paper's baselines let jobs starve."""
         after_s, waited_s = self.settings.reserve_after_s, self.now - job.submit_s
         if "elastic" not in self.settings.systems or not 0 < after_s <= waited_s:
             return False
@@ -53,16 +50,14 @@ class Queue:
         return waited_s >= PATIENCE * length_s or length_s == math.inf
 
     def length_s(self, snapshot: ClusterSnapshot, job: Job) -> float:
-        """What it still takes on its best GPU type and count; else what past tasks, or its user, say (seed 003).
-
-        Infinite where nothing is known.
-        """
+        """Return its seconds on its best GPU type and count, else by past tasks or its user (Slaml); infinite if
+        unknown."""
         if job.id not in self._lengths:
             self._lengths[job.id] = self._predicted_s(snapshot, job)
         return self._lengths[job.id]
 
     def _shortest(self, snapshot: ClusterSnapshot, queue: tuple[Job, ...]) -> tuple[Job, ...]:
-        """A job with a deadline keeps its place by latest start; the other places go by length."""
+        """Sort by length, except that a job with a deadline keeps its place by latest start."""
         acts = "deadline" in self.settings.systems
         free = [job for job in queue if job.sla_s is None or not acts]
         by_length = iter(sorted(free, key=lambda job: (self.length_s(snapshot, job), *_arrival(job))))
@@ -76,7 +71,7 @@ class Queue:
         return math.inf if te_s is None else te_s
 
     def _seconds_each(self, snapshot: ClusterSnapshot, job: Job) -> float | None:
-        """Seconds per iteration at best, for all jobs that may run on the same; None where no speed is known."""
+        """Return the best seconds per iteration, cached for jobs of equal placement; None without a known speed."""
         key = job.type, job.optional, job.gpu_type, job.pinned
         if key not in self._quickest:
             self._quickest[key] = min(_speeds(snapshot, job), default=None)

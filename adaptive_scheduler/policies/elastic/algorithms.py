@@ -1,8 +1,7 @@
-"""Seed 004's judgement: Algorithm 1 (incoming job, reshape down) and Algorithm 2 (reshape up, sequence D).
+"""Implements Algorithm 1 (incoming job, reshape down) and Algorithm 2 (reshape up, sequence D) of SideCar scheduling.
 
-As resolved in `algorithms.md` 1.6 and 1.7, with the ids of 1.8. `elastic_ways`, `elastic_waiting` and
-`elastic_growth` find every way and what it leads to, here the best is taken, `elastic_words` says why. Called by the
-engine. Pure.
+As resolved in `algorithms.md` 1.6 and 1.7, with the ids of 1.8. `shrink`, `wait` and `expand` find candidates with
+their predictions, this module takes the best, `explain` phrases the reason. Called by the engine. Pure.
 """
 
 from __future__ import annotations
@@ -26,19 +25,18 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 INCOMING = "elastic.incoming"
 RUNNING = "elastic.running"
 
-
 ALIKE = 10
-"""So many jobs that ask for the same are each searched for until the table changes; in a long queue the others wait
-like the last of them. Whether a job can start does not depend on how long it is."""
+"""Searches for equal requests that fail before further ones wait without a search, until the table changes. Whether a
+job can start does not depend on its length."""
 
 
 def schedule_incoming(
     snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
 ) -> Start | Hold:
-    """Algorithm 1: the first GPUs of a waiting job, idle ones or with those of one running job.
+    """Algorithm 1: give a waiting job its first GPUs, idle ones or with those of one victim.
 
-    `table`: of this snapshot or of what it has come of, which saves working it out again. A type without a
-    known speed starts on as few GPUs as can be had, to be measured.
+    `table`: of this snapshot or an earlier one, to avoid recomputation. A type of unknown speed starts on as few GPUs
+    as possible, to be measured.
     """
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
     if why := infeasibility(snapshot, job, combined_capacity(snapshot, job, settings)):
@@ -46,24 +44,24 @@ def schedule_incoming(
     alike = table.refused.setdefault(_what_a_refusal_rests_on(job), [])
     if len(alike) >= ALIKE:
         return Hold(job.id, explain(INCOMING, like_sentence(job, alike[-1]), [], None, table.times, snapshot.profiles))
-    ways, more = incoming_candidates(table, job)
-    best = ways[0] if ways else None
+    candidates, more = incoming_candidates(table, job)
+    best = candidates[0] if candidates else None
     if best is None or best.rank == REFUSED:
         alike.append(job.id)
 
-    # Whoever would break a deadline waits, unless it has one itself (5.4).
+    # A job that would break a deadline waits, unless it has one itself (5.4).
     if best is None or best.rank == REFUSED or (best.rank == LATE and job.sla_s is None):
-        sentence, ways = hold_sentence(table, job, best), [*rigid_candidates(table, job), *ways]
-        return Hold(job.id, explain(INCOMING, sentence, ways, None, table.times, snapshot.profiles, more))
+        sentence, candidates = hold_sentence(table, job, best), [*rigid_candidates(table, job), *candidates]
+        return Hold(job.id, explain(INCOMING, sentence, candidates, None, table.times, snapshot.profiles, more))
     later = _better_later(table, job, best)
     if later is not None:
-        sentence = wait_sentence(later, best)
-        return Hold(job.id, explain(INCOMING, sentence, [later, *ways], later, table.times, snapshot.profiles, more))
+        sentence, candidates = wait_sentence(later, best), [later, *candidates]
+        return Hold(job.id, explain(INCOMING, sentence, candidates, later, table.times, snapshot.profiles, more))
     return Start(
         job=job.id,
         node=best.node.name,
         num_gpus=best.num_gpus,
-        explanation=explain(INCOMING, start_sentence(best), ways, best, table.times, snapshot.profiles, more),
+        explanation=explain(INCOMING, start_sentence(best), candidates, best, table.times, snapshot.profiles, more),
         victim=best.victim.id if best.victim else None,
         victim_num_gpus=best.keeps if best.victim else None,
         workers=best.workers,
@@ -73,28 +71,28 @@ def schedule_incoming(
 def schedule_running(
     snapshot: ClusterSnapshot, now: float, settings: Settings, table: CostTable | None = None
 ) -> Reshape | Move | None:
-    """Algorithm 2: the one running job that gets idle GPUs, of its own nodes, of further ones or by a move.
+    """Algorithm 2: give idle GPUs to one running job, of its own nodes, of further ones or by a move.
 
-    None if nobody gains enough. `table` as in Algorithm 1.
+    None if no job gains enough. `table` as in Algorithm 1.
     """
     if not any(node.idle for node in snapshot.nodes):
         return None
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
-    ways, more = growth_candidates(table)
-    if not ways:
+    candidates, more = growth_candidates(table)
+    if not candidates:
         return None
-    best = ways[0]
+    best = candidates[0]
     sentence = growth_sentence(best, table.times)
-    explanation = explain(RUNNING, sentence, ways, best, table.times, snapshot.profiles, more)
+    explanation = explain(RUNNING, sentence, candidates, best, table.times, snapshot.profiles, more)
     if not best.workers and best.node.name not in {w.node for w in placed_on(best.job)}:
         return Move(best.job.id, best.node.name, best.num_gpus, explanation)
     return Reshape(best.job.id, best.node.name, best.num_gpus, explanation, best.workers)
 
 
 def _better_later(table: CostTable, job: Job, best: RankedCandidate) -> RankedCandidate | None:
-    """To wait for the next job that ends, where that is better than to start at once; else None.
+    """Return waiting for the next job that ends, if that is better than an immediate start; else None.
 
-    It is where it leads to less (G19), or brings the end of all work nearer by more than it delays the job.
+    It is better if its outcome is (G19), or if it shortens the end of all work by more than it delays the job.
     """
     settings = table.settings
     end_s = _end_of_all_s(table, best) if settings.spare_critical and best.victim is not None else 0.0
@@ -107,17 +105,17 @@ def _better_later(table: CostTable, job: Job, best: RankedCandidate) -> RankedCa
     return later if spares and end_s - later.makespan_s > max(0.0, later.job_s - best.job_s) else None
 
 
-def _end_of_all_s(table: CostTable, way: RankedCandidate) -> float:
-    """The makespan if the victim gets its GPUs back once the newcomer has ended."""
-    assert way.victim is not None
-    if way.makespan_s <= way.job_s:
-        return way.makespan_s
-    return way.job_s + (1.0 - way.job_s / way.makespan_s) * table.times.seconds[way.victim.id]
+def _end_of_all_s(table: CostTable, candidate: RankedCandidate) -> float:
+    """Return the makespan if the victim gets its GPUs back once the newcomer has ended."""
+    assert candidate.victim is not None
+    if candidate.makespan_s <= candidate.job_s:
+        return candidate.makespan_s
+    return candidate.job_s + (1.0 - candidate.job_s / candidate.makespan_s) * table.times.seconds[candidate.victim.id]
 
 
 def _what_a_refusal_rests_on(job: Job) -> object:
     return job.type, job.optional, job.gpu_type, job.pinned, job.max_workers, job.gpus_per_pod
 
 
-def _times(way: RankedCandidate) -> tuple[float, float]:
-    return way.makespan_s, way.sum_s
+def _times(candidate: RankedCandidate) -> tuple[float, float]:
+    return candidate.makespan_s, candidate.sum_s

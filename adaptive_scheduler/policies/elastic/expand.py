@@ -1,7 +1,7 @@
-"""Every way that Algorithm 2 may take, with what each is predicted to lead to (seed 004; sequences C and D).
+"""Finds all candidates of Algorithm 2 with their predictions (SideCar scheduling; sequences C and D).
 
-Promises the exhaustive search as printed, in arrays; of equal nodes to move to only the first by name is looked
-at. Only the best ways, as many as can be listed, become objects with a reason. Called by `elastic.py`. Pure.
+Exhaustive search as printed, in arrays; of equal target nodes of a move only the first by name. Only the best, as many
+as are listed, become objects with a reason. Called by `algorithms.py`. Pure.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from adaptive_scheduler.snapshot import Worker
 
 
 class _Cells(NamedTuple):
-    """Ways as numbers: which job, on what node, how many GPUs, and in which of the printed loops it comes."""
+    """Candidates as numbers: job, node, GPU count, and index of the printed loop that finds it."""
 
     row: Ints
     node: Ints
     num_gpus: Ints
-    loop: Ints  # 0: it grows where it is; above: it moves to GPUs of the first, second… type
+    loop: Ints  # 0: grows in place; above: moves to GPUs of the first, second… type
 
 
 class GrowthCandidates:
-    """All ways for a running job to get idle GPUs: on its own hosts, on further ones, or wholly elsewhere (G8)."""
+    """All candidates that give idle GPUs to a running job: on its own hosts, on further ones, or elsewhere (G8)."""
 
     def __init__(self, table: CostTable) -> None:
         self.table, self.settings, self._here = table, table.settings, table.ints("node")
@@ -52,7 +52,7 @@ class GrowthCandidates:
         )
 
     def _larger(self, rows: Ints) -> Ints:
-        return self.table.book.larger[self.table.ints("shape")[rows]]
+        return self.table.index.larger[self.table.ints("shape")[rows]]
 
     def _grown(self, rows: Ints) -> _Cells:
         """On its own host."""
@@ -64,21 +64,21 @@ class GrowthCandidates:
         return _Cells(rows[job], node[job], counts[job, i], np.zeros_like(job))
 
     def _spread(self, rows: Ints) -> tuple[_Cells, dict[int, tuple[Worker, ...]]]:
-        """Over as few further hosts as possible, where its own have not enough."""
+        """Over as few further hosts as possible, where its own have too few."""
         if self.settings.placement == "host":
             rows = rows[self.table.jobs.several[rows] > 0]
-        ways = [way for row in rows.tolist() for way in self._spread_candidates(row)]
-        columns = np.array([(row, self._here[row], count, 0) for row, count, _ in ways], np.intp).reshape(-1, 4).T
-        return _Cells(*columns), {cell: workers for cell, (_, _, workers) in enumerate(ways)}
+        candidates = [candidate for row in rows.tolist() for candidate in self._spread_candidates(row)]
+        columns = np.array([(row, self._here[row], count, 0) for row, count, _ in candidates], np.intp).reshape(-1, 4).T
+        return _Cells(*columns), {cell: workers for cell, (_, _, workers) in enumerate(candidates)}
 
     def _spread_candidates(self, row: int) -> Iterator[tuple[int, int, tuple[Worker, ...]]]:
-        snapshot, everywhere = self.table.snapshot, self.settings.placement == "count_only"
+        snapshot, anywhere = self.table.snapshot, self.settings.placement == "count_only"
         job, node = snapshot.jobs[row], snapshot.nodes[self._here[row]]
-        most = len(snapshot.nodes) if everywhere else job.max_workers
+        most = len(snapshot.nodes) if anywhere else job.max_workers
         own = {w.node: w.num_gpus for w in placed_on(job)}
         if most == 1 or not all((host := snapshot.node.get(name)) and host.heard for name in own):
             return
-        near = [n for n in nodes_for(snapshot, job) if n.heard and (everywhere or n.gpu_type == node.gpu_type)]
+        near = [n for n in nodes_for(snapshot, job) if n.heard and (anywhere or n.gpu_type == node.gpu_type)]
         for count in job.optional:
             beyond = count > job.num_gpus and (job.workers or count - job.num_gpus > node.idle)
             if beyond and (workers := spread(count, near, most, own, job.gpus_per_pod or 1)):
@@ -87,49 +87,47 @@ class GrowthCandidates:
     def _moved(self, rows: Ints) -> Iterator[_Cells]:
         """Sequence D: to a node that holds the whole new count.
 
-        Not where the job's own speed is unknown: what it gains there could not be told.
+        Not if the job's own speed is unknown, since its gain cannot be predicted.
         """
         table = self.table
-        roomy = np.flatnonzero((table.idle > 0) & table.heard)
-        roomy = roomy[np.argsort(table.node_rank[roomy])]
-        largest = table.idle[roomy].max(initial=0)
+        idle_nodes = np.flatnonzero((table.idle > 0) & table.heard)
+        idle_nodes = idle_nodes[np.argsort(table.node_rank[idle_nodes])]
+        largest = table.idle[idle_nodes].max(initial=0)
         rows = rows[(table.ints("num_gpus")[rows] <= largest) & (table.jobs.pinned[rows] == 0)]
         here = self._here[rows]
         rows = rows[table.heard[here] & table.known(rows, table.kind[here], table.ints("count_id")[rows])]
-        kinds = table.book.kinds
-        there = sorted(name for name, kind in kinds.items() if kind in set(table.kind[roomy].tolist()))
+        kinds = table.index.kinds
+        there = sorted(name for name, kind in kinds.items() if kind in set(table.kind[idle_nodes].tolist()))
         for loop, name in enumerate(there, start=1):
-            yield self._moved_to(kinds[name], roomy[table.kind[roomy] == kinds[name]], loop, rows)
+            yield self._moved_to(kinds[name], idle_nodes[table.kind[idle_nodes] == kinds[name]], loop, rows)
 
-    def _moved_to(self, kind: int, roomy: Ints, loop: int, rows: Ints) -> _Cells:
-        """To the same count only on other GPUs (X2); one of unknown length not to another GPU type."""
+    def _moved_to(self, kind: int, idle_nodes: Ints, loop: int, rows: Ints) -> _Cells:
+        """To the same count only on other GPUs (X2); with unknown length not to another GPU type."""
         table, only = self.table, self.table.ints("only")[rows]
         same = table.kind[self._here[rows]] == kind
         rows = rows[((only < 0) | (only == kind)) & (same | (table.jobs.known_length[rows] > 0))]
         here, counts = self._here[rows], self._larger(rows)
-        first = np.array([_first(table, roomy, count) for count in range(table.idle[roomy].max() + 1)])
+        first = np.array([_first(table, idle_nodes, count) for count in range(table.idle[idle_nodes].max() + 1)])
         same = (table.kind[here] == kind) & (table.jobs.spread[rows] == 0)
         more = counts - table.ints("num_gpus")[rows][:, None]
         nearer = same[:, None] & (more <= table.idle[here][:, None])
         job, i = np.nonzero((counts > 0) & (counts < len(first)) & ~nearer)
         row, count = rows[job], counts[job, i]
-        node = self._not_own(row, count, first[count], roomy)
-        good = (node >= 0) & table.known(row, np.full_like(row, kind), table.book.count_ids(count))
+        node = self._not_own(row, count, first[count], idle_nodes)
+        good = (node >= 0) & table.known(row, np.full_like(row, kind), table.index.count_ids(count))
         return _Cells(row[good], node[good], count[good], np.full(good.sum(), loop))
 
-    def _not_own(self, row: Ints, count: Ints, node: Ints, roomy: Ints) -> Ints:
-        """The next node where the first is one that the job is on."""
+    def _not_own(self, row: Ints, count: Ints, node: Ints, idle_nodes: Ints) -> Ints:
+        """Replace target nodes on which the job already runs by the next suitable ones."""
         table = self.table
         for cell in np.flatnonzero((node == self._here[row]) | (table.jobs.spread[row] > 0)).tolist():
             own = [table.position.get(w.node, -1) for w in placed_on(table.snapshot.jobs[row[cell]])]
-            node[cell] = _first(table, roomy[~np.isin(roomy, own)], count[cell])
+            node[cell] = _first(table, idle_nodes[~np.isin(idle_nodes, own)], count[cell])
         return node
-
-    # what they lead to
 
     @cached_property
     def _beyond(self) -> dict[int, float]:
-        """Of the ways over several hosts: what launches on further ones cost; 0 if there are none."""
+        """Cost of launches on further hosts, for candidates over several hosts; 0 without further ones."""
         snapshot, costs = self.table.snapshot, dict[int, float]()
         for cell, workers in self.hosts.items():
             job = snapshot.jobs[self.cells.row[cell]]
@@ -147,9 +145,9 @@ class GrowthCandidates:
 
     @cached_property
     def extra_s(self) -> Floats:
-        """What a change beyond the job's own hosts costs on top of a reshape.
+        """Extra cost over a reshape of a change beyond the job's own hosts.
 
-        It trains on while further hosts are launched, but gains nothing yet: counted in full.
+        Counted in full: it trains on while further hosts are launched, but gains nothing yet.
         """
         extra = np.where(self.cells.loop > 0, self.table.jobs.elsewhere[self.cells.row], 0.0)
         for cell, cost in self._beyond.items():
@@ -158,7 +156,7 @@ class GrowthCandidates:
 
     @cached_property
     def _count_id(self) -> Ints:
-        return self.table.book.count_ids(self.cells.num_gpus)
+        return self.table.index.count_ids(self.cells.num_gpus)
 
     @cached_property
     def job_s(self) -> Floats:
@@ -176,10 +174,10 @@ class GrowthCandidates:
 
     @cached_property
     def enough_s(self) -> Floats:
-        """G6, doing nothing competes: what it must gain more than.
+        """G6, if doing nothing competes: the gain that must be exceeded.
 
-        Only this job's time changes, so its gain is that of the sum and never below that of the makespan:
-        one test covers both lines of 1.7.
+        Only this job's time changes, so its gain is that of the sum and never below that of the makespan: one test
+        covers both lines of 1.7.
         """
         return self.settings.min_gain_factor * (self.table.jobs.cost[self.cells.row] + self.extra_s)
 
@@ -200,10 +198,8 @@ class GrowthCandidates:
         """(makespan, sum)"""
         return self.table.with_scope(self.cells.row, self.job_s)
 
-    # which of them are best
-
     def best(self, most: int) -> list[tuple[int, int]]:
-        """(rank, cell) of the first `most`, in order; nothing where all are to be refused."""
+        """Return (rank, cell) of the first `most`, in order; nothing if all are refused."""
         good = smallest(np.flatnonzero(~self.refused), self._columns(GOOD), most).tolist()
         if not good:
             return []
@@ -225,7 +221,7 @@ class GrowthCandidates:
             cells.num_gpus.__getitem__, lambda c: table.job_rank[cells.row[c]], name,
         ]  # fmt: skip
 
-    def way(self, cell: int, rank: int, place: int) -> RankedCandidate:
+    def candidate(self, cell: int, rank: int, place: int) -> RankedCandidate:
         snapshot, count = self.table.snapshot, int(self.cells.num_gpus[cell])
         node, why = snapshot.nodes[self.cells.node[cell]], ""
         if rank == REFUSED:
@@ -241,16 +237,16 @@ class GrowthCandidates:
 
 
 def growth_candidates(table: CostTable) -> CandidateList:
-    """All ways to give idle GPUs to one running job, the best first; none where nobody gains enough."""
+    """Return all candidates that give idle GPUs to one running job, best first; none if no job gains enough."""
     growths = GrowthCandidates(table)
     best = growths.best(LISTED)
-    ways = [growths.way(cell, rank, i) for i, (rank, cell) in enumerate(best)]
-    return CandidateList(ways, len(growths.cells.row) - len(ways))
+    candidates = [growths.candidate(cell, rank, i) for i, (rank, cell) in enumerate(best)]
+    return CandidateList(candidates, len(growths.cells.row) - len(candidates))
 
 
-def _first(table: CostTable, roomy: Ints, count: int) -> int:
-    """The first of these nodes with so many idle GPUs; -1 if there is none."""
-    found = roomy[table.idle[roomy] >= count][:1]
+def _first(table: CostTable, idle_nodes: Ints, count: int) -> int:
+    """Return the first of these nodes with `count` idle GPUs; -1 if there is none."""
+    found = idle_nodes[table.idle[idle_nodes] >= count][:1]
     return int(found[0]) if len(found) else -1
 
 

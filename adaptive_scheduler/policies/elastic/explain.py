@@ -1,4 +1,4 @@
-"""What people read of seed 004's decisions: why a job starts, waits, grows or moves. Called by `elastic.py`. Pure."""
+"""Phrases the reasons of SideCar scheduling's decisions for people. Called by `algorithms.py`. Pure."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Job, Node, Worker
 
 
-def start_sentence(way: RankedCandidate) -> str:
-    source = _where(way)
-    if way.victim:
-        given = way.victim.num_gpus - way.keeps
-        whose = "all" if given >= way.num_gpus else str(given)
-        source += f", {whose} of them from {way.victim.id}, which goes from {way.victim.num_gpus} to {way.keeps}"
-    if way.rank == TO_MEASURE:
-        return f"{way.job.id} starts on {source}, and is measured: {no_speed(way.num_gpus, way.node)}."
+def start_sentence(best: RankedCandidate) -> str:
+    source = _where(best)
+    if best.victim:
+        given = best.victim.num_gpus - best.keeps
+        whose = "all" if given >= best.num_gpus else str(given)
+        source += f", {whose} of them from {best.victim.id}, which goes from {best.victim.num_gpus} to {best.keeps}"
+    if best.rank == TO_MEASURE:
+        return f"{best.job.id} starts on {source}, and is measured: {no_speed(best.num_gpus, best.node)}."
     sentence = (
-        f"{way.job.id} starts on {source}; predicted to end in {seconds(way.job_s)}, "
-        f"makespan {seconds(way.makespan_s)}."
+        f"{best.job.id} starts on {source}; predicted to end in {seconds(best.job_s)}, "
+        f"makespan {seconds(best.makespan_s)}."
     )
-    if way.rank == LATE:
-        total = seconds(way.key[1])
-        sentence += f" Every way breaks a deadline, this one by least: {way.refused}; all are late by {total} together."
+    if best.rank == LATE:
+        total = seconds(best.key[1])
+        sentence += f" Every candidate breaks a deadline, this one by least: {best.refused}; "
+        sentence += f"all are late by {total} together."
     return sentence
 
 
-def growth_sentence(way: RankedCandidate, times: RemainingTimes) -> str:
-    job = way.job
-    verb = f"grows from {job.num_gpus} to {_where(way, 'on')}"
-    if not way.workers and way.node.name not in {w.node for w in placed_on(job)}:
+def growth_sentence(best: RankedCandidate, times: RemainingTimes) -> str:
+    job = best.job
+    verb = f"grows from {job.num_gpus} to {_where(best, 'on')}"
+    if not best.workers and best.node.name not in {w.node for w in placed_on(job)}:
         source = f", {_hosts(job.workers)}," if job.workers else f" of {job.node}"
-        verb = f"moves from {gpus(job.num_gpus)}{source} to {way.num_gpus} of {way.node.name}"
+        verb = f"moves from {gpus(job.num_gpus)}{source} to {best.num_gpus} of {best.node.name}"
     return (
-        f"{job.id} {verb} and is then predicted to end in {seconds(way.job_s)} instead of "
-        f"{seconds(times.seconds[job.id])}; makespan {seconds(way.makespan_s)}."
+        f"{job.id} {verb} and is then predicted to end in {seconds(best.job_s)} instead of "
+        f"{seconds(times.seconds[job.id])}; makespan {seconds(best.makespan_s)}."
     )
 
 
@@ -63,7 +64,7 @@ def wait_sentence(later: RankedCandidate, best: RankedCandidate) -> str:
 
 
 def hold_sentence(table: CostTable, job: Job, best: RankedCandidate | None) -> str:
-    """Whose deadline is in the way, or what is missing where it comes nearest and for whom a node is kept."""
+    """Name the deadline in the way, or what is missing on the best node and jobs for which nodes are kept."""
     if best is not None and best.rank == LATE:
         return f"{job.id} waits: however it starts, a deadline is missed; at best {best.refused}."
     kept = {n.name: n.kept_for for n in nodes_for(table.snapshot, job) if n.schedulable and n.kept_for is not None}
@@ -82,7 +83,7 @@ def like_sentence(job: Job, other: str) -> str:
 
 
 def _missing(table: CostTable, job: Job) -> str:
-    """What is missing on the node that comes nearest, and who there could give it but may not."""
+    """Say what is missing on the node with most idle GPUs, and why jobs there do not give it."""
     place = max(idle_pools(table, job), key=lambda p: (p.idle, p.node.name))
     count, need = job.optional[0], job.optional[0] - place.idle
     where = f"on node {place.node.name}{', as many as anywhere' if len(table.snapshot.nodes) > 1 else ''}"
@@ -120,8 +121,8 @@ def _why_kept(job: Job, keeps: int, now: float) -> str:
     return f"keeps the {gpus(keeps)} it had before it grew for {seconds(job.cooling_until - now)} more"
 
 
-def _where(way: RankedCandidate, word: str = "of") -> str:
-    return gpus(way.num_gpus) + (f", {_hosts(way.workers)}" if way.workers else f" {word} {way.node.name}")
+def _where(best: RankedCandidate, word: str = "of") -> str:
+    return gpus(best.num_gpus) + (f", {_hosts(best.workers)}" if best.workers else f" {word} {best.node.name}")
 
 
 def _hosts(workers: tuple[Worker, ...]) -> str:

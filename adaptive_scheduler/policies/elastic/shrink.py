@@ -1,7 +1,7 @@
-"""Every way that Algorithm 1 may take, with what each is predicted to lead to (seed 004).
+"""Finds all candidates of Algorithm 1 with their predictions (SideCar scheduling).
 
-Promises the exhaustive search as printed: every way is weighed, in arrays; only the best of them, as many as
-can be listed, become objects with a reason. Called by `elastic.py`. Pure.
+Exhaustive search as printed, in arrays; only the best, as many as are listed, become objects with a reason. Called by
+`algorithms.py`. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
 
 
 class IdlePool(NamedTuple):
-    """Where idle GPUs are counted together: one host, or as printed the whole cluster (G7)."""
+    """Nodes whose idle GPUs are counted together: one host, or as printed the whole cluster (G7)."""
 
     node: Node
     idle: int
@@ -43,7 +43,7 @@ class IdlePool(NamedTuple):
 
 
 def idle_pools(table: CostTable, job: Job) -> list[IdlePool]:
-    """Open nodes one by one, or all of them as one place named after the node with most idle GPUs (G7)."""
+    """Return each open node, or all as one pool named after the node with most idle GPUs (G7)."""
     nodes = tuple(n for n in nodes_for(table.snapshot, job) if n.open)
     if table.settings.placement == "host" or not nodes:
         return [IdlePool(n, n.idle, (n,)) for n in nodes]
@@ -52,7 +52,7 @@ def idle_pools(table: CostTable, job: Job) -> list[IdlePool]:
 
 
 def combined_capacity(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> int:
-    """How many GPUs several nodes could ever give the job together; 0 where it needs them all on one."""
+    """Return the GPUs that several nodes could ever give the job; 0 if it needs all on one."""
     if settings.placement == "count_only":
         return sum(n.healthy for n in nodes_for(snapshot, job) if n.schedulable)
     return healthy_on(nodes_for(snapshot, job), job.max_workers) if job.max_workers > 1 else 0
@@ -63,48 +63,48 @@ def exactly(need: int, settings: Settings) -> str:
 
 
 class _Cells(NamedTuple):
-    """Ways as numbers: node, which of the allowed counts, whose GPUs (an entry of `VictimOptions`; -1: nobody's)."""
+    """Candidates as numbers: node, index of the allowed count, entry of `VictimOptions` (-1: no victim)."""
 
     node: Ints
     at: Ints
-    giver: Ints
+    option: Ints
 
     @classmethod
     def of(cls, *parts: _Cells) -> _Cells:
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def of_these(self, chosen: Ints) -> _Cells:
-        return _Cells(self.node[chosen], self.at[chosen], self.giver[chosen])
+        return _Cells(self.node[chosen], self.at[chosen], self.option[chosen])
 
 
 class IncomingJob:
-    """One waiting job, and where it may be."""
+    """One waiting job and the nodes open to it."""
 
     def __init__(self, table: CostTable, job: Job) -> None:
         self.table, self.job, self.settings = table, job, table.settings
         self.counts = np.array(job.optional, np.intp)
-        # G5: refined, the victim trains on during the launch, if that can begin before it has let go.
+        # G5: refined, the victim trains on during a launch that can begin before it has released its GPUs.
         refined = table.snapshot.profiles.overheads(job.type).k8s_init if self.settings.refined else 0.0
         refined *= not job.relaunches
-        self.givers: VictimOptions = table.givers(refined)
+        self.victims: VictimOptions = table.victims(refined)
         allowed = table.nodes_for(job)
         self.open = allowed[table.open[allowed]]
         self.kept = allowed[table.kept[allowed]]
         self.together = self.settings.placement == "count_only" and len(self.open) > 1
-        self.room = table.idle if not self.together else np.full_like(table.idle, table.idle[self.open].sum())
+        self.idle = table.idle if not self.together else np.full_like(table.idle, table.idle[self.open].sum())
 
     @property
     def keeps_its_count(self) -> bool:
-        """Whether what it starts on is what it will have, since it cannot be grown later, and nobody else waits."""
+        """Whether its first count is final: it cannot be grown later, and no other job waits."""
         return not self.job.stoppable and self.table.snapshot.queue == (self.job,)
 
     @cached_property
     def launch_s(self) -> Floats:
-        """What it takes on one host from now on, by GPU type and count."""
+        """By GPU type and count: remaining seconds on one host."""
         table, profiles = self.table, self.table.snapshot.profiles
-        taken = np.zeros((len(table.book.kinds), len(self.counts)))
+        taken = np.zeros((len(table.index.kinds), len(self.counts)))
         here = set(table.kind[np.append(self.open, self.kept)].tolist())
-        for name, kind in table.book.kinds.items():
+        for name, kind in table.index.kinds.items():
             if kind in here:
                 taken[kind] = [t_new(profiles, self.job, name, count) for count in self.job.optional]
         return taken
@@ -113,65 +113,62 @@ class IncomingJob:
     def unmeasured(self) -> Bools:
         """By GPU type: whether no speed is known."""
         speeds = self.table.snapshot.profiles.speeds
-        return np.array([not speeds.get((self.job.type, kind)) for kind in self.table.book.kinds], np.bool_)
-
-    # the ways on one host, and where only numbers count (G7) on the first of several
+        return np.array([not speeds.get((self.job.type, kind)) for kind in self.table.index.kinds], np.bool_)
 
     def cells(self, more: Bools | None = None) -> _Cells:
-        """`more`: givers that may give more than is needed (G3); as settings say if it is left out."""
+        """Candidates on one host, or with G7's counts on the first of several. `more`: options that may give more than
+        needed (G3); by default as configured."""
         cells = _Cells.of(self._alone(), self._taking(more))
         if self.settings.tiebreak == "full":
             return cells
-        gives, row = self.givers.gives[cells.giver], self.givers.row[cells.giver]
+        gives, row = self.victims.gives[cells.option], self.victims.row[cells.option]
         loops = (cells.at, gives, cells.node) if self.together else (cells.node, cells.at, gives)
-        return cells.of_these(np.lexsort((row, *reversed(loops))))  # as they come in the printed loops
+        return cells.of_these(np.lexsort((row, *reversed(loops))))  # order of the printed loops
 
     def _alone(self) -> _Cells:
         here = self.open[:1] if self.together else self.open
-        here = here[self.room[here] > 0]
-        node, at = np.nonzero(self.counts <= self.room[here][:, None])
+        here = here[self.idle[here] > 0]
+        node, at = np.nonzero(self.counts <= self.idle[here][:, None])
         return _Cells(here[node], at, np.full(len(at), -1))
 
     def _taking(self, more: Bools | None) -> _Cells:
-        """From a victim that gives exactly what is missing, or also more (G3)."""
-        g, room, usable = self.givers, self.room[self.givers.node], np.zeros(len(self.room), np.bool_)
+        """With a victim that gives exactly what is missing, or also more (G3)."""
+        g, idle, usable = self.victims, self.idle[self.victims.node], np.zeros(len(self.idle), np.bool_)
         usable[self.open] = True
-        reach = np.where(usable[g.node], room + g.gives, 0)
+        reach = np.where(usable[g.node], idle + g.gives, 0)
         if self.settings.over_release == "always" or more is not None:
             counts = self.counts[:, None]
-            at, giver = np.nonzero((room < counts) & (counts <= np.where(True if more is None else more, reach, 0)))
+            at, option = np.nonzero((idle < counts) & (counts <= np.where(True if more is None else more, reach, 0)))
         else:
             number = np.full(int(reach.max()) + 1, -1, np.intp)
-            held = self.counts < len(number)
-            number[self.counts[held]] = np.flatnonzero(held)
+            found_on_one = self.counts < len(number)
+            number[self.counts[found_on_one]] = np.flatnonzero(found_on_one)
             number[0] = -1
-            giver = np.flatnonzero(number[reach] >= 0)
-            at = number[reach[giver]]
-        return _Cells(g.node[giver], at, giver)
+            option = np.flatnonzero(number[reach] >= 0)
+            at = number[reach[option]]
+        return _Cells(g.node[option], at, option)
 
-    # the ways that are not to be taken
-
-    def refused(self, weighed: EvaluatedCandidates) -> _Cells:
-        """A count that nobody there can make up for, and nodes that are kept for another job."""
+    def refused(self, evaluated: EvaluatedCandidates) -> _Cells:
+        """Counts that no victim there can make up for, and nodes reserved for another job."""
         table, here = self.table, self.open
-        at_home = np.ones(len(weighed.cells.at), np.bool_)
+        at_home = np.ones(len(evaluated.cells.at), np.bool_)
         if self.together:
             here = here[np.lexsort((table.node_rank[here], -table.idle[here]))[:1]]
         else:
-            at_home[list(weighed.hosts)] = False  # spread over several, it was not held by any of them
-        got = np.zeros((len(self.room), len(self.counts)), np.bool_)
-        got[here if self.together else weighed.cells.node[at_home], weighed.cells.at[at_home]] = True
+            at_home[list(evaluated.hosts)] = False  # spread over several, no single host held it
+        got = np.zeros((len(self.idle), len(self.counts)), np.bool_)
+        got[here if self.together else evaluated.cells.node[at_home], evaluated.cells.at[at_home]] = True
         node, at = np.nonzero(~got[here])
-        nobody = np.full(len(at) + len(self.kept), -1)
-        return _Cells(np.append(here[node], self.kept), np.append(at, np.zeros_like(self.kept)), nobody)
+        no_option = np.full(len(at) + len(self.kept), -1)
+        return _Cells(np.append(here[node], self.kept), np.append(at, np.zeros_like(self.kept)), no_option)
 
 
 class EvaluatedCandidates:
-    """Ways, and what they lead to."""
+    """Candidates with their predicted outcome and ranks."""
 
     def __init__(self, new: IncomingJob, cells: _Cells, hosts: dict[int, tuple[Worker, ...]] | None = None) -> None:
         self.new, self.table, self.cells = new, new.table, cells
-        self.hosts = hosts or {}  # of the ways over several hosts, by their place among the cells
+        self.hosts = hosts or {}  # of candidates over several hosts, by cell
         self.launch_s = new.launch_s[self.table.kind[cells.node], cells.at]
         for cell, workers in self.hosts.items():
             kind, count = new.table.snapshot.nodes[cells.node[cell]].gpu_type, new.job.optional[cells.at[cell]]
@@ -179,21 +176,21 @@ class EvaluatedCandidates:
 
     @cached_property
     def job_s(self) -> Floats:
-        """What the newcomer takes; it waits for its victim's checkpoint and exit where that is counted (G5).
+        """Remaining seconds of the newcomer, with its victim's checkpoint and exit where that is counted (G5).
 
-        Or where it must: one whose launch holds its GPUs is launched only when they are free.
+        Or must be counted: a job whose launch holds its GPUs is launched only once they are free.
         """
         if not (self.new.settings.refined or self.new.job.relaunches):
             return self.launch_s
-        waits_s: Floats = np.append(self.table.jobs.lets_go, 0.0)[self.new.givers.row[self.cells.giver]]
+        waits_s: Floats = np.append(self.table.jobs.lets_go, 0.0)[self.new.victims.row[self.cells.option]]
         return self.launch_s + waits_s
 
     @cached_property
     def makespan(self) -> Floats:
-        return np.maximum(self.new.givers.makespan[self.cells.giver], self.job_s)
+        return np.maximum(self.new.victims.makespan[self.cells.option], self.job_s)
 
     def total(self, cells: Ints) -> Floats:
-        total: Floats = self.new.givers.total[self.cells.giver[cells]] + self.job_s[cells]
+        total: Floats = self.new.victims.total[self.cells.option[cells]] + self.job_s[cells]
         return total
 
     @cached_property
@@ -203,14 +200,14 @@ class EvaluatedCandidates:
     @cached_property
     def ranks(self) -> Ints:
         ranks = np.where(self.unmeasured, TO_MEASURE, GOOD)
-        if self.table.lateness.limits:
+        if self.table.tardiness.limits:
             ranks[self._breaks()] = LATE
-        ranks[self.new.givers.no_speed[self.cells.giver]] = REFUSED
+        ranks[self.new.victims.no_speed[self.cells.option]] = REFUSED
         return ranks
 
     def _breaks(self) -> Bools:
-        """Ways that break a deadline that was not missed before. A guess about an unmeasured newcomer breaks none."""
-        row, run_s = self.new.givers.row[self.cells.giver], self.new.givers.run_s[self.cells.giver]
+        """Whether a deadline that held before is broken. A guess about an unmeasured newcomer breaks none."""
+        row, run_s = self.new.victims.row[self.cells.option], self.new.victims.run_s[self.cells.option]
         limit, before = self.table.limit_s[row], np.append(self.table.keep_s, 0.0)[row]
         mine = self._limit
         its_own = ~self.unmeasured & (mine < self.job_s) if mine >= 0 else np.zeros(len(row), np.bool_)
@@ -218,21 +215,19 @@ class EvaluatedCandidates:
 
     @property
     def _limit(self) -> float:
-        return self.table.lateness.limits.get(self.new.job.id, np.inf)
+        return self.table.tardiness.limits.get(self.new.job.id, np.inf)
 
     def late_s(self, cells: Ints) -> Floats:
-        """All lateness together."""
-        giver = self.cells.giver[cells]
-        row, lateness = self.new.givers.row[giver], self.table.lateness
-        theirs = np.maximum(0.0, self.new.givers.run_s[giver] - self.table.limit_s[row]) - self.table.late_s[row]
+        """Total tardiness."""
+        option = self.cells.option[cells]
+        row, tardiness = self.new.victims.row[option], self.table.tardiness
+        theirs = np.maximum(0.0, self.new.victims.run_s[option] - self.table.limit_s[row]) - self.table.late_s[row]
         mine = np.where(self.unmeasured[cells], 0.0, np.maximum(0.0, self.job_s[cells] - self._limit))
-        late: Floats = lateness.total + (theirs + mine)
+        late: Floats = tardiness.total + (theirs + mine)
         return late
 
-    # which of them are best
-
     def best(self, most: int) -> list[tuple[int, int]]:
-        """(rank, cell) of the first `most` of all that may be taken, in order."""
+        """Return (rank, cell) of the first `most` acceptable ones, in order."""
         found, ranks = list[tuple[int, int]](), self.ranks
         for rank in (GOOD, TO_MEASURE):
             found += [(rank, c) for c in self._first(ranks == rank, rank, most - len(found))]
@@ -242,7 +237,7 @@ class EvaluatedCandidates:
                 for rank, of_rank in ((GOOD, ~self.unmeasured), (TO_MEASURE, self.unmeasured))
                 for c in self._first((ranks == LATE) & of_rank, rank, most, self.late_s)
             ]
-            found += [(LATE, c) for *_, c in sorted(late, key=lambda way: way[:2])[: most - len(found)]]
+            found += [(LATE, c) for *_, c in sorted(late, key=lambda candidate: candidate[:2])[: most - len(found)]]
         return found
 
     def _first(self, these: Bools, rank: int, most: int, *before: Column) -> list[int]:
@@ -251,37 +246,35 @@ class EvaluatedCandidates:
         return list(map(int, smallest(np.flatnonzero(these), [*before, *self._columns(rank)], most)))
 
     def _columns(self, rank: int) -> Sequence[Column]:
-        """What G4 compares. A way still to be measured is judged by how few GPUs it needs."""
+        """Sort keys of G4. Candidates to be measured go by few GPUs."""
         cells, new = self.cells, self.new
         times: list[Column] = [self.makespan.__getitem__, self.total]
         if rank == GOOD and new.settings.tiebreak == "first":
             return times[:1]
-        taken: Column = lambda c: cells.giver[c] >= 0  # noqa: E731
+        taken: Column = lambda c: cells.option[c] >= 0  # noqa: E731
         count: Column = lambda c: new.counts[cells.at[c]]  # noqa: E731
         names: list[Column] = [
             lambda c: self.table.node_rank[cells.node[c]],
-            lambda c: self.table.job_rank[new.givers.row[cells.giver[c]]],
-            lambda c: new.givers.gives[cells.giver[c]],
+            lambda c: self.table.job_rank[new.victims.row[cells.option[c]]],
+            lambda c: new.victims.gives[cells.option[c]],
         ]
         if rank == GOOD:
             return [*times, taken, count, *names]
         most: Column = lambda c: -count(c)  # noqa: E731
         return [taken, most, *times, *names] if new.keeps_its_count else [count, taken, *times, *names]
 
-    # as objects
-
-    def way(self, cell: int, rank: int, place: int, refused: str = "") -> RankedCandidate:
-        new, snapshot, giver = self.new, self.table.snapshot, int(self.cells.giver[cell])
+    def candidate(self, cell: int, rank: int, place: int, refused: str = "") -> RankedCandidate:
+        new, snapshot, option = self.new, self.table.snapshot, int(self.cells.option[cell])
         node, count = snapshot.nodes[self.cells.node[cell]], new.job.optional[self.cells.at[cell]]
         at, late_s = np.array([cell]), 0.0
-        victim = snapshot.jobs[new.givers.row[giver]] if giver >= 0 else None
-        keeps = victim.num_gpus - int(new.givers.gives[giver]) if victim else 0
+        victim = snapshot.jobs[new.victims.row[option]] if option >= 0 else None
+        keeps = victim.num_gpus - int(new.victims.gives[option]) if victim else 0
         job_s = float(self.job_s[cell])
         if rank == LATE:
             late_s = float(self.late_s(at)[0])
-            after = {victim.id: float(new.givers.run_s[giver])} if victim else {}
+            after = {victim.id: float(new.victims.run_s[option])} if victim else {}
             after |= {} if self.unmeasured[cell] else {new.job.id: job_s}
-            broken = self.table.lateness.broken_by(after)
+            broken = self.table.tardiness.broken_by(after)
             refused = " and ".join(f"{job} would miss its deadline by {seconds(s)}" for job, s in broken.items())
         if rank == REFUSED and victim:
             refused = no_speed(keeps, node, victim.id)
@@ -292,46 +285,46 @@ class EvaluatedCandidates:
 
 
 def incoming_candidates(table: CostTable, job: Job) -> CandidateList:
-    """All ways to start a waiting job, on each host; then spread over several, for counts that no host holds.
+    """Return all candidates to start a waiting job: on each host; for counts that no host holds over several.
 
-    The best ones first, at most `LISTED` of them. What must not be taken comes last, with the reason.
+    Best first, at most `LISTED`; refused ones last, with the reason.
     """
     new = IncomingJob(table, job)
-    weighed = evaluate(new)
-    cells, best = weighed.cells, weighed.best(LISTED)
-    ways = [weighed.way(cell, rank, i) for i, (rank, cell) in enumerate(best)]
-    none = new.refused(weighed)
-    if len(ways) < LISTED:
-        silent = np.flatnonzero(weighed.ranks == REFUSED)
-        hosts = {i: weighed.hosts[cell] for i, cell in enumerate(silent.tolist()) if cell in weighed.hosts}
-        ways += _refused_candidates(
-            EvaluatedCandidates(new, _Cells.of(cells.of_these(silent), none), hosts), LISTED - len(ways)
+    evaluated = evaluate(new)
+    cells, best = evaluated.cells, evaluated.best(LISTED)
+    candidates = [evaluated.candidate(cell, rank, i) for i, (rank, cell) in enumerate(best)]
+    none = new.refused(evaluated)
+    if len(candidates) < LISTED:
+        silent = np.flatnonzero(evaluated.ranks == REFUSED)
+        hosts = {i: evaluated.hosts[cell] for i, cell in enumerate(silent.tolist()) if cell in evaluated.hosts}
+        candidates += _refused_candidates(
+            EvaluatedCandidates(new, _Cells.of(cells.of_these(silent), none), hosts), LISTED - len(candidates)
         )
-    return CandidateList(ways, len(cells.node) + len(none.node) - len(ways))
+    return CandidateList(candidates, len(cells.node) + len(none.node) - len(candidates))
 
 
 def evaluate(new: IncomingJob) -> EvaluatedCandidates:
-    """What all ways that may be taken lead to.
+    """Evaluate all candidates.
 
-    Where nobody can give exactly what is missing, a job gives back what it grew into, also if that is more; then any
-    job does, if settings say so (G3).
+    If no victim can give exactly what is missing, grown jobs may give back what they grew by, also if that is more;
+    then all jobs, if so configured (G3).
     """
-    weighed, grown = _evaluate(new, new.cells()), new.givers.grown
-    anybody = np.full_like(grown, new.settings.over_release == "needed")
-    for more in (grown, anybody):
-        if more.any() and not (weighed.ranks < REFUSED).any():
-            weighed = _evaluate(new, new.cells(more))
-    return weighed
+    evaluated, grown = _evaluate(new, new.cells()), new.victims.grown
+    any_victim = np.full_like(grown, new.settings.over_release == "needed")
+    for more in (grown, any_victim):
+        if more.any() and not (evaluated.ranks < REFUSED).any():
+            evaluated = _evaluate(new, new.cells(more))
+    return evaluated
 
 
 def _evaluate(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
     if new.together:
         return _on_several(new, cells)
-    weighed = EvaluatedCandidates(new, cells)
+    evaluated = EvaluatedCandidates(new, cells)
     if new.job.max_workers == 1 or new.settings.placement != "host":
-        return weighed
-    held = set(cells.at[weighed.ranks < LATE].tolist())
-    hosts = list(_spread(new, [at for at in range(len(new.counts)) if at not in held]))
+        return evaluated
+    found_on_one = set(cells.at[evaluated.ranks < LATE].tolist())
+    hosts = list(_spread(new, [at for at in range(len(new.counts)) if at not in found_on_one]))
     node = [new.table.position[workers[0].node] for _, workers in hosts]
     more = _Cells(*np.array([node, [at for at, _ in hosts], [-1] * len(hosts)], np.intp))
     first = len(cells.node)
@@ -340,7 +333,7 @@ def _evaluate(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
 
 
 def _spread(new: IncomingJob, counts: Sequence[int]) -> Any:
-    """For counts that no host holds: over several hosts of one GPU type."""
+    """Yield placements over several hosts of one GPU type, for counts that no host holds."""
     nodes = [new.table.snapshot.nodes[i] for i in new.open.tolist()]
     for kind in sorted({n.gpu_type for n in nodes}):
         of_kind = [n for n in nodes if n.gpu_type == kind]
@@ -350,40 +343,40 @@ def _spread(new: IncomingJob, counts: Sequence[int]) -> Any:
 
 
 def _on_several(new: IncomingJob, cells: _Cells) -> EvaluatedCandidates:
-    """G7: each way over as few hosts as possible, a victim's first."""
+    """G7: place each candidate on as few hosts as possible, its victim's first."""
     snapshot, position = new.table.snapshot, new.table.position
-    nodes, idle = [snapshot.nodes[i] for i in new.open.tolist()], int(new.room[0])
+    nodes, idle = [snapshot.nodes[i] for i in new.open.tolist()], int(new.idle[0])
     node, several = cells.node.copy(), dict[int, tuple[Worker, ...]]()
-    for cell, (at, giver) in enumerate(zip(cells.at.tolist(), cells.giver.tolist(), strict=True)):
+    for cell, (at, option) in enumerate(zip(cells.at.tolist(), cells.option.tolist(), strict=True)):
         count = new.job.optional[at]
-        own = {snapshot.nodes[node[cell]].name: count - idle} if giver >= 0 else {}
+        own = {snapshot.nodes[node[cell]].name: count - idle} if option >= 0 else {}
         workers = spread(count, nodes, len(nodes), own)
-        if giver < 0:
+        if option < 0:
             node[cell] = position[workers[0].node]
         if len(workers) > 1:
             several[cell] = workers
     return EvaluatedCandidates(new, cells._replace(node=node), several)
 
 
-def _refused_candidates(weighed: EvaluatedCandidates, most: int) -> list[RankedCandidate]:
-    """The fewest GPUs first, on nodes with many idle."""
-    new, table, cells = weighed.new, weighed.table, weighed.cells
+def _refused_candidates(evaluated: EvaluatedCandidates, most: int) -> list[RankedCandidate]:
+    """Return those with the fewest GPUs first, on nodes with many idle."""
+    new, table, cells = evaluated.new, evaluated.table, evaluated.cells
     columns: list[Column] = [
         lambda c: new.counts[cells.at[c]],
         lambda c: -table.idle[cells.node[c]],
         lambda c: table.node_rank[cells.node[c]],
-        lambda c: table.job_rank[new.givers.row[cells.giver[c]]],
-        lambda c: -new.givers.gives[cells.giver[c]],
+        lambda c: table.job_rank[new.victims.row[cells.option[c]]],
+        lambda c: -new.victims.gives[cells.option[c]],
     ]
     chosen = smallest(np.arange(len(cells.node)), columns, most).tolist()
-    return [weighed.way(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
+    return [evaluated.candidate(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
 
 
 def _why(new: IncomingJob, cells: _Cells, cell: int) -> str:
     node, count = new.table.snapshot.nodes[cells.node[cell]], new.job.optional[cells.at[cell]]
     if node.kept_for is not None:
         return f"{node.name} is kept for {node.kept_for}"
-    idle = int(new.room[cells.node[cell]])
+    idle = int(new.idle[cells.node[cell]])
     where = "all nodes" if new.together else node.name
     wait = f"would have to wait: {idle} of {gpus(count)} idle on {where}, "
     return f"{wait}no running job there can give {exactly(count - idle, new.settings)}"

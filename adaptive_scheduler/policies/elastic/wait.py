@@ -1,7 +1,5 @@
-"""What Algorithm 1 compares a start with: to wait for who ends next (G19), and who could give but must not be stopped.
-
-Called by `elastic.py`. Pure.
-"""
+"""Finds the alternatives of a start in Algorithm 1: waiting for the next end (G19), and victims that must not be
+stopped. Called by `algorithms.py`. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from adaptive_scheduler.snapshot import Job, Node
 
 
 def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
-    """Running jobs that could give what is missing and must not be stopped: why nobody gives, for people."""
+    """Return running jobs that have enough GPUs but must not be stopped, to explain a wait to people."""
     nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
     count = min(job.optional)
     could = (
@@ -23,21 +21,21 @@ def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
         and removable_counts(other, table.settings)
     )  # fmt: skip
     missing = sorted(((o, n) for o, n in could if count > n.idle), key=lambda pair: (pair[1].name, pair[0].id))
-    ways = []
+    candidates = []
     for place, (other, node) in enumerate(missing[:LISTED]):
         job_s = t_new(table.snapshot.profiles, job, node.gpu_type, count)
-        ways.append(
+        candidates.append(
             RankedCandidate(
                 (REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
                 other.num_gpus, f"job {other.id} {reshape_obstacle(other, table.now)}")
         )  # fmt: skip
-    return ways
+    return candidates
 
 
 def waiting_candidate(table: CostTable, job: Job) -> RankedCandidate | None:
-    """G19: to wait for the placed job that is predicted to end first, and start on its GPUs and the idle ones there.
+    """G19: wait for the placed job that is predicted to end first, and start on its GPUs and idle ones there.
 
-    None where nobody is to end on a node that is open to the job, or that would not be enough.
+    None if no job ends on a node open to the newcomer, or its GPUs do not suffice.
     """
     nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
     there = [j for j in table.snapshot.placed if j.node in nodes]
@@ -47,9 +45,10 @@ def waiting_candidate(table: CostTable, job: Job) -> RankedCandidate | None:
     node = nodes[first.node or ""]
     free = node.idle + sum(w.num_gpus for w in placed_on(first) if w.node == node.name)
     known = table.snapshot.profiles.speeds.get((job.type, node.gpu_type))
-    ways = [_later(table, job, node, n, table.times.seconds[first.id]) for n in job.optional if n <= free and known]
+    wait_s = table.times.seconds[first.id]
+    candidates = [_later(table, job, node, n, wait_s) for n in job.optional if n <= free and known]
     full = table.settings.tiebreak == "full"
-    return min(ways, key=lambda w: (w.makespan_s, w.sum_s, w.num_gpus) if full else (w.makespan_s,), default=None)
+    return min(candidates, key=lambda w: (w.makespan_s, w.sum_s, w.num_gpus) if full else (w.makespan_s,), default=None)
 
 
 def _later(table: CostTable, job: Job, node: Node, count: int, wait_s: float) -> RankedCandidate:

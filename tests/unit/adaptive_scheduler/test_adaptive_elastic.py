@@ -444,7 +444,7 @@ def test_at_most_fifty_ways_are_listed_the_chosen_one_first_and_the_rest_are_cou
     listed = decision.explanation.candidates
     assert len(listed) == LISTED == 50
     assert [c.rejected == "" for c in listed] == [True] + [False] * 49
-    assert decision.explanation.sentence.endswith("20 more ways were looked at and are not listed.")
+    assert decision.explanation.sentence.endswith("20 more candidates were evaluated and are not listed.")
     assert [c.makespan_s for c in listed] == sorted(c.makespan_s for c in listed)
 
 

@@ -165,7 +165,7 @@ def test_a_newcomer_with_a_deadline_may_break_one_and_takes_the_least_lateness()
     assert (start.victim, start.num_gpus) == ("J1", 2)
     # J1: 691.2 s, 630 s allowed; the newcomer: 526.9 s, 525 s allowed.
     assert start.explanation.sentence.endswith(
-        "Every way breaks a deadline, this one by least: J1 would miss its deadline by 61.2 s and "
+        "Every candidate breaks a deadline, this one by least: J1 would miss its deadline by 61.2 s and "
         "new would miss its deadline by 1.9 s; all are late by 63.2 s together."
     )
 

@@ -42,7 +42,7 @@ def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
 def test_whoever_may_be_reshaped_gives_what_it_can_on_each_of_its_hosts_and_takes_as_long_as_predicted(
     snapshot, chosen, trains_on_s
 ):
-    found = CostTable(snapshot, NOW, chosen).givers(trains_on_s)
+    found = CostTable(snapshot, NOW, chosen).victims(trains_on_s)
     got = {
         (snapshot.jobs[row].id, snapshot.nodes[n].name, gives): seconds
         for row, n, gives, seconds in zip(*map(np.ndarray.tolist, found[:4]), strict=True)
@@ -101,11 +101,11 @@ def test_ways_that_are_not_listed_are_counted():
     world = cluster(*jobs, waiting(optional=(1, 2, 3, 4)), nodes=nodes)
     table = CostTable(world, NOW, Settings())
     found = incoming_candidates(table, world.job["new"])
-    assert len(found.ways) == LISTED
+    assert len(found.candidates) == LISTED
     # On each of 40 nodes: 1 or 2 idle GPUs; 3 with one of the job there; 4, which nobody makes up for.
     assert found.more == 40 * 4 - LISTED
     grown = growth_candidates(table)
-    assert (len(grown.ways), grown.more) == (40, 0)  # each to 4 GPUs
+    assert (len(grown.candidates), grown.more) == (40, 0)  # each to 4 GPUs
 
 
 def test_a_job_of_unknown_length_measured_only_on_two_hosts_is_assumed_to_take_as_long_as_it_has():
