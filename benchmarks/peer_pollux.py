@@ -20,7 +20,7 @@ from experiments import report
 from experiments.comparison_policies.allotment import Allotment, AllotmentRequest, speed_up
 from experiments.comparison_policies.pollux import Pollux
 from experiments.comparison_policies.round_policies import RoundPolicy, RoundScheduler
-from experiments.workloads.elastic_workloads import workload_s
+from experiments.workloads.sidecar_workloads import workload_s
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Planner, PolicySetup, Workload
 

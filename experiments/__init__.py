@@ -1,1 +1,1 @@
-"""Experiments on the simulator: workloads of the papers, traces, comparison policies, validation."""
+"""Experiments on the simulator: the papers' workloads, traces, comparison policies and validation."""

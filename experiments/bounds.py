@@ -1,11 +1,11 @@
-"""How good could any schedule be? Lower bounds on makespan and mean job completion time (JCT).
+"""Computes lower bounds on makespan and mean job completion time (JCT).
 
-Promises that no schedule of these jobs on these GPUs, however clever, ends below the answer (up to the solver's
-accuracy, about one part in a million), so that a policy can be judged by its distance to what is possible at
-all. Called by the reports. Imports no policy: a bound knows jobs, speeds and GPUs only.
+Promises that no schedule of these jobs on these GPUs ends below a bound (up to the solver's accuracy, about one part in
+a million), so that the distance of a policy to the bound limits what a better policy could gain. Called by the reports.
+Imports no policy: a bound depends on jobs, speeds and GPUs only.
 
-What a schedule may do here is more than any real one may: a job changes its shape (so many GPUs of one type)
-as often as it likes, pauses, moves between nodes, all at once and for nothing; launches and checkpoints take no
+The bounds allow a schedule more than any real one may do: a job changes its shape (so many GPUs of one type)
+as often as it likes, pauses, moves between nodes, all at once and at no cost; launches and checkpoints take no
 time; the GPUs of a type count as one pool. It may not give a job two shapes at a time, run a job before it
 arrives, or use more GPUs of a type than there are. In one shape a job goes forward at an even rate.
 """
@@ -22,7 +22,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 PRICES = 50
-"""How many prices of a GPU type are tried at most: any of them gives a bound, one of them the best."""
+"""Maximum number of prices tried per GPU type; each of them gives a valid bound."""
 
 Term = tuple[int, float]
 """A variable of a linear program and its factor."""
@@ -64,7 +64,7 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A job with the shapes that this cluster has GPUs for; it arrives so long after the first job."""
+    """A job with the shapes that fit the cluster; `arrival` counts from the first job."""
 
     arrival: float
     shapes: tuple[tuple[str, float, float], ...]  # GPU type, GPUs, seconds
@@ -98,7 +98,7 @@ def fluid_makespan(jobs: Sequence[BoundJob], nodes: Sequence[BoundNode]) -> floa
 
 
 def _indifferent(runs: Sequence[_Run], prices: Mapping[str, float], kind: str) -> list[float]:
-    """Prices of this type at which some job costs as much elsewhere: between two of them nothing else is best."""
+    """Return prices of a type at which a job costs the same on another type; the best price is one of them."""
     found = set()
     for run in runs:
         costs: dict[str, float] = {}
@@ -111,7 +111,7 @@ def _indifferent(runs: Sequence[_Run], prices: Mapping[str, float], kind: str) -
 
 
 def _latest_end(runs: Sequence[_Run], pool: Mapping[str, float], prices: Mapping[str, float]) -> float:
-    """The largest t + price left / price per second at these prices. O(n log n)."""
+    """Return the largest t + price left / price per second at these prices. O(n log n)."""
     per_second = math.fsum(pool[kind] * price for kind, price in prices.items())
     left, slope, changes = 0.0, 0.0, list[tuple[float, float]]()
     for run in runs:
@@ -119,7 +119,7 @@ def _latest_end(runs: Sequence[_Run], pool: Mapping[str, float], prices: Mapping
         left += seconds
         changes += [(run.arrival, -seconds / run.fastest), (run.arrival + run.fastest, seconds / run.fastest)]
     changes.sort()
-    best, last = changes[-1][0], 0.0  # the critical path, were there GPUs without end
+    best, last = changes[-1][0], 0.0  # the critical path with unlimited GPUs
     for moment, change in changes:
         left, last = left + slope * (moment - last), moment
         best = max(best, moment + left)

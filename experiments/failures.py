@@ -1,4 +1,4 @@
-"""Which nodes and processes fail in a simulation, and when: drawn from a seed, the same for every policy.
+"""Draws node failures and process crashes from a seed; every policy sees the same ones.
 
 Called by `reshape simulate` and by tests. Pure.
 """
@@ -17,9 +17,9 @@ from simulator.scenario import Outage, Submission, Workload
 
 @dataclass(frozen=True, slots=True)
 class RandomOutages:
-    """Each node by itself fails `mtbf_s` seconds after it was up last, in the mean of an exponential distribution.
+    """Independent node failures: exponential time to failure of mean `mtbf_s`, repair in `repair_s`.
 
-    It is back `repair_s` later. None fails after `until_s`, so that every job ends in spite of them.
+    No node fails after `until_s`, so that every job can end.
     """
 
     nodes: tuple[str, ...]
@@ -29,7 +29,7 @@ class RandomOutages:
     seed: int
 
     def __iter__(self) -> Iterator[Outage]:
-        """By time, those of one time by name; the same each time it is asked for."""
+        """Yield the outages by time, then name; every iteration yields the same ones."""
         return heapq.merge(*map(self._of, self.nodes), key=lambda outage: (outage.at_s, outage.node))
 
     def _of(self, node: str) -> Iterator[Outage]:
@@ -43,17 +43,17 @@ class RandomOutages:
 
 @dataclass(frozen=True, slots=True)
 class DrawnFailures:
-    """What is to fail; nothing unless said."""
+    """Failures to draw; none by default."""
 
     node_mtbf_s: float | None = None
     node_repair_s: float = 0.0
-    job_crashes: float = 0.0  # with this chance, 0..1, a job's process crashes once, at a uniform share of its work
+    job_crashes: float = 0.0  # probability that a job's process crashes once, at a uniform share of its work
 
     def __bool__(self) -> bool:
         return self.node_mtbf_s is not None or self.job_crashes > 0
 
     def drawn(self, workload: Workload, seed: int) -> Workload:
-        """The same workload with failures, and with `seed` for its own where nothing else was drawn."""
+        """Return the workload with failures, and with this seed if nothing else was drawn."""
         jobs, said = workload.jobs, []
         if self.job_crashes:
             jobs = self._crashing(jobs, seed)
@@ -79,6 +79,6 @@ NONE = DrawnFailures()
 
 
 def _one_after_another_s(workload: Workload) -> float:
-    """When all would be done if each ran alone, in the slowest way it may: longer than anybody waits."""
+    """Return the end of all jobs one after another at their slowest, an upper limit of every run."""
     work_s = math.fsum(max(shapes(workload, job).values(), default=0.0) for job in workload.jobs)
     return max(job.arrival_s for job in workload.jobs) + work_s

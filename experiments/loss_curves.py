@@ -1,7 +1,7 @@
-"""How the loss of a model falls as it trains: what seeds 000 to 002 ran, as far as they say it.
+"""Models the loss curves of the jobs that SpeCon and FlowCon trained, as far as their papers describe them.
 
-Promises curves that start and end where they are said to and have the stated share of their fall behind them
-after a fifth of the work (`algorithms.md` 5.6). Called by the workloads. Pure.
+Promises curves that start and end at the stated values and have completed the stated share of their fall after a
+fifth of the work (`algorithms.md` 5.6). Called by the workloads. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulator.scenario import Curve
 
 
 def falling(first: float, last: float, fallen: float) -> Curve:
-    """Loss over the share of the work done: first, last, and which share of the fall is over after a fifth.
+    """Return the loss by share of work done, from `first` to `last`, with the share `fallen` of its fall after a fifth.
 
     E(x) = a exp(-x/b) + c (5.6). ValueError unless 0.2 < fallen < 1.
     """
@@ -26,7 +26,7 @@ def falling(first: float, last: float, fallen: float) -> Curve:
 
 
 def _fifth(fallen: float) -> float:
-    """u with (1 - u) / (1 - u^5) = fallen, by halving: it falls as u grows."""
+    """Return u with (1 - u) / (1 - u^5) = fallen, by bisection: the left side falls as u grows."""
     low, high = 0.0, 1.0
     for _ in range(60):
         u = (low + high) / 2
@@ -44,7 +44,7 @@ a third, which no curve of `falling` has whose fall after a fifth is VAE's 0.65.
 
 
 def head_and_tail(first: float, last: float, fallen: float) -> Curve:
-    """The same, but after a steep beginning the loss falls evenly: E(x) = a exp(-x/HEAD) + c - d x."""
+    """Return a curve that falls evenly after a steep beginning: E(x) = a exp(-x/HEAD) + c - d x."""
     if not 0.2 < fallen < 1:
         raise ValueError(f"The share fallen after a fifth of the work must lie between 0.2 and 1, not {fallen!r}.")
     head, full = (fallen - 0.2) / 0.8, -math.expm1(-1 / HEAD)
@@ -53,10 +53,10 @@ def head_and_tail(first: float, last: float, fallen: float) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class LossModel:
-    """Losses before and after training, and which share of the fall is over after a fifth of the work.
+    """Loss before and after training, and the share of the fall after a fifth of the work.
 
-    `sourced`: the papers say that share; where not, it is invented. `first` and `last` are invented for all:
-    losses of so different a scale that their raw growth cannot be compared (F1, S1).
+    `sourced`: the papers state that share; else it is invented. `first` and `last` are always invented, on scales so
+    different that raw growth cannot be compared (F1, S1).
     """
 
     first: float
@@ -75,8 +75,8 @@ MODELS: Mapping[str, LossModel] = {
     "LSTM-CFC": LossModel(5.0, 1.0, 0.30),  # softmax
     "LSTM-CRF": LossModel(40.0, 2.0, 0.30),  # squared loss
 }
-"""Seeds 000 and 002: after 20 % of its solo time VAE, Bi-RNN and GRU have 65, 98 and 90 % of their fall. MNIST's is
-fitted (`workloads/flowcon.py`), the LSTMs' taken to be the same."""
+"""SpeCon: after 20 % of its solo time VAE, Bi-RNN and GRU have 65, 98 and 90 % of their fall. MNIST's is
+fitted (`workloads/flowcon_workloads.py`), the LSTMs' taken to be the same."""
 
-SOURCED = "the fall of VAE, Bi-RNN and GRU after a fifth of their work (65, 98 and 90 %, seeds 000 and 002)"
+SOURCED = "the fall of VAE, Bi-RNN and GRU after a fifth of their work (65, 98 and 90 %, SpeCon)"
 INVENTED = "all other loss curves, and the scale of every loss"

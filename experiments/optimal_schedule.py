@@ -1,8 +1,8 @@
-"""The best schedule of a few jobs that start once and are never changed, by exhaustive search. It knows all arrivals.
+"""Finds the best schedule of a few jobs that run without any change, by exhaustive search that knows all arrivals.
 
-What policies without reshapes are measured against on small cases: the least makespan, then the least sum of
-completion times, over every order of starts, count and node, cut off by bounds. Exponential: at most
-`MOST_JOBS` jobs. Pure. Called by `rivals`, and by tests of the other policies.
+Serves as the reference of policies without reshapes on small cases: least makespan, then least sum of completion times,
+over all orders of starts, counts and nodes, pruned by bounds. Exponential: at most `MOST_JOBS` jobs. Pure. Called as a
+comparison policy, and by tests of the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_JOBS = 7
 
 @dataclass(frozen=True, slots=True)
 class UninterruptedJob:
-    """A job and how long it takes, from its start to its last iteration, by GPU type and count."""
+    """A job, and its seconds from start to last iteration by GPU type and count."""
 
     id: str
     arrival_s: float
@@ -30,7 +30,7 @@ class UninterruptedJob:
 
 @dataclass(frozen=True, slots=True)
 class NodeTimeline:
-    """A node: when each of its GPUs is free again."""
+    """A node, and when each of its GPUs is free."""
 
     name: str
     gpu_type: str
@@ -39,7 +39,7 @@ class NodeTimeline:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
-    """One start of the best schedule, seconds on the jobs' clock."""
+    """One start of the schedule, in seconds on the jobs' clock."""
 
     job: str
     node: str
@@ -49,16 +49,16 @@ class PlannedStart:
 
 
 Cost = tuple[float, float]
-"""Makespan's end and the sum of all ends."""
+"""Last end and the sum of all ends."""
 
 
 def schedule(
     jobs: Sequence[UninterruptedJob], places: Sequence[NodeTimeline], fixed: Mapping[str, int] | None = None
 ) -> list[PlannedStart]:
-    """The starts in their order. `fixed`: counts that are not to be chosen. Raises `NoWorkload` above `MOST_JOBS`.
+    """Return the starts of the best schedule. `fixed`: counts given by job. Raises `NoWorkload` above `MOST_JOBS`.
 
-    Starts are tried in the order of their times, each as early as it can be: some best schedule is among those, since
-    a GPU that is free at a start is as good as any other that is.
+    Tries starts in the order of their times, each as early as possible. A best schedule is among these, since free
+    GPUs are interchangeable.
     """
     if len(jobs) > MOST_JOBS:
         raise NoWorkload(f"the exact search takes at most {MOST_JOBS} jobs, not {len(jobs)}; take a smaller workload.")
@@ -84,7 +84,7 @@ class _Search:
         cost: Cost,
         done: tuple[PlannedStart, ...],
     ) -> None:
-        """All ways to start the jobs that are left, none before `last_s`."""
+        """Try all ways to start the remaining jobs, none before `last_s`."""
         if not left:
             if cost < self._cost:
                 self._cost, self.best = cost, done
@@ -111,12 +111,12 @@ class _Search:
                     end = start + seconds
                     after = NodeTimeline(place.name, kind, (*free[count:], *(end,) * count))
                     starts.append((PlannedStart(job.id, place.name, count, start, end), after))
-        # The earliest end first: a good schedule found soon cuts off most others.
+        # The earliest end first: a good schedule found early prunes most others.
         return sorted(starts, key=lambda way: way[0].end_s)
 
 
 class OptimalSchedulePolicy:
-    """Carries the best schedule out, in its order; one object for one run."""
+    """Carries out the best schedule; one object per run."""
 
     def __init__(self, workload: Workload) -> None:
         if workload.outages:
@@ -138,17 +138,17 @@ class OptimalSchedulePolicy:
         return tuple(decisions)
 
     def next_look_s(self, now: float) -> float | None:
-        """The next start of the schedule."""
+        """Return the time of the next start."""
         return self._starts[0].start_s if self._starts else None
 
 
 def uninterrupted_jobs(workload: Workload) -> list[UninterruptedJob]:
-    """Its jobs at the costs of its last policy_setup, counts up to the largest node of each GPU type."""
+    """Return the workload's jobs at the costs of its last policy, with counts up to the largest node per GPU type."""
     ours = workload.policy_setups[-1]
     largest: dict[str, int] = {}
     for node in workload.nodes:
         largest[node.gpu_type] = max(largest.get(node.gpu_type, 0), len(node.gpus))
-    # A start may have to wait for the process before it to save and end.
+    # A start may wait until the process before it has saved and ended.
     begin = max(ours.costs.launch, ours.costs.end) + ours.costs.begin
     jobs = []
     for job in workload.jobs:

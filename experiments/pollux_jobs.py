@@ -1,8 +1,8 @@
-"""The six applications that Pollux measured: how fast a step is, how far it gets, when the job is done.
+"""Models the six applications that Pollux measured: step time, statistical efficiency and total progress.
 
 Built from `traces/` of `pollux/` in the data folder, which Pollux's authors published, by their own model of
 a job (OSDI 2021, sections 3 and 5.3): progress per second = steps per second x statistical efficiency. Pure
-but for reading the folder. Called by `pollux.py` and `rounds.py`.
+but for reading the folder. Called by `validation/pollux_figures.py` and `validation/rounds.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Placement = tuple[int, ...]
 """GPUs on each node."""
 
 PER_NODE = 4  # GPUs
-MOST_NODES = 16  # measured no further
+MOST_NODES = 16  # measurements end there
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EpochMeasurements:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How a batch is computed: `local` samples per GPU and step, after `accumulated` steps without exchange."""
+    """Shape of a batch: `local` samples per GPU and step, and `accumulated` steps without gradient exchange."""
 
     local: int
     accumulated: int
@@ -48,7 +48,7 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class PolluxApplication:
-    """One of the six; batches are global unless called local."""
+    """One application; batches are global unless called local."""
 
     name: str
     max_epochs: int
@@ -73,7 +73,7 @@ class PolluxApplication:
 
     @cached_property
     def boundaries(self) -> tuple[float, ...]:
-        """Progress at the end of each epoch, the smallest over all batches."""
+        """Return the progress at the end of each epoch, the smallest over all batches."""
         return tuple(min(float(run.progress[e]) for run in self.runs.values()) for e in range(self.max_epochs))
 
     @cached_property
@@ -81,7 +81,7 @@ class PolluxApplication:
         return LinearNDInterpolator(self.points, self.times)
 
     def step_s(self, placement: Placement, local: int) -> tuple[float, float]:
-        """Seconds of a step, and its part that exchanges gradients. ValueError outside what was measured."""
+        """Return the seconds of a step, and those of its gradient exchange. ValueError outside the measured range."""
         key = placement, local
         if key not in self._known:
             # Measured once for all rotations of the nodes.
@@ -98,7 +98,7 @@ class PolluxApplication:
         return float(step_s), float(sync_s)
 
     def shape(self, batch: float, gpus: int) -> BatchShape:
-        """How `gpus` compute a batch; one GPU alone accumulates above the smallest, to measure its gradients' noise."""
+        """Return the batch shape on `gpus`; one GPU alone accumulates, to measure gradient noise."""
         local = _up(batch / gpus)
         accumulated = _up(local / self.max_local) - 1
         if gpus == 1 and batch > self.init_batch:
@@ -107,29 +107,29 @@ class PolluxApplication:
         return BatchShape(min(each, self.max_batch // (gpus * (accumulated + 1))), accumulated)
 
     def seconds(self, placement: Placement, shape: BatchShape) -> float:
-        """One update of the model."""
+        """Return the seconds of one model update."""
         step, sync = self.step_s(placement, shape.local)
         return step + (step - sync) * shape.accumulated
 
     def packed_s(self, batch: int, gpus: int) -> float:
-        """One update on so many GPUs, on as few nodes as possible."""
+        """Return the seconds of one update with the GPUs packed onto few nodes."""
         key = batch, gpus
         if key not in self._packed:
             self._packed[key] = self.seconds(packed(gpus), self.shape(batch, gpus))
         return self._packed[key]
 
     def gain(self, batch: int, epoch: int) -> float:
-        """Progress of one update at this batch, in updates at the smallest one."""
+        """Return the progress of one update at this batch, in updates at the smallest one."""
         sqr, var = self._at(batch, epoch, "grad_sqr"), self._at(batch, epoch, "grad_var")
         return (var + sqr) / (var / (batch / self.init_batch) + sqr)
 
     def goodput(self, placement: Placement, shape: BatchShape, epoch: int) -> float:
-        """Progress per second."""
+        """Return the progress per second."""
         batch = sum(placement) * shape.local * (shape.accumulated + 1)
         return self.gain(batch, epoch) / self.seconds(placement, shape)
 
     def best(self, placement: Placement, epoch: int) -> tuple[float, BatchShape]:
-        """The most progress per second, and how; of 50 batches, as Pollux samples them (section 4.1)."""
+        """Return the largest progress per second and its batch, of 50 batches as Pollux samples them (section 4.1)."""
         key = placement, epoch
         if key not in self._best:
             gpus = sum(placement)
@@ -140,16 +140,16 @@ class PolluxApplication:
         return self._best[key]
 
     def updates(self, batch: int) -> float:
-        """Of the whole training."""
+        """Return the updates of the whole training."""
         return self._at(batch, self.max_epochs - 1, "iteration")
 
     def updates_left(self, batch: int, epoch: int) -> float:
-        """Until the last epoch, as Optimus+Oracle knows it; 1 in that epoch."""
+        """Return the updates until the last epoch, which Optimus+Oracle knows; 1 in that epoch."""
         last = self.max_epochs - 1
         return 1.0 if last <= epoch else self._at(batch, last, "iteration") - self._at(batch, epoch, "iteration")
 
     def _at(self, batch: int, epoch: int, what: str) -> float:
-        """In proportion between the nearest measured batches."""
+        """Interpolate between the nearest measured batches."""
         key = batch, epoch, what
         if key not in self._values:
             values = [float(getattr(run, what)[epoch]) for run in self.runs.values()]
@@ -158,13 +158,13 @@ class PolluxApplication:
 
 
 def packed(gpus: int) -> Placement:
-    """On as few nodes as possible, the rest last."""
+    """Return GPUs per node on as few nodes as possible, the remainder last."""
     full, rest = divmod(gpus, PER_NODE)
     return (PER_NODE,) * full + ((rest,) if rest else ())
 
 
 def read(data: Path) -> dict[str, PolluxApplication]:
-    """All of `pollux/`, by name. Raises `NoWorkload` where a file is missing."""
+    """Read all applications of `pollux/`, by name. Raises `NoWorkload` if a file is missing."""
     return {row["application"]: _application(data, row) for row in table(data, "pollux/applications.csv")}
 
 
@@ -194,7 +194,7 @@ def _application(data: Path, row: Mapping[str, str]) -> PolluxApplication:
 def _points(
     by_placement: Mapping[Placement, list[tuple[float, float, float]]], spread: Sequence[dict[str, str]]
 ) -> tuple[Floats, Floats]:
-    """Placements of the same nodes, GPUs and batch count as one point, their mean."""
+    """Average measurements with the same nodes, GPUs and batch."""
     same: dict[tuple[float, float, float], list[tuple[float, float]]] = defaultdict(list)
     for placement, rows in by_placement.items():
         for local, step, sync in rows:
@@ -218,5 +218,5 @@ def _epochs(lines: Sequence[dict[str, str]]) -> EpochMeasurements:
 
 
 def _up(number: float) -> int:
-    """The next whole number, where a rounding error above one is none."""
+    """Round up, ignoring rounding errors."""
     return math.ceil(number - 1e-8)

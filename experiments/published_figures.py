@@ -1,7 +1,7 @@
-"""What was published about the workloads, to be printed beside what came out here.
+"""Holds the figures that the papers published, and compares simulated results with them.
 
-A figure with `within` or `at_most` must be met; any other is a trend, and of a trend only the sign may be
-claimed (`algorithms.md` 5.7). Called by `reshape paper` and by tests.
+A figure with `within` or `at_most` must be met; any other is a trend, of which only the sign is claimed
+(`algorithms.md` 5.7). Called by `reshape paper` and by tests.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 ELASTICFLOW = "ElasticFlow (ASPLOS 2023), figure 8, in its own simulator"
-SEED_000 = "seeds 000 and 002"
-SEED_001 = "seed 001"
-NO_LIMITS = "seed 001, by construction (algorithms.md 3.7)"
-SEED_003 = "seed 003, section V: no numbers are printed"
-SEED_004 = "seed 004"
+SPECON = "SpeCon"
+FLOWCON = "FlowCon"
+NO_LIMITS = "FlowCon, by construction (algorithms.md 3.7)"
+SLAML = "Slaml, section V: no numbers are printed"
+SIDECAR = "SideCar scheduling"
 PROTOTYPE = "a prototype of the resolved algorithms, measured once, mean of 20 seeds"
-FLOOR_SEEDS = 20  # the floors are said of seeds 0 to 19
+FLOOR_SEEDS = 20  # the floors are claimed for seeds 0 to 19
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """One published number. `against` names a baseline where the measure is a ratio to it.
+    """One published number. `against` names the baseline of a ratio.
 
-    None where the paper only says in words which way it goes.
+    `paper` is None where the paper states only a direction.
     """
 
     policy: str
@@ -34,12 +34,12 @@ class PublishedFigure:
     within: float | None = None  # as a share of the paper's figure
     at_most: float | None = None  # compared as printed, with `places` decimals
     places: int = 2
-    source: str = SEED_004
+    source: str = SIDECAR
     kind: str | None = None  # of one model only, where the measure is by model
-    seeds: int = FLOOR_SEEDS  # `at_most` is said of so many; 1 where nothing is drawn
+    seeds: int = FLOOR_SEEDS  # number of seeds that `at_most` is claimed for; 1 where nothing is drawn
 
     def ours(self, summary: Mapping[str, Any]) -> float | None:
-        """None where that policy was not simulated."""
+        """Return our figure; None if that policy was not simulated."""
         rows = summary["rows"] if self.against is None else summary["comparisons"]
         for row in rows:
             its_own = row["seed"] is None if self.against is None else row["against"] == self.against
@@ -48,7 +48,7 @@ class PublishedFigure:
         return None
 
     def holds(self, ours: float, seeds: int) -> bool | None:
-        """None where there is nothing to hold: a trend of an absolute figure, or a floor with other seeds."""
+        """Return whether the claim holds; None without a claim: an absolute trend, or a floor with other seeds."""
         if self.within is not None and self.paper is not None:
             return abs(ours - self.paper) <= self.within * abs(self.paper)
         if self.at_most is not None:
@@ -65,7 +65,7 @@ class PublishedFigure:
 
 
 def compare(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Paper, ours and the difference, for every figure of that workload whose policy was simulated."""
+    """Return paper, ours and difference for every figure of the workload whose policy was simulated."""
     found = [(figure, figure.ours(summary)) for figure in FIGURES[summary["workload"]]]
     seeds = len(summary["seeds"])
     return [
@@ -104,7 +104,7 @@ def _floor(measure: str, paper: float, at_most: float, against: str | None = Non
 
 
 def _flowcon(policy: str, measure: str, paper: float | None, **more: Any) -> PublishedFigure:
-    return PublishedFigure(policy, measure, paper, **{"source": SEED_001, **more})
+    return PublishedFigure(policy, measure, paper, **{"source": FLOWCON, **more})
 
 
 def _of_model(policy: str, kind: str, paper: float, **more: Any) -> PublishedFigure:
@@ -112,7 +112,7 @@ def _of_model(policy: str, kind: str, paper: float, **more: Any) -> PublishedFig
 
 
 def _no_limits() -> list[PublishedFigure]:
-    """The fixed run of seed 001 under NA, which its work was derived from."""
+    """Return figures of FlowCon's fixed run under NA, which its work was derived from."""
     alone = {"VAE(P)": 393.9, "MNIST(P)": 240.4, "MNIST(T)": 84.6}
     times = [_of_model("na", kind, jct, within=0.001, source=NO_LIMITS) for kind, jct in alone.items()]
     return [_flowcon("na", "makespan_s", 394.0, within=0.001), *times]
@@ -155,7 +155,7 @@ def _deadlines(placement: str) -> list[PublishedFigure]:
     """Response times fall for all three placements (figure 4); the paper prints no number."""
     ours = (f"{placement}+deadlines", "deadline")
     falls = [
-        PublishedFigure(policy, "mean_jct_ratio", None, than, source=SEED_003)
+        PublishedFigure(policy, "mean_jct_ratio", None, than, source=SLAML)
         for policy in ours
         for than in ("fifo", placement)
     ]
@@ -163,7 +163,7 @@ def _deadlines(placement: str) -> list[PublishedFigure]:
     policies = ("fifo", "edf", placement, f"{placement}+printed", *ours)
     return [
         *falls,
-        *(PublishedFigure(policy, measure, None, source=SEED_003) for measure in measures for policy in policies),
+        *(PublishedFigure(policy, measure, None, source=SLAML) for measure in measures for policy in policies),
     ]
 
 
@@ -185,7 +185,7 @@ def _specon(
     counted = {"best": best, "jobs_faster": faster} | ({} if slower is None else {"jobs_slower": slower})
     return [
         PublishedFigure(
-            f"{policy}{suffix}", measure, round(paper, 3), "ds" if measure in found else None, source=SEED_000
+            f"{policy}{suffix}", measure, round(paper, 3), "ds" if measure in found else None, source=SPECON
         )
         for policy in ("specon", "specon-makespan")
         for measure, paper in (found | counted).items()
@@ -193,11 +193,9 @@ def _specon(
 
 
 def _ds(makespan_s: float, mean_jct_s: float | None) -> list[PublishedFigure]:
-    makespan = PublishedFigure("ds", "makespan_s", makespan_s, source=SEED_000)
+    makespan = PublishedFigure("ds", "makespan_s", makespan_s, source=SPECON)
     return (
-        [makespan]
-        if mean_jct_s is None
-        else [makespan, PublishedFigure("ds", "mean_jct_s", mean_jct_s, source=SEED_000)]
+        [makespan] if mean_jct_s is None else [makespan, PublishedFigure("ds", "mean_jct_s", mean_jct_s, source=SPECON)]
     )
 
 
@@ -257,8 +255,8 @@ FIGURES: Mapping[str, Sequence[PublishedFigure]] = {
     "elastic-w2": _evaluation((0.34, 0.58), (0.20, 0.37), (0.219, 0.067)),
     "elastic-w3": _evaluation((0.42, 0.61), (0.17, 0.35), (0.271, 0.076)),
     "specon-fixed": [
-        PublishedFigure("ds", "mean_jct_s", 275.2, within=0.001, source=SEED_000),
-        PublishedFigure("ds", "makespan_s", 1260.0, within=0.03, source=SEED_000),
+        PublishedFigure("ds", "mean_jct_s", 275.2, within=0.001, source=SPECON),
+        PublishedFigure("ds", "makespan_s", 1260.0, within=0.03, source=SPECON),
         *_specon(0.056, 0.147, 0.376, 11, 9),
     ],
     "specon-parameters": [  # of 20 jobs, as all shares are multiples of 5 %

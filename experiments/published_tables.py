@@ -1,4 +1,4 @@
-"""Tables that others published or measured, from the folder that RESHAPE_DATA names.
+"""Reads tables that others published, from the folder that RESHAPE_DATA names.
 
 Called by workloads and by validation.
 """
@@ -16,9 +16,9 @@ from simulator.scenario import NoWorkload
 
 @cache
 def table(data: Path | None, name: str, what: str = "this needs a folder of tables") -> tuple[dict[str, str], ...]:
-    """Rows of a CSV file with a head, also one packed by gzip. Raises `NoWorkload` where there is none.
+    """Read the rows of a CSV file with a header, plain or gzip. Raises `NoWorkload` if it is missing.
 
-    `what`: the beginning of the sentence where no folder was named.
+    `what`: the beginning of the error message if no folder was named.
     """
     if data is None:
         raise NoWorkload(f"{what}; set RESHAPE_DATA to the folder that holds {name}.")

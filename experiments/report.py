@@ -1,7 +1,7 @@
-"""From what happened in a simulation to rows of numbers: one per policy and seed, and their means.
+"""Turns the outcome of a simulation into rows of measures: one per policy and seed, and their means.
 
-All times in seconds from the first submission. A row has only what makes sense for its workload. Called by
-`run.py` and by whoever prints or draws.
+All times are seconds from the first submission. A row has only the measures that apply to its workload. Called by
+`run.py` and by the command line.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ TO_BOUNDS = {
 }
 SPREADS = {"makespan_sd_s": "makespan_s", "mean_jct_sd_s": "mean_jct_s"}
 COLUMNS = ("policy", "seed", *MEASURES, *TO_BOUNDS, *BOUNDS, *SPREADS)
-SEED_004 = ("default", "termination")
+SIDECAR_BASELINES = ("default", "termination")
 BY_KIND = "mean_jct_by_kind_s"
-"""The one measure that is not a number: the mean JCT of each model, for jobs trained on CPU."""
+"""The only measure that is not a number: mean JCT by model, for jobs trained on CPU."""
 
 BOUNDED_BY_LP = 400
-"""With more jobs the linear programs take minutes, and only the bounds that need none are given."""
+"""With more jobs the linear programs take minutes, so that only bounds without them are computed."""
 
 SLOTTED_UP_TO_S = 100_000.0
 """A longer run has more slots than the bound on JCTs takes in minutes; it then does without (`bounds.jct_bound`)."""
 
 
 def bounds_of(workload: Workload) -> dict[str, float]:
-    """What no schedule can go below, whoever decides (`bounds.py`). About half a second for 40 jobs.
+    """Return the lower bounds of every schedule (`bounds.py`). About half a second for 40 jobs.
 
     Every allowed count on every GPU type is a shape, and so are all cores that a job can use; launches are free.
     """
@@ -65,7 +65,7 @@ def bounds_of(workload: Workload) -> dict[str, float]:
 
 
 def shapes(workload: Workload, job: Submission) -> dict[tuple[str, float], float]:
-    """Seconds that all of a job takes, by what it may run on: GPU type ("" for cores) and how many."""
+    """Return the seconds of a whole job by GPU type ("" for cores) and count."""
     if job.cpu is not None:
         largest = max(node.cores for node in workload.nodes)
         cores = min(largest, max(job.demand(task) for task in range(len(job.task_ends))))
@@ -92,7 +92,7 @@ def row(
     bounds: Mapping[str, float],
     against: SimulationOutcome | None,
 ) -> Row:
-    """One run as numbers. `against`: what happened to the same jobs under the workload's first policy."""
+    """Return the measures of one run. `against`: outcome of the same jobs under the workload's first policy."""
     jobs = workload.jobs
     first = min(job.arrival_s for job in jobs)
     span = max(map(_end, outcome.jobs)) - first
@@ -128,7 +128,7 @@ def _by_kind(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
 
 
 def _deadlines(jobs: Sequence[SimulatedJob]) -> Row:
-    """Of seed 003: response times, jobs beyond target and tolerance, jobs sent back to the queue, targets met."""
+    """Return Slaml's measures: response times, jobs beyond target and tolerance, requeued jobs, targets met."""
     late = [_jct(job) - job.given.sla_s for job in jobs if job.given.sla_s is not None]
     tolerance = [DEFAULTS.deadlines.beta * job.given.sla_s for job in jobs if job.given.sla_s is not None]
     return {
@@ -140,13 +140,13 @@ def _deadlines(jobs: Sequence[SimulatedJob]) -> Row:
 
 
 def _failures(jobs: Sequence[SimulatedJob]) -> Row:
-    """How often a job's processes were lost, alone or with their node, and the training that had to be done again."""
+    """Return the number of lost processes, and the seconds of training that were repeated."""
     crashes = sum(job.crashes + job.outages for job in jobs)
     return {"crashes": crashes, "lost_work_s": math.fsum(job.lost_s for job in jobs)}
 
 
 def _gains(jobs: Iterable[SimulatedJob], before: Iterable[SimulatedJob]) -> Row:
-    """By how much of its JCT each job ended earlier than before; more than a hundredth of a second counts."""
+    """Return the reduction of JCT per job; differences up to a hundredth of a second do not count."""
     jct = {job.given.id: _jct(job) for job in before}
     gains = [(jct[job.given.id] - _jct(job), jct[job.given.id]) for job in jobs]
     shares = [gain / was for gain, was in gains]
@@ -160,7 +160,7 @@ def _gains(jobs: Iterable[SimulatedJob], before: Iterable[SimulatedJob]) -> Row:
 
 
 def mean(rows: Sequence[Row]) -> Row:
-    """The mean row of one policy: means of what is measured, ratios of those means, and the spread over seeds."""
+    """Return the mean row of one policy: means of measures, ratios of those means, and the spread over seeds."""
     numbers = {
         name: statistics.fmean(row[name] for row in rows) for name in (*MEASURES, *BOUNDS) if name in rows[0]
     }  # fmt: skip
@@ -173,7 +173,7 @@ def mean(rows: Sequence[Row]) -> Row:
 
 
 def comparisons(means: Sequence[Row], baselines: Sequence[str]) -> list[Row]:
-    """Every policy against each baseline: ratios of mean makespan and mean JCT, below 1 where it is better."""
+    """Return each policy against each baseline: ratios of mean makespan and JCT, below 1 if better."""
     by_name = {row["policy"]: row for row in means}
     return [
         {
@@ -189,15 +189,15 @@ def comparisons(means: Sequence[Row], baselines: Sequence[str]) -> list[Row]:
 
 
 def baselines_of(workload: Workload) -> tuple[str, ...]:
-    """Seed 004's two, or where they do not run the first policy of the workload, and FIFO beside it."""
+    """Return SideCar scheduling's two baselines, or if absent the workload's first policy and FIFO."""
     known = [policy_setup.name for policy_setup in workload.policy_setups]
-    return tuple(name for name in SEED_004 if name in known) or tuple(
+    return tuple(name for name in SIDECAR_BASELINES if name in known) or tuple(
         name for name in known if name in (known[0], "fifo")
     )
 
 
 def summary(workload: Workload, rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything that is reported of one workload, as one object; rows of a policy by seed, its mean last."""
+    """Return the whole report of one workload; rows of a policy by seed, its mean last."""
     policies = dict.fromkeys(row["policy"] for row in rows)
     groups = {name: [row for row in rows if row["policy"] == name] for name in policies}
     means = [mean(group) for group in groups.values()]
@@ -216,7 +216,7 @@ def summary(workload: Workload, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of ascending values, between the two nearest in proportion."""
+    """Interpolate a percentile of ascending values."""
     place = share * (len(values) - 1)
     low = math.floor(place)
     high = min(low + 1, len(values) - 1)
@@ -234,14 +234,14 @@ def _with_ratios(numbers: Mapping[str, Any]) -> Row:
 
 
 def _overhead_share(jobs: Iterable[SimulatedJob]) -> float:
-    """Time lost to adding and removing GPUs over the running time of all jobs, first iteration to last (1.5)."""
+    """Return the standstill for reshapes over the running time of all jobs, first iteration to last (1.5)."""
     jobs = list(jobs)
     running = math.fsum(_end(job) - job.trained_from_s for job in jobs if job.trained_from_s is not None)
     return math.fsum(job.stopped_s for job in jobs) / running if running else 0.0
 
 
 def _end(job: SimulatedJob) -> float:
-    assert job.finished_s is not None  # a world ends with its last job
+    assert job.finished_s is not None  # a run ends with its last job
     return job.finished_s
 
 

@@ -1,4 +1,4 @@
-"""Simulate: every policy that is asked for on one workload. The one door for callers.
+"""Simulates the requested policies on one workload.
 
 Called by `reshape simulate` and `reshape paper`, and by tests.
 """
@@ -16,7 +16,7 @@ from simulator.state import SimulationOutcome
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """One policy on one seed: what happened, and the same as a row of numbers."""
+    """Outcome of one policy on one seed, and its row of measures."""
 
     workload: Workload
     policy: str
@@ -25,10 +25,10 @@ class SimulationRun:
 
 
 def compare(workload: Workload, policies: Sequence[str] = ()) -> Iterator[SimulationRun]:
-    """These policies on this workload, one after the other; without any, all that it knows.
+    """Simulate these policies on the workload one after the other; if none is named, all of the workload.
 
-    Jobs trained on CPU are also compared one by one with what the workload's first policy made of them. Raises
-    `NoWorkload` with a sentence for a policy that it does not know.
+    Compares each job trained on CPU with its JCT under the workload's first policy. Raises `NoWorkload` for an unknown
+    policy.
     """
     chosen = _choose(workload, policies)
     bounds = report.bounds_of(workload)
@@ -52,7 +52,7 @@ def _choose(workload: Workload, policies: Sequence[str]) -> list[PolicySetup]:
     known = {c.name: c for c in workload.policy_setups}
     others = (
         [] if _uses_cpu(workload) else [name for name in comparison_policies.PLANNERS if name not in known]
-    )  # they share out GPUs
+    )  # comparison policies allot GPUs only
     known |= {name: comparison_policies.policy_setup(name, workload) for name in policies if name in others}
     if unknown := [name for name in policies if name not in known]:
         names = ", ".join(dict.fromkeys([*known, *others]))

@@ -1,7 +1,7 @@
-"""The two baselines of seed 004's evaluation, as printed (`algorithms.md` 1.10).
+"""The two baselines of SideCar scheduling's evaluation, as printed (`algorithms.md` 1.10).
 
-They answer like `decide()` and are carried out by the same world; only the simulator calls them.
-`coordinator` runs have baselines of their own, in `policies/baselines.py`.
+They return decisions as `decide()` does; only the simulator calls them. The coordinator's own baselines are in
+`adaptive_scheduler/policies`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.scenario import Planner, Submission
 
 
 def default(jobs: Iterable[Submission]) -> Planner:
-    """Every job has a fixed count, drawn when the workload was; any that fits starts (G17)."""
+    """Start every job that fits on its fixed count, which the workload drew (G17)."""
     fixed = {job.id: job.fixed_gpus for job in jobs}
     return lambda snapshot, now: _default(snapshot, fixed)
 
@@ -32,9 +32,9 @@ def _default(snapshot: ClusterSnapshot, fixed: Mapping[str, int]) -> tuple[Decis
 
 
 def termination(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
-    """Optimus-like: a newcomer gets its smallest count, then grows step by step, restarted each time.
+    """Start newcomers on their smallest count, then grow jobs step by step with a restart each, like Optimus.
 
-    No reshape-down; the first job that does not fit holds up all behind it, and nobody grows meanwhile.
+    Jobs never shrink; the first job that does not fit blocks the queue and all growth.
     """
     decisions: list[Decision] = []
     for job in snapshot.queue:
@@ -50,7 +50,7 @@ def termination(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
 
 
 def _best_step(snapshot: ClusterSnapshot) -> Reshape | None:
-    """The next step up (G16) that gains most seconds for each GPU it takes."""
+    """Return the next step up (G16) that gains most seconds per GPU."""
     gains: list[tuple[float, str, int, Node]] = []
     for job in snapshot.placed:
         node = snapshot.node[job.node or ""]
@@ -69,7 +69,7 @@ def _best_step(snapshot: ClusterSnapshot) -> Reshape | None:
 
 
 def _t_restart(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int) -> float:
-    """Stopped, removed and launched again (1.10)."""
+    """Return the remaining seconds if the job is stopped, removed and launched again (1.10)."""
     o = profiles.overheads(job.type)
     return t_run(profiles, job, gpu_type, num_gpus) + o.k8s_term + o.k8s_init
 

@@ -1,8 +1,8 @@
-"""How Volcano places the pods of jobs trained on CPU, without us and beside us (seed 003; `algorithms.md` 4.7).
+"""Models how Volcano places pods of CPU jobs, without and with the deadline policy (Slaml; `algorithms.md` 4.7).
 
-Without deadlines the queue is Volcano's own: by submission, and a job that does not fit is passed over. With
-deadlines the policy that the product runs says who comes first and who gives way, and Volcano places (X12).
-All pods of a task start together or none does (gang). Called by `workloads/deadline.py`.
+Without deadlines jobs queue by submission, and jobs that do not fit are skipped, as in Volcano. With deadlines the
+deadline policy orders the queue and requeues jobs, and Volcano places (X12). All pods of a task start together (gang).
+Called by `workloads/deadline_workloads.py`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from adaptive_scheduler.tentative_snapshot import after
 from simulator.scenario import Planner
 
 Score = Callable[[ClusterSnapshot, str, Job], tuple[float, ...]]
-"""How well a node suits a job; the largest wins."""
+"""Score of a node for a job; the largest wins."""
 
 Order = Callable[[ClusterSnapshot], tuple[Job, ...]]
 
 
 def gang(snapshot: ClusterSnapshot, node: str, job: Job) -> tuple[float, ...]:
-    """Volcano's default beside the gang plugin (nodeorder, least requested): the node with most room."""
+    """Score by most free cores: Volcano's default beside the gang plugin (nodeorder, least requested)."""
     return (allocatable_on(snapshot, node).cores,)
 
 
 def binpack(snapshot: ClusterSnapshot, node: str, job: Job) -> tuple[float, ...]:
-    """The fullest node that still has room."""
+    """Score by fewest free cores."""
     return (-allocatable_on(snapshot, node).cores,)
 
 
 def task_topology(snapshot: ClusterSnapshot, node: str, job: Job) -> tuple[float, ...]:
-    """Tasks that belong together side by side: here those of the same name, which read the same; then most room."""
+    """Score by tasks of the same name on the node, then by most free cores."""
     name = job.tasks[0].name if job.tasks else ""
     alike = sum(bool(other.tasks) and other.tasks[0].name == name for other in snapshot.on_cpu[node])
     return (alike, allocatable_on(snapshot, node).cores)
@@ -48,17 +48,17 @@ def by_submission(snapshot: ClusterSnapshot) -> tuple[Job, ...]:
 
 
 def by_deadline(snapshot: ClusterSnapshot) -> tuple[Job, ...]:
-    """Earliest deadline first; jobs without one last, by submission."""
+    """Return the queue by deadline; jobs without one come last, by submission."""
     return tuple(sorted(snapshot.queue, key=lambda j: (j.sla_s is None, j.submit_s + (j.sla_s or 0.0), j.id)))
 
 
 def alone(score: Score, order: Order = by_submission, passes: bool = True) -> Planner:
-    """Volcano by itself. `passes`: whether a later job may go before one that does not fit."""
+    """Return Volcano's planner alone. `passes`: whether a later job may overtake one that does not fit."""
     return lambda snapshot, now: tuple(_place(snapshot, order(snapshot), score, passes))
 
 
 def with_deadlines(score: Score, settings: Settings) -> Planner:
-    """Volcano behind the deadline-aware operator."""
+    """Return Volcano's planner with the deadline policy before it."""
 
     def plan(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
         yields = deadline.schedule_overdue(snapshot, now, settings)

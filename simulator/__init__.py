@@ -1,1 +1,1 @@
-"""The simulator: a second caller of `decide()`, with its own clock and its own GPUs."""
+"""Event-driven simulator of a cluster: calls `decide()` as the coordinator does, with simulated time, jobs and GPUs."""

@@ -1,8 +1,8 @@
-"""Jobs that train until their accuracy reaches a target, and what a scheduler believes of their length (W4, 1.10).
+"""Accuracy targets of simulated jobs: true and predicted length of a job that trains until it reaches one (W4, 1.10).
 
-`AccuracyTarget` has the true curve, of which the scheduler sees only what has been measured so far: it predicts by the
-convergence fit (1.5), as the coordinator does. `told` lets a policy believe something else, to see what wrong
-predictions cost. Called by `view.py` and the workloads. Pure.
+`AccuracyTarget` has the true accuracy curve. The scheduler sees the part measured so far and predicts the rest with the
+convergence fit (1.5), as the coordinator does. `told` gives a policy other lengths, to measure the cost of wrong
+predictions. Called by `snapshots.py` and the workloads. Pure.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AccuracyTarget:
-    """Jobs of one type share it: they have the same curve and so the same predictions, made once for each point."""
+    """The target of all jobs of one type. They share curve and predictions, which are computed once for each point."""
 
     target: float  # Top-5 accuracy, 0..1
-    curve: tuple[Point, ...]  # the truth, measured point by point; ascending iterations
-    known: tuple[Point, ...]  # what other jobs of the type have shown before
+    curve: tuple[Point, ...]  # the true curve, by ascending iterations
+    known: tuple[Point, ...]  # measured earlier by other jobs of the type
     epoch: float  # iterations
-    most: float  # iterations at which it ends if its target was not reached
+    most: float  # maximum length in iterations
 
     @property
     def length(self) -> float:
-        """Iterations after which its target is measured, or its maximum."""
+        """Return the iterations at which the target is measured, or the maximum."""
         return next((k for k, value in self.curve if value >= self.target and k <= self.most), self.most)
 
     def left(self, done: float) -> float:
-        """How many iterations the scheduler believes are left."""
+        """Return the remaining iterations that the scheduler predicts."""
         needed = _needed(self, self._seen(done))
         return clamped_left(needed, done, self.epoch, self.most) or 0.0
 
     def unsure(self, done: float) -> bool:
-        """Whether no progress is visible yet, so that its maximum is believed."""
+        """Return whether the curve shows no progress yet, so that the maximum is assumed."""
         return _needed(self, self._seen(done)) is None
 
     def value(self, done: float) -> float | None:
-        """What was measured last."""
+        """Return the last measured accuracy."""
         seen = self._seen(done)
         return self.curve[seen - 1][1] if seen else None
 
@@ -58,7 +58,7 @@ def _needed(aim: AccuracyTarget, seen: int) -> int | None:
 
 
 class JobWithLength(Protocol):
-    """A job with its true length."""
+    """A job that knows its true length in iterations."""
 
     @property
     def id(self) -> str: ...
@@ -72,9 +72,9 @@ class LengthPlan(Protocol):
 
 
 def told(jobs: Iterable[JobWithLength], plan: LengthPlan, error: float = 0.0, seed: int = 0) -> LengthPlan:
-    """The same policy, believing each job's true length, or one that is wrong by up to `error` either way.
+    """Return `plan` with other job lengths: the true ones, or ones that are wrong by up to the share `error`.
 
-    Uniform and fixed once per job; a job that is believed to be over counts with one iteration more.
+    The error is uniform and drawn once per job. A job past its assumed length has one iteration left.
     """
     rng = random.Random(seed)
     lengths = {job.id: job.iterations * rng.uniform(1.0 - error, 1.0 + error) for job in jobs}

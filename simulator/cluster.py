@@ -1,9 +1,8 @@
-"""A cluster that exists only in numbers: jobs train, stop, start again and end; GPUs and cores change hands.
+"""Simulates one policy on one workload, event by event.
 
-Promises that a GPU has one holder at a time, that every overhead takes its time, and that the same
-workload gives the same outcome in every process. Asks the policy_setup's planner whenever a job arrives
-or ends, an operation is done, a cool-down is over or a monitor has read something, with the snapshot that
-the coordinator would build, and carries out what it answers. Called by `run.py`.
+Promises: a GPU has one holder at a time; every overhead takes its time; the same workload gives the same outcome in
+every process. Calls the policy when a job arrives or ends, an operation or a cool-down ends or a monitor reports, with
+the snapshot that the coordinator would build, and carries its decisions out. Called by `experiments/run.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from simulator.state import SimulatedJob, SimulationOutcome, SimulationStuck
 
 
 class SimulatedCluster:
-    """One run of one policy_setup on one workload."""
+    """One run of one policy on one workload."""
 
     def __init__(self, workload: Workload, policy_setup: PolicySetup) -> None:
         self._scene = RunContext(workload, policy_setup)
@@ -49,9 +48,9 @@ class SimulatedCluster:
         Raises `SimulationStuck` if a job can never start, `BrokenDecision` for a decision that cannot be carried out.
         """
         scene, arriving = self._scene, self._to_come
-        # 1. Everything that happens at one moment, before anybody looks at it.
+        # 1. All events of one moment, before the policy sees any of them.
         for now in scene.event_queue.moments():
-            # 2. What the policy makes of it, and 3. the beginning of what it wants.
+            # 2. The policy decides, and 3. its decisions begin.
             if scene.asks:
                 scene.asks = False
                 self._carry_out(self._decide(now))
@@ -66,7 +65,7 @@ class SimulatedCluster:
         return scene.outcome
 
     def snapshot(self) -> ClusterSnapshot:
-        """As the coordinator would see it; whoever waits comes last."""
+        """Return the snapshot that the coordinator would build; waiting jobs come last."""
         now, waiting = self._scene.now, self._scene.waiting
         placed = [job_view(job, now) for name, job in self._scene.active.items() if name not in waiting]
         return ClusterSnapshot(
@@ -77,7 +76,7 @@ class SimulatedCluster:
         )
 
     def _node(self, name: str) -> Node:
-        """Made anew only where something has changed: on large clusters hardly any has."""
+        """Return the node for the snapshot, rebuilt only after a change: on large clusters most stay the same."""
         node, gpus, cpu_use = self._nodes[name], self._gpus.view(name), self._monitors.cpu_use.get(name, 0.0)
         is_up = self._outages.is_up(name)
         if node.gpus is not gpus or node.cpu_use != cpu_use or node.heard != is_up:
@@ -94,7 +93,7 @@ class SimulatedCluster:
         self._scene.queues(job, resumes=False)
 
     def _decide(self, now: float) -> tuple[Decision, ...]:
-        """Kept with their reasons; why a job waits, only as long as it is the last that was said of it."""
+        """Call the policy and keep its decisions with their reasons; of a waiting job, only the last reason."""
         snapshot, outcome = self.snapshot(), self._scene.outcome
         decisions = self._scene.policy_setup.plan(snapshot, now)
         check(snapshot, decisions, anywhere=self._scene.settings.placement == "count_only")
@@ -109,7 +108,7 @@ class SimulatedCluster:
         return decisions
 
     def _look_again(self, now: float) -> None:
-        """When the planner wants to be asked though nothing happens, as long as there is anything to decide on."""
+        """Schedule the next call that a `TimedPlanner` asks for, while any job is left."""
         if self._timed_planner is None or not (self._scene.active or self._to_come):
             return
         look_s = self._timed_planner.next_look_s(now)

@@ -1,8 +1,8 @@
-"""The monitors of jobs trained on CPU in a simulated cluster: what they report, and when.
+"""Simulates the monitors of jobs trained on CPU.
 
-Promises that what the coordinator would measure is measured when it would: SpeCon's growth at every interval
-(seed 000), FlowCon's efficiency at its own interval of each node and at once when a job joins or leaves (seed
-001, Algorithm 2). Only for systems that may act. Called by `world.py`.
+Promises to measure what the coordinator measures, at the same times: growth at every interval (SpeCon), growth
+efficiency at each node's own interval and at once when a job joins or leaves (FlowCon, Algorithm 2). Runs only for
+systems that are switched on. Called by `cluster.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.state import SimulatedJob
 
 
 class CpuMonitors:
-    """They run only while a job trains on CPU."""
+    """Monitors of all nodes; they run only while a job trains on CPU."""
 
     def __init__(self, scene: RunContext, cpu: CpuNodes) -> None:
         self._scene = scene
@@ -35,7 +35,7 @@ class CpuMonitors:
         self.cpu_use = dict.fromkeys(cpu.on, 0.0)  # R(w, t): share of the cores in use, last interval (S18)
 
     def changed(self, node: str) -> None:
-        """A job joined or left this node."""
+        """Note that a job joined or left this node."""
         if "specon" in self._settings.systems and self._tick is None:
             self._tick_later()
         if "flowcon" in self._settings.systems:
@@ -65,7 +65,7 @@ class CpuMonitors:
     # FlowCon
 
     def _look(self, node: str) -> None:
-        """Measure all its jobs where that is due, and say when next."""
+        """Measure all jobs of a node if due, and schedule the next measurement."""
         now, jobs = self._scene.now, self._cpu.on[node]
         pool: Pool = frozenset((job.given.id, job.generation) for job in jobs)
         if not self._pace[node].is_due(now, pool):
@@ -82,13 +82,13 @@ class CpuMonitors:
 
 
 class _Usage:
-    """What one monitor knew of each job when it last looked, for the mean use since then."""
+    """Readings of one monitor at its last measurement, from which the mean use since then follows."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, float]] = {}
 
     def reading(self, job: SimulatedJob, now: float) -> EvaluationReading:
-        """The value is that of the last iteration that is done; before the first that of the untrained model."""
+        """Return the present reading: the value after the last complete iteration, or of the untrained model."""
         used, done = job.used_by(now), job.done_by(now)
         since, before = self._last.get(job.given.id, (job.began_s or 0.0, 0.0))
         self._last[job.given.id] = (now, used)
@@ -106,4 +106,4 @@ class _Usage:
 
 
 _ROUNDING = 1e-9
-"""An iteration that ended a moment ago has ended, whatever the last digit says."""
+"""Tolerance in iterations, so that rounding does not hide an iteration that has just ended."""

@@ -1,7 +1,7 @@
-"""Jobs trained on CPU in a simulated cluster: those on a node share its cores (`algorithms.md` 5.6).
+"""Simulates jobs trained on CPU: the jobs on a node share its cores (`algorithms.md` 5.6).
 
-Promises that the cores of a node are shared by water-filling at every moment, each job at most what it can
-use and what it is limited to, and that every change takes its time. Called by `world.py`.
+Promises: cores are shared by water-filling at every moment, each job capped by its demand and its limit; every change
+takes its time. Called by `cluster.py`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from simulator.state import CpuLoad, Occupancy, SimulatedJob
 
 
 class CpuNodes:
-    """The nodes with cores, and the jobs that train on each, in the order in which they joined it."""
+    """Nodes with cores and the jobs on each, in the order in which they joined."""
 
     def __init__(self, scene: RunContext) -> None:
         self._scene = scene
         self._costs = scene.costs
         self.cores = {n.name: n.cores for n in scene.workload.nodes if n.cores > 0}
-        self._left_core_s = dict.fromkeys(self.cores, 0.0)  # by those that are not there any more
+        self._left_core_s = dict.fromkeys(self.cores, 0.0)  # by jobs that have left the node
         self._since: dict[str, float] = {}
         self.on: dict[str, list[SimulatedJob]] = {name: [] for name in self.cores}
-        self.changed: Callable[[str], None] = lambda node: None  # who is told that a job joined or left a node
+        self.changed: Callable[[str], None] = lambda node: None  # called when a job joins or leaves a node
 
     def core_s_by(self, node: str, now: float) -> float:
-        """Core-seconds that jobs have used there so far."""
+        """Return the core-seconds used on the node so far."""
         return self._left_core_s[node] + math.fsum(job.used_by(now) - job.used_before for job in self.on[node])
 
-    # what a decision begins
+    # operations that a decision begins
 
     def start(self, job: SimulatedJob, decision: Start) -> None:
         self._scene.starts(job, decision.node)
@@ -40,7 +40,7 @@ class CpuNodes:
         self._scene.later(job, self._costs.cpu_launch + again, partial(self._join, job))
 
     def move(self, job: SimulatedJob, decision: Move) -> None:
-        """Saved, restored elsewhere; meanwhile it uses no core. Its limit stays behind."""
+        """Save the job, and restore it on another node; it uses no core in between and loses its limit."""
         self._leave(job)
         self._scene.stops(job)
         job.leased, job.moves, job.node = True, True, decision.node
@@ -52,14 +52,14 @@ class CpuNodes:
         self._scene.later(job, seconds, partial(self._join, job))
 
     def requeue(self, job: SimulatedJob) -> None:
-        """Checkpoint and stop; then it waits again."""
+        """Checkpoint and stop the job, and put it back in the queue."""
         self._leave(job)
         self._scene.stops(job)
         job.leased, job.node = True, None
         self._scene.later(job, self._costs.cpu_save, partial(self._back, job))
 
     def limit(self, job: SimulatedJob, decision: Limit) -> None:
-        """At once, until it is set anew or its time is over."""
+        """Limit the job at once, until the next limit or until this one expires."""
         self._scene.outcome.limits += decision.cores != job.cpu_limit
         self._lift(job)
         job.limits += decision.cores != job.cpu_limit
@@ -73,7 +73,7 @@ class CpuNodes:
         self._leave(job)
         self._scene.ends(job)
 
-    # how it goes on
+    # later steps of an operation
 
     def crashed(self, job: SimulatedJob) -> None:
         self._leave(job)
@@ -85,7 +85,7 @@ class CpuNodes:
         self._scene.queues(job, resumes=False)
 
     def fails(self, node: str) -> None:
-        """Who trains there, or is on its way there, is lost; one that is saving to leave gets away."""
+        """Fail a node: jobs on it or on their way to it are lost; a job that is saving in order to leave survives."""
         for job in [j for j in self._scene.active.values() if j.given.cpu is not None and j.node == node]:
             trains = job in self.on[node]
             self._scene.is_lost(job)
@@ -113,7 +113,7 @@ class CpuNodes:
         self._scene.ask()
 
     def _leave(self, job: SimulatedJob) -> None:
-        """It stops on its node; the others there share what it had."""
+        """Stop the job on its node; the other jobs share its cores."""
         node, now = job.node or "", self._scene.now
         self._scene.settle(job)
         self._trace(job)
@@ -128,7 +128,7 @@ class CpuNodes:
         self._scene.ask()
 
     def _share_out(self, node: str) -> None:
-        """Who has another share than before goes on at another speed; nobody else is touched."""
+        """Divide the cores anew; only jobs whose share changed get another speed."""
         jobs = self.on[node]
         caps = [min(job.demand, math.inf if job.cpu_limit is None else job.cpu_limit) for job in jobs]
         shares = water_fill(self.cores[node], caps)
@@ -145,7 +145,7 @@ class CpuNodes:
         self._scene.outcome.loads.append(CpuLoad(node, self._scene.now, math.fsum(shares), len(jobs)))
 
     def _lift(self, job: SimulatedJob) -> None:
-        """Its limit will not end by itself any more."""
+        """Remove the limit and its expiry."""
         if job.limit_end is not None:
             job.limit_end.called_off = True
         job.limit_end = job.limit_until_s = None

@@ -1,7 +1,7 @@
-"""What is still to happen in a simulated cluster, and when; the only clock of the simulator.
+"""Event queue and clock of the simulator.
 
-Promises that events come in the order of their times, those of one time in the order they were put
-down, whatever the hash seed. Called by `world.py`. Imports nothing of ours.
+Promises: events come by time, events of one time in the order in which they were added, under any hash seed. Called by
+`cluster.py` and its parts. Imports no other module of this project.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import count
 
 
 class Event:
-    """One thing that will happen unless it is called off."""
+    """A future event; `called_off` cancels it."""
 
     __slots__ = ("action", "called_off")
 
@@ -22,7 +22,7 @@ class Event:
 
 
 class EventQueue:
-    """Times are seconds; `now` only ever grows."""
+    """Events by time in seconds; `now` never decreases."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class EventQueue:
         self._order = count()
 
     def at(self, time: float, action: Callable[[], None]) -> Event:
-        """Raises ValueError for a time that has passed: a bug of the caller."""
+        """Add an event at a time. Raises ValueError for a time in the past, which is a bug of the caller."""
         if not time >= self.now:
             raise ValueError(f"an event at {time} s was asked for at {self.now} s, when that had passed")
         event = Event(action)
@@ -41,7 +41,7 @@ class EventQueue:
         return self.at(self.now + seconds, action)
 
     def moments(self) -> Iterator[float]:
-        """Go through time: everything of one moment happens, also what it sets off at once, then it is yielded."""
+        """Run the events; yield each time once all events of that time have run, also those added meanwhile."""
         while self._heap:
             moment, _, event = self._heap[0]
             if event.called_off:

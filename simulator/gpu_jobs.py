@@ -1,7 +1,7 @@
-"""Jobs on GPUs in a simulated cluster: they are launched, train, stop, start again and end; GPUs change hands.
+"""Simulates jobs on GPUs: launch, training, stop, restart, end, and the hand-over of GPUs.
 
-Promises that a GPU has one holder at a time and that every overhead takes its time, in the order of the
-sequences A to E (`algorithms.md` 1.3). Called by `world.py`.
+Promises: a GPU has one holder at a time; every overhead takes its time, in the order of the sequences A to E
+(`algorithms.md` 1.3). Called by `cluster.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.state import Occupancy, SimulatedGpu, SimulatedJob, SimulationStu
 
 
 class GpuJobs:
-    """All GPUs of a run, and what is done with them."""
+    """All GPUs of a run, and the jobs on them."""
 
     def __init__(self, scene: RunContext) -> None:
         self._scene = scene
@@ -27,20 +27,20 @@ class GpuJobs:
         self._views: dict[str, tuple[Gpu, ...]] = {}
 
     def view(self, node: str) -> tuple[Gpu, ...]:
-        """The GPUs of a node as the scheduler sees them; made anew only where one has changed."""
+        """Return a node's GPUs for the snapshot, rebuilt only after a change."""
         if node not in self._views:
             self._views[node] = tuple(gpu_view(gpu) for gpu in self._gpus[node])
         return self._views[node]
 
     @property
     def are_held(self) -> bool:
-        """Whether any process is on any of them."""
+        """Return whether any process holds one of these GPUs."""
         return any(gpu.holder is not None for gpus in self._gpus.values() for gpu in gpus)
 
-    # what a decision begins
+    # operations that a decision begins
 
     def start(self, job: SimulatedJob, decision: Start) -> None:
-        """Sequence A, or B with a victim, which trains on until the newcomer is launched."""
+        """Start a job: sequence A, or B with a victim, which trains on until the newcomer is launched."""
         self._scene.starts(job, decision.node)
         job.grew_from = 0
         own = [g for worker in workers_of(decision) for g in self._idle(worker.node)[: worker.num_gpus]]
@@ -53,7 +53,7 @@ class GpuJobs:
         self._scene.later(job, self._costs.launch, partial(self._launched, job))
 
     def reshape(self, job: SimulatedJob, decision: Reshape) -> None:
-        """Sequence C, and B's second half: in place, at once."""
+        """Reshape a job in place, at once: sequence C, or the second half of B."""
         job.leased, job.node = True, decision.node
         wanted = workers_of(decision)
         keeps = {w.node: w.num_gpus for w in wanted}
@@ -65,28 +65,28 @@ class GpuJobs:
         self._stop(job)
 
     def move(self, job: SimulatedJob, decision: Move) -> None:
-        """Sequence D: its GPUs stay its own until its pod is gone, and only then is it launched elsewhere."""
+        """Move a job: sequence D. It keeps its GPUs until its pod is gone, and is launched elsewhere after that."""
         job.leased, job.moves, job.node, job.gpus = True, True, decision.node, []
         self._promise(job, self._idle(decision.node)[: decision.num_gpus])
         self._stop(job)
 
     def requeue(self, job: SimulatedJob) -> None:
-        """Checkpoint, stop, and its pod is gone; then it waits again."""
+        """Checkpoint and stop the job, remove its pod, and put it back in the queue."""
         job.leased = True
         self._leave(job)
 
     def next_task(self, job: SimulatedJob) -> None:
-        """The task before has ended, and its pod with it."""
+        """Queue the next task; the pod of the last one has ended with it."""
         job.leased, job.saved = True, job.done
         self._leave(job)
 
     def finish(self, job: SimulatedJob) -> None:
-        """Its GPUs are to be had at once, though its process is on them until it has saved and ended."""
+        """End the job. Its GPUs are free for decisions at once; its process holds them until it has saved."""
         self._give_up(job)
         self._scene.ends(job)
         self._scene.later(job, self._costs.end, partial(self._let_go, job))
 
-    # how it goes on
+    # later steps of an operation
 
     def _launched(self, job: SimulatedJob) -> None:
         job.state = "initialized"
@@ -96,24 +96,24 @@ class GpuJobs:
 
     def _stop_victim(self, job: SimulatedJob) -> None:
         victim, job.victim = job.victim, None
-        # One that has crashed meanwhile stops as soon as it trains again.
+        # A job that has crashed meanwhile stops as soon as it trains again.
         if victim is not None and victim.finished_s is None and victim.state == "running":
             self._stop(victim)
 
     def crashed(self, job: SimulatedJob) -> None:
-        """Its GPUs stay its own, and its process is started again on them."""
+        """Restart the job's process on the GPUs that it keeps."""
         job.stopped_gpus = len(job.gpus)
         self._scene.later(job, self._costs.grown, partial(self._train, job))
 
     def fails(self, node: str) -> None:
-        """Whoever has a GPU there is lost, also those that are to come or to go: all they had elsewhere is let go of.
+        """Fail a node: every job with a GPU there is lost and releases its other GPUs, too.
 
-        A victim that was to shrink for one of them, and is not lost itself, shrinks all the same.
+        This includes jobs that are arriving or leaving. A surviving victim of a lost newcomer shrinks all the same.
         """
         self._set_up(node, False)
         hit = [j for j in self._scene.outcome.jobs if any(g.node == node for g in (*j.gpus, *j.holds))]
         lost = [job for job in hit if job.finished_s is None]
-        # First nobody is promised anything, then what they held is let go of, so that none of them begins on it.
+        # Withdraw all promises first and release the GPUs after that, so that no lost job begins on one.
         for job in lost:
             self._scene.is_lost(job)
             self._give_up(job)
@@ -179,7 +179,7 @@ class GpuJobs:
         self._scene.ask()
 
     def _count(self, job: SimulatedJob) -> None:
-        """A change is done: what it was and what it took; a job that only crashed is not cooled down."""
+        """Count a finished change and its cost; a mere crash starts no cool-down."""
         outcome, now, since = self._scene.outcome, self._scene.now, job.stopped_at
         cost = self._scene.resumed(job)
         if since is None or cost is None:
@@ -206,7 +206,7 @@ class GpuJobs:
     # GPUs
 
     def _idle(self, node: str) -> list[SimulatedGpu]:
-        """Those without a process on them first: they can be used at once."""
+        """Return the node's idle GPUs, those without a process first: they can be used at once."""
         return sorted((g for g in self._gpus[node] if g.owner is None), key=lambda g: g.holder is not None)
 
     def _promise(self, job: SimulatedJob, gpus: list[SimulatedGpu]) -> None:
@@ -216,7 +216,7 @@ class GpuJobs:
         job.gpus = job.gpus + gpus
 
     def _release(self, job: SimulatedJob, count: int, node: str) -> list[SimulatedGpu]:
-        """Its last `count` there are nobody's from now on, though the job is on them until it stops."""
+        """Release the job's last `count` GPUs there; its process holds them until it stops."""
         here = [g for g in job.gpus if g.node == node]
         taken = here[max(0, len(here) - count) :] if count > 0 else []
         job.gpus = [g for g in job.gpus if g not in taken]
@@ -226,7 +226,7 @@ class GpuJobs:
         return taken
 
     def _give_up(self, job: SimulatedJob) -> None:
-        """All of them are nobody's from now on, though its process may be on them still."""
+        """Release all GPUs of the job; its process may still hold them."""
         for gpu in job.gpus:
             gpu.owner = None
             self._views.pop(gpu.node, None)

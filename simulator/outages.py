@@ -1,8 +1,7 @@
-"""Nodes of a simulated cluster that fail and come back.
+"""Simulates node failures and repairs.
 
-Promises that from the moment a node fails until it is back no process is on it, its GPUs are faulty, and it is
-neither schedulable nor heard of, as the coordinator would note it. Whoever ran there goes back to the queue.
-Called by `world.py`.
+Promises: while a node is down no process runs on it, its GPUs are faulty, and it is not schedulable and silent, as the
+coordinator would note it. Its jobs go back to the queue. Called by `cluster.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from simulator.scene import RunContext
 
 
 class Outages:
-    """They go on until the last process has ended."""
+    """Outages of one run; they go on until the last process has ended."""
 
     def __init__(self, scene: RunContext, gpus: GpuJobs, cpu: CpuNodes) -> None:
         self._scene = scene
@@ -31,7 +30,7 @@ class Outages:
         return node not in self._back_s
 
     def _await_next(self) -> None:
-        """One at a time: those that are drawn may never end."""
+        """Schedule the next outage only: a drawn sequence may be endless."""
         if (outage := next(self._coming, None)) is not None:
             self._scene.event_queue.at(outage.at_s, partial(self._fail, outage))
 

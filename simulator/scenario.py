@@ -1,6 +1,6 @@
-"""What a simulation is given: jobs, nodes, who decides, and what every change costs. Only frozen values.
+"""Defines the input of a simulation as frozen values: jobs, nodes, policies and the cost of every change.
 
-Built by `workloads.py`, read by `world.py` and `report.py`.
+Built by `experiments/workloads`, read by the simulator and the reports.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from simulator.accuracy_targets import AccuracyTarget
 
 
 class NoWorkload(Exception):
-    """It cannot be built; the text says what to do."""
+    """The workload cannot be built; the text says what to do."""
 
 
 Planner = Callable[[ClusterSnapshot, float], tuple[Decision, ...]]
-"""Who decides: `decide()` itself, or a baseline of the same shape."""
+"""A policy: `decide()`, or a baseline with the same signature."""
 
 
 @runtime_checkable
 class TimedPlanner(Protocol):
-    """A planner that is also asked at a time of its own, though nothing happens: one of rounds, or of a log."""
+    """A planner that is also called at times of its own: one that decides in rounds, or replays a log."""
 
     def __call__(self, snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]: ...
 
     def next_look_s(self, now: float) -> float | None:
-        """When to be asked next, after `now`; the world asks for this after each answer. None: never."""
+        """Return the time of the next call, after `now`; None for no call. Read after each decision."""
         ...
 
 
@@ -44,7 +44,7 @@ Curve = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class CpuWork:
-    """What a job trained on CPU needs: `core_s` core-seconds, at most `demand` cores at a time."""
+    """Demand of a job trained on CPU: `core_s` core-seconds, on at most `demand` cores at a time."""
 
     core_s: float
     demand: float = 1.0
@@ -54,7 +54,7 @@ class CpuWork:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One job as it is handed in."""
+    """One job as its user submits it."""
 
     id: str
     type: str
@@ -62,33 +62,31 @@ class Submission:
     optional: tuple[int, ...]
     iterations: float
     fixed_gpus: int  # what the default baseline runs it on (G17)
-    believed_iterations: float | None = None  # what the scheduler thinks instead; None: it knows
+    believed_iterations: float | None = None  # the length that the scheduler assumes; None: the true one
     cpu: CpuWork | None = None  # trained on CPU: then `optional` is (0,), and `iterations` go with the work
-    node: str | None = None  # where Volcano has placed it already (X12); None: the scheduler chooses
-    tasks: tuple[Task, ...] = ()  # one after another (seed 003); the next goes through the queue again
+    node: str | None = None  # placed there by Volcano (X12); None: the scheduler chooses
+    tasks: tuple[Task, ...] = ()  # one after another (Slaml); each goes through the queue
     task_iterations: tuple[float, ...] = ()  # of each task; together `iterations`. Empty: they are equally long
-    estimate_s: float | None = None  # the user's own guess of what it takes
+    estimate_s: float | None = None  # the user's estimate of its duration
     sla_s: float | None = None  # deadline, from submission
     max_workers: int = 1
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
-    accuracy_target: AccuracyTarget | None = (
-        None  # it trains until a target accuracy, and what is believed follows from its curve
-    )
+    accuracy_target: AccuracyTarget | None = None  # of a job that trains until one
 
     @property
     def task_ends(self) -> tuple[float, ...]:
-        """After how many iterations each of its tasks is done; a job without tasks is one."""
+        """Return the iterations at which each task ends; a job without tasks counts as one task."""
         count = max(1, len(self.tasks))
         lengths = self.task_iterations or (self.iterations / count,) * count
         return (*list(accumulate(lengths))[:-1], self.iterations)
 
     def demand(self, task: int) -> float:
-        """Cores that this task of a job trained on CPU can use: those it asks for, else those of the whole job."""
+        """Return the cores that a task on CPU can use: its request, else that of the job."""
         asked = self.tasks[task].cores * self.tasks[task].replicas if self.tasks else 0.0
         return asked or (self.cpu.demand if self.cpu is not None else math.inf)
 
     def left(self, done: float) -> float:
-        """How many iterations the scheduler believes are left."""
+        """Return the remaining iterations that the scheduler predicts."""
         if self.accuracy_target is not None:
             return self.accuracy_target.left(done)
         if self.believed_iterations is None:
@@ -98,10 +96,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a change really takes, in seconds, in the order it happens.
+    """True cost of each step of a change in seconds, in the order of the steps.
 
-    One mechanism differs from another only in these numbers: a sidecar launches before it has GPUs
-    (early initialization) and keeps its pod; a relaunched pod does everything with its GPUs in hand.
+    Mechanisms differ only in these numbers: with a sidecar a newcomer launches before it has GPUs (early
+    initialization) and a reshaped job keeps its pod; a relaunched pod does every step with GPUs reserved.
     """
 
     launch: float  # a newcomer, before it needs its GPUs
@@ -111,45 +109,45 @@ class Costs:
     grown: float  # on more GPUs
     end: float  # a finished job, from its last iteration to letting its GPUs go
     leave: float = 0.0  # a job that leaves its node, after `stop`, until its GPUs are free (sequence D)
-    checkpoint_every_s: float = 600.0  # of training; what a process that is lost cannot lose. Takes no time
+    checkpoint_every_s: float = 600.0  # of training between two checkpoints, which take no time
     cpu_launch: float = 0.0  # a job trained on CPU, before it uses any core
     cpu_save: float = 2.0  # it leaves its node: checkpoint and end
     cpu_restore: float = 3.0  # from there on, besides `cpu_launch`: read the checkpoint. Together below 5 s (5.5)
 
     @classmethod
     def in_place(cls, o: Overheads) -> Costs:
-        """By the sidecar: the pod stays, only the training process ends and begins (seed 004, III-A)."""
+        """Costs with a sidecar: the pod stays, only the training process restarts (SideCar scheduling, III-A)."""
         stop = o.ckpt + o.proc_term
         return cls(o.k8s_init, o.proc_init, stop, o.proc_init, o.proc_init, stop, leave=o.k8s_term)
 
     @classmethod
     def relaunched(cls, o: Overheads) -> Costs:
-        """By a new pod, which Kubernetes brings up once its GPUs are free (the paper's baselines)."""
+        """Costs with a new pod, which Kubernetes launches once its GPUs are free (the paper's baselines)."""
         stop = o.ckpt + o.proc_term + o.k8s_term
         begin = o.k8s_init + o.proc_init
         return cls(0.0, begin, stop, begin, begin, stop)
 
 
 Expected = Callable[[ClusterSnapshot, Job], float | None]
-"""Seconds that the present task of a job is expected to take, asked as it starts; None: nobody knows."""
+"""Expected seconds of a job's present task, computed at its start; None if unknown."""
 
 
 @dataclass(frozen=True)
 class PolicySetup:
-    """A policy with all that it brings along."""
+    """One policy to simulate, with its costs, profiles and settings."""
 
     name: str
     plan: Planner
     costs: Costs
-    profiles: Profiles  # speeds, which are true, and the overheads that the policy reckons with
-    settings: Settings = DEFAULTS  # for what the world itself has to know: cool-down, the monitors' intervals
-    says: str = ""  # how it differs from what its name says, for the report
-    expected: Expected | None = None  # what the coordinator would note when a task starts
+    profiles: Profiles  # true speeds, and the overheads that the policy assumes
+    settings: Settings = DEFAULTS  # the simulator reads cool-down and monitor intervals
+    says: str = ""  # note for the report
+    expected: Expected | None = None  # as the coordinator notes it when a task starts
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A node fails, with every process on it, and is back later."""
+    """A node failure, which ends every process on the node, and the repair."""
 
     node: str
     at_s: float
@@ -158,7 +156,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class Workload:
-    """One draw of a workload: the same name and seed give the same jobs."""
+    """One draw of a workload; the same name and seed give the same jobs."""
 
     name: str
     seed: int
@@ -166,8 +164,8 @@ class Workload:
     nodes: tuple[Node, ...]
     policy_setups: tuple[PolicySetup, ...]
     observations: Observations = field(default_factory=Observations)  # of tasks that ended before
-    contention: float = 0.0  # share of everybody's speed that each further job on a CPU node takes away (5.6)
-    outages: Iterable[Outage] = ()  # by time; begun anew by each policy's run
+    contention: float = 0.0  # share of speed that all jobs on a CPU node lose per further job (5.6)
+    outages: Iterable[Outage] = ()  # by time; iterated anew by each run
     emulated: tuple[str, ...] = ("all GPUs, nodes and jobs: nothing ran on real ones",)
     fitted: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""What the parts of a simulated cluster share: the clock, the jobs alive, and how a job trains on.
+"""Holds the state of one run that the parts of the simulator share: clock, active jobs, and the progress of a job.
 
-Called by `world.py`, `gpu_jobs.py`, `cpu_nodes.py` and `monitors.py`.
+Called by `cluster.py`, `gpu_jobs.py`, `cpu_nodes.py` and `cpu_monitors.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.state import SimulatedJob, SimulationOutcome
 
 
 class JobRunner(Protocol):
-    """Whoever carries out what becomes of a job: on GPUs or on CPU."""
+    """Carries out the steps of a job, on GPUs or on CPU."""
 
     def crashed(self, job: SimulatedJob) -> None: ...
 
@@ -27,7 +27,7 @@ class JobRunner(Protocol):
 
 
 class RunContext:
-    """One run: what is given, what is going on, and what happened so far."""
+    """One run: its input, its present state and its outcome so far."""
 
     def __init__(self, workload: Workload, policy_setup: PolicySetup) -> None:
         self.workload = workload
@@ -37,9 +37,9 @@ class RunContext:
         self.profiles = policy_setup.profiles.scaled(policy_setup.settings.batch_scaling)  # G12
         self.event_queue = EventQueue()
         self.active: dict[str, SimulatedJob] = {}  # arrived and not ended, by arrival
-        self.waiting: dict[str, Job] = {}  # of those, how the ones in the queue look: nothing about them changes
+        self.waiting: dict[str, Job] = {}  # views of the queued jobs, which do not change in the queue
         self.outcome = SimulationOutcome([])
-        self.asks = False  # the policy is to be asked at the end of this moment
+        self.asks = False  # the policy is called at the end of this moment
 
     @property
     def now(self) -> float:
@@ -47,18 +47,18 @@ class RunContext:
 
     @property
     def is_over(self) -> bool:
-        """Every job has come, and every one has ended."""
+        """Return whether every job has arrived and ended."""
         return not self.active and len(self.outcome.jobs) == len(self.workload.jobs)
 
     def ask(self) -> None:
         self.asks = True
 
     def later(self, job: SimulatedJob, seconds: float, step: Callable[[], None]) -> None:
-        """The next step of its operation, unless its node fails before."""
+        """Schedule the next step of the job's operation; a node failure cancels it."""
         job.ahead = self.event_queue.after(seconds, step)
 
     def trains(self, job: SimulatedJob, iteration_s: float, part: JobRunner) -> None:
-        """At this speed from now on, until its process crashes or its task ends: then `part` is told."""
+        """Train at this speed until the process crashes or the task ends, then call `part`."""
         self.settle(job)
         job.iteration_s = iteration_s
         job.ahead = self.event_queue.after(
@@ -66,7 +66,7 @@ class RunContext:
         )
 
     def settle(self, job: SimulatedJob) -> None:
-        """What it did until now is done; it trains no more until somebody says so."""
+        """Book the progress until now; the job stands still until `trains` is called."""
         if job.ahead is not None:
             job.ahead.called_off, job.ahead = True, None
         job.done, job.used = job.done_by(self.now), job.used_by(self.now)
@@ -86,7 +86,7 @@ class RunContext:
             part.finish(job)
 
     def begins(self, job: SimulatedJob) -> None:
-        """Its process trains again, or for the first time."""
+        """Note that the job's process trains, again or for the first time."""
         job.state = "running"
         if job.trained_from_s is None:
             job.trained_from_s = self.now
@@ -98,7 +98,7 @@ class RunContext:
             self._save_later(job)
 
     def stops(self, job: SimulatedJob) -> None:
-        """Checkpoint and exit; what was done since the last iteration boundary is kept (1.4, assumption 2)."""
+        """Checkpoint and stop the process; a part of an iteration is kept (1.4, assumption 2)."""
         self.settle(job)
         job.generation += 1
         job.state, job.stopped_at = "adjusting", self.now
@@ -110,7 +110,7 @@ class RunContext:
         self.ask()
 
     def is_lost(self, job: SimulatedJob) -> None:
-        """With its node, whatever it was about; who calls this puts it back in the queue."""
+        """Lose the job's process with its node; the caller puts the job back in the queue."""
         self.settle(job)
         self._falls_back(job)
         self.resumed(job)
@@ -118,14 +118,14 @@ class RunContext:
         job.outages += 1
 
     def _falls_back(self, job: SimulatedJob) -> None:
-        """To its last checkpoint."""
+        """Return to the last checkpoint."""
         if job.done > job.saved:
             job.lost_s += (self.now if job.stopped_at is None else job.stopped_at) - job.trained_since_s
         job.done = job.saved
         job.generation += 1
 
     def resumed(self, job: SimulatedJob) -> float | None:
-        """Seconds for which it stood still, where it was stopped before."""
+        """Return the seconds that the job stood still; None if it was not stopped."""
         if job.stopped_at is None:
             return None
         seconds, job.stopped_at = self.now - job.stopped_at, None
@@ -134,7 +134,7 @@ class RunContext:
         return seconds
 
     def starts(self, job: SimulatedJob, node: str) -> None:
-        """Out of the queue; its operation is under way."""
+        """Take the job out of the queue; its operation is under way."""
         del self.waiting[job.given.id]
         job.state, job.leased, job.node = "initializing", True, node
 
@@ -145,7 +145,7 @@ class RunContext:
         self.ask()
 
     def queues(self, job: SimulatedJob, resumes: bool) -> None:
-        """Back in the queue with its checkpoint, in the middle of a task or before the next."""
+        """Put the job back in the queue with its checkpoint, within a task or before the next one."""
         job.resumes = resumes
         job.state, job.leased, job.node = "submitted", False, None
         job.task_s = job.ran_by(self.now) if job.resumes else 0.0
@@ -165,7 +165,7 @@ class RunContext:
         return job.may_crash or bool(self.workload.outages)
 
     def _look_when_overdue(self, job: SimulatedJob) -> None:
-        """At the first tick at which its task has taken longer than expected, with the tolerance (seed 003)."""
+        """Call the policy at the first tick at which the task exceeds its expected time and tolerance (Slaml)."""
         deadlines = self.settings.deadlines
         if "deadline" in self.settings.systems and job.expected_s is not None and deadlines.tick_s > 0:
             overdue = self.now - job.task_s + job.expected_s * (1 + deadlines.beta)

@@ -1,6 +1,6 @@
-"""How the scheduler sees a simulated cluster: the snapshot that the coordinator would build from its books. Pure.
+"""Converts simulated GPUs and jobs to their views in a scheduler snapshot. Pure.
 
-Called by `world.py` and its parts.
+Called by `cluster.py` and its parts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from simulator.state import SimulatedGpu, SimulatedJob
 
 
 def gpu_view(gpu: SimulatedGpu) -> Gpu:
-    """Every GPU that nobody is promised counts as idle."""
+    """Return a GPU for the snapshot; one that no job is promised counts as idle."""
     state: GpuState = "idle" if gpu.owner is None else "in use" if gpu.owner == gpu.holder else "reserved"
     return Gpu(gpu.id, state if gpu.is_up else "faulty", gpu.owner, gpu.holder)
 
 
 def job_view(job: SimulatedJob, now: float) -> Job:
-    """What is known of it at this moment."""
+    """Return a job for the snapshot at time `now`."""
     given, done, aim = job.given, job.done_by(now), job.given.accuracy_target
     return Job(
         id=given.id,

@@ -1,6 +1,6 @@
-"""What is going on in a simulated cluster: jobs on their way, GPUs with their holders, and all that happened.
+"""Defines the mutable state of a simulation: jobs, GPUs with their holders, and the outcome so far.
 
-Called by the world and its parts, which change it, and by the reports, which read it.
+Changed by the simulator's parts, read by the reports.
 """
 
 from __future__ import annotations
@@ -16,65 +16,65 @@ from simulator.scenario import Submission
 
 
 class SimulationStuck(Exception):
-    """Nothing more will happen, but jobs are left; the text names one."""
+    """No event is left, but jobs are; the text names one."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedGpu:
-    """`owner` is whom it is promised to; `holder` whose process is on it, since `since`."""
+    """A GPU. `owner`: job that it is promised to; `holder`: job whose process has held it since `since`."""
 
     id: str
     node: str
     owner: str | None = None
     holder: str | None = None
     since: float = 0.0
-    is_up: bool = True  # its node is
+    is_up: bool = True  # whether its node is
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedJob:
-    """A job on its way. `gpus` are those it will have once its operation is done, `holds` those it is on."""
+    """An active job. `gpus`: its GPUs after the present operation; `holds`: the GPUs that its process holds."""
 
     given: Submission
     state: JobState = "submitted"
     node: str | None = None
     leased: bool = False
-    generation: int = 0  # how often it was stopped
+    generation: int = 0  # number of stops
     done: float = 0.0  # iterations, at `since`
     since: float = 0.0
     iteration_s: float = 0.0  # 0 while it does not train
-    ahead: Event | None = None  # the end of its task, a crash before it, or the next step of its operation
+    ahead: Event | None = None  # next event: end of task, crash, or step of the operation
     saved: float = 0.0  # iterations in its last checkpoint
-    trained_since_s: float = 0.0  # it has trained since that checkpoint, or since it read it
-    began_s: float | None = None  # its first start was decided
+    trained_since_s: float = 0.0  # when it saved or read that checkpoint
+    began_s: float | None = None  # time of the first start decision
     trained_from_s: float | None = None
     finished_s: float | None = None
     stopped_at: float | None = None
-    moves: bool = False  # it is on its way to another node
-    stopped_s: float = 0.0  # all that it stood still for changes, together
+    moves: bool = False  # moving to another node
+    stopped_s: float = 0.0  # total standstill for changes
     cooling_until: float = 0.0
-    grew_from: int = 0  # the count it had before it last grew
+    grew_from: int = 0  # GPU count before it last grew
     reshape_cost_s: float | None = None
 
     # on GPUs
     gpus: list[SimulatedGpu] = field(default_factory=list)
     holds: list[SimulatedGpu] = field(default_factory=list)
-    stopped_gpus: int = 0  # how many it was on when it last stopped
-    waits_for_gpus: bool = False  # it could begin if its GPUs were free
-    victim: SimulatedJob | None = None  # who is to shrink for it once it is launched
-    gives_to: SimulatedJob | None = None  # the newcomer that it is to shrink for
+    stopped_gpus: int = 0  # GPU count at its last stop
+    waits_for_gpus: bool = False  # ready to begin once its GPUs are free
+    victim: SimulatedJob | None = None  # job that shrinks for it after its launch
+    gives_to: SimulatedJob | None = None  # newcomer that it shrinks for
 
     # on CPU
     demand: float = math.inf  # cores that its present task can use
     share: float = 0.0  # cores it has
-    rate: float | None = None  # iterations per second while it last trained
-    rated_on: float | None = None  # on so many cores
+    rate: float | None = None  # last measured iterations per second
+    rated_on: float | None = None  # cores during that measurement
     used: float = 0.0  # core-seconds, at `since`
-    used_before: float = 0.0  # of them, before it came to its node
+    used_before: float = 0.0  # of these, before its present node
     cpu_limit: float | None = None
     limit_end: Event | None = None
     limit_until_s: float | None = None
-    limits: int = 0  # how often its limit was changed
+    limits: int = 0  # number of changes of its limit
     growth: Growth = UNSEEN
     efficiency: Efficiency = UNMEASURED
     migrated_s: float | None = None
@@ -82,22 +82,22 @@ class SimulatedJob:
     move_refused_s: float | None = None
 
     # tasks, deadlines, failures
-    task: int = 0  # the present one
-    task_s: float = 0.0  # how long it had run when it was last stopped for the queue
-    task_from_s: float | None = None  # it has run since then
-    resumes: bool = False  # it was stopped in the middle of its task, and has a checkpoint to read
+    task: int = 0  # index of the present task
+    task_s: float = 0.0  # run time of the task before its last requeue
+    task_from_s: float | None = None  # start of its present run
+    resumes: bool = False  # it continues a task from a checkpoint
     expected_s: float | None = None
     preempts: int = 0
     yields_to: tuple[str, ...] = ()
     crashes: int = 0
-    outages: int = 0  # how often its node failed under it
-    lost_s: float = 0.0  # seconds of training that had to be done again
+    outages: int = 0  # number of node failures that hit it
+    lost_s: float = 0.0  # training time that was repeated
 
     def done_by(self, now: float) -> float:
         return self.done + (now - self.since) / self.iteration_s if self.iteration_s else self.done
 
     def ran_by(self, now: float) -> float:
-        """How long its present task has run."""
+        """Return the run time of the present task in seconds."""
         return self.task_s + (0.0 if self.task_from_s is None else now - self.task_from_s)
 
     def used_by(self, now: float) -> float:
@@ -105,7 +105,7 @@ class SimulatedJob:
 
     @property
     def next_stop(self) -> float:
-        """The iterations at which it next does something else: its task ends, or its process crashes."""
+        """Return the iterations at which the task ends or the process crashes."""
         crash = self.given.iterations * self.given.fails_at[self.crashes] if self.may_crash else math.inf
         return min(self.task_end, crash)
 
@@ -120,7 +120,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """A GPU was held by a job's process from `begin_s` to `end_s`; of a job trained on CPU, `gpu` is its node."""
+    """Time for which a job's process held a GPU; for a job on CPU `gpu` is its node."""
 
     gpu: str
     job: str
@@ -130,7 +130,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class CpuLoad:
-    """From `at_s` on, so many cores of a node were in use, and so many jobs trained there."""
+    """Cores in use and jobs training on a node from `at_s` on."""
 
     node: str
     at_s: float
@@ -140,19 +140,21 @@ class CpuLoad:
 
 @dataclass
 class SimulationOutcome:
-    """All that happened."""
+    """Everything that happened in a run."""
 
     jobs: list[SimulatedJob]
     held: list[Occupancy] = field(default_factory=list)
-    stops: list[Occupancy] = field(default_factory=list)  # when a reshaped job stood still, on the GPUs it then had
+    stops: list[Occupancy] = field(default_factory=list)  # standstills of reshaped jobs
     on_cpu: list[Occupancy] = field(default_factory=list)
     loads: list[CpuLoad] = field(default_factory=list)
-    trails: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # of jobs on CPU: second, work done
+    trails: dict[str, list[tuple[float, float]]] = field(
+        default_factory=dict
+    )  # by job on CPU: (seconds, iterations done)
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
-    waits: dict[str, tuple[float, Hold]] = field(default_factory=dict)  # by job: why it last waited
+    waits: dict[str, tuple[float, Hold]] = field(default_factory=dict)  # by job: its last reason to wait
     adds: int = 0
     removes: int = 0
-    moves: int = 0  # to another node, also where the number of GPUs changed
+    moves: int = 0  # to another node, with or without another GPU count
     limits: int = 0
     requeues: int = 0
     pending_at_last_arrival: int = 0

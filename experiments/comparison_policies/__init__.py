@@ -1,7 +1,7 @@
-"""Policies that others published, rebuilt from their descriptions, by name; one module for each family.
+"""Comparison policies by name: policies that others published, rebuilt from their descriptions; one module per family.
 
-A rival answers like `decide()` and is carried out by the same world. Called by `run.py` for a policy that a
-workload does not bring along, and by `validation`, which checks each against its authors' own figures.
+Each returns decisions as `decide()` does, which the same simulator carries out. Called by `run.py` for a policy that a
+workload does not define itself, and by `validation`, which checks each against its authors' figures.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {
     **gavel_rounds.PLANNERS,
     **optimal_schedule.PLANNERS,
 }
-"""By name: from the workload that it is run on (its jobs and nodes) to who decides."""
+"""By name: builds the planner of a policy for a workload."""
 
 
 def policy_setup(name: str, workload: Workload) -> PolicySetup:
-    """The rival of that name, one of `PLANNERS`, on this workload, whose jobs train on GPUs.
+    """Return the setup of the policy `name`, a key of `PLANNERS`, for a workload of GPU jobs.
 
-    It changes jobs at the same costs as the workload's last policy_setup, so that only the policies differ.
+    It has the costs of the workload's last policy, so that only the decisions differ.
     """
     ours = workload.policy_setups[-1]
     says = f"rebuilt from its authors' description; changes cost what they cost {ours.name}"

@@ -1,7 +1,7 @@
-"""What a rival looks at, and what it answers: how many GPUs each job shall have.
+"""Defines the input and output of a comparison policy: job requests in, GPU counts (an allotment) out.
 
-The rivals of this package are functions from such a list to counts, whoever carries them out: the event world
-(`carrying.py`) or, in `validation`, the fixed rounds of their authors' own simulators. Pure.
+The policies are functions from requests to counts. The counts are carried out by the simulator
+(`allotment_policy.py`) or, in `validation`, by models of the authors' own simulators. Pure.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AllotmentRequest:
-    """One unfinished job. `seconds` gives its remaining seconds on one of `counts`."""
+    """One unfinished job. `seconds` returns its remaining seconds on one of `counts`."""
 
     id: str
     submit_s: float
     counts: tuple[int, ...]  # allowed, ascending
-    asked: int  # what its user asked for, where the policy does not choose
-    has: int  # at present; 0: it waits
-    attained: float  # GPU-seconds it has had so far
+    asked: int  # requested by its user
+    has: int  # present count; 0: it waits
+    attained: float  # GPU-seconds received so far
     seconds: Callable[[int], float]
     due_s: float | None = None  # deadline on the same clock as `submit_s`
     age_s: float = 0.0  # since submission
-    restarts: int = 0  # how often it was stopped and started again
+    restarts: int = 0  # number of restarts
 
 
 Allotment = Mapping[str, int]
-"""GPUs by job; one that is left out gets none. Its order is the order in which GPUs are handed out."""
+"""GPUs by job; missing jobs get none. GPUs are assigned in the order of the mapping."""
 
 Allot = Callable[[Sequence[AllotmentRequest], int, float], Allotment]
-"""From the jobs in the order of their submission, the number of GPUs, and now (seconds)."""
+"""A policy: from the jobs by submission, the number of GPUs, and the time in seconds."""
 
 
 def in_order(jobs: Iterable[AllotmentRequest], gpus: int) -> dict[str, int]:
-    """Each the count it asked for, in this order; one that no longer fits is passed over."""
+    """Give each job its requested count in this order; skip jobs that no longer fit."""
     given: dict[str, int] = {}
     for job in jobs:
         if job.asked <= gpus:
@@ -44,18 +44,18 @@ def in_order(jobs: Iterable[AllotmentRequest], gpus: int) -> dict[str, int]:
 
 
 def next_count(job: AllotmentRequest, count: int) -> int | None:
-    """The next larger allowed count."""
+    """Return the next larger allowed count."""
     return next((n for n in job.counts if n > count), None)
 
 
 def speed_up(job: AllotmentRequest, count: int) -> float:
-    """How many times faster than on one GPU; each GPU of its smallest count is taken for a full one. 0 of none."""
+    """Return the speed-up over one GPU, taken as linear up to the smallest count; 0 for no GPU."""
     seconds = job.seconds(count) if count else 0.0
     smallest = job.counts[0]
     return 0.0 if not count else smallest * job.seconds(smallest) / seconds if seconds else float(count)
 
 
 def step_gain(job: AllotmentRequest, count: int) -> float:
-    """Speed-up of the next step for each GPU that it takes; 0 where there is none."""
+    """Return the gain in speed-up per GPU of the next step; 0 if there is none."""
     more = next_count(job, count)
     return 0.0 if more is None else (speed_up(job, more) - speed_up(job, count)) / (more - count)

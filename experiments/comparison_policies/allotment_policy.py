@@ -1,7 +1,7 @@
-"""From "so many GPUs for each job" to decisions, for rivals that count a cluster's GPUs without request where.
+"""Converts an allotment (GPUs by job) to decisions, for policies that count GPUs without placing them.
 
-Promises decisions that pass `check`: a job that gets fewer shrinks or goes back to the queue first, and
-others take its GPUs only once it has let go of them. Called by the rivals; pure.
+Promises decisions that pass `check`: a job that gets fewer GPUs shrinks or is requeued first; other jobs take its GPUs
+after it has released them. Called by the comparison policies; pure.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from experiments.comparison_policies.allotment import Allotment, AllotmentReques
 
 
 def total(snapshot: ClusterSnapshot) -> int:
-    """GPUs of all nodes that are open, also those in use."""
+    """Return the number of healthy GPUs of all schedulable nodes, also those in use."""
     return sum(node.healthy for node in snapshot.nodes if node.schedulable)
 
 
 def allotment_requests(
     snapshot: ClusterSnapshot, now: float, asked: Mapping[str, int], attained: Mapping[str, float] | None = None
 ) -> list[AllotmentRequest]:
-    """Of all unfinished jobs that want GPUs, first submitted first. `asked`: counts by job, where users named one."""
+    """Return the requests of all unfinished GPU jobs, by submission. `asked`: counts that users named, by job."""
     jobs = sorted((job for job in snapshot.jobs if not job.uses_cpu), key=lambda job: (job.submit_s, job.id))
     found = (_request(snapshot, job, now, asked.get(job.id, 0), (attained or {}).get(job.id, 0.0)) for job in jobs)
     return [request for request in found if request is not None]
 
 
 def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool = False) -> tuple[Decision, ...]:
-    """The next decisions on the way to `wanted`; ask again when they are carried out.
+    """Return the next decisions towards `wanted`; call again after they are carried out.
 
-    Each job stays on one node: a newcomer goes where most GPUs are idle, and takes the largest allowed count up to
-    `wanted` that is free there; if `whole`, only all of it.
+    Each job stays on one node: a newcomer goes to the node with most idle GPUs and takes the largest allowed count up
+    to `wanted` that is idle there; if `whole`, it starts on that full count only.
     """
     order = {job: place for place, job in enumerate(wanted)}
     running = [job for job in snapshot.placed if job.state == "running" and not job.leased and job.stoppable]
@@ -63,7 +63,7 @@ def towards(snapshot: ClusterSnapshot, wanted: Allotment, name: str, whole: bool
 
 
 def _request(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attained: float) -> AllotmentRequest | None:
-    """Speeds are those of the first open node: who counts GPUs takes them all for equal, wherever a job now runs."""
+    """Return the request of one job, with the speeds of the first open node: such policies take all GPUs as equal."""
     nodes = [n for n in snapshot.nodes if n.schedulable and n.gpus]
     counts = tuple(n for n in job.optional if n <= max((len(node.gpus) for node in nodes), default=0))
     if not counts:
@@ -82,7 +82,7 @@ def _request(snapshot: ClusterSnapshot, job: Job, now: float, asked: int, attain
 
 
 def _allowed(job: Job, most: int) -> int:
-    """The largest allowed count up to `most`; 0 where there is none."""
+    """Return the largest allowed count up to `most`; 0 if there is none."""
     return max((n for n in job.optional if n <= most), default=0)
 
 

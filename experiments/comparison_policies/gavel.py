@@ -1,8 +1,8 @@
-"""Gavel (OSDI 2020): shares of time on each GPU type by a linear program, carried out in rounds.
+"""Gavel (OSDI 2020): time shares per job and GPU type from a linear program, carried out in rounds.
 
-Source: sections 3 and 4 there. A job runs on the count it asked for; which types it gets for how much of the time is
-what the policy chooses. `GavelRounds` hands out rounds so that the time received nears those shares. No space
-sharing. Of its mechanism the deficits are left out: they only break ties. Stateful: one object for one run.
+Source: its sections 3 and 4. A job runs on its requested count; the policy chooses its share of time on each GPU type.
+`GavelRounds` assigns rounds so that the received time approaches these shares. Without space sharing, and without the
+deficits of its mechanism, which only break ties. Stateful: one object per run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TimeShareJob:
-    """One unfinished job: what it asked for, and the seconds it has left on each GPU type it can run on."""
+    """One unfinished job: its requested count and its remaining seconds on each GPU type that it can run on."""
 
     id: str
     asked: int
@@ -30,18 +30,18 @@ Pool = Mapping[str, int]
 """GPUs by type."""
 
 Shares = Mapping[str, Mapping[str, float]]
-"""By job and GPU type: share of the time, 0..1; of one job at most 1 together."""
+"""By job and GPU type: share of time, 0..1; the shares of a job add up to at most 1."""
 
 Objective = Callable[[Sequence[TimeShareJob], Pool], Shares]
 
 
 def makespan(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
-    """The least time in which all could end: every job gets that share of its work done (section 4.2)."""
+    """Minimise the makespan: maximise the least share of remaining work done per second (section 4.2)."""
     return _solve(jobs, pool, _rates(jobs, pool))
 
 
 def max_min(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
-    """The largest least throughput, against an equal share of the cluster and weighed by GPUs (section 4.1)."""
+    """Maximise the least throughput, relative to an equal share of the cluster and weighted by GPUs (section 4.1)."""
     rates = _rates(jobs, pool)
     equal = rates @ (np.array(list(pool.values())) / sum(pool.values()))
     asked = np.array([job.asked for job in jobs])
@@ -49,7 +49,7 @@ def max_min(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
 
 
 def fifo(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
-    """The fastest type with room, in the order of submission; who does not fit holds up all behind (section 6.1)."""
+    """By submission, assign the fastest type with room; a job that does not fit blocks the rest (section 6.1)."""
     free, shares = dict(pool), {job.id: dict.fromkeys(pool, 0.0) for job in jobs}
     for job in jobs:
         fits = [kind for kind in pool if kind in job.seconds and free[kind] >= job.asked]
@@ -62,7 +62,7 @@ def fifo(jobs: Sequence[TimeShareJob], pool: Pool) -> Shares:
 
 
 class GavelRounds:
-    """Who runs on which type in the next round: whoever has had least of its share (section 5)."""
+    """Chooses the jobs of the next round: those that have received least of their shares (section 5)."""
 
     def __init__(self, objective: Objective, round_s: float) -> None:
         self._objective = objective
@@ -73,12 +73,12 @@ class GavelRounds:
         self._had: dict[tuple[str, str], float] = {}
 
     def ran(self, job: str, kind: str, seconds: float) -> None:
-        """Tell what was carried out; a job that has ended meanwhile no longer counts."""
+        """Record received time; ignores jobs that have ended meanwhile."""
         if (job, kind) in self._had:
             self._had[job, kind] += seconds
 
     def pick(self, jobs: Sequence[TimeShareJob], pool: Pool) -> dict[str, str]:
-        """GPU type by job. The shares are computed anew when a job or a GPU has come or gone."""
+        """Return the GPU type by job; recomputes the shares when jobs or GPUs have changed."""
         known = frozenset(job.id for job in jobs)
         if (known, pool) != (self._jobs, self._pool):
             self._jobs, self._pool = known, pool
@@ -87,7 +87,7 @@ class GavelRounds:
         picked: dict[str, str] = {}
         for kind in sorted(pool, key=lambda kind: (-_speed(jobs, kind), kind)):
             free, total = pool[kind], sum(self._had[job, kind] for job in known)
-            # Of equal priority the larger share first, as there; sorted() keeps the order of submission.
+            # Ties go to the larger share, as in Gavel; sorted() keeps the order of submission.
             due = sorted(jobs, key=lambda job: self._urgency(job, kind, total), reverse=True)
             for job in due:
                 if job.id not in picked and job.asked <= free and self._shares[job.id].get(kind, 0.0) > 0:
@@ -101,7 +101,7 @@ class GavelRounds:
 
 
 def _solve(jobs: Sequence[TimeShareJob], pool: Pool, worth: Floats) -> Shares:
-    """Shares with the largest least worth. RuntimeError if the solver gives up: there always is a solution."""
+    """Return the shares that maximise the least worth. RuntimeError if the solver fails: a solution always exists."""
     count, kinds = worth.shape
     size = count * kinds
     # Variables: the share of job i on type t at i * kinds + t, then the least worth.
@@ -120,10 +120,10 @@ def _solve(jobs: Sequence[TimeShareJob], pool: Pool, worth: Floats) -> Shares:
 
 
 def _rates(jobs: Sequence[TimeShareJob], pool: Pool) -> Floats:
-    """Share of its remaining work that a job does in a second on each type; 0 where it cannot run."""
+    """Return the share of remaining work per second by job and type; 0 where a job cannot run."""
     return np.array([[1.0 / job.seconds[kind] if job.seconds.get(kind) else 0.0 for kind in pool] for job in jobs])
 
 
 def _speed(jobs: Sequence[TimeShareJob], kind: str) -> float:
-    """Of a GPU type, for its place in the order: the fastest choose first."""
+    """Return the total speed on a GPU type; faster types are assigned first."""
     return sum(1.0 / job.seconds[kind] for job in jobs if job.seconds.get(kind))

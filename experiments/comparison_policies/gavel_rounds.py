@@ -1,6 +1,6 @@
-"""Gavel in the event world: rounds of 360 s, in each of which a job runs on one GPU type or waits.
+"""Runs Gavel in the simulator: in each round of 360 s a job runs on one GPU type or waits.
 
-One object for one run. Called by `rivals`; what is shared out is `gavel.py`'s.
+One object per run; the shares come from `gavel.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from experiments.comparison_policies import gavel
 from experiments.comparison_policies.gavel import GavelRounds, Objective, TimeShareJob
 from simulator.scenario import Planner, Workload
 
-ROUND_S = 360.0  # section 7.1 there
+ROUND_S = 360.0  # section 7.1 of its paper
 
 
 class GavelPolicy:
-    """One objective on one run. GPUs of a job that ends inside a round are idle until the next one, as there."""
+    """One objective on one run. GPUs of a job that ends within a round stay idle until the next one, as in Gavel."""
 
     def __init__(self, name: str, objective: Objective, workload: Workload) -> None:
         self._name, self._turns = name, GavelRounds(objective, ROUND_S)
@@ -39,11 +39,11 @@ class GavelPolicy:
         return self._carry_out(snapshot)
 
     def next_look_s(self, now: float) -> float | None:
-        """The next round."""
+        """Return the time of the next round."""
         return self._next_s
 
     def _carry_out(self, snapshot: ClusterSnapshot) -> tuple[Decision, ...]:
-        """Who lost its turn stops; who has it starts once there is room on a node of its type."""
+        """Requeue jobs that lost their turn; start jobs that have it once a node of their type has room."""
         decisions: list[Decision] = []
         for job in snapshot.placed:
             has_turn = self._picked.get(job.id) == snapshot.node[job.node or ""].gpu_type
@@ -62,7 +62,7 @@ class GavelPolicy:
         room = [node for node in snapshot.nodes if node.gpu_type == kind and node.idle >= count]
         if not room:
             return None
-        # The fullest that has room, so that wide jobs find a node.
+        # The fullest node with room, to leave nodes for wide jobs.
         node = min(room, key=lambda node: (node.idle, node.name))
         return Start(job.id, node.name, count, self._because(f"{job.id} has its turn on {gpus(count)} of {node.name}."))
 

@@ -1,6 +1,6 @@
-"""Optimus (EuroSys 2018), section 4.1: one unit each, then whoever gains most from the next. Pure.
+"""Optimus (EuroSys 2018), section 4.1: one unit for each job, then greedily by marginal gain. Pure.
 
-With true remaining times it is the "Optimus+Oracle" that Pollux (OSDI 2021) is compared with there.
+With true remaining times it is the "Optimus+Oracle" of Pollux's evaluation (OSDI 2021).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from experiments.comparison_policies.allotment import Allotment, AllotmentReques
 
 
 def optimus(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
-    """The smallest count for each in the order of submission, then step by step by gain per GPU."""
+    """Give each job its smallest count by submission, then add steps by gain per GPU."""
     given: dict[str, int] = {}
     for job in jobs:
         if job.counts[0] <= gpus:
             given[job.id] = job.counts[0]
             gpus -= job.counts[0]
     by_id = {job.id: job for job in jobs if job.id in given}
-    # Of equal gains the first submitted, as there.
+    # Ties go to the first submitted, as in Optimus.
     gains = [(-_gain(job, given[job.id]), place, job.id) for place, job in enumerate(by_id.values())]
     heapify(gains)
     while gains and gains[0][0] < 0:
@@ -30,11 +30,11 @@ def optimus(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotmen
             gpus -= bigger - given[job_id]
             given[job_id] = bigger
             heappush(gains, (-_gain(job, bigger), place, job_id))
-    # The fewest first, so that they are not torn apart by placing the large ones.
+    # The smallest first, so that placing large ones does not split them.
     return dict(sorted(given.items(), key=lambda item: item[1]))
 
 
 def _gain(job: AllotmentRequest, count: int) -> float:
-    """Seconds saved for each GPU of the next step; 0 if there is none."""
+    """Return the seconds saved per GPU of the next step; 0 if there is none."""
     bigger = next_count(job, count)
     return 0.0 if bigger is None else (job.seconds(count) - job.seconds(bigger)) / (bigger - count)

@@ -1,9 +1,9 @@
-"""Pollux (OSDI 2021): the counts of largest goodput, weighed for fairness. Stateful: one object for one run.
+"""Pollux (OSDI 2021): maximises goodput with fairness. Stateful: one object per run.
 
-Source: section 4.2 there and its simulator's settings: power mean of speed-ups with p = -1, a restart discounts what
-a changed job gains, nobody gets more than twice what it has had before. With p = -1 the mean is largest where a
-sum over jobs is least, so the best counts are found exactly, by dynamic programming, where Pollux has a genetic search
-(it also places; here whoever carries the counts out does).
+Source: its section 4.2 and the settings of its simulator: power mean of speed-ups with p = -1; a restart discounts the
+gain of a changed job; no job gets more than twice its largest count so far. With p = -1 the mean is largest where a sum
+over jobs is least, so that dynamic programming finds the best counts exactly, where Pollux has a genetic search. Pollux
+also places jobs; here the caller does.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NO_GPU = 0.004
 
 
 class Pollux:
-    """The least sum of 1 / speed-up over the fair share, over all jobs."""
+    """Minimises the sum over jobs of 1 / (speed-up over the fair share)."""
 
     def __init__(self) -> None:
         self._most: dict[str, int] = {}  # largest count a job has had
 
     def __call__(self, jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
-        """Ties go to the smaller counts of later jobs. O(jobs x GPUs x counts)."""
+        """Return the allotment; ties go to smaller counts of later jobs. O(jobs x GPUs x counts)."""
         self._most = {job.id: max(job.has, self._most.get(job.id, 0)) for job in jobs}
         fair = math.ceil(gpus / max(1, len(jobs)))
         least = np.zeros(gpus + 1)
@@ -54,7 +54,7 @@ class Pollux:
 
 
 def _costs(job: AllotmentRequest, counts: Sequence[int], fair: int) -> list[float]:
-    """1 over the speed-up against the fair share on each count, discounted where it means a restart."""
+    """Return the cost of each count: 1 / (speed-up over the fair share), higher if it means a restart."""
     share = job.seconds(max((n for n in job.counts if n <= fair), default=job.counts[0]))
     discount = max(job.age_s - job.restarts * RESTART_S, 0.0) / (job.age_s + RESTART_S)
     costs = []

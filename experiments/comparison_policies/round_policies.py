@@ -1,7 +1,7 @@
-"""Tiresias, SRTF, Optimus, Pollux and EDF in the event world: asked anew in rounds or at each event.
+"""Runs Tiresias, SRTF, Optimus, Pollux and EDF in the simulator, in rounds or at each event.
 
-Promises that the policy sees the GPU time and the restarts that jobs really had. One object for one run. Called
-by `rivals`; Voda's policies, which keep times of their own, are in `voda.py`.
+Promises that a policy sees the true GPU time and restarts of jobs. One object per run. Voda's policies, which limit
+their own frequency, are in `voda.py`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from simulator.scenario import Planner, Workload
 
 @dataclass(frozen=True, slots=True)
 class RoundPolicy:
-    """A fresh policy for each run, and how often it shares out anew; 0: whenever anything happens."""
+    """A policy factory and the length of its rounds; 0 seconds: it decides at every event."""
 
     policy: Callable[[], Allot]
     round_s: float
-    whole: bool = False  # a job runs on the count it asked for or not at all
+    whole: bool = False  # a job runs on its requested count only
 
 
 POLICIES: Mapping[str, RoundPolicy] = {
@@ -38,11 +38,11 @@ POLICIES: Mapping[str, RoundPolicy] = {
     "pollux": RoundPolicy(Pollux, 60.0),
     "edf": RoundPolicy(lambda: edf, 0.0),
 }
-"""Rounds as their authors': Pollux 60 s, in its simulator also Tiresias; Optimus ten minutes (section 5 there)."""
+"""Rounds of their authors: Pollux, and Tiresias in Pollux's simulator, 60 s; Optimus ten minutes (its section 5)."""
 
 
 class RoundScheduler:
-    """One policy on one run. Between its rounds it goes on carrying out what it last shared out."""
+    """One policy on one run. Between rounds it continues to carry out the last allotment."""
 
     def __init__(self, name: str, round_policy: RoundPolicy, workload: Workload) -> None:
         self._name, self._round_policy, self._allot = name, round_policy, round_policy.policy()
@@ -63,11 +63,11 @@ class RoundScheduler:
         return towards(snapshot, self._wanted, self._name, self._round_policy.whole)
 
     def next_look_s(self, now: float) -> float | None:
-        """The next round."""
+        """Return the time of the next round."""
         return self._next_s if self._round_policy.round_s else None
 
     def _look(self, snapshot: ClusterSnapshot, now: float) -> None:
-        """GPU time counts from when the GPUs were promised, which Tiresias and Pollux do too."""
+        """Update GPU time and restarts. GPU time counts from the assignment, as in Tiresias and Pollux."""
         for job in snapshot.jobs:
             had = self._had.get(job.id, 0)
             self._attained[job.id] = self._attained.get(job.id, 0.0) + had * (now - self._seen_s)

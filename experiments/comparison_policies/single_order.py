@@ -1,4 +1,4 @@
-"""Policies that sort the jobs once and serve them in that order: EDF and SRTF. Pure."""
+"""EDF and SRTF: policies that serve the jobs in one sorted order. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.comparison_policies.allotment import Allotment, AllotmentReques
 def edf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
     """Earliest deadline first, greedy and elastic, as ElasticFlow (ASPLOS 2023, section 6.1) compares with it.
 
-    In the order of deadlines, each the largest allowed count that is left; no deadline comes last.
+    Gives each job, by deadline, the largest allowed count that is left; jobs without a deadline come last.
     """
     given: dict[str, int] = {}
     for job in sorted(jobs, key=lambda job: math.inf if job.due_s is None else job.due_s):
@@ -25,7 +25,7 @@ def edf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
 def srtf(jobs: Sequence[AllotmentRequest], gpus: int, now: float) -> Allotment:
     """Shortest remaining time first, preemptive: minimises mean JCT on one machine (Schrage 1968).
 
-    By remaining seconds on the count it asked for; one that does not fit is passed over, as Tiresias (NSDI 2019,
-    section 2.2) and Voda compare with it.
+    Sorts by remaining seconds on the requested count and skips jobs that do not fit, like the baselines of Tiresias
+    (NSDI 2019, section 2.2) and Voda.
     """
     return in_order(sorted(jobs, key=lambda job: (job.seconds(job.asked), job.submit_s, job.id)), gpus)

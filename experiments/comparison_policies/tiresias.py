@@ -1,7 +1,7 @@
-"""Tiresias (NSDI 2019): discretised least attained service. Stateful: one object for one run.
+"""Tiresias (NSDI 2019): discretised least attained service. Stateful: one object per run.
 
-Source: sections 3.2 and 4.1 there. Its limits differ between those who compare with it: Pollux's simulator has
-two queues parted at 16 GPU-hours, ElasticFlow's three, at 3,250 and 7,200 GPU-seconds.
+Source: its sections 3.2 and 4.1. The limits differ between evaluations: Pollux's simulator has two queues, split at 16
+GPU-hours; ElasticFlow's has three, split at 3,250 and 7,200 GPU-seconds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ LIMITS_GPU_S = (16 * 3600.0,)
 
 
 class Tiresias:
-    """Jobs of little attained service first; preemptive, every job on the count it asked for.
+    """Least attained service first; preemptive, every job on its requested count.
 
-    Inside a queue the first to enter it goes first; with `running_first` a job that had to wait goes behind
-    those that did not, which spares restarts.
+    A queue is first in, first out; with `running_first` running jobs go before waiting ones, which saves restarts.
     """
 
     def __init__(self, limits_gpu_s: Sequence[float] = LIMITS_GPU_S, running_first: bool = False) -> None:
@@ -36,14 +35,14 @@ class Tiresias:
         return given
 
     def next_change_s(self, jobs: Sequence[AllotmentRequest], now: float) -> float:
-        """When the next running job falls to a lower queue; infinity for never."""
+        """Return the time at which the next running job falls to a lower queue; infinity if none does."""
         last = set(self._queues[-1])
         soon = [self._limit(job) - job.attained for job in jobs if job.has and job.id not in last]
         each = [job.has for job in jobs if job.has and job.id not in last]
         return now + min((left / has for left, has in zip(soon, each, strict=True)), default=math.inf)
 
     def _sort_in(self, jobs: dict[str, AllotmentRequest]) -> None:
-        """Newcomers to the first queue; who has had its share one queue down; the ended out."""
+        """Add new jobs to the first queue, demote jobs over their limit, and drop ended ones."""
         self._queues = [[job for job in queue if job in jobs] for queue in self._queues]
         known = {job for queue in self._queues for job in queue}
         self._queues[0] += [job for job in jobs if job not in known]

@@ -1,6 +1,6 @@
-"""The queues of Tiresias-L (Gu et al., NSDI 2019): a job that has had much GPU time gives way to one that has not.
+"""The two queues of Tiresias-L (Gu et al., NSDI 2019), which prefer jobs of little GPU time.
 
-Two levels, 0 the higher. GPU time counts from a job's last start, as Voda measured it. Called by `voda.py`.
+Level 0 is the higher one. GPU time counts from a job's last start, as in Voda. Called by `voda.py`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ THRESHOLD_S = 1800.0
 """GPU-seconds after which a job falls to the lower queue (Voda's branch `exp`)."""
 
 PROMOTE = 4.0
-"""A job of the lower queue that has waited so many times longer than it last ran rises again (likewise).
+"""A job of the lower queue rises once its wait exceeds this many times its last run (same branch).
 
-Its last wait counts on while it runs, so that one that is started again rises at once: as Voda does it.
+Its last wait is not reset while it runs, so that a restarted job rises at once, as in Voda.
 """
 
 TICK_S = 5.0
-"""How often Voda looks at the queues."""
+"""Interval at which Voda updates the queues."""
 
 
 @dataclass(slots=True)
 class _Stay:
-    """What one job has had since it last started, and waited since it was last halted."""
+    """Run time of one job since its last start, and wait since its last halt."""
 
     level: int = 0
     gpus: int = 0
@@ -56,18 +56,18 @@ class _Stay:
 
 
 class TiresiasQueues:
-    """Which job is in which queue. Seconds on the clock of the snapshots it is shown."""
+    """The queue of each job. Times are seconds on the clock of the snapshots."""
 
     def __init__(self) -> None:
         self._stays: dict[str, _Stay] = {}
         self._at_s = 0.0
 
     def level(self, job: str) -> int:
-        """0 for a job that was never seen."""
+        """Return the queue of a job; 0 for an unknown one."""
         return self._stays[job].level if job in self._stays else 0
 
     def look(self, snapshot: ClusterSnapshot, now: float) -> bool:
-        """Note what the jobs have now; whether any changed its queue since the last look."""
+        """Record the jobs' GPUs; return whether any job changed its queue since the last call."""
         changed = False
         here = {job.id: self._stays.get(job.id) or _Stay() for job in snapshot.jobs}
         for job in snapshot.jobs:
@@ -82,6 +82,6 @@ class TiresiasQueues:
 
     @property
     def next_change_s(self) -> float:
-        """When the next job changes its queue if nothing else happens; infinity for never."""
+        """Return the time at which the next job changes its queue; infinity if none does."""
         soonest = min((stay.seconds_to_change for stay in self._stays.values()), default=math.inf)
         return self._at_s + max(TICK_S, soonest)

@@ -1,9 +1,9 @@
-"""The policies of Voda (github.com/heyfey/vodascheduler), rebuilt from what its source does.
+"""The policies of Voda (github.com/heyfey/vodascheduler), rebuilt from its source code.
 
-Each shares out all GPUs anew whenever a job arrives or ends, at most once in `LIMIT_S` as in Voda's measured runs
-(branch `exp`), by a rule of its own: elastic FIFO and SRJF; FfDL's dynamic program (Saxena et al., MASCOTS 2020);
+Each allots all GPUs anew when a job arrives or ends, at most once per `LIMIT_S` as in Voda's measured runs (branch
+`exp`), by its own rule: elastic FIFO and SRJF; FfDL's dynamic program (Saxena et al., MASCOTS 2020);
 AFS-L (Hwang et al., NSDI 2021); elastic Tiresias (Wu et al., TPDS 2021) on the queues of Tiresias-L (Gu et al.,
-NSDI 2019). Called by `rivals` and by `validation/voda.py`.
+NSDI 2019). Called by name and by `validation/voda_figures.py`.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from simulator.scenario import Planner, Workload
 LIMIT_S = 120.0
 
 COMPACTION = 4
-"""Of elastic Tiresias: with more waiting jobs, those of the lower queue get their smallest count (`exp`)."""
+"""Elastic Tiresias: with more waiting jobs than this, the lower queue gets smallest counts (branch `exp`)."""
 
 Rule = Callable[[Sequence[AllotmentRequest], int, TiresiasQueues], Allotment]
-"""From the jobs, first submitted first, the number of GPUs and Tiresias's queues."""
+"""A rule: from the jobs by submission, the number of GPUs and the queues of Tiresias."""
 
 
 def elastic_fifo(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
-    """First come first served; what is left goes round."""
+    """Serve by submission; assign the rest in turn."""
     return _in_turn(jobs, gpus)
 
 
 def elastic_srjf(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
-    """Likewise, the shortest remaining job first."""
+    """Serve the shortest remaining job first; assign the rest in turn."""
     return _in_turn(sorted(jobs, key=_length), gpus)
 
 
 def ffdl(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
-    """The largest sum of speed-ups over the jobs that came first, as many as can all run. O(jobs x GPUs x counts)."""
+    """Maximise the sum of speed-ups over as many of the first jobs as fit. O(jobs x GPUs x counts)."""
     running = _that_fit(jobs, gpus)
-    best = [0.0] * (gpus + 1)  # sum of speed-ups of the jobs so far, by the GPUs that they have together
+    best = [0.0] * (gpus + 1)  # sum of speed-ups of the jobs so far, by their total GPUs
     chosen: list[list[int]] = []
     for job in running:
         gains = {n: speed_up(job, n) for n in job.counts}
-        # Of equally good counts the smaller, as in Voda's loop.
+        # Ties go to the smaller count, as in Voda's loop.
         picks = [
             max(((best[k - n] + gains[n], -n) for n in job.counts if n <= k), default=(-math.inf, 0))
             for k in range(gpus + 1)
@@ -59,7 +59,7 @@ def ffdl(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) ->
 
 
 def afs_l(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
-    """One step at a time to whoever comes out on top: the shorter job, unless the longer one gains more by it."""
+    """Assign single steps: to the shorter job, unless the longer one gains more by it."""
     result, open_ = dict.fromkeys((job.id for job in jobs), 0), list(jobs)
     while gpus and open_:
         top = open_[0]
@@ -75,7 +75,7 @@ def afs_l(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -
 
 
 def elastic_tiresias(jobs: Sequence[AllotmentRequest], gpus: int, queues: TiresiasQueues) -> Allotment:
-    """Fixed counts in the order of the queues; many waiting compact the lower queue; the rest by gain."""
+    """Serve by queue with requested counts; shrink the lower queue if many jobs wait; assign the rest by gain."""
     result = dict.fromkeys((job.id for job in jobs), 0)
     for job in sorted(jobs, key=lambda j: queues.level(j.id)):
         if job.asked <= gpus:
@@ -100,7 +100,7 @@ def elastic_tiresias(jobs: Sequence[AllotmentRequest], gpus: int, queues: Tiresi
 
 
 class Voda:
-    """One of the rules, asked when Voda would ask it. Keeps what was last shared out; one for each run."""
+    """Applies one rule at the times at which Voda would. Keeps the last allotment; one object per run."""
 
     def __init__(self, name: str, rule: Rule, workload: Workload, limit_s: float = LIMIT_S) -> None:
         self._name, self._rule, self._limit_s = name, rule, limit_s
@@ -123,7 +123,7 @@ class Voda:
         return towards(snapshot, self._wanted, self._name)
 
     def next_look_s(self, now: float) -> float | None:
-        """When the limit is over, or a job next changes its queue."""
+        """Return when the rate limit ends, or when a job next changes its queue."""
         if not self._jobs:
             return None
         looks = [self._blocked_until] if self._due else []
@@ -148,7 +148,7 @@ PLANNERS: Mapping[str, Callable[[Workload], Planner]] = {name: _factory(name, ru
 
 
 def _in_turn(jobs: Sequence[AllotmentRequest], gpus: int) -> Allotment:
-    """The smallest count to each while there is enough, then one step more to each in turn."""
+    """Give each job its smallest count while GPUs last, then one step to each in turn."""
     result: dict[str, int] = {}
     for job in jobs:
         if job.counts[0] <= gpus:
@@ -165,7 +165,7 @@ def _in_turn(jobs: Sequence[AllotmentRequest], gpus: int) -> Allotment:
 
 
 def _that_fit(jobs: Sequence[AllotmentRequest], gpus: int) -> list[AllotmentRequest]:
-    """The first ones, as many as have room for their smallest counts."""
+    """Return the first jobs whose smallest counts fit together."""
     running: list[AllotmentRequest] = []
     for job in jobs:
         gpus -= job.counts[0]
@@ -176,10 +176,10 @@ def _that_fit(jobs: Sequence[AllotmentRequest], gpus: int) -> list[AllotmentRequ
 
 
 def _preferred(top: AllotmentRequest, other: AllotmentRequest, result: Allotment) -> AllotmentRequest:
-    """AFS-L's comparison of two jobs (NSDI 2021, Algorithm 1)."""
+    """Return which of two jobs AFS-L prefers (NSDI 2021, Algorithm 1)."""
     if not result[top.id] and not result[other.id]:
         return other if _length(top) >= _length(other) else top
-    # Of equally long ones the later counts as the shorter, as printed.
+    # Of equally long jobs the later one counts as shorter, as printed.
     is_longer = _seconds(top, result) >= _seconds(other, result)
     shorter, longer = (other, top) if is_longer else (top, other)
     return longer if _worth_to_longer(longer, result) > _worth_to_shorter(shorter, result) else shorter
@@ -190,17 +190,17 @@ def _length(job: AllotmentRequest) -> float:
 
 
 def _seconds(job: AllotmentRequest, result: Allotment) -> float:
-    """How long it still takes with what it was given; for ever without GPUs."""
+    """Return the remaining seconds on the assigned GPUs; infinity without GPUs."""
     return job.seconds(result[job.id]) if result[job.id] else math.inf
 
 
 def _worth_to_shorter(job: AllotmentRequest, result: Allotment) -> float:
-    """Gain of its next step as a share of the speed it has."""
+    """Return the gain of the next step relative to the present speed."""
     has = result[job.id]
     return step_gain(job, has) / speed_up(job, has) if has else math.inf
 
 
 def _worth_to_longer(job: AllotmentRequest, result: Allotment) -> float:
-    """Gain of its next step as a share of the speed it would then have."""
+    """Return the gain of the next step relative to the speed after it."""
     more = next_count(job, result[job.id])
     return 0.0 if more is None else step_gain(job, result[job.id]) / speed_up(job, more)

@@ -1,7 +1,7 @@
-"""What every reader of a trace hands back, and how that becomes a workload. Pure.
+"""Defines a trace, as every reader returns it, and builds a workload from it. Pure.
 
-A reader knows its format only; what a simulation needs besides (allowed GPU counts, speed-ups, nodes, costs) is
-assumed here, once, and said in the workload's `fitted` and `invented`. Called by the readers and by `__init__.py`.
+A reader knows its format only. What a simulation needs besides (allowed GPU counts, speed-ups, nodes, costs) is assumed
+here and reported in the workload's `fitted` and `invented`. Called by the readers and by `__init__.py`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,28 @@ from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Gpu, Node, Task
 from experiments import sidecar_baselines, volcano_policy
-from experiments.traces.loss_curve_trace import CURVE, SOURCE, SPEED_UP, speed_up
 from simulator.scenario import Costs, CpuWork, NoWorkload, PolicySetup, Submission, Workload
 
 PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed where nobody names any
 CORES = 32.0
 SHARE = 0.8
-"""What these nodes have of the most that the jobs would hold at once: enough, but for the worst hours."""
+"""Size of these nodes, as a share of the peak that the jobs would hold if none waited."""
+CURVE = "resnet50-256"
+SOURCE = "ResNet-50 with a global batch of 256 on A100 (ElasticFlow, throughputs_A100/resnet50.csv)"
+SPEED_UP = {1: 1.0, 2: 1.871, 4: 3.358, 8: 5.630, 16: 8.220, 32: 9.668, 64: 10.223}
+"""Speed-up of traces without speeds, by GPUs: strong scaling, since the global batch is kept."""
+
+
+def speed_up(gpus: int) -> float:
+    """Interpolate `SPEED_UP` over log2 of the count, constant beyond its last. ValueError for less than one GPU."""
+    if gpus < 1:
+        raise ValueError(f"A job runs on at least 1 GPU, not {gpus}.")
+    below = max(n for n in SPEED_UP if n <= gpus)
+    above = min((n for n in SPEED_UP if n >= gpus), default=below)
+    if above == below:
+        return SPEED_UP[below]
+    share = math.log2(gpus / below) / math.log2(above / below)
+    return SPEED_UP[below] + share * (SPEED_UP[above] - SPEED_UP[below])
 
 
 @dataclass(frozen=True, slots=True)

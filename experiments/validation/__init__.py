@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.validation import curves_figures, elasticflow_figures, gavel_figures, pollux_figures, voda_figures
+from experiments.validation import accuracy_curves, elasticflow_figures, gavel_figures, pollux_figures, voda_figures
 from experiments.validation.rows import ComparedFigure
 from simulator.scenario import NoWorkload
 
@@ -19,7 +19,7 @@ SOURCES: Mapping[str, Callable[[Path], Iterable[ComparedFigure]]] = {
     "pollux": pollux_figures.rows,
     "elasticflow": elasticflow_figures.rows,
     "gavel": gavel_figures.rows,
-    "curves": curves_figures.rows,
+    "curves": accuracy_curves.rows,
 }
 """By name, in the order of the table: from the folder that RESHAPE_DATA names to rows."""
 

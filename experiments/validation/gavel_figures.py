@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments.comparison_policies import gavel
 from experiments.comparison_policies.gavel import GavelRounds, Objective, TimeShareJob
 from experiments.validation.rows import ComparedFigure
-from experiments.workloads.elastic_workloads import workload_s
+from experiments.workloads.sidecar_workloads import workload_s
 
 ROUND_S = 120.0
 SEED = 0

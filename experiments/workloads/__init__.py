@@ -11,14 +11,14 @@ from pathlib import Path
 from experiments.workloads import (
     deadline_traces,
     deadline_workloads,
-    elastic_workloads,
     flowcon_workloads,
+    sidecar_workloads,
     specon_workloads,
 )
 from simulator.scenario import NoWorkload, Workload
 
 NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
-    **elastic_workloads.NAMES,
+    **sidecar_workloads.NAMES,
     **deadline_workloads.NAMES,
     **deadline_traces.NAMES,
     **specon_workloads.NAMES,
@@ -27,7 +27,7 @@ NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
 """By name: from a seed, and a folder with other people's data where it needs any, to a workload."""
 
 FIXED = frozenset(
-    {elastic_workloads.CASE_STUDY, *deadline_traces.NAMES, specon_workloads.FIXED, *flowcon_workloads.NOT_DRAWN}
+    {sidecar_workloads.CASE_STUDY, *deadline_traces.NAMES, specon_workloads.FIXED, *flowcon_workloads.NOT_DRAWN}
 )
 """Those in which nothing is drawn."""
 

@@ -1,4 +1,4 @@
-"""Promise: seed 001's runs without limits come out by construction, and with FlowCon with the paper's signs."""
+"""Promise: FlowCon's runs without limits come out by construction, and with FlowCon with the paper's signs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from experiments import comparison_policies, optimal_schedule, sidecar_baselines
 from experiments.optimal_schedule import NodeTimeline, UninterruptedJob, schedule
 from experiments.report import bounds_of
-from experiments.workloads.elastic_workloads import workload_s
+from experiments.workloads.sidecar_workloads import workload_s
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Costs, NoWorkload, PolicySetup
 

@@ -12,7 +12,7 @@ from experiments.comparison_policies.optimus import optimus
 from experiments.comparison_policies.pollux import Pollux
 from experiments.comparison_policies.single_order import edf, srtf
 from experiments.comparison_policies.tiresias import Tiresias
-from experiments.workloads.elastic_workloads import workload_s
+from experiments.workloads.sidecar_workloads import workload_s
 from simulator.cluster import SimulatedCluster
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, speed_rows, waiting
 

@@ -13,7 +13,7 @@ import pytest
 from experiments import report
 from experiments.published_figures import FIGURES, PublishedFigure, compare
 from experiments.workloads import NAMES, build, is_drawn
-from experiments.workloads.elastic_workloads import SPEEDS
+from experiments.workloads.sidecar_workloads import SPEEDS
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import NoWorkload
 from tests.unit.experiments.simulated_runs import runs, simulate

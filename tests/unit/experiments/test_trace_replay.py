@@ -10,8 +10,7 @@ import pytest
 from adaptive_scheduler.snapshot import Node
 from experiments.run import compare
 from experiments.traces import READERS, replay
-from experiments.traces.loss_curve_trace import SPEED_UP, speed_up
-from experiments.traces.trace import Trace, TraceJob, on_nodes, workload
+from experiments.traces.trace import SPEED_UP, Trace, TraceJob, on_nodes, speed_up, workload
 from simulator.scenario import NoWorkload
 
 DATA = os.environ.get("RESHAPE_DATA")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.validation import SOURCES, curves_figures, validate, voda_figures
+from experiments.validation import SOURCES, accuracy_curves, validate, voda_figures
 from experiments.validation.rows import ComparedFigure
 from simulator.scenario import NoWorkload
 
@@ -127,15 +127,15 @@ def test_with_the_works_of_the_same_run_their_policies_come_within_two_per_cent(
 
 def test_a_curve_of_the_assumed_kind_is_predicted_from_its_beginning():
     run = [(float(k), 1 - 1 / (0.3 * k + 1.1)) for k in range(1, 60)]
-    for seen in curves_figures.SEEN:
-        measured, ours, saw = curves_figures.predict(run, seen)
+    for seen in accuracy_curves.SEEN:
+        measured, ours, saw = accuracy_curves.predict(run, seen)
         assert saw
         assert ours == pytest.approx(measured, abs=1.0)
 
 
 def test_a_prediction_never_exceeds_the_run_and_blindness_is_told():
     rises_late = [(float(k), 0.3 if k < 40 else 0.8) for k in range(1, 60)]
-    measured, ours, saw = curves_figures.predict(rises_late, 0.4)
+    measured, ours, saw = accuracy_curves.predict(rises_late, 0.4)
     assert (measured, ours, saw) == (40.0, 59.0, False)
 
 
@@ -143,12 +143,12 @@ def test_epochs_count_from_one_and_packed_tables_are_read(tmp_path):
     text = "log,dataset,epoch,val_top5\n" + "".join(f"x,imagenet,{k},{0.1 + k / 100}\n" for k in range(20))
     (tmp_path / "curves_a").mkdir()
     (tmp_path / "curves_a" / "epochs.csv.gz").write_bytes(gzip.compress(text.encode()))
-    folder = curves_figures.CurveFolder(
+    folder = accuracy_curves.CurveFolder(
         "curves_a/epochs.csv.gz", ("log",), "epoch", "val_top5", {"dataset": "imagenet"}
     )
     from experiments.published_tables import table
 
-    (run,) = curves_figures._runs(folder, table(tmp_path, folder.file))
+    (run,) = accuracy_curves._runs(folder, table(tmp_path, folder.file))
     assert run[0] == (1.0, 0.1)
     assert run[-1][0] == 20.0
 

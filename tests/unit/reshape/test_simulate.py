@@ -110,12 +110,12 @@ def test_paper_prints_paper_ours_and_the_difference(reshape: Any) -> None:
     assert done.doc["fitted"]
     table = reshape("paper", "case-study").out
     assert "-33.1 (-2.9%)" in table
-    assert "Published by: seed 004" in table
+    assert "Published by: SideCar scheduling" in table
 
 
 def test_paper_ends_with_1_and_says_so_where_a_figure_is_missed(reshape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     missed = {"policy": "sidecar", "measure": "makespan_s", "ours": 900.0, "claim": "within 3%", "holds": False}
-    full = {"paper": 845.0, "against": None, "difference": 55.0, "relative": 0.065, "source": "seed 004"}
+    full = {"paper": 845.0, "against": None, "difference": 55.0, "relative": 0.065, "source": "SideCar scheduling"}
     monkeypatch.setattr(verbs.published, "compare", lambda summary: [{**missed, **full}])
     done = reshape("paper", "case-study")
     assert done.code == 1

@@ -289,10 +289,10 @@ def test_the_same_seed_fails_alike_whatever_the_hash_seed():
     code = (
         "from experiments.workloads import build\n"
         "from experiments.failures import Failures\n"
-        "from simulator.cluster import World\n"
+        "from simulator.cluster import SimulatedCluster\n"
         "w = Failures(5000.0, 300.0, 0.2).drawn(build('workload-s', 3), 3)\n"
         "for c in w.policy_setups:\n"
-        "    o = World(w, c).run()\n"
+        "    o = SimulatedCluster(w, c).run()\n"
         "    print(c.name, [(j.finished_s, j.lost_s) for j in o.jobs], [repr(d) for d in o.decisions])\n"
     )
     outputs = set()

@@ -343,11 +343,11 @@ def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, tw
 def test_the_same_seed_gives_the_same_rows_whatever_the_hash_seed():
     code = (
         "import json; from experiments.workloads import build\n"
-        "from simulator.cluster import World\n"
+        "from simulator.cluster import SimulatedCluster\n"
         "for name in ('case-study', 'workload-s'):\n"
         "    w = build(name, 3)\n"
         "    for c in w.policy_setups:\n"
-        "        o = World(w, c).run()\n"
+        "        o = SimulatedCluster(w, c).run()\n"
         "        print(c.name, [j.finished_s for j in o.jobs], [repr(d) for d in o.decisions])\n"
     )
     outputs = set()
