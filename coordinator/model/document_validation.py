@@ -1,9 +1,8 @@
-"""The one door by which rows of the store come in: what does not fit is mended or set aside, and said.
+"""Validates rows of `jobs`, `gpus` and `nodes` as they are read from the store.
 
-Anybody may change a document by hand. A field of the wrong kind reads as its former value where that is known, else
-as absent; a row that makes no sense without it is set aside, so that it hurts nothing but itself. The store is left as
-it is. Rows of profiles have a door of
-their own (`adaptive_scheduler/profiles/profiles.py`). Pure; called by `books.py` and `loop.py`.
+Documents can be edited by hand. An invalid field is replaced by its former value where that is known, else dropped; a
+job that is meaningless without the field is set aside, so that one bad document affects only itself. The store is not
+changed. Rows of profiles are validated in `adaptive_scheduler/profiles/profiles.py`. Pure; called by the cache.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from coordinator.model.records import Doc, show
 from coordinator.model.tables import JobRow
 
 LARGEST = 2**63  # beyond it neither a store nor an array holds a whole number
-UNKNOWN_NODE = "unknown"  # the node of a GPU whose own cannot be read
+UNKNOWN_NODE = "unknown"  # node of a GPU whose `node` field is invalid
 KINDS = ("start", "reshape", "move", "restart", "requeue", "finish")
 
 Fits = Callable[[Any], bool]
 
 
 class FieldRule(NamedTuple):
-    """What a field must be, in words and as a test. None is absent and always fits."""
+    """The type of a field, in words and as a predicate. None counts as absent and is always valid."""
 
     words: str
     fits: Fits
 
 
 class ValidatedDocument(NamedTuple):
-    """A row as it may be used, and a sentence for each field that did not fit."""
+    """A row that is safe to use, and one sentence per invalid field."""
 
     doc: Doc
     invalid_fields: tuple[str, ...] = ()
-    usable: bool = True  # False: it is to be set aside
+    usable: bool = True  # False: set the row aside
 
 
 def _count(value: Any) -> bool:
@@ -123,16 +122,16 @@ ESSENTIAL = (
     "launch",
     "version",
 )
-"""Fields without which a job makes no sense: unless their former value is known it is set aside.
+"""Fields without which a job is meaningless: the job is set aside unless their former value is known.
 
-A version is compared as it lies in the store, so a former one is of no use.
+A former `version` does not help, because compare-and-set compares the one in the store.
 """
 
 
 def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> ValidatedDocument:
-    """A row of `table`; `former`: as it was used before, if it was."""
+    """Validate a row of `table`; `former` is the row as it was used before, if it was."""
     rules = RULES[table]
-    # Some MongoDB-compatible stores keep true and false as 1 and 0.
+    # Some MongoDB-compatible servers store true and false as 1 and 0.
     kept = {f: v == 1 for f, v in doc.items() if rules.get(f) is FLAG and type(v) is int and v in (0, 1)}
     doc = {**doc, **kept} if kept else doc
     wrong = [
@@ -157,12 +156,12 @@ def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> V
 
 
 def is_closed(doc: JobRow) -> bool:
-    """Whether a job's document, as it lies in the store, says that nothing of it is left to do."""
+    """Whether a raw job document is closed: nothing is left to reconcile."""
     return doc.get("closed") in (True, 1)
 
 
 def gpu_fields_of(doc: JobRow) -> Doc:
-    """What the row of a GPU says that a job has, from the document of that job: a former value where none is known."""
+    """Fields of a GPU row as the job document of its owner implies them: former values if none are known."""
     known: Doc = {"state": s.IN_USE, "job_id": doc.get("job_id"), "held_by": doc.get("job_id")}
     return known if doc.get("gpus_per_pod") or doc.get("max_workers") else {**known, "node": doc.get("node")}
 

@@ -1,8 +1,8 @@
-"""The fields of a job document: those that users write, and those that the coordinator and the launcher write. Pure.
+"""Lists the fields of a job document: those that users write, and those that the coordinator and the launcher write.
 
-One list for documents from MongoDB and over HTTP alike: intake asks `unknown_fields`, and `Submission` of
-`coordinator/http/openapi.yaml` describes PUBLIC. A field that nobody knows is a mistake of somebody's and said so, not
-ignored; fields of users' own tools begin with `x_` or `_`.
+The lists hold for documents from MongoDB and over HTTP; `Submission` in `coordinator/http/openapi.yaml` describes
+PUBLIC. Intake rejects unknown fields, since they are usually misspelt; fields of users' own tools begin with `x_` or
+`_`. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PUBLIC = frozenset(
         "checkpoint_claim", "single_container", "pod",
     }
 )  # fmt: skip
-"""What a user may write."""
+"""Fields that users may write."""
 
 COORDINATOR_FIELDS: tuple[JobField, ...] = (
     "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
@@ -33,7 +33,7 @@ COORDINATOR_FIELDS: tuple[JobField, ...] = (
     "held_back", "fault", "members", "depends_met", "sla_waiting_s", "missed_ts",
     "resumes", "lost", "stopped_by_us", "forced", "grew_from", "unfit",
 )  # fmt: skip
-"""What only the coordinator writes: what a user put there is not believed, and cleared as the job is let in."""
+"""Fields that only the coordinator writes: values from users are cleared when the job is accepted."""
 
 SYSTEM_FIELDS = frozenset(
     {
@@ -41,20 +41,20 @@ SYSTEM_FIELDS = frozenset(
         "retries", "message", "pinned", "devices", "version", "last_op", "cancel", "origin", "volcano", "slaml",
     }
 )  # fmt: skip
-"""Further ones that the coordinator or the launcher writes; also a copy of a job that has ended has them."""
+"""Further fields that the coordinator or the launcher writes; a copy of an ended job has them, too."""
 
 KNOWN = PUBLIC | SYSTEM_FIELDS | frozenset(COORDINATOR_FIELDS)
 NOT_SUBMITTED = (
     (SYSTEM_FIELDS | frozenset(COORDINATOR_FIELDS)) - PUBLIC - {"_id", "version", "origin", "volcano", "slaml"}
 )
-"""Taken out of what comes over HTTP; intake has a sentence for the others."""
+"""Removed from documents that arrive over HTTP; intake rejects the others with a sentence."""
 
-USER_PREFIXES = ("x_", "_")  # how fields of users' own tools begin
-CLOSE = 0.6  # from 0 to 1: how alike a word must be to be meant
+USER_PREFIXES = ("x_", "_")  # prefixes of fields of users' own tools
+CLOSE = 0.6  # similarity from 0 to 1 above which a word is suggested
 
 
 def unknown_fields(doc: JobRow) -> Iterator[str]:
-    """A sentence for each field that nobody knows, with the one that was probably meant."""
+    """Yield a sentence for each unknown field, with the most similar known one."""
     for field in sorted(str(field) for field in doc if field not in KNOWN):
         if not field.startswith(USER_PREFIXES) and not field.startswith("$") and "." not in field:
             guess = did_you_mean(field, PUBLIC)
@@ -62,7 +62,7 @@ def unknown_fields(doc: JobRow) -> Iterator[str]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean num_gpus?` or nothing, ignoring case."""
+    """Return `, did you mean num_gpus?` for the most similar known word, ignoring case; else an empty string."""
     plain = {one.lower(): one for one in sorted(known)}
     close = difflib.get_close_matches(word.lower()[:100], plain, 1, CLOSE)
     return f", did you mean {plain[close[0]]}?" if close else ""
@@ -77,11 +77,11 @@ GPU_TYPES = frozenset(
         "4080", "4090", "5070", "5070Ti", "5080", "5090",
     }
 )  # fmt: skip
-"""NVIDIA's, as `sidecar.resources.gpus.short_type` shortens them. Others are known once a node reports them."""
+"""NVIDIA's GPU types, as `sidecar.resources.gpus.short_type` shortens them. Nodes may report others."""
 
 
 def unknown_gpu_type(kind: object, here: Iterable[str]) -> str:
-    """Why that is no GPU type, as a sentence; empty if it is one. `here`: those of the nodes and of the profiles."""
+    """Why `kind` is no GPU type, as a sentence; empty if it is one. `here`: types of the nodes and of the profiles."""
     known = {*here} - {""}
     if not isinstance(kind, str) or kind in GPU_TYPES or kind in known:
         return ""

@@ -1,8 +1,8 @@
-"""A gang, a job of several pods that train together, seen as one. Pure.
+"""Merges the reports of a gang, a job of several pods that train together, and finds out why one cannot go on.
 
-Promises: the gang counts as training until no pod of it does, as running only while each of them runs, and as having
-obeyed a command only once each of them has; a pod that ended badly or is gone while others live is named, since
-nothing but stopping them all gets such a gang on. Called by `reports`, the reconciler and `lifecycle`.
+Promises: the gang counts as training until no pod trains, as running only while each pod runs, and as having obeyed a
+command only once each pod has. A failed or lost pod is named, because the whole gang has to be stopped then. Pure;
+called by `telemetry.reports` and the `reconcile` room.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from coordinator.model.records import RESHAPE_EXIT_CODES
 from sidecar.protocol import Checkpoint, Heartbeat, ShimStatus, Trainer, Usage
 
 FIRST_PORT, PORTS, STRIDE = 20_000, 10_000, 97
-"""Below those that Linux gives away by itself and those of Kubernetes' node ports, other ones in each generation."""
+"""Ports for rendezvous: below Linux' ephemeral ports and Kubernetes' node ports, different in each generation."""
 
-SUMMED = ("cpu_cores", "memory", "block_io", "network_io")  # of each pod's use
+SUMMED = ("cpu_cores", "memory", "block_io", "network_io")  # fields of `Usage` that are added up over the pods
 
 NO_MEMBERS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class GangFailure:
-    """Why a gang cannot go on as it is."""
+    """Why a gang cannot go on training."""
 
     why: str
-    own: bool = False  # whether it was the job's own fault, so that it costs a try
+    own: bool = False  # the job's own fault: counts as a retry
     ran_s: float = 0.0
 
 
@@ -39,10 +39,10 @@ def merged_report(
     ended: Collection[int] = NO_MEMBERS,
     fine: Collection[int] = RESHAPE_EXIT_CODES,
 ) -> Heartbeat | None:
-    """What the gang reports as one; None until each of its pods has reported, but for those that certainly `ended`.
+    """Merge the reports of all pods into one; None until each pod that has not certainly `ended` has reported.
 
-    `fine`: exit codes that mean `stopped for reshape`. Progress and times are those of rank 0, whose machine's clock
-    they are on, or of the first pod that is left.
+    `fine`: exit codes that mean `stopped for reshape`. Progress and times come from rank 0, or from the first pod that
+    is left, since clocks of different nodes cannot be compared.
     """
     living = [k for k in range(wanted) if k not in ended]
     if not living or any(k not in beats for k in living):
@@ -92,14 +92,14 @@ def _usage(usages: Sequence[Usage]) -> Usage:
 
 
 def _newest(found: Sequence[Checkpoint | None]) -> Checkpoint | None:
-    """They share one folder, and who ended last has looked into it last."""
+    """The newest checkpoint: the pods share one folder, and the pod that ended last has read it last."""
     return max((c for c in found if c is not None), key=lambda c: (c.step, c.generation), default=None)
 
 
 def first_failed(here: Sequence[Heartbeat], fine: Collection[int] = RESHAPE_EXIT_CODES) -> Heartbeat:
-    """Who ended badly by itself; else who ended badly; else who ended with another code than 0.
+    """The report of the pod that failed first: unasked, else with a bad exit code, else with any code but 0.
 
-    Of several the one that ran shortest: they began together, and once one has ended the others fail, too.
+    Of several, the one that ran shortest: the pods began together, and the failure of one makes the others fail.
     """
 
     def guilt(beat: Heartbeat) -> tuple[int, float]:
@@ -119,11 +119,11 @@ def find_failure(
     starting: str | None = None,
     fine: Collection[int] = RESHAPE_EXIT_CODES,
 ) -> GangFailure | None:
-    """Why those that live cannot train on: a pod is gone, or its trainer has ended.
+    """Why the gang cannot go on: a pod is gone, or its trainer has ended; None if it can.
 
-    One that ended with 0 unasked is only the first to finish. `starting`: the command by which they are being started;
-    one that has not obeyed it yet is no matter. None: all have been, so one without a trainer has lost it. `fine`: exit
-    codes that mean `stopped for reshape`.
+    A trainer that ended with 0 without being asked is only the first to finish. `starting`: the command by which the
+    gang is being started, which a pod may not have obeyed yet; None: all have been started, so a pod without a trainer
+    has lost it. `fine`: exit codes that mean `stopped for reshape`.
     """
     if gone := [k for k in range(wanted) if k in ended]:
         return GangFailure(f"pod {gone[0]} is gone")
@@ -133,12 +133,12 @@ def find_failure(
     begun = [beat for beat in here if starting in (None, beat.shim.command_id)]
     over = [beat for beat in begun if beat.shim.trainer == "exited" and not _done(beat.shim)]
     asked = any(beat.shim.stop_asked for beat in begun)
-    first = [beat for beat in over if beat.shim.fenced] or over  # others fail when one has fenced itself
+    first = [beat for beat in over if beat.shim.fenced] or over  # the others fail once one has fenced itself
     return _why(first_failed(first, fine), fine if asked else ()) if over else None
 
 
 def find_stall(beats: Mapping[int, Heartbeat], wanted: int) -> GangFailure | None:
-    """Some have finished and others train on. Nothing is wrong with that, unless it lasts."""
+    """A failure if some trainers have ended while others go on, else None. Callers ignore it until it lasts."""
     over = [beats[k] for k in range(wanted) if k in beats and beats[k].shim.trainer == "exited"]
     if not over or len(over) == wanted:
         return None
@@ -147,7 +147,7 @@ def find_stall(beats: Mapping[int, Heartbeat], wanted: int) -> GangFailure | Non
 
 
 def _why(worst: Heartbeat, fine: Collection[int]) -> GangFailure:
-    """`fine`: exit codes of those that stop when another pod was asked to, for they stop at the same step."""
+    """`fine`: exit codes of pods that stop because another pod was asked to, which they do at the same step."""
     shim = worst.shim
     if shim.fenced:
         return GangFailure(f"pod {worst.member} was out of the coordinator's reach longer than its lease")
@@ -165,7 +165,7 @@ def _done(shim: ShimStatus) -> bool:
 
 
 def describe_exit(shim: ShimStatus, where: str = "") -> str:
-    """A sentence about a trainer that has exited, with the last line that it printed. `where`: such as ` in pod 1`."""
+    """Describe the exit of a trainer in a sentence with its last line of output. `where`: such as ` in pod 1`."""
     lines = [line.strip() for line in shim.output_tail.splitlines() if line.strip()]
     code = shim.exit_code or 0
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -174,7 +174,7 @@ def describe_exit(shim: ShimStatus, where: str = "") -> str:
 
 
 def rendezvous(hosts: Sequence[str], member: int, generation: int, gpus_per_pod: int) -> dict[str, str]:
-    """Where the pods of a gang meet in this generation, for TensorFlow, PyTorch and torchrun. `hosts`: by member."""
+    """Environment variables for the rendezvous of TensorFlow, PyTorch and torchrun. `hosts`: by member."""
     ports = [FIRST_PORT + (generation * STRIDE + k) % PORTS for k in range(len(hosts) + 1)]
     workers = [
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in zip(hosts, ports[1:], strict=True)

@@ -1,4 +1,4 @@
-"""Whether a job has missed its deadline, and by how much. Pure; for whoever shows or tells it."""
+"""Computes the tardiness of a job: seconds past its deadline. Pure; called by the decision loop, recorder and views."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.model.tables import JobRow
 
 
 def tardiness_s(doc: JobRow, wall: float) -> float | None:
-    """Seconds by which it ended, or now trains on, after its `sla`. None: it has none, or holds it so far."""
+    """Seconds past the job's `sla` at its end, or now; None without a deadline or while it holds."""
     target, since = requirements.seconds(doc.get("sla")), number(doc.get("submit_ts"))
     if target is None or since is None or doc.get("state") == s.CANCELLED:
         return None
@@ -29,7 +29,7 @@ def missed_event(job: JobRecord, wall: float) -> DeadlineMissed | None:
 
 
 def format_duration(value: float) -> str:
-    """A duration in short: 45 s, 12 m, 3 h 20 m."""
+    """Format seconds as 45 s, 12 m or 3 h 20 m."""
     if value < 90:
         return f"{value:.0f} s"
     minutes = round(value / 60)

@@ -1,6 +1,6 @@
-"""What a job document says about its pod on a cluster: namespace, queue, pieces of the pod, its Volcano Job. Pure.
+"""Checks and reads the fields of a job document about its pod: namespace, queue, pod template, Volcano Job. Pure.
 
-Intake asks `problems` before it lets a document in; the launcher then relies on it.
+Intake calls `problems` before it accepts a document; the launcher relies on that check.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from coordinator.model.records import show
 from coordinator.model.tables import JobChanges, JobField, JobRow
 
-QUEUE = "default"  # Volcano's own, where a job names none
+QUEUE = "default"  # Volcano's default queue
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 ORIGINS = ("record", "volcano")
 TEMPLATE = ("{{", "{%", "{#")
 NAMED: dict[JobField, re.Pattern[str]] = {"namespace": LABEL, "queue": NAME, "checkpoint_claim": NAME}
-LISTS = ("volumes", "containers", "initContainers")  # what the launcher adds to, or merges with
+LISTS = ("volumes", "containers", "initContainers")  # lists that the launcher extends or merges
 MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
 
 
 def problems(doc: JobRow) -> Iterator[str]:
-    """What is wrong with these fields, each as a sentence that says what to write."""
+    """Yield a sentence for each invalid field that says what to write."""
     for field, kind in NAMED.items():
         value = doc.get(field)
         if value is not None and not (isinstance(value, str) and kind.fullmatch(value)):
@@ -38,19 +38,19 @@ def problems(doc: JobRow) -> Iterator[str]:
 
 
 def pod_spec(doc: JobRow) -> dict[str, Any]:
-    """Its `pod`, which may be a text of JSON. `ValueError` when that is none."""
+    """The `pod` field as an object; it may be JSON text. `ValueError` if that cannot be parsed."""
     pod = doc.get("pod")
     return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
 
 
 def storable_pod(doc: JobRow) -> JobChanges:
-    """`pod` as it is written: no store takes keys such as `nvidia.com/gpu`, so with one in it it becomes a text."""
+    """The `pod` field as stored: JSON text if it has keys such as `nvidia.com/gpu`, which no store accepts."""
     pod = doc.get("pod")
     return {"pod": json.dumps(pod)} if isinstance(pod, dict) and storage_problem(pod) else {}
 
 
 def storage_problem(doc: Mapping[str, Any]) -> str | None:
-    """What in it no store takes: a launch writes all of the document anew."""
+    """Why no store accepts this document, or None; checked early, because a launch copies the whole document."""
     left: list[object] = [dict(doc)]
     while left:
         part = left.pop()

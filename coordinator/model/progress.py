@@ -1,4 +1,4 @@
-"""Progress of one job: iterations done and left, speed, the value measured last; a moment on both clocks. Pure."""
+"""Progress of one job: iterations done and left, speed and the last evaluation; conversion of clocks. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sidecar.protocol import Heartbeat
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """How fast a job trained lately, and on how much; a job that is being moved keeps what was last known."""
+    """Recent speed of a job and the cores it used; a job that is being moved keeps its last values."""
 
     rate: float | None = None  # iterations per second; None: not measured
-    cores: float | None = None  # mean in use meanwhile; None: nobody reported any
+    cores: float | None = None  # mean in use meanwhile; None: not reported
     most: float = 0.0  # cores ever seen in use
 
 
@@ -25,25 +25,25 @@ UNTIMED = TrainingSpeed()
 
 @dataclass(frozen=True)
 class ObservedJob:
-    """What the coordinator knows about one job beside its document."""
+    """What the coordinator has observed of one job beside its document."""
 
     beat: Heartbeat | None
     cooling_until: float = 0.0  # on the clock of `now`
     growth: Growth = UNSEEN
     efficiency: Efficiency = UNMEASURED
-    needs: float | None = None  # iterations in all until its target, as predicted from its curve
+    needs: float | None = None  # total iterations to its target, predicted from its accuracy curve
     speed: TrainingSpeed = UNTIMED
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment on both clocks."""
+    """One instant on both clocks: `now` never jumps, `wall` is seconds since 1970."""
 
     now: float
     wall: float
 
     def of(self, ts: float) -> float:
-        """A time since 1970 on the clock of `now`."""
+        """Convert a time since 1970 to the clock of `now`."""
         return self.now - (self.wall - ts)
 
     def maybe(self, ts: object) -> float | None:
@@ -51,20 +51,20 @@ class Moment:
 
 
 def iterations_left(job: JobRecord, done: int, total: int | None, needs: float | None) -> float | None:
-    """Iterations left: until the target, where that is predicted, but never beyond the job's own length (1.5)."""
+    """Iterations left: to the predicted target, at most to the job's own length (1.5); None if unknown."""
     return clamped_left(needs, done, job.epoch_iterations or 1, total)
 
 
 def iteration_counts(job: JobRecord, beat: Heartbeat | None) -> tuple[int, int | None]:
-    """(done, whole length or None where nobody knows it)."""
-    done, told = job.iterations_done, None
+    """(done, total); total is None if unknown."""
+    done, reported = job.iterations_done, None
     if beat is not None:
-        done, told = max(done, beat.progress.iterations), beat.progress.total_iterations
-    return done, job.iterations or told
+        done, reported = max(done, beat.progress.iterations), beat.progress.total_iterations
+    return done, job.iterations or reported
 
 
 def last_measurement(job: JobRecord, beat: Heartbeat | None) -> tuple[float | None, str]:
-    """The evaluation value measured last, and what the training calls it."""
+    """The last evaluation value and its name as the training prints it."""
     if beat is not None and beat.progress.value is not None:
         return beat.progress.value, beat.progress.value_name
     return number(job.doc.get("value"), -math.inf), str(job.doc.get("value_name") or "")

@@ -1,7 +1,7 @@
-"""Typed views of the documents in the store. Reading never fails: a strange value reads as absent.
+"""Typed views of the documents in the store. Reading never fails: an invalid value counts as absent.
 
-Documents keep the user's own types (`job_id` may be 3 or "3"); inside the coordinator a job is
-named by `JobRecord.id`, its `job_id` as a string.
+Documents keep the user's types (`job_id` may be 3 or "3"); inside the coordinator a job is named by `JobRecord.id`, its
+`job_id` as a string.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Doc = dict[str, Any]
 
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
-SHARED, RECREATE = "shared", "recreate"  # device modes: launches that see all GPUs of their node, or only their own
+SHARED, RECREATE = "shared", "recreate"  # device modes: a launch sees all GPUs of its node, or only its own
 
 UNLIMITED: JobChanges = {"cpu_limit": None, "limit_ts": None, "limit_told": None, "limit_by": None}
-"""Written into whatever stops or moves: a CPU limit holds for one training on one node."""
+"""Fields that remove a CPU limit; written at each stop and move, since a limit holds for one training on one node."""
 
 
 def _names(ids: object) -> tuple[str, ...]:
@@ -45,12 +45,12 @@ def number(value: object, least: float = 0.0) -> float | None:
 
 
 def whole(value: object, least: int) -> TypeGuard[int]:
-    """Whether it is a whole number of at least `least`."""
+    """Whether `value` is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def show(value: object) -> str:
-    """A value from anybody as part of a sentence: short, without control characters."""
+    """Format an untrusted value for a sentence: short, without control characters."""
     text = repr(value)[:61]
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -58,11 +58,10 @@ def show(value: object) -> str:
 
 @dataclass(frozen=True)
 class Operation:
-    """The one operation under way on a job: its `reshape` field (`reliability.md` 3).
+    """The operation in progress on a job: its `reshape` field (`reliability.md` 3).
 
-    `kind` is start, reshape, move, restart, requeue or finish; `peer` the newcomer that waits for this
-    victim, or the victim that this newcomer waits for; `how` is `in place` or `relaunch`; `node` where a
-    move leads to.
+    `kind` is start, reshape, move, restart, requeue or finish; `peer` is the newcomer that waits for this victim, or
+    the victim that this newcomer waits for; `how` is `in place` or `relaunch`; `node` is the destination of a move.
     """
 
     doc: Doc
@@ -93,13 +92,13 @@ class Operation:
 
     @property
     def launch(self) -> int | None:
-        """Of a move whose newcomer comes up while the job trains on: its launch, until and after the grant."""
+        """The number of the new launch of a move that comes up while the job trains on; None for other operations."""
         given = self.doc.get("launch")
         return given if self.kind == "move" and whole(given, 1) else None
 
     @property
     def leaves(self) -> int | None:
-        """The launch that such a move leaves behind."""
+        """The number of the launch that such a move leaves behind."""
         given = self.doc.get("from_launch")
         return given if self.launch is not None and whole(given, 1) else None
 
@@ -113,12 +112,12 @@ class Operation:
 
     @property
     def forced(self) -> bool:
-        """Whether an operator agreed to lose what its training has not saved."""
+        """Whether an operator agreed to lose progress that is not saved."""
         return self.doc.get("forced") is True
 
     @property
     def stopped(self) -> Doc:
-        """When its training was stopped, and how it ended; empty where that is not known."""
+        """Times of the stop, and the exit code; empty if not known."""
         stopped = self.doc.get("stopped")
         return dict(stopped) if isinstance(stopped, dict) else {}
 
@@ -128,7 +127,7 @@ class Operation:
 
     @property
     def spends(self) -> JobChanges:
-        """What a move writes into the job once it cannot be undone: its one chance is spent (seed 000)."""
+        """Fields that a move writes once it cannot be undone: they use up the job's one move (SpeCon)."""
         spends = self.doc.get("spends")
         return dict(spends) if isinstance(spends, dict) else {}
 
@@ -149,7 +148,7 @@ class JobRecord:
 
     @property
     def raw_id(self) -> Any:
-        """As the user wrote it; the document's own `_id` where none was given."""
+        """`job_id` as the user wrote it; the document's `_id` if there is none."""
         job_id = self.doc.get("job_id")
         return str(self.doc["_id"]) if job_id is None else job_id
 
@@ -159,7 +158,7 @@ class JobRecord:
 
     @property
     def accepted(self) -> bool:
-        """Whether intake has let it in."""
+        """Whether intake has accepted the document."""
         return bool(self.doc.get("uid")) and not self.doc.get("problems")
 
     @property
@@ -176,18 +175,18 @@ class JobRecord:
 
     @property
     def next_launch(self) -> int:
-        """A number that no launch of it has had: not that of a move's newcomer that was given up, either."""
+        """A launch number that was never used, not even by an abandoned move."""
         return max(self.launch, self.newest_launch or 0) + 1
 
     @property
     def newest_launch(self) -> int | None:
-        """That of its last move's newcomer, whatever became of it."""
+        """The launch number of its last move, abandoned or not."""
         given = self.doc.get("newest_launch")
         return given if whole(given, 1) else None
 
     @property
     def coming(self) -> JobRecord | None:
-        """As it will be launched where it moves to, while its present launch trains on."""
+        """The record as it will be launched at the destination of a move, while the present launch trains on."""
         op = self.operation
         if op is None or op.launch is None or op.launch <= self.launch:
             return None
@@ -208,7 +207,7 @@ class JobRecord:
 
     @property
     def recreated(self) -> bool:
-        """Whether its launch holds its GPUs for good, so that a reshape is another launch (device mode `recreate`)."""
+        """Whether its launch sees only its own GPUs, so that a reshape relaunches (device mode `recreate`)."""
         return bool(self.doc.get("devices") == RECREATE)
 
     @cached_property
@@ -219,25 +218,25 @@ class JobRecord:
 
     @property
     def gpus_per_pod(self) -> int | None:
-        """Of a gang: a job of several pods with so many GPUs each, that train together. None: it has one pod."""
+        """GPUs of each pod of a gang, a job of several pods that train together; None for a job of one pod."""
         given = self.doc.get("gpus_per_pod")
         return given if whole(given, 1) else None
 
     def parts(self, gpu_ids: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """What each pod of the job has of these GPUs, pod 0 first. Pods come and go at the end (Volcano's replicas)."""
+        """Split GPUs by pod, pod 0 first. Pods are added and removed at the end (Volcano's replicas)."""
         size = self.gpus_per_pod or max(1, len(gpu_ids))
         return tuple(tuple(gpu_ids[at : at + size]) for at in range(0, max(1, len(gpu_ids)), size))
 
     @property
     def members(self) -> int:
-        """How many pods of its launch may train; where it has let go of its GPUs, how many might have."""
+        """Number of pods of its launch that may train; after its GPUs were released, the number that might have."""
         if self.gpus_per_pod is None:
             return 1
         return len(self.parts(self.gpu_ids)) if self.gpu_ids else int(number(self.doc.get("members"), 1) or 1)
 
     @property
     def most_members(self) -> int:
-        """The same, with those that it is about to get."""
+        """`members` after the operation in progress, if that is more."""
         return max(self.members, len(self.parts(self.operation.to)) if self.operation else 1)
 
     @property
@@ -265,7 +264,7 @@ class JobRecord:
 
     @cached_property
     def yields_to(self) -> tuple[str, ...]:
-        """Jobs that must have started before it may again."""
+        """Jobs that must have started before this one may start again."""
         return _names(self.doc.get("yields_to"))
 
     @property
@@ -282,16 +281,16 @@ class JobRecord:
 
     @property
     def forced(self) -> bool:
-        """Whether an operator agreed to lose what its training has not saved."""
+        """Whether an operator agreed to lose progress that is not saved."""
         return self.doc.get("forced") is True
 
     @property
     def finish_ts(self) -> float:
-        """0 while it has not ended, and where nobody wrote when."""
+        """0 while it has not ended, or if the time is missing."""
         return number(self.doc.get("finish_ts")) or 0.0
 
     def ran_s(self, wall: float) -> float:
-        """Seconds that it has trained, without the time it was back in the queue."""
+        """Seconds that it has trained, without time spent in the queue."""
         since = number(self.doc.get("run_ts", self.doc.get("start_ts")))
         return (number(self.doc.get("ran_s")) or 0.0) + (0.0 if since is None else max(0.0, wall - since))
 
@@ -301,7 +300,7 @@ class JobRecord:
 
     @property
     def iterations(self) -> int | None:
-        """The job's whole length: given, or epochs x ceil(dataset / batch) (1.5)."""
+        """Total iterations: given, or epochs x ceil(dataset / batch) (1.5)."""
         given, epochs = (number(self.doc.get(f), 1) for f in ("iterations", "epochs"))
         if given is not None:
             return int(given)
@@ -309,18 +308,18 @@ class JobRecord:
 
     @property
     def epoch_iterations(self) -> int | None:
-        """Iterations of one epoch, where size of data set and batch are given."""
+        """Iterations of one epoch, if `dataset_size` and `batch_size` are given."""
         size, batch = (number(self.doc.get(f), 1) for f in ("dataset_size", "batch_size"))
         return None if size is None or batch is None else math.ceil(size / batch)
 
     @property
     def limits(self) -> int:
-        """How often its CPU limit was changed."""
+        """Number of changes of its CPU limit."""
         return int(number(self.doc.get("limits")) or 0)
 
     @property
     def limits_told(self) -> int:
-        """How often that was told."""
+        """Number of those changes that were recorded as events."""
         return int(number(self.doc.get("limits_told")) or 0)
 
     @property
@@ -330,12 +329,12 @@ class JobRecord:
 
     @property
     def unlimitable(self) -> str | None:
-        """Why its present launch cannot be limited, as the launcher found out."""
+        """Why its present launch cannot be limited, as the launcher reported; None if it can."""
         found = self.doc.get("unlimitable")
         return str(found.get("why")) if isinstance(found, dict) and found.get("launch") == self.launch else None
 
     def limit_left(self, wall: float) -> tuple[float | None, float]:
-        """CPU cores that it may use at most, and for how many seconds more; None: all it can get."""
+        """(CPU limit in cores, seconds until it expires); (None, 0) without a limit."""
         cores, left = number(self.doc.get("cpu_limit")), (number(self.doc.get("limit_ts")) or 0.0) - wall
         return (cores, left) if cores and left > 0 else (None, 0.0)
 

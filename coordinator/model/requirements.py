@@ -1,7 +1,7 @@
-"""What a job document asks for beside GPU counts: cores and memory, tasks, times, a target, a node. Pure.
+"""Checks and reads what a job asks for beside GPU counts: cores and memory, tasks, deadline, target, pods. Pure.
 
-Intake asks `problems` before it lets a document in; the picture then reads the same fields. Reading never
-fails: what cannot be read is absent. Times are seconds, or texts such as "90s", "15m" and "2h" (D12).
+Intake calls `problems` before it accepts a document; `build_snapshot` then reads the same fields. Reading never fails:
+an invalid value counts as absent. Times are seconds, or texts such as "90s", "15m" and "2h" (D12).
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from coordinator.model.tables import JobRow
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([smh]?)")
 MAX_CORES, MAX_MEMORY, MAX_REPLICAS, MAX_HOSTS, MAX_TASKS = 1e6, 2.0**60, 65_536, 65_536, 1_000
-TOP5 = re.compile(r"value|.*top_?(5|k).*")  # as trainings print it; Keras' own default is a k of 5
-AMOUNTS = {"cores": MAX_CORES, "memory": MAX_MEMORY}  # what `resources` and each task may ask for, and at most
-COUNTS = {"gpus": MAX_REPLICAS, "replicas": MAX_REPLICAS}  # what a task may ask for beside these
+TOP5 = re.compile(r"value|.*top_?(5|k).*")  # names that trainings print; Keras' default k is 5
+AMOUNTS = {"cores": MAX_CORES, "memory": MAX_MEMORY}  # limits of `resources` and of each task
+COUNTS = {"gpus": MAX_REPLICAS, "replicas": MAX_REPLICAS}  # further limits of a task
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The job ends when its measured value has come so far."""
+    """The evaluation value at which the job is completed."""
 
     value: float
-    above: bool = True  # False: a loss, which is to fall to it
-    name: str = ""  # of the measure; empty: any that can be meant
+    above: bool = True  # False: a loss, which has to fall to the value
+    name: str = ""  # of the metric; empty: any plausible one
     top5: bool = False  # only a Top-5 accuracy, or a plain `value`
 
     def reached(self, value: float | None, name: str) -> bool:
-        """Whether what was measured is what was meant, and is there."""
+        """Whether the metric is the target's and has reached it."""
         if value is None or not self.means(name):
             return False
         return value >= self.value if self.above else value <= self.value
 
     def means(self, name: str) -> bool:
-        """Without a name: no loss can rise to a target, and no accuracy fall to one."""
+        """Whether a metric of this name can be the target's: without a name, no loss rises and no accuracy falls."""
         if self.name or self.top5:
             return name == self.name or (self.top5 and bool(TOP5.fullmatch(name)))
         return ("loss" if self.above else "acc") not in name
 
 
 def seconds(value: object) -> float | None:
-    """`90`, `"90s"`, `"15m"` or `"2h"`; None for anything else and for no time at all."""
+    """Parse `90`, `"90s"`, `"15m"` or `"2h"` into seconds; None for anything else and for 0."""
     if isinstance(value, str):
         match = TIME.fullmatch(value)
         value = float(match[1]) * UNITS[match[2]] if match else None
@@ -54,7 +54,7 @@ def seconds(value: object) -> float | None:
 
 
 def tasks(doc: JobRow) -> tuple[Task, ...]:
-    """The tasks that the job consists of, one after the other; one if it only names `resources`."""
+    """The tasks of the job in sequence; a single one if it only has `resources`."""
     given, resources = doc.get("tasks"), doc.get("resources")
     if isinstance(given, list) and given:
         return tuple(_task(one, f"task {n}") for n, one in enumerate(given, 1) if isinstance(one, dict))
@@ -72,7 +72,7 @@ def _task(doc: Mapping[str, Any], name: str) -> Task:
 
 
 def target(doc: JobRow) -> Target | None:
-    """`target`, or the paper's `target_top5` (seed 004, 1.2)."""
+    """`target`, or the paper's `target_top5` (SideCar scheduling, 1.2)."""
     given, top5 = doc.get("target"), number(doc.get("target_top5"))
     if isinstance(given, dict) and (value := number(given.get("value"), -MAX_MEMORY)) is not None:
         return Target(value, given.get("above") is not False, str(given.get("name") or ""))
@@ -80,13 +80,13 @@ def target(doc: JobRow) -> Target | None:
 
 
 def is_top5(name: str, target: Target | None) -> bool:
-    """Whether a measure of that name is a Top-5 accuracy; a plain `value` only where the target calls it one."""
+    """Whether a metric of that name is a Top-5 accuracy; a plain `value` only if the target is one."""
     plain = name == "value" and (target is None or not target.top5)
     return bool(TOP5.fullmatch(name)) and not plain and not any(word in name for word in ("err", "loss"))
 
 
 def problems(doc: JobRow) -> Iterator[str]:
-    """What is wrong with these fields, each as a sentence that says what to write."""
+    """Yield a sentence for each invalid field that says what to write."""
     yield from _resources(doc)
     yield from _times(doc)
     yield from _target(doc)
@@ -121,7 +121,7 @@ def _resources(doc: JobRow) -> Iterator[str]:
     for n, task in enumerate(given, 1):
         yield from _amounts(f"task {n}", task, {**AMOUNTS, **COUNTS, "name": 0.0})
     if resources is not None:
-        yield "resources and tasks exclude each other: say in each task what it needs"
+        yield "resources and tasks exclude each other: state the needs of each task"
 
 
 def _amounts(what: str, given: object, known: Mapping[str, float]) -> Iterator[str]:
@@ -160,6 +160,6 @@ def _target(doc: JobRow) -> Iterator[str]:
         like = '{"value": 0.9, "above": true, "name": "val_accuracy"}'
         yield f"target must be an object such as {like}, not {show(given)}"
     elif not isinstance(given.get("above", True), bool) or not isinstance(given.get("name", ""), str):
-        yield "target: above must be true or false, and name the measure as the training prints it"
+        yield "target: above must be true or false, and name the metric as the training prints it"
     elif top5 is not None:
         yield "target and target_top5 exclude each other: leave one out"

@@ -1,8 +1,8 @@
-"""Whether a training may be stopped: what is known of whether it saves and resumes. Pure.
+"""Decides whether a training may be stopped, from what is known of its saving and resuming. Pure.
 
-Nobody's work is lost unasked. A job is *rigid*, and so keeps what it has, until it has shown that it resumes (its
-trainer's hook announced itself, or a checkpoint of it was verified) or its record says so (`"elastic": true`). What it
-has shown is kept in its document as `resumes`; `lost` is what it did again after it was stopped all the same.
+No work is lost without consent. A job is *rigid*, and so keeps its GPUs, until it has shown that it resumes (its
+trainer's hook announced itself, or a checkpoint of it was verified) or its record says so (`"elastic": true`). The
+evidence is kept in its document as `resumes`; `lost` counts the work that was repeated after a stop all the same.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from sidecar.protocol import Heartbeat, Lost
 
 SHOWN = ("hook", "checkpoint")
 ADVICE = 'use sidecar.hooks (examples/README.md), or submit it with "elastic": true if you know that it resumes'
-NOT_TWICE = "not started again: nobody knows what running it twice does"
+NOT_TWICE = "not started again: it is not known what running it twice would do"
 
 
 def resumes(job: JobRecord, beat: Heartbeat | None = None) -> bool:
-    """Whether it goes on where it was, by what it has shown or by its user's word. `beat`: its newest report."""
-    told = beat is not None and bool(resumability_shown(job, beat))
-    return told or job.doc.get("elastic") is True or job.doc.get("resumes") in SHOWN
+    """Whether the job resumes where it was stopped, by evidence or by its record. `beat`: its newest report."""
+    shows = beat is not None and bool(resumability_shown(job, beat))
+    return shows or job.doc.get("elastic") is True or job.doc.get("resumes") in SHOWN
 
 
 def rigid(job: JobRecord) -> bool:
-    """Whether nobody but its user may stop its training."""
+    """Whether only its user may stop its training."""
     return job.doc.get("elastic") is False or not resumes(job) or bool(unapproved_loss(job))
 
 
 def unapproved_loss(job: JobRecord) -> Doc:
-    """What it lost though nobody had agreed to that, which ends its being reshaped; empty if nothing."""
+    """The loss of work that nobody had agreed to, after which the job is not reshaped any more; empty if none."""
     lost = job.doc.get("lost")
     return dict(lost) if isinstance(lost, dict) and lost.get("agreed") is not True else {}
 
 
 def resumability_shown(job: JobRecord, beat: Heartbeat) -> JobChanges:
-    """What to write of a job whose report shows for the first time that it resumes."""
+    """Fields to write if this report shows for the first time that the job resumes."""
     known = job.doc.get("resumes")
     if job.doc.get("elastic") is True:
-        return {}  # its user's word is enough
+        return {}  # the record already says so
     if beat.hook and known != "hook":
         return {"resumes": "hook"}
     return {"resumes": "checkpoint"} if beat.checkpoint is not None and known not in SHOWN else {}
 
 
 def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
-    """What to write of a report that says that work was done again.
+    """Fields to write if this report says that work was repeated.
 
-    It counts as agreed where somebody else had stopped the training: an operator, a fault, the trainer itself.
+    The loss counts as agreed if an operator, a fault or the trainer itself had stopped the training.
     """
     lost, known = beat.lost, job.doc.get("lost")
     if lost is None or not (lost.iterations > 0 or lost.epochs > 0):
@@ -61,7 +61,7 @@ def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
     stopped = number(job.doc.get("stopped_by_us"))
     agreed = stopped is None or stopped > lost.generation
     kept = {"iterations": lost.iterations, "epochs": lost.epochs, "generation": lost.generation, "agreed": agreed}
-    if unapproved_loss(job) and agreed:  # the reason why it is left alone must not be forgotten
+    if unapproved_loss(job) and agreed:  # keep the reason why it is not reshaped
         return {}
     words = describe_loss(lost)
     ends = "" if agreed else ", as it did not go on where it was stopped; keeps what it has from now on"
@@ -69,11 +69,11 @@ def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
 
 
 def unsaved_s(job: JobRecord, beat: Heartbeat | None, running_s: float) -> float:
-    """Seconds of training that would be done again if it were stopped now. `running_s`: how long it has trained."""
+    """Seconds of training that a stop now would lose. `running_s`: seconds that it has trained."""
     if not resumes(job):
         return running_s
     if job.doc.get("resumes") != "checkpoint" or beat is None:
-        return 0.0  # it saves when it is told to stop, or its user says that it resumes
+        return 0.0  # it saves on SIGTERM, or its record says that it resumes
     progress, since = beat.progress, beat.checkpoint_at
     spawned, last = beat.shim.spawn_at, progress.last_step_at
     begun = max((at for at in (since, spawned) if at is not None), default=None)
@@ -81,7 +81,7 @@ def unsaved_s(job: JobRecord, beat: Heartbeat | None, running_s: float) -> float
 
 
 def describe_loss(lost: Lost | Mapping[str, Any]) -> str:
-    """`lost 17 epochs` or `lost 340 iterations`; empty if nothing was."""
+    """Format a loss as `lost 17 epochs` or `lost 340 iterations`; empty if nothing was lost."""
     given = lost if isinstance(lost, Mapping) else {"iterations": lost.iterations, "epochs": lost.epochs}
     epochs, iterations = number(given.get("epochs")) or 0.0, int(number(given.get("iterations")) or 0)
     if epochs >= 1 or (epochs > 0 and not iterations):
@@ -91,31 +91,31 @@ def describe_loss(lost: Lost | Mapping[str, Any]) -> str:
 
 
 def rigidity_reason(job: JobRecord) -> str:
-    """Why a job keeps what it has, and what its user may do; empty if it may be reshaped."""
+    """Why the job keeps its GPUs, and what its user can do; empty if it may be reshaped."""
     if not rigid(job):
         return ""
     keeps = f"keeps its {gpus(len(job.gpu_ids))}" if job.gpu_ids else "stays where it is"
     if job.doc.get("elastic") is False:
         return f'{keeps} until it ends: its record says "elastic": false'
     if lost := unapproved_loss(job):
-        return f"{keeps} until it ends: it {describe_loss(lost)} when it was stopped, and nobody had agreed to that"
+        return f"{keeps} until it ends: it {describe_loss(lost)} when it was stopped, without consent"
     return f"{keeps} until it ends: it has not shown that it can save and resume; {ADVICE}"
 
 
-def refuse_resize(job: JobRecord, wish: str, force: str) -> str:
-    """Why an operator's wish is refused. `wish`: such as `run on 2 GPUs`; `force`: how to insist."""
+def refuse_resize(job: JobRecord, request: str, force: str) -> str:
+    """Why an operator's request is refused. `request`: such as `run on 2 GPUs`; `force`: the way to override."""
     why = _why(job, "it has not shown that it can save and resume, so it would begin again from the start")
-    return f"Job {job.id} would have to be stopped to {wish}, and {why}: {force} does it all the same."
+    return f"Job {job.id} would have to be stopped to {request}, and {why}: {force} does it all the same."
 
 
 def refuse_stop(job: JobRecord) -> str:
-    """Why an operator's `stop` is refused, and how to insist."""
+    """Why an operator's `stop` is refused, and the way to override."""
     why = _why(job, "it has not shown that it saves when it is stopped, so what it has trained would be lost")
     return f'Job {job.id} was not told to end: {why}; "force": true in the call ends it all the same.'
 
 
 def _why(job: JobRecord, nothing_shown: str) -> str:
-    """What speaks against stopping a rigid job; `nothing_shown` where that is only that it has shown nothing."""
+    """The reason against stopping a rigid job; `nothing_shown` if there is only the lack of evidence."""
     if job.doc.get("elastic") is False:
         return 'its record says "elastic": false'
     lost = unapproved_loss(job)

@@ -1,7 +1,7 @@
-"""The states of jobs and GPUs, in the seed's words, and the groups that code asks for.
+"""States of jobs and GPUs, and groups of them.
 
-Imports nothing, on purpose. The first five job states and `reserved` / `in use` are seed 004's
-(Tables II and III); the others are ours (`algorithms.md` 1.2).
+The first five job states and `reserved` / `in use` are those of SideCar scheduling (Tables II and III); `algorithms.md`
+1.2 explains the others. Imports nothing, so that every module can use it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ SUBMITTED = "submitted"  # in the queue, no GPU
 INITIALIZING = "initializing"  # being launched; GPUs promised
 INITIALIZED = "initialized"  # sidecar up, waits for its GPUs
 RUNNING = "running"
-ADJUSTING = "adjusting"  # a reshape is under way
-RESTARTING = "restarting"  # the trainer ended unasked and is being started again
+ADJUSTING = "adjusting"  # a reshape is in progress
+RESTARTING = "restarting"  # the trainer ended unexpectedly and is being restarted
 COMPLETED = "completed"
 FAILED = "failed"
 CANCELLED = "cancelled"
@@ -21,7 +21,7 @@ ENDED = frozenset({COMPLETED, FAILED, CANCELLED})
 LAUNCHED = frozenset({INITIALIZING, INITIALIZED, RUNNING, ADJUSTING, RESTARTING})
 
 IDLE = "idle"
-RESERVED = "reserved"  # promised to `job_id`, perhaps still held by another job
+RESERVED = "reserved"  # assigned to `job_id`, possibly still held by another job
 IN_USE = "in use"
 FAULTY = "faulty"
 

@@ -1,1 +1,4 @@
-"""The decision loop: intake, snapshot, decisions and their binding, Slamls, dependencies."""
+"""Decides: accepts new jobs, builds the snapshot, and writes each decision into its job for the reconciler.
+
+Also tends Slamls and dependencies, and frees orphaned GPUs. Only the acting coordinator runs it.
+"""

@@ -1,7 +1,7 @@
-"""What a decision writes into a job: its intent, from which the journal carries it out. Pure.
+"""Binds a decision to concrete GPUs: the fields of the job from which the reconciler carries it out. Pure.
 
-Called by the loop under compare-and-set on the job as it was when it was decided. `Lost` where the books no
-longer hold what the decision counted on; then it is dropped, and the next turn decides again.
+The loop writes them under compare-and-set on the job as it was at the decision. `Conflict` if the cache no longer holds
+what the decision relied on; then the decision is dropped, and the next cycle decides again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from coordinator.model.tables import JobChanges
 
 @dataclass(frozen=True)
 class BindingContext:
-    """What the intent is written on: the jobs as they were when it was decided, all others and GPUs as they are."""
+    """State that a decision is bound to: `seen` as it was at the decision, `jobs` and `gpus` as they are now."""
 
     seen: Mapping[str, JobRecord]
     jobs: Mapping[str, JobRecord]
     gpus: Mapping[str, GpuRecord]
     wall: float
-    how: str  # of a reshape: `in place` or `relaunch`
+    how: str  # method of a reshape: `in place` or `relaunch`
 
 
 def bind(decision: Operation, context: BindingContext) -> JobChanges:
-    """The fields to write. `Conflict` if its GPUs are no longer there. Who is about to stop saves without a limit."""
+    """The fields to write. `Conflict` if its GPUs are gone. Removes a CPU limit, so that saving is not slowed down."""
     job = context.seen[decision.job]
     changes = _changes(decision, job, context) | UNLIMITED
     if not isinstance(decision, Requeue | Finish) and len(changes["reshape"]["to"]) != decision.num_gpus:
@@ -57,7 +57,7 @@ def _changes(decision: Operation, job: JobRecord, context: BindingContext) -> Jo
 
 
 def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChanges:
-    """Concrete GPUs: idle ones first, then the last of the victim's; it keeps its first ones."""
+    """Concrete GPUs: idle ones first, then the victim's last ones; the victim keeps its first ones."""
     to = [g for worker in workers_of(decision) for g in idle_gpus(worker, context)]
     reshape: Doc = {"kind": "start", "from": [], "victim": None}
     if decision.victim is not None:
@@ -72,7 +72,7 @@ def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChang
 
 
 def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> JobChanges:
-    """It keeps its first GPUs on each host, and gets idle ones there and on further hosts."""
+    """Keep the job's first GPUs on each host, and add idle ones there and on further hosts."""
     if job.gpus_per_pod:
         to = _of_gang(decision, job, context)
         return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
@@ -84,7 +84,7 @@ def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> JobC
 
 
 def _of_gang(decision: Reshape, job: JobRecord, context: BindingContext) -> list[str]:
-    """All that it has and more behind it, or its first pods: those that stay keep their places (Volcano's replicas)."""
+    """Append GPUs or keep the first pods: pods that stay keep their index (Volcano's replicas)."""
     to = list(job.gpu_ids[: decision.num_gpus])
     for worker in workers_of(decision):
         has = sum(context.gpus[g].node == worker.node for g in to if g in context.gpus)
@@ -93,13 +93,13 @@ def _of_gang(decision: Reshape, job: JobRecord, context: BindingContext) -> list
 
 
 def _move(decision: Move, job: JobRecord, context: BindingContext) -> JobChanges:
-    """Sequence D of 1.3: always another launch. A job trained on CPU has one such chance of each kind (seed 000)."""
+    """Sequence D of 1.3: always another launch. A job trained on CPU has one move of each kind (SpeCon)."""
     spends = {} if not job.uses_cpu else {"rebalanced": True} if decision.rebalance else {"migrated_ts": context.wall}
     reshape: Doc = {
         "kind": "move", "from": list(job.gpu_ids), "to": idle_gpus(Worker(decision.node, decision.num_gpus), context),
         "from_node": job.node, "node": decision.node, "spends": spends, "how": "relaunch",
     }  # fmt: skip
-    if job.doc.get("origin") == "volcano":  # the pod of a user's Volcano Job is made again once it is gone
+    if job.doc.get("origin") == "volcano":  # Volcano recreates the pod of a user's Volcano Job once it is gone
         return {"state": s.ADJUSTING, "reshape": reshape}
     reshape |= {"launch": job.next_launch, "from_launch": job.launch}
     return {"state": s.ADJUSTING, "reshape": reshape, "newest_launch": job.next_launch}
@@ -111,7 +111,7 @@ def _stopped(kind: str, job: JobRecord, **more: object) -> JobChanges:
 
 
 def idle_gpus(worker: Worker, context: BindingContext) -> list[str]:
-    """At most so many idle GPUs of a node, none that an intent names though it is not claimed yet."""
-    booked = {g for job in context.jobs.values() if job.operation for g in job.operation.to}
-    free = [g for g in context.gpus.values() if (g.node, g.state) == (worker.node, s.IDLE) and g.id not in booked]
+    """At most `worker.num_gpus` idle GPUs of a node, without those that an operation names but has not claimed yet."""
+    promised = {g for job in context.jobs.values() if job.operation for g in job.operation.to}
+    free = [g for g in context.gpus.values() if (g.node, g.state) == (worker.node, s.IDLE) and g.id not in promised]
     return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index", 0), g.id))][: worker.num_gpus]

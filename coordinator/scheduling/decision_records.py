@@ -1,6 +1,6 @@
-"""A decision as it lies in the store, to be found under every job that it touches. Pure.
+"""Builds the stored document of a decision, to be found under every job that it affects. Pure.
 
-Written by the loop before anything is done; read by the desk for `explain`.
+The loop writes it before the operation; the API service reads it for `explain`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def decision_doc(
 
 
 def touched(decision: Decision) -> list[str]:
-    """The job itself, whom GPUs are taken from, for whom it gives way."""
+    """Ids of the job itself, the victim that gives GPUs, and the jobs that a preempted one yields to."""
     victim = [decision.victim] if isinstance(decision, Start) and decision.victim is not None else []
     others = decision.yields_to if isinstance(decision, Requeue) else ()
     return list(dict.fromkeys([decision.job, *victim, *others]))
 
 
 def finite(value: Any) -> Any:
-    """The same with null for numbers that no store keeps: a way that never ends is predicted to take so long."""
+    """Replace infinite numbers, such as predicted times of candidates that never end, by null: stores reject them."""
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Jobs that wait until others are completed: the field `depends_on` of a job document, a list of job ids. Pure.
+"""Holds jobs back until the jobs in their `depends_on` field, a list of ids, are completed.
 
-Promises: a job with it is not in the queue until all of these are completed, which is then written down in
-`depends_met`; where one of them ended otherwise it fails with a sentence that names it. `DependencyController` looks,
-`picture` keeps those that wait out of the queue, intake asks `problems`.
+Promises: the job is not queued until all of them are completed, which `depends_met` then records; if one of them ends
+otherwise, the job fails with a sentence that names it. `DependencyController` checks, `build_snapshot` keeps waiting
+jobs out of the queue, intake calls `problems`.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from coordinator.ports import Clock
 from coordinator.stores.cache import Cache
 
 ALGORITHM = "depends_on"
-MAX_DEPENDENCIES = 4_096  # jobs that one may wait for
-MAX_NAMED = 3  # that a sentence names
+MAX_DEPENDENCIES = 4_096  # jobs that a job may depend on
+MAX_NAMED = 3  # job ids in a sentence
 
 
 class DependencyVerdict(NamedTuple):
-    """At most one of the two; neither: it may start."""
+    """At most one of the two sentences; neither: the job may start."""
 
     waits: str = ""
     fails: str = ""
 
 
 def dependency_ids(doc: JobRow) -> tuple[str, ...]:
-    """The jobs that it waits for, by their ids."""
+    """Ids of the jobs that it depends on."""
     given = doc.get("depends_on")
     return tuple(str(one) for one in given) if isinstance(given, list) else ()
 
 
 def is_waiting(job: JobRecord) -> bool:
-    """Whether it is still to be seen that these are completed."""
+    """Whether its dependencies are not yet known to be completed."""
     return bool(dependency_ids(job.doc)) and not job.doc.get("depends_met")
 
 
 def problems(doc: JobRow) -> Iterator[str]:
-    """What is wrong with the field, as a sentence that says what to write."""
+    """Yield a sentence if the field is invalid that says what to write."""
     given = doc.get("depends_on")
     if given is None:
         return
@@ -59,9 +59,9 @@ def problems(doc: JobRow) -> Iterator[str]:
 
 
 def evaluate(job: JobRecord, states: Mapping[str, str | None]) -> DependencyVerdict:
-    """By the state of each job that it waits for; None: nobody knows such a job.
+    """Evaluate its dependencies by the state of each; None: there is no such job.
 
-    A job that was never there may still be inserted. One of the same Slaml was there, so somebody has deleted it.
+    A missing job may still be inserted, except one of the same Slaml, which was there and has been deleted.
     """
     ended = {one: states.get(one) for one in dependency_ids(job.doc)}
     for one, state in ended.items():
@@ -85,15 +85,15 @@ def _listed(ids: list[str]) -> str:
 
 
 class DependencyController:
-    """`turn` answers why each of those that wait has to."""
+    """Checks the dependencies of all waiting jobs at each cycle."""
 
     def __init__(self, cache: Cache, clock: Clock, record: RecordEvent) -> None:
         self._cache, self._clock, self._record = cache, clock, record
-        self._ended: dict[str, str] = {}  # states that change no more, of jobs that somebody waits for
-        self._others: dict[str, str | None] = {}  # of jobs that are not let in or not there, as last read
+        self._ended: dict[str, str] = {}  # final states of jobs that others depend on
+        self._others: dict[str, str | None] = {}  # states of jobs not accepted or missing, as last read
 
     def sync(self, read: bool = True) -> list[Hold]:
-        """`read`: those of which the books say nothing again, too."""
+        """Release or fail jobs; returns a `Hold` for each that waits. `read`: look up jobs outside the cache again."""
         waiting = [j for j in self._cache.jobs().values() if j.state == s.SUBMITTED and is_waiting(j)]
         wanted = {one for job in waiting for one in dependency_ids(job.doc)}
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
@@ -114,12 +114,12 @@ class DependencyController:
 
     def _state(self, job_id: str) -> str | None:
         if (job := self._cache.job(job_id)) is not None:
-            self._ended.pop(job_id, None)  # of one that had the name before
+            self._ended.pop(job_id, None)  # of an earlier job of this id
             return job.state
         if job_id not in self._ended and job_id not in self._others:
             found = self._cache.find(job_id)
             if found is not None and found.state in s.ENDED:
                 self._ended[job_id] = found.state
             else:
-                self._others[job_id] = None if found is None else found.state  # it may still come, or be put right
+                self._others[job_id] = None if found is None else found.state  # it may still be inserted or corrected
         return self._ended.get(job_id) or self._others.get(job_id)

@@ -1,6 +1,6 @@
-"""GPUs that are booked for jobs whose documents vanished while no coordinator looked: freed once nothing can use them.
+"""Frees orphaned GPUs: those assigned to jobs whose documents were deleted while no coordinator acted.
 
-Called by the loop after each reading of the store. What may be in use is never called idle.
+Called by the loop after each reading of the store. A GPU that may be in use is never marked idle.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ log = logging.getLogger(__name__)
 
 
 class GarbageCollector:
-    """`wait_out_s`: after so long what nobody renews has certainly stopped; for ever where no lease ends a training."""
+    """Frees a GPU once nothing can use it.
+
+    `wait_out_s`: seconds after which a launch without a lease renewal has certainly stopped; infinite without leases.
+    `nothing_runs`: the platform's word that no process of a job is left.
+    """
 
     def __init__(self, cache: Cache, wait_out_s: float, nothing_runs: Callable[[str], bool]) -> None:
         self._cache, self._wait_out_s, self._nothing_runs = cache, wait_out_s, nothing_runs
-        self._orphans: dict[str, float] = {}  # GPUs booked for a job that nobody knows: since when
+        self._orphans: dict[str, float] = {}  # orphaned GPUs, by the time at which each was found
 
     def begin(self) -> None:
-        """Another coordinator may have acted: leases run from now."""
+        """Begin to act: another coordinator may have granted leases until now, so times count from now."""
         self._orphans = {}
 
     def orphaned_jobs(self) -> set[str]:
-        """Names of jobs that nobody knows and that GPUs are still booked for."""
+        """Ids of missing jobs that GPUs are still assigned to."""
         jobs = {**self._cache.jobs(), **self._cache.set_aside()}
         return {name for gpu in self._ours() for name in (gpu.job, gpu.held_by) if name and _unknown(name, jobs)}
 
     def collect(self, now: float) -> None:
-        """Free what is certainly not used. Not while a document is set aside: they may be its."""
+        """Free GPUs that are certainly unused. Does nothing while a job is set aside, since they may be that job's."""
         if self._cache.set_aside():
             return
         jobs = self._cache.jobs()
@@ -50,7 +54,7 @@ class GarbageCollector:
                 self._free(gpu, jobs)
 
     def _ours(self) -> list[GpuRecord]:
-        """Those that we booked, not somebody by hand."""
+        """GPUs that a coordinator assigned, without those that were edited by hand."""
         return [gpu for gpu in self._cache.gpus().values() if "generation" in gpu.doc]
 
     def _free(self, gpu: GpuRecord, jobs: Mapping[str, JobRecord]) -> None:
@@ -62,10 +66,10 @@ class GarbageCollector:
             self._cache.write_gpu(gpu, expect, {**gone, **state})
         except Conflict:
             return
-        log.warning("GPU %s was booked for job %s, which is gone: freed", gpu.id, gpu.job)
+        log.warning("GPU %s was assigned to job %s, which is gone: freed", gpu.id, gpu.job)
 
     def _may_live(self, gpu: GpuRecord) -> bool:
-        """Whether a document of a job that it is booked for is there after all, with a `closed` that says neither."""
+        """Whether the document of its job exists after all, with an invalid `closed` that hid it from the cache."""
         owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
         docs = [doc for owner in owners for doc in self._cache.store.list("jobs", {"job_id": owner})]
         return any(doc.get("uid") and not is_closed(doc) for doc in docs)

@@ -1,7 +1,7 @@
-"""Letting job documents in: what is wrong with one, as sentences, or what to add to it.
+"""Accepts job documents: returns what is wrong with one, or the fields to add to it. Pure.
 
-Pure. Anybody may insert anything into the job table; a bad document hurts only itself. It is marked
-with `problems` and otherwise left as it is (`reliability.md` 7, row 16).
+Users insert documents into the job table freely; an invalid one affects only itself. It is marked with `problems` and
+otherwise left as it is (`reliability.md` 7, row 16).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TEXTS: tuple[JobField, ...] = (
 
 
 def problems(doc: JobRow) -> list[str]:
-    """Why this document cannot be let in, each as a sentence; empty if it can."""
+    """Why this document cannot be accepted, as sentences; empty if it can."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]
@@ -59,12 +59,12 @@ def problems(doc: JobRow) -> list[str]:
 
 
 def name_taken(job_id: object) -> str:
-    """What to tell somebody whose job_id another job has."""
+    """The sentence for a document whose job_id is in use."""
     return f"job_id {job_id!r} belongs to another job; choose another one"
 
 
 def acceptance_fields(doc: JobRow, uid: str, wall: float, devices: str = SHARED) -> JobChanges:
-    """The fields that intake adds to a good document; `devices`: the mode of its queue."""
+    """The fields that intake adds to a valid document; `devices`: the device mode of its queue."""
     return {
         "uid": uid, "job_id": str(doc["_id"]) if doc.get("job_id") is None else doc["job_id"], "closed": False,
         "generation": 0, "launch": 0, "num_gpus": 0, "gpu_ids": None, "reshape": None, "problems": [],
@@ -75,7 +75,7 @@ def acceptance_fields(doc: JobRow, uid: str, wall: float, devices: str = SHARED)
 
 
 def _submitted(doc: JobRow, wall: float) -> float:
-    """The tasks of a Slaml were asked for with it: its deadline runs from then."""
+    """Submission time. Jobs of a Slaml count from the Slaml's own, since its deadline does."""
     slaml = doc.get("slaml")
     since = number(slaml.get("since")) if isinstance(slaml, dict) else None
     return wall if since is None else min(since, wall)
@@ -88,9 +88,9 @@ def allowed_counts(doc: JobRow) -> list[int]:
 
 
 def job_type(doc: JobRow) -> str:
-    """As given, else from what makes training speed: model, data and hyper-parameters; else command and image.
+    """The job type: as given, else derived from model, data and hyper-parameters, else from command, image and code.
 
-    Seed 004, III-B: jobs are of one type if they share model, training data and hyper-parameters.
+    SideCar scheduling, III-B: jobs are of one type if they share model, training data and hyper-parameters.
     """
     if doc.get("job_type") is not None:
         return str(doc["job_type"])
@@ -208,7 +208,7 @@ def _rest(doc: JobRow) -> Iterator[str]:
 def _text(field: str, value: str) -> Iterator[str]:
     if len(value) > MAX_TEXT:
         yield f"{field} is longer than {MAX_TEXT} characters"
-        return  # megabytes are not worth a closer look
+        return  # do not scan megabytes
     if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
         yield f"{field} holds a control character"
     if any(mark in value for mark in TEMPLATE):

@@ -1,8 +1,7 @@
-"""The decision loop: read the world, let new jobs in, decide on a frozen snapshot, write the intents.
+"""Runs the decision loop: read the store, accept new jobs, decide on a frozen snapshot, write the operations.
 
-Runs in one thread, on events and on a timer. It changes nothing but documents; what they ask for is
-carried out by the reconciler. A decision made on an old view fails its compare-and-set and is
-dropped: the next turn decides again.
+Runs in one thread, on events and on a timer. It changes only documents; the reconciler carries the operations out. A
+decision made on an outdated view fails its compare-and-set and is dropped: the next cycle decides again.
 """
 
 from __future__ import annotations
@@ -60,18 +59,18 @@ log = logging.getLogger(__name__)
 
 NUMBERS = re.compile(r"[0-9][0-9.]*")
 AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
-LIMIT_NEWS = 0.2  # a limit that differs by less than this share from the one last told is set without an event
-LIMITS_KEPT = 16  # of one job: that many of the last ones can be explained
-HOLD_S = 10.0  # a changed reason to wait is written at most this often per job
+LIMIT_NEWS = 0.2  # a smaller relative change of a limit is set without an event
+LIMITS_KEPT = 16  # decisions on limits that are kept per job for `explain`
+HOLD_S = 10.0  # least time between two written reasons to wait of a job
 
 
 @dataclass(frozen=True)
 class DecisionBasis:
-    """What a decision was made on. A job that has changed since `seen` refuses the write."""
+    """State that a decision was made on. The write fails if the job has changed since `seen`."""
 
     seen: Mapping[str, JobRecord]
     snapshot: ClusterSnapshot
-    took_s: float  # deciding
+    took_s: float  # duration of the decision
 
     @cached_property
     def jobs_of_unknown_end(self) -> tuple[str, ...]:
@@ -81,11 +80,11 @@ class DecisionBasis:
 
 @dataclass(frozen=True)
 class CycleResult:
-    """How a turn left things; worked out once, when somebody asks."""
+    """Result of the last cycle; expected times are computed once, on demand."""
 
     snapshot: ClusterSnapshot
     decisions: tuple[Decision, ...]
-    at: float  # when the turn began
+    at: float  # begin of the cycle
     settings: Settings
 
     @cached_property
@@ -107,13 +106,13 @@ class DecisionLoop:
         record: RecordEvent,
         nothing_runs: Callable[[str], bool],
     ) -> None:
-        """`nothing_runs`: the platform's word about a job that nobody knows; it also ends what runs of it."""
+        """`nothing_runs`: the platform's word that no process of a missing job is left; it also ends those that are."""
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._record = config, settings, record
         self.inputs = SnapshotInputs()
-        self.queues: dict[str, Doc] = {}  # Volcano's, as the launcher keeps them in step
-        self.node_loads: dict[str, NodeLoad] = {}  # how the nodes stood at the last turn
-        self._last_cycle: CycleResult | None = None  # as the last turn left it
+        self.queues: dict[str, Doc] = {}  # Volcano's queues, as the launcher copies them
+        self.node_loads: dict[str, NodeLoad] = {}  # at the last cycle
+        self._last_cycle: CycleResult | None = None  # None before the first cycle
         self._dependencies, self._slamls = (
             DependencyController(cache, clock, record),
             SlamlController(cache, clock, settings),
@@ -122,14 +121,14 @@ class DecisionLoop:
         self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
 
     def tick(self, read: bool = True) -> None:
-        """One turn of the loop. Errors of the store pass through.
+        """Run one cycle of the loop. Errors of the store pass through.
 
-        Without `read` it decides on the books alone: enough after changes of our own.
+        Without `read` it decides on the cache alone, which is enough after the coordinator's own changes.
         """
         if read:
             new = self.cache.refresh()  # 1 read
             self._read_tables()
-            self._admit(new)  # 2 let in, or mark what is wrong
+            self._admit(new)  # 2 accept, or mark what is wrong
             self._apply_queue_modes()
             self.garbage_collector.collect(self.clock.now())
         self._record_progress()
@@ -144,35 +143,35 @@ class DecisionLoop:
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
         self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
-        for decision in (*waiting, *decisions):  # 5 write the reason, then the intent
+        for decision in (*waiting, *decisions):  # 5 write the reason, then the operation
             try:
                 self._apply(decision, DecisionBasis(seen, snapshot, took))
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
-        self._slamls.sync(snapshot, read)  # 6 objects that become jobs, and what is to be shown of them
+        self._slamls.sync(snapshot, read)  # 6 jobs and status of Slamls
 
     def begin(self) -> None:
-        """Another coordinator may have acted: what was kept of each job in memory is old."""
+        """Begin to act: drop per-job memory, which is outdated if another coordinator has acted."""
         self._drop_memory_except({})
         self.garbage_collector.begin()
 
     def _drop_memory_except(self, jobs: Mapping[str, JobRecord]) -> None:
-        """What is kept of any but these."""
+        """Drop the memory of all jobs but these."""
         self.telemetry.keep_only(jobs)
         for job_id in self._held.keys() - jobs.keys():
             self._held.pop(job_id, None)
 
     def node_load_of(self, node: str) -> NodeLoad | None:
-        """How a node stood at the last turn."""
+        """The load of a node at the last cycle; None if unknown."""
         return self.node_loads.get(node)
 
     def expected_times(self) -> tuple[dict[str, ExpectedTimes], float]:
-        """When waiting jobs start and placed ones end, in seconds from a moment so many seconds ago."""
+        """(Expected starts and ends by job, age): the times count from `age` seconds ago."""
         last_cycle = self._last_cycle
         return ({}, 0.0) if last_cycle is None else (last_cycle.expected_times, self.clock.now() - last_cycle.at)
 
     def _reset_job_memory(self, name: str) -> None:
-        """What is kept under the name of a new job is of one that had it and has ended."""
+        """Drop memory under the id of a new job, which belongs to an ended job of that id."""
         self._held.pop(name, None)
         self.telemetry.forget(name)
 
@@ -187,7 +186,7 @@ class DecisionLoop:
                 found = [why]
             if found and found == job.doc.get("problems"):
                 continue
-            if not found and job.id in booked:  # one that had the name may still train: it is let in once that is over
+            if not found and job.id in booked:  # an earlier job of this id may still train
                 continue
             changes: JobChanges = {"problems": found} if found else self._accepted(job)
             try:
@@ -201,7 +200,7 @@ class DecisionLoop:
             self._record(record, JobRefused(found) if found else JobSubmitted(found))
 
     def _inadmissible(self, job: JobRecord) -> str:
-        """Why a good document cannot be let in here: such as that each reshape is a launch that finds no checkpoint."""
+        """Why a valid document cannot be accepted on this cluster, such as checkpoints that a reshape loses."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
         if why := self.unknown_type(job.doc):
             return why
@@ -211,7 +210,7 @@ class DecisionLoop:
         return intake.LOSES if loses else ""
 
     def unknown_type(self, doc: JobRow) -> str:
-        """Why the GPU type that it asks for is none, by what was read; empty where it is one, or nothing was read."""
+        """Why the GPU type that it asks for is unknown; empty if it is known, or before profiles were read."""
         here = {gpu.gpu_type for gpu in self.cache.gpus().values()} | {kind for _, kind in self.profiles.speeds}
         return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
 
@@ -219,12 +218,12 @@ class DecisionLoop:
         return intake.acceptance_fields(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))
 
     def _devices(self, job: JobRecord) -> str:
-        """The device mode of its queue: how its launches see GPUs."""
+        """The device mode of its queue: the GPUs that its launches see."""
         queue = self.queues.get(str(job.doc.get("queue") or QUEUE), {})
         return RECREATE if queue.get("devices") == RECREATE else SHARED
 
     def _apply_queue_modes(self) -> None:
-        """A job that waits and has no launch follows its queue into another device mode; any other keeps its own."""
+        """Copy a changed device mode of a queue to its waiting jobs that have no launch; others keep theirs."""
         for job in self.cache.jobs().values():
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
             mode = self._devices(job)
@@ -233,7 +232,7 @@ class DecisionLoop:
                     self.cache.write_job(job, {"devices": mode}, "devices")
 
     def _name_in_use(self, job: JobRecord) -> bool:
-        """Whether a job of that name lives, or did when this document was refused: it is not let in unasked later."""
+        """Whether an open job has this id, or had when the document was refused: that refusal is final."""
         if intake.name_taken(job.raw_id) in (job.doc.get("problems") or ()):
             return True
         twins = self.cache.store.list("jobs", {"job_id": job.raw_id})
@@ -252,7 +251,7 @@ class DecisionLoop:
         return self.inputs.profiles
 
     def _record_progress(self) -> None:
-        """Measure how fast jobs grow, where that is due; keep in their documents what has changed or shown itself."""
+        """Measure the growth of jobs where due, and write changed progress and evidence into their documents."""
         jobs, at = self.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
         grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
         for job_id in sorted(jobs):
@@ -264,7 +263,7 @@ class DecisionLoop:
                         self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
 
     def _shown(self, job: JobRecord) -> JobChanges:
-        """What its newest report shows of whether it may be stopped, and of what stopping it has cost."""
+        """Fields to write if its newest report shows that it resumes, or that a stop has cost work."""
         beat = self.telemetry.reports.of(job) if job.state in s.LAUNCHED else None
         return {} if beat is None else resumption.resumability_shown(job, beat) | resumption.reported_loss(job, beat)
 
@@ -275,7 +274,7 @@ class DecisionLoop:
         return build_snapshot(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
-        """Tell the user of a new job, once, if its deadline cannot hold, and which one could (seed 003)."""
+        """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""
         new = [job for job in snapshot.jobs if job.sla_s is not None and seen[job.id].doc.get("warnings") is None]
         written: dict[str, JobRecord] = {}
         for job in new if "deadline" in self.settings.systems else ():
@@ -287,7 +286,7 @@ class DecisionLoop:
         return written
 
     def _record_missed_deadlines(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
-        """Tell once of a job whose deadline has passed."""
+        """Record once that the deadline of a job has passed."""
         wall, written = self.clock.wall(), dict[str, JobRecord]()
         for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
             if missed := missed_deadlines.missed_event(job, wall):
@@ -311,7 +310,7 @@ class DecisionLoop:
                 self._start_operation(job, decision, basis)
 
     def _start_operation(self, job: JobRecord, decision: Operation, basis: DecisionBasis) -> None:
-        """The reason first, then the intent."""
+        """Write the reason, then the operation."""
         self._held.pop(job.id, None)
         context = BindingContext(
             basis.seen, self.cache.jobs(), self.cache.gpus(), self.clock.wall(), reshape_method(job, self.config)
@@ -325,9 +324,9 @@ class DecisionLoop:
         self._record(record, JobDecided(decision_id, basis.took_s))
 
     def _expected_times(self, job: JobRecord, snapshot: ClusterSnapshot) -> JobChanges:
-        """By what is known as it starts: how long it is expected to train in all, and may still wait (seed 003).
+        """Expected total training time and waiting time left, as known at the start (Slaml).
 
-        Who takes longer is overdue. Of a Slaml only the present task is trained by this job.
+        A job that takes longer is overdue. Of a Slaml this job trains only the present task.
         """
         if "deadline" not in self.settings.systems:
             return {"expected_s": None, "sla_waiting_s": None}
@@ -337,7 +336,7 @@ class DecisionLoop:
         return {"expected_s": None if left is None else seen.task_s + left, "sla_waiting_s": wait_s}
 
     def _record_stay(self, job: JobRecord, decision: Stay, basis: DecisionBasis) -> None:
-        """It asked for a move and does not move; whether that was its one chance is the decision's word (5.5)."""
+        """Record that a requested move is refused; the decision says if that used up the job's one move (5.5)."""
         wall, sentence = self.clock.wall() + AFTER_S, decision.explanation.sentence
         before = self.cache.store.get("decisions", f"{job.id}-stays") or {}
         self._store_decision(job, decision, basis)
@@ -347,9 +346,9 @@ class DecisionLoop:
             self._record(record, JobStays(sentence))
 
     def _apply_limit(self, job: JobRecord, decision: Limit, basis: DecisionBasis) -> None:
-        """No operation: its sidecar hears of it in the answer to its next heartbeat, in a pod its launcher reads it.
+        """Write a CPU limit; needs no operation: the sidecar gets it with its next heartbeat, or the launcher reads it.
 
-        The same again is only renewed.
+        An unchanged limit is only renewed.
         """
         wall, cores = self.clock.wall(), decision.cores
         until: JobChanges = UNLIMITED
@@ -359,7 +358,7 @@ class DecisionLoop:
             self.cache.write_job(job, until, "limit")
             return
         known = number(job.doc.get("limit_told")) if job.limit_left(wall)[0] else None
-        news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measuring is noisy
+        news = cores is None or known is None or abs(cores - known) >= LIMIT_NEWS * known  # measurements are noisy
         count = job.limits_told + news
         announced: JobChanges = {"limits_told": count, **({} if cores is None or not news else {"limit_told": cores})}
         decision_id = self._store_decision(job, decision, basis, f"limit-{count % LIMITS_KEPT}")
@@ -380,8 +379,10 @@ class DecisionLoop:
         self._record(record, JobWaits(sentence))
 
     def _store_decision(self, job: JobRecord, decision: Decision, basis: DecisionBasis, name: str = "") -> str:
-        """Before anything is done: the decision, its reason and everything that was rejected."""
-        lasting = {Hold: "waits", Stay: "stays"}.get(type(decision))  # one reason to wait and to stay per job
+        """Store the decision, its reason and the rejected candidates before it is carried out; returns its id."""
+        lasting = {Hold: "waits", Stay: "stays"}.get(
+            type(decision)
+        )  # only the last reason to wait or to stay is kept per job
         name = name or lasting or f"v{job.doc.get('version')}"
         decision_id = _operator_request(job, decision) or f"{job.id}-{name}"
         took_s = basis.took_s if isinstance(decision, Operation) else 0.0
@@ -391,5 +392,5 @@ class DecisionLoop:
 
 
 def _operator_request(job: JobRecord, decision: Decision) -> str:
-    """The wish that a decision answers; empty where nobody wished."""
+    """The id of the operator's request that a decision answers; empty if there is none."""
     return str(job.doc.get("wish_id") or "") if decision.explanation.algorithm == "operator" else ""

@@ -1,9 +1,9 @@
-"""Slamls (seed 003) from table `slamls`: judged, turned into jobs, followed until they end.
+"""Controls Slamls (the paper Slaml, docs/papers.md) from table `slamls`: acceptance, jobs, status.
 
-Each turn looks at how things stand and mends what differs, so a coordinator that was killed anywhere goes on by
-looking: what is decided is written into the row first, job documents have `_id`s made from the Slaml's uid. A deleted
-Slaml is cancelled jobs. Called by the loop once it has decided, with the snapshot that it decided on; the launcher
-(`launcher.cluster.controllers.slaml`) writes the rows and shows `status` on the objects.
+Level-triggered: each sync compares the rows with the jobs and corrects differences, so a killed coordinator resumes by
+reading. A verdict is written into the row first, and the `_id`s of job documents derive from the Slaml's uid. The jobs
+of a deleted Slaml are cancelled. Called by the loop after its decisions, with their snapshot; the launcher
+(`launcher.cluster.controllers.slaml`) writes the rows and copies `status` to the objects.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ALGORITHM = "deadline.diagnosis"
 
 
 class SlamlController:
-    """`turn` is one look at all of them."""
+    """Syncs all Slamls once per cycle."""
 
     def __init__(self, cache: Cache, clock: Clock, settings: Settings) -> None:
         self._cache, self._store, self._clock, self._settings = cache, cache.store, clock, settings
         self._rows: dict[str, Doc] = {}
-        self._ended: dict[str, dict[str, JobRow]] = {}  # by Slaml: job documents that change no more, by key
+        self._ended: dict[str, dict[str, JobRow]] = {}  # by Slaml: closed job documents, by key
 
     def sync(self, snapshot: ClusterSnapshot, read: bool) -> None:
-        """`read`: the table again. One that cannot be tended hinders no other."""
+        """Sync each Slaml; an error in one does not affect the others. `read`: read the table again."""
         if read:
             self._rows = {str(doc["_id"]): doc for doc in self._store.list(TABLE)}
             self._ended = {uid: kept for uid, kept in self._ended.items() if uid in self._rows}
@@ -76,7 +76,7 @@ class SlamlController:
     # acceptance
 
     def _judge(self, doc: Doc, snapshot: ClusterSnapshot) -> Doc:
-        """Its time runs from when this was asked for: as it was made, or as its user changed what was refused."""
+        """Decide on acceptance. Its deadline counts from its creation, or from the edit of a refused one."""
         wall = self._clock.wall()
         created = number(doc.get("created")) or wall
         since = doc.get("since") if doc.get("plan") else min(created, wall) if doc.get("generation") == 1 else wall
@@ -84,7 +84,7 @@ class SlamlController:
         found = slaml_status.judge(slaml, snapshot, self._settings)
         if found is None:
             return doc
-        if doc.get("plan"):  # its tasks run, whatever is said of the new target
+        if doc.get("plan"):  # its tasks run already, so a new target cannot refuse it
             found = AdmissionVerdict(
                 True, "Accepted", f"It was accepted before; now: {found.sentence}", found.minimum_s
             )
@@ -98,7 +98,7 @@ class SlamlController:
         return self._write(doc, changes)
 
     def _needs_suffix(self, slaml: Slaml) -> bool:
-        """Whether jobs of an earlier Slaml have the names that its own would get."""
+        """Whether jobs of an earlier Slaml already have the ids that its own would get."""
         twins = [twin for job in documents(slaml) for twin in self._store.list("jobs", {"job_id": job["job_id"]})]
         return any(not str(twin["_id"]).startswith(f"slaml-{slaml.uid}-") for twin in twins)
 
@@ -118,10 +118,10 @@ class SlamlController:
                 log.info("job %s was inserted already", job["job_id"])
         return Slaml.of(self._write(slaml.doc, {"inserted": True}))
 
-    # from then on
+    # after acceptance
 
     def _update_status(self, slaml: Slaml, snapshot: ClusterSnapshot) -> None:
-        """How it stands, and its deadline, which its user may have changed, in the jobs that are left."""
+        """Write its status, and copy an edited deadline to the jobs that have not ended."""
         jobs = self._jobs(slaml) if slaml.doc.get("inserted") else []
         wall = self._clock.wall()
         replicas = [[slaml_status.replica(job, wall) for job in of_task] for of_task in jobs]
@@ -137,7 +137,7 @@ class SlamlController:
             self._write(slaml.doc, changes)
 
     def _jobs(self, slaml: Slaml) -> list[list[JobRow | None]]:
-        """Its job documents by task; None where somebody has deleted one."""
+        """Its job documents by task; None for a deleted one."""
         return [
             [self._job(slaml, place, replica) for replica in range(part.replicas)]
             for place, part in enumerate(slaml.parts)
@@ -154,7 +154,7 @@ class SlamlController:
         return doc
 
     def _delete(self, slaml: Slaml) -> None:
-        """Its object is gone: what it had in work is cancelled, and nothing is kept but the job documents."""
+        """Cancel the open jobs of a deleted Slaml and delete its row; job documents stay."""
         for job in (job for of_task in self._jobs(slaml) for job in of_task):
             if job is None or job.get("closed") or job.get("cancel"):
                 continue

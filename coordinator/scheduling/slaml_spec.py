@@ -1,9 +1,9 @@
-"""A Slaml (seed 003): what its user asks for, and the job documents that follow from it. Pure.
+"""Reads and checks a Slaml, and derives its job documents. Pure.
 
-A row of table `slamls`, which the launcher keeps like the object: `_id` (its uid), `namespace`, `name`, `generation`,
-`created`, `spec` and `notes` (annotations and labels that count here) as texts of JSON, `deleted`. Called by
-`slaml_controller`. Each replica of each task is one job document, because a task must be stopped and queued alone; they
-wait for the task before by `depends_on`.
+A row of table `slamls`, which the launcher keeps in sync with the object: `_id` (its uid), `namespace`, `name`,
+`generation`, `created`, `spec` and `notes` (relevant annotations and labels) as JSON text, `deleted`. Called by
+`slaml_controller`. Each replica of each task is one job document, because tasks are stopped and queued separately; it
+depends on the previous task by `depends_on`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from coordinator.model import states as s
 from coordinator.model.records import Doc, number, show
 from coordinator.scheduling import intake
 
-GPUS = "volcano-reshape.io/gpus"  # annotation: the counts that its tasks with GPUs can run on
+GPUS = "volcano-reshape.io/gpus"  # annotation: GPU counts that its tasks with GPUs can run on
 QUEUES = ("scheduling.volcano.sh/queue-name", "volcano.sh/queue-name")  # annotation or label: Volcano's queue
 QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 UNITS = {
     "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
 }  # fmt: skip
-# What a task says itself, or what follows from the whole Slaml; its `job` cannot say otherwise.
+# Fields that the task or the whole Slaml determines; a task's `job` must not set them.
 TAKEN = frozenset(
     {
         "_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command", "sla",
@@ -41,7 +41,7 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Slaml:
-    """One row, as typed views. Reading never fails: what cannot be read is absent, and `problems` says so."""
+    """Typed view of one row. Reading never fails: an invalid value counts as absent, and `problems` reports it."""
 
     doc: Doc
     spec: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Slaml:
 
     @classmethod
     def of(cls, doc: Doc) -> Slaml:
-        """Once it is accepted its tasks are those that were accepted (`plan`)."""
+        """View a row. The tasks of an accepted Slaml are those that were accepted (`plan`)."""
         spec, plan = _read(doc.get("spec")), _read(doc.get("plan"))
         if plan:
             spec = {**spec, "tasks": plan.get("tasks")}
@@ -73,12 +73,12 @@ class Slaml:
 
     @property
     def id(self) -> str:
-        """As what its verdicts are explained."""
+        """The id under which its verdicts are explained."""
         return f"slaml.{self.namespace}.{self.name}"
 
     @property
     def target_s(self) -> float | None:
-        """None: no deadline, or none that can be read."""
+        """Deadline in seconds; None without a valid one."""
         return requirements.seconds(self.spec.get("slaTarget")) if self.spec.get("isSla", True) else None
 
     @cached_property
@@ -92,29 +92,29 @@ class Slaml:
 
     @property
     def plan(self) -> str:
-        """What is kept of it when it is accepted."""
+        """Tasks and notes as JSON text, stored at acceptance."""
         return json.dumps({"tasks": self.spec.get("tasks"), "notes": dict(self.notes)})
 
     def counts(self, part: SlamlTask) -> list[int]:
-        """GPU counts that a task may run on; exactly what it asks for unless the annotation says more."""
+        """GPU counts that a task may run on: the annotation's, else exactly its request."""
         if not part.task.gpus:
             return [0]
         given = self.notes.get(GPUS)
         return _counts(given) if given is not None else [part.task.gpus]
 
     def key(self, place: int, replica: int) -> str:
-        """The `_id` of a job document: the same for ever."""
+        """The `_id` of a job document, which never changes."""
         return f"slaml-{self.uid}-{place}-{replica}"
 
     def job_id(self, place: int, replica: int) -> str:
-        """`<namespace>.<slaml>.<task>.<i>`; with a piece of the uid where an earlier Slaml of that name had it."""
+        """`<namespace>.<slaml>.<task>.<i>`; with a part of the uid if an earlier Slaml used that id."""
         end = f".{self.parts[place].name}.{replica}" + (f".{self.uid[:8]}" if self.doc.get("again") else "")
         return f"{self.namespace}.{self.name}"[: LENGTH - len(end)] + end
 
 
 @dataclass(frozen=True)
 class SlamlTask:
-    """One task, as it was written."""
+    """Typed view of one task of the spec."""
 
     spec: Mapping[str, Any]
 
@@ -143,7 +143,7 @@ class SlamlTask:
 
     @property
     def more(self) -> Doc:
-        """Further fields of its job documents."""
+        """Additional fields of its job documents."""
         given = self.spec.get("job")
         return dict(given) if isinstance(given, dict) else {}
 
@@ -157,7 +157,7 @@ class SlamlTask:
 
 
 def problems(slaml: Slaml) -> list[str]:
-    """What is wrong with it beside what the API server checks, each as a sentence that says what to write."""
+    """Errors that the API server does not check, as sentences that say what to write."""
     found = list(_own_problems(slaml))
     if found:
         return found
@@ -196,7 +196,7 @@ def _part_problems(part: SlamlTask) -> Iterator[str]:
         odd = [k for k, v in params.items() if not _fits(str(k), v)] if isinstance(params, dict) else ["?"]
         yield from (f"modelParams: {show(one)} must be a name with a number or a text" for one in odd[:1])
     if odd_fields := sorted(str(name) for name in part.more if name in TAKEN):
-        yield f"job cannot set {', '.join(odd_fields)}: the Slaml says that"
+        yield f"job cannot set {', '.join(odd_fields)}: the Slaml determines that"
 
 
 def documents(slaml: Slaml) -> list[Doc]:
@@ -209,7 +209,7 @@ def documents(slaml: Slaml) -> list[Doc]:
 
 
 def document(slaml: Slaml, place: int, replica: int) -> Doc:
-    """The job document of one replica. What is left of the Slaml stands in `tasks`, the present task first."""
+    """The job document of one replica. `tasks` holds the remaining tasks of the Slaml, the present one first."""
     part = slaml.parts[place]
     before = range(slaml.parts[place - 1].replicas) if place else ()
     queue = next((slaml.notes[key] for key in QUEUES if slaml.notes.get(key)), None)
@@ -245,7 +245,7 @@ def _environment(part: SlamlTask, replica: int) -> Any:
 
 
 def _pod(part: SlamlTask) -> Any:
-    """Its pod asks for the CPU and memory of the task; what cannot be read is left for intake to refuse."""
+    """The `pod` field with the task's CPU and memory requests; an invalid one is left for intake to reject."""
     requests = {key.lower(): str(part.spec[key]) for key in ("CPU", "memory") if part.spec.get(key) is not None}
     if not requests:
         return part.more.get("pod")
@@ -260,7 +260,7 @@ def _pod(part: SlamlTask) -> Any:
 
 
 def quantity(value: object) -> float | None:
-    """A quantity of Kubernetes as a number: `2m`, `500Mi`, `1.5`, `4`."""
+    """Parse a Kubernetes quantity such as `2m`, `500Mi`, `1.5` or `4`; None if invalid."""
     match = QUANTITY.fullmatch(str(value)) if isinstance(value, str) else None
     return float(match[1]) * UNITS.get(match[2], 1.0) if match else number(value)
 

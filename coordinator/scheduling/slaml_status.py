@@ -1,8 +1,7 @@
-"""Whether a Slaml is accepted, and how it stands: verdict, states of its tasks, conditions of its status. Pure.
+"""Computes the verdict and the status of a Slaml: acceptance, states of its tasks, conditions. Pure.
 
-Algorithm 1 of seed 003 judges it as one job of tasks that run one after another. What is written here changes only
-when something has happened or the rows of past tasks have changed, so that nobody writes at each turn. Called by
-`coordinator.scheduling.slaml_controller`.
+Algorithm 1 of Slaml judges it as one job of sequential tasks. The status changes only with an event or with the rows of
+past tasks, so that the row is not written at each cycle. Called by `coordinator.scheduling.slaml_controller`.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from coordinator.model.tables import JobRow
 from coordinator.scheduling.slaml_spec import Slaml, SlamlTask, problems
 
 QUEUE, RUN, STOP, DONE, FAILED, CANCELLED = "QUEUE", "RUN", "STOP", "DONE", "FAILED", "CANCELLED"
-OF_TASKS = (FAILED, CANCELLED, RUN, STOP, QUEUE)  # what one replica is, in this order, its task is; else all are done
+OF_TASKS = (FAILED, CANCELLED, RUN, STOP, QUEUE)  # a task has the first of these states that a replica has
 STATES = {FAILED: "Failed", CANCELLED: "Cancelled", RUN: "Running", STOP: "Stopped", QUEUE: "Queued"}
 LAST_TIME = 253_402_300_799.0  # the end of the year 9999
-INFEASIBLE = "Infeasible"  # not for ever: nodes come and go
+INFEASIBLE = "Infeasible"  # may change as nodes come and go
 GPU_WORDS = {"gpus": "GPUs", "cores": "CPU cores", "memory": "bytes of memory"}
 
 
 @dataclass(frozen=True)
 class AdmissionVerdict:
-    """`reason`: one word in CamelCase, as conditions and events have it."""
+    """Whether a Slaml is accepted. `reason`: one CamelCase word, as in Kubernetes conditions."""
 
     accepted: bool
     reason: str
@@ -47,7 +46,7 @@ class AdmissionVerdict:
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """One job document of it, as it stands."""
+    """State of the job of one replica."""
 
     state: str
     ran_s: float = 0.0
@@ -55,7 +54,7 @@ class ReplicaStatus:
 
 
 def as_job(slaml: Slaml, since_s: float, place: int = 0, ran_s: float = 0.0) -> Job:
-    """What Algorithm 1 looks at: the tasks left from this one on."""
+    """The job that Algorithm 1 judges: the tasks from `place` on."""
     left = slaml.tasks[place:]
     counts = (0,) if not any(task.gpus for task in left) else tuple(sorted({task.gpus for task in left if task.gpus}))
     return Job(
@@ -68,7 +67,7 @@ def as_job(slaml: Slaml, since_s: float, place: int = 0, ran_s: float = 0.0) -> 
 
 
 def judge(slaml: Slaml, snapshot: ClusterSnapshot, settings: Settings) -> AdmissionVerdict | None:
-    """None while no node is known."""
+    """Decide on acceptance; None while no node is known."""
     if wrong := problems(slaml):
         return AdmissionVerdict(False, "Invalid", "; ".join(wrong) + ".")
     if not snapshot.nodes:
@@ -79,18 +78,16 @@ def judge(slaml: Slaml, snapshot: ClusterSnapshot, settings: Settings) -> Admiss
     if slaml.target_s is None:
         return AdmissionVerdict(True, "NoDeadline", "It has no deadline.")
     if "deadline" not in settings.systems:
-        return AdmissionVerdict(True, "NotJudged", "Deadlines are not looked after here: the system `deadline` is off.")
+        return AdmissionVerdict(True, "NotJudged", "Deadlines are not enforced here: the system `deadline` is off.")
     return _judged(slaml, slaml.target_s, found)
 
 
 def _judged(slaml: Slaml, target_s: float, found: Diagnosis) -> AdmissionVerdict:
-    """Of one with a deadline, and tasks that some node could run."""
+    """The verdict on a Slaml with a deadline whose tasks fit on some node."""
     if found.te_s is None:
-        sentence = (
-            "Nobody knows how long it takes: not for all of its tasks there is a finished one that asked as much."
-        )
+        sentence = "Its length is not known: not all of its tasks have a finished one that asked for as much."
         return AdmissionVerdict(True, "LengthUnknown", sentence)
-    unsure = " Little speaks for that: past tasks asked for less than it does." if found.low_confidence else ""
+    unsure = " Confidence is low: past tasks asked for less than it does." if found.low_confidence else ""
     expected = f"it is expected to take {found.te_s:.1f} s"
     if found.minimum_target_s is not None:
         smallest = max(1, math.ceil(found.minimum_target_s - 1e-9))
@@ -104,7 +101,7 @@ def _judged(slaml: Slaml, target_s: float, found: Diagnosis) -> AdmissionVerdict
 
 
 def _lacking(slaml: Slaml, snapshot: ClusterSnapshot) -> Iterator[str]:
-    """Of each task that no node could run: what it asks for, and the most that any has."""
+    """Yield a sentence for each task that fits on no node: its request, and the most that a node has."""
     nodes = [node for node in snapshot.nodes if node.schedulable]
     for part in slaml.parts:
         task = part.task
@@ -128,11 +125,11 @@ def _hosts(part: SlamlTask) -> int:
     return hosts if whole(hosts, 1) else 1
 
 
-# how it stands
+# status
 
 
 def replica(doc: JobRow | None, wall: float) -> ReplicaStatus:
-    """None: it was inserted, and somebody has deleted it."""
+    """The state of a replica's job document; `doc` is None if it was deleted."""
     if doc is None:
         return ReplicaStatus(CANCELLED, message="its job document was deleted")
     job, wrong = JobRecord(dict(doc)), doc.get("problems")
@@ -147,7 +144,7 @@ def _state(job: JobRecord) -> str:
         return {s.COMPLETED: DONE, s.FAILED: FAILED}.get(job.state, CANCELLED)
     if job.operation is not None and job.operation.kind == "requeue":
         return STOP
-    if job.state == s.SUBMITTED:  # what was sent back is stopped until its launch is gone
+    if job.state == s.SUBMITTED:  # a preempted job is stopped until its launch is gone
         return STOP if job.preempts and job.doc.get("down") != job.launch else QUEUE
     return QUEUE if job.state in (s.INITIALIZING, s.INITIALIZED) else RUN
 
@@ -159,7 +156,7 @@ def status(
     settings: Settings,
     wall: float,
 ) -> Doc:
-    """The whole status. `replicas`: of each task, empty while it is not accepted."""
+    """The status document. `replicas`: of each task; empty before acceptance."""
     verdict = slaml.doc.get("judged") or {}
     state = state_of(replicas) if verdict.get("accepted") else "Refused"
     place, ran_s = _present(replicas)
@@ -182,7 +179,7 @@ def status(
 
 
 def state_of(replicas: Sequence[Sequence[ReplicaStatus]]) -> str:
-    """The first task that is not done decides."""
+    """The state of the Slaml: that of its first task that is not done."""
     return next((STATES[_of_task(rs)] for rs in replicas if _of_task(rs) != DONE), "Completed")
 
 
@@ -192,7 +189,7 @@ def _of_task(replicas: Sequence[ReplicaStatus]) -> str:
 
 
 def _present(replicas: Sequence[Sequence[ReplicaStatus]]) -> tuple[int, float]:
-    """The first task that is not done, and how long the replica of it has run that has run least."""
+    """Index of the first task that is not done, and the shortest time that one of its open replicas has run."""
     for place, of_task in enumerate(replicas):
         left = [one.ran_s for one in of_task if one.state != DONE]
         if left:
@@ -236,7 +233,7 @@ def _conditions(
 
 
 def _completed(state: str, replicas: Sequence[Sequence[ReplicaStatus]]) -> str:
-    """Why it has not, in the words of the job that failed or was cancelled."""
+    """The message of the job that failed or was cancelled; empty if none did."""
     bad = (one.message for rs in replicas for one in rs if one.state in (FAILED, CANCELLED))
     return next(bad, "") if state in ("Failed", "Cancelled") else ""
 
@@ -253,7 +250,7 @@ def _condition(
 
 
 def stamp(wall: float) -> str:
-    """As Kubernetes writes times; the last one that it knows for any that is later."""
+    """Format a time as Kubernetes does, up to the end of the year 9999."""
     return datetime.fromtimestamp(min(wall, LAST_TIME), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,6 +1,6 @@
-"""From the books to the frozen snapshot that decisions are made on. Pure.
+"""Builds the frozen snapshot that decisions are made on from the cache and from observations. Pure.
 
-Documents hold seconds since 1970; the snapshot is on the clock of `now`, which no machine's time setting moves.
+Documents hold seconds since 1970; the snapshot uses the clock of `now`, which clock adjustments do not move.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sidecar.protocol import Heartbeat
 
 @dataclass(frozen=True)
 class SnapshotInputs:
-    """What the coordinator knows beside jobs and GPUs."""
+    """Inputs of a snapshot beside jobs and GPUs."""
 
     profiles: Profiles = field(default_factory=Profiles)
     observations: Observations = field(default_factory=Observations)
-    nodes: Mapping[str, Doc] = field(default_factory=dict)  # cores and memory by node; not every node has a document
-    checkpoints_last: bool = True  # whether checkpoints outlive the launch that wrote them, where no job says so itself
+    nodes: Mapping[str, Doc] = field(default_factory=dict)  # documents by node; some nodes have none
+    checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
 
 
 def build_snapshot(
@@ -45,7 +45,7 @@ def build_snapshot(
     known: SnapshotInputs,
     at: Moment,
 ) -> ClusterSnapshot:
-    """The cluster as it will be once the operations under way are done."""
+    """The cluster as it will be after the operations in progress."""
     promised = {g: j.id for j in jobs.values() if j.operation for g in j.operation.to}
     members: dict[str, list[GpuRecord]] = {name: [] for name in known.nodes}
     for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
@@ -67,8 +67,8 @@ def build_snapshot(
 def _node(
     name: str, gpus: list[GpuRecord], doc: Doc, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
 ) -> Node:
-    """What is in use of it is its agent's word (S18); where none tells, what its jobs use, whose `beats` these are."""
-    kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # those that are gone do not tell
+    """A node. Its use comes from its agent (S18), else from the heartbeats of its jobs, `beats`."""
+    kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # a faulty GPU's type may be outdated
     cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
     others = held_by_others(doc)
     usages = [beat.usage for beat in beats if beat is not None]
@@ -77,7 +77,7 @@ def _node(
         gpu_type=kind,
         gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus),
         cores=max(0.0, cores - others["cores"]),
-        memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 means that it is not known
+        memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 would mean unknown
         schedulable=bool(doc.get("schedulable", True)),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
@@ -86,7 +86,7 @@ def _node(
 
 
 def held_by_others(doc: Doc) -> dict[str, float]:
-    """Cores and bytes of a node that pods of others ask for, as the launcher counted them; else 0."""
+    """Requests of foreign pods on a node in cores and bytes, as the launcher counted them; else 0."""
     others = doc.get("others")
     found = others if isinstance(others, dict) else {}
     return {resource: number(found.get(resource)) or 0.0 for resource in ("cores", "memory")}
@@ -101,7 +101,7 @@ def _share(used: float, whole: float) -> float:
 
 
 def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
-    """An idle GPU that an intent names is given away, though nobody has claimed it yet."""
+    """A GPU; an idle one that an operation names counts as reserved before it is claimed."""
     if gpu.state == s.IDLE and promised is not None:
         return Gpu(gpu.id, "reserved", promised)
     return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
@@ -167,13 +167,13 @@ def _job(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: M
 
 
 def _demand(job: JobRecord, speed: TrainingSpeed) -> float:
-    """The cores that its user asked for, or more if it was seen to use more; any number where nothing was said."""
+    """Cores that its user asked for, or that it was seen to use if more; infinite without a request."""
     asked = [task.cores * task.replicas for task in requirements.tasks(job.doc)]
     return max(asked[0], speed.most) if asked and asked[0] > 0 else math.inf
 
 
 def _place(job: JobRecord) -> str | None:
-    """Where it is, or will be once the operation under way is done."""
+    """Its node after the operation in progress."""
     op = job.operation
     if op is not None and op.kind == "move":
         return op.node
@@ -183,7 +183,7 @@ def _place(job: JobRecord) -> str | None:
 
 
 def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker, ...]:
-    """GPUs per host, where they are on several."""
+    """GPUs per host; empty if they are on one."""
     counts: dict[str, int] = {}
     for gpu_id in held:
         if gpu_id in gpus:
@@ -192,20 +192,20 @@ def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker
 
 
 def _hosts(job: JobRecord) -> int:
-    """On how many nodes it may be: where nothing is said, a gang has each pod on one of its own at most."""
+    """The most nodes that it may use: by default one, or one per pod of a gang."""
     most = max(job.optional, default=1) // job.gpus_per_pod if job.gpus_per_pod else 1
     return int(number(job.doc.get("max_workers"), 1) or most)
 
 
 def _pods(job: JobRecord, held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[str, ...]:
-    """The node of each pod of a gang; none while it is not known."""
+    """The node of each pod of a gang; empty while unknown."""
     if job.gpus_per_pod is None or not held or any(gpu_id not in gpus for gpu_id in held):
         return ()
     return tuple(gpus[part[0]].node for part in job.parts(held))
 
 
 def _leased(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], wall: float) -> bool:
-    """Whether no new operation may begin: one is under way, or it is not known how the job stands."""
+    """Whether no new operation may begin: one is in progress, or the job's state is uncertain."""
     if job.operation is not None or job.cancel:
         return True
     if job.state == s.SUBMITTED:

@@ -97,7 +97,7 @@ def test_a_bash_loop_whose_process_is_killed_is_not_started_twice(ground: Ground
     os.kill(ground.up.job("loop")["trainer_pid"], signal.SIGKILL)
     failed = ground.up.until("loop", "failed")
     assert "killed by signal 9" in failed["message"]
-    assert "not started again: nobody knows what running it twice does" in failed["message"]
+    assert "not started again: it is not known what running it twice would do" in failed["message"]
     assert ground.once("loop")
 
 

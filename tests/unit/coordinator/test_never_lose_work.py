@@ -175,7 +175,7 @@ def test_a_command_that_crashed_and_never_showed_that_it_resumes_fails_and_is_no
     message = written(world(plain(s.RUNNING, "a"), crashed(), mine("a")), "failed")["message"]
     assert message == (
         "the training process ended with exit code 1: ValueError: no; "
-        "not started again: nobody knows what running it twice does"
+        "not started again: it is not known what running it twice would do"
     )
 
 
@@ -281,7 +281,7 @@ def test_a_fault_after_a_reshape_that_went_well_is_no_loss_of_ours() -> None:
     """What is lost when a node dies days later ends nobody's being reshaped."""
     good = told(generation=2, lost=Lost(0, 0.0, 2))
     job = plain(s.RUNNING, "a", resumes="checkpoint", stopped_by_us=2, generation=2)
-    assert written(world(job, good, mine("a"), lost=True, away=True), "undo")["stopped_by_us"] is None
+    assert written(world(job, good, mine("a"), lost=True, node_unavailable=True), "undo")["stopped_by_us"] is None
 
 
 def test_a_users_volcano_job_that_was_suspended_waits_and_is_not_failed() -> None:

@@ -103,7 +103,7 @@ def test_the_annotations_say_queue_and_gpu_counts() -> None:
         ({"GPU": "1500m"}, "GPU must be a whole number"),
         ({"modelParams": [{"lr": 1}, {"lr": 2}]}, "modelParams has 2 entries for 1 replicas"),
         ({"modelParams": [{"lr": [1]}]}, "must be a name with a number or a text"),
-        ({"job": {"image": "other", "sla": 3}}, "job cannot set image, sla: the Slaml says that"),
+        ({"job": {"image": "other", "sla": 3}}, "job cannot set image, sla: the Slaml determines that"),
         ({"job": {"epochs": 0}}, "task one: epochs must be a whole number"),
         ({"job": {"pod": "no json"}, "CPU": "1"}, "pod is a text, but no JSON"),
         ({"job": {"pod": {"containers": "x"}}, "CPU": "1"}, "pod.containers must be a list"),
