@@ -1,1 +1,1 @@
-"""Everything that starts processes and pods."""
+"""Starts and ends the processes of jobs, on this machine or as pods of a cluster."""

@@ -1,4 +1,4 @@
-"""`reshape containerize`: the image of a training, built by playbooks/containerize.yml.
+"""Builds the image of a training by playbooks/containerize.yml (`reshape containerize`).
 
 Promises: values reach the playbook as text, never as template; the image carries the shim and the sidecar of this very
 version, so that its pod may be a single container; an archive appears whole or not at all. Called by the command line.
@@ -28,7 +28,7 @@ NO_BUILDAH = "buildah was not found: install it (Debian and Ubuntu: apt-get inst
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What goes into an image. Paths are of this machine."""
+    """The content of an image. Paths are of this machine."""
 
     name: str
     base: str
@@ -38,12 +38,12 @@ class Image:
     dataset: str | None = None
     """A path or address that the training finds in RESHAPE_DATASET."""
     wheels: Path | None = None
-    """A folder of wheels to install from, and from nowhere else."""
+    """A folder of wheels, the only place to install from."""
     archive: Path | None = None
 
 
 def build(image: Image, playbook: Path) -> None:
-    """Build it, with the programs' own words on the terminal. `Fatal` when that did not work."""
+    """Build the image; the programs print to the terminal. `Fatal` if the build fails."""
     path = search_path()
     if (ansible := shutil.which("ansible-playbook", path=path)) is None:
         raise Fatal(NOT_INSTALLED)
@@ -88,7 +88,7 @@ def _full(path: Path | None) -> str:
 
 
 def _packages() -> list[str]:
-    """In the versions that are installed here."""
+    """Return the requirements of the sidecar, pinned to the versions that are installed here."""
     found = [f"{name}=={metadata.version(name)}" for name in SIDECAR_PACKAGES]
     try:
         found.append(f"{NVML}=={metadata.version(NVML)}")

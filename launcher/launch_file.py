@@ -1,6 +1,6 @@
-"""What launch.json says on every platform: job document -> the fields that shim and sidecar read. Pure.
+"""Turns a job document into the fields of launch.json that every platform writes. Pure.
 
-Called by `local_spec` and `job_spec`, which add what is particular to their platform.
+Shim and sidecar read them. Called by `local_spec` and `job_spec`, which add the fields of their platform.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow
 
 
-class Times(Protocol):
-    """In seconds (`reliability.md` 5)."""
+class LaunchTimes(Protocol):
+    """The times that a launch needs, in seconds (`reliability.md` 5)."""
 
     @property
     def heartbeat_s(self) -> float: ...
@@ -29,8 +29,8 @@ class Times(Protocol):
     def kill_s(self) -> float: ...
 
 
-def fields(job: JobRecord, coordinator: str, times: Times) -> dict[str, Any]:
-    """`job` has passed intake; `coordinator` is the base URL that heartbeats go to."""
+def fields(job: JobRecord, coordinator: str, times: LaunchTimes) -> dict[str, Any]:
+    """Return the fields of a job that has passed intake. `coordinator`: the base URL that heartbeats go to."""
     return {
         "job_id": job.id,
         "uid": job.uid,
@@ -45,7 +45,7 @@ def fields(job: JobRecord, coordinator: str, times: Times) -> dict[str, Any]:
 
 
 def progress(doc: JobRow) -> dict[str, Any]:
-    """Where the sidecar reads progress, and which value a target of the job means."""
+    """Return where the sidecar reads progress, and which value the job's target refers to."""
     target = requirements.target(doc)
     never = "" if target is None or target.name else "loss" if target.above else "acc"
     return {
@@ -55,7 +55,7 @@ def progress(doc: JobRow) -> dict[str, Any]:
 
 
 def variables(doc: JobRow, checkpoints: str) -> dict[str, str]:
-    """The variables of ours that the trainer sees; the shim adds what changes with each generation."""
+    """Return our environment variables for the trainer; the shim adds those that change with each generation."""
     ours = {
         "RESHAPE_CHECKPOINTS": checkpoints,
         "RESHAPE_DATASET": doc.get("dataset"),
@@ -65,5 +65,5 @@ def variables(doc: JobRow, checkpoints: str) -> dict[str, str]:
 
 
 def argv(command: Any) -> list[str]:
-    """A list is run as it is, a string by `sh -c`."""
+    """Return the argv of a command: a list as it is, a string as an argument of `sh -c`."""
     return ["sh", "-c", command] if isinstance(command, str) else [str(word) for word in command]

@@ -1,4 +1,4 @@
-"""The platform `local`: a launch is a detached process of this machine, started and ended by a playbook.
+"""Runs launches on this machine (platform `local`): detached processes, started and ended by playbooks.
 
 Promises (`coordinator.ports.Platform`): every call returns at once and may be repeated; a launch outlives
 this process; `gone` is True only when no process of the launch runs. Called by the reconciler, from any thread.
@@ -26,47 +26,47 @@ from sidecar import protocol
 from sidecar.resources.limits import ControlGroup
 
 SIDECAR = Path(protocol.__file__).parent
-REMOVE_AGAIN_S = (1.0, 5.0)  # the reconciler asks once, and then waits for `gone`
+REMOVE_AGAIN_S = (1.0, 5.0)  # pauses before the retries: the reconciler asks once, then waits for `gone`
 
 log = logging.getLogger(__name__)
 
 
 class LocalPlatform:
-    """Launches below `state`/jobs, reporting to the coordinator at the URL `coordinator`."""
+    """Keeps launches below `state`/jobs; their sidecars report to the coordinator at the URL `coordinator`."""
 
     def __init__(
         self, state: Path, coordinator: str, master_key: bytes, playbooks: Path, settings: LocalSettings | None = None
     ) -> None:
-        """`Rejected` if Ansible could not work in `state` because of its name."""
+        """`Rejected` if Ansible cannot work in `state` because of its name."""
         self._jobs = state.absolute() / "jobs"
         if re.search(r"[$\x00-\x1f]|\{[{%#]", str(self._jobs)):
             raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
-        self._works = PlaybookQueue(self._carry_out)
+        self._runs = PlaybookQueue(self._carry_out)
 
     def launch(self, doc: JobRow) -> None:
-        """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""
-        self._works.want(_name(doc), "launch", plain(doc))
+        """Request the launch. Does nothing while it is under way, once it succeeded, or until `failure` was read."""
+        self._runs.request(_name(doc), "launch", plain(doc))
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Nothing keeps a process from being begun here."""
+        """Return None: nothing keeps a process from starting here."""
         return None
 
     def remove(self, doc: JobRow) -> None:
-        """Ends a launch that is under way, too. Tried again when asked again after it failed."""
-        self._works.want(_name(doc), "remove", plain(doc))
+        """Request the end of the launch, also while it is starting. Another call after a failure tries again."""
+        self._runs.request(_name(doc), "remove", plain(doc))
 
     def failure(self, doc: JobRow) -> str | None:
-        """Why the launch failed; after that was asked, `launch` tries once more."""
-        return self._works.failure(_name(doc))
+        """Return why the launch failed; after this call `launch` tries once more."""
+        return self._runs.failure(_name(doc))
 
     def gone(self, doc: JobRow) -> bool:
-        """Whether shim and trainer have let go of the lock, and no playbook may yet start them."""
-        return not self._works.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
+        """Whether shim and trainer have released the lock and no playbook can still start them."""
+        return not self._runs.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
 
     def nothing_runs(self, job_id: str) -> bool:
-        """Whether nothing does of a job whose document is gone. What does is removed: its user deleted the job."""
+        """Whether no process of a job runs whose document was deleted. Removes the launches that still do."""
         over = True
         for folder in self._jobs.glob("*"):
             if not may_be_launch_of(job_id, folder.name):
@@ -76,17 +76,17 @@ class LocalPlatform:
                 continue  # its name only looks the same
             if known:
                 self.remove({"_id": job_id} | known)
-            over = over and not known and not self._works.under_way(folder.name) and _unlocked(folder / "shim.lock")
+            over = over and not known and not self._runs.under_way(folder.name) and _unlocked(folder / "shim.lock")
         return over
 
     def ended(self, doc: JobRow) -> frozenset[int]:
-        """There are no gangs here (`Config.many_pods`)."""
+        """Return no members: this platform runs no gangs (`Config.many_pods`)."""
         return frozenset()
 
     def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
-        """At most `limit` bytes of the trainer's output from `offset`, over all launches of the job.
+        """Return at most `limit` bytes of the trainer's output from `offset` and the next offset, over all launches.
 
-        From the beginning when `offset` is beyond the end: the shim has begun a new file meanwhile.
+        Starts at 0 when `offset` is beyond the end: the shim has begun a new file meanwhile.
         """
         try:
             with self.folders(doc).output.open("rb") as file:
@@ -99,13 +99,13 @@ class LocalPlatform:
             raise Transient(f"the output of job {JobRecord(doc).id} cannot be read: {error.strerror}") from error
 
     def folders(self, doc: JobRow) -> Folders:
-        """Where the files of this launch and of its job are."""
+        """Return the folders of this launch and of its job."""
         job = JobRecord(doc)
         return Folders(launch=self._jobs / _name(doc), job=self._jobs / job_name(job.id, job.uid))
 
     def stop_all(self, timeout: float) -> None:
-        """Let playbooks that run come to their end for `timeout` seconds, then stop them. Launches live on."""
-        self._works.stop_all(timeout)
+        """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
+        self._runs.stop_all(timeout)
 
     def _carry_out(self, verb: Verb, doc: JobRow, cancelled: Cancelled) -> None:
         if verb == "launch":
@@ -145,7 +145,7 @@ class LocalPlatform:
             (folders.launch / name).unlink(missing_ok=True)
         if not _unlocked(folders.launch / "shim.lock"):
             self._end(doc, folders, cancelled)
-        ControlGroup(folders.launch.name).lift()  # a shim that was killed takes its sidecar along, which would have
+        ControlGroup(folders.launch.name).lift()  # a killed shim takes along the sidecar that would have lifted it
 
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
@@ -154,7 +154,7 @@ class LocalPlatform:
                 self._play("remove_local.yml", folders, patience, cancelled)
                 break
             except Transient as error:
-                if pause is None or self._works.closing.wait(pause):
+                if pause is None or self._runs.closing.wait(pause):
                     raise
                 log.warning("remove of job %s failed: %s; trying again", JobRecord(doc).id, error)
 
@@ -169,7 +169,7 @@ def _name(doc: JobRow) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All or nothing, readable by this user only."""
+    """Write the file atomically, readable by this user only."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -178,7 +178,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _written(path: Path) -> Doc:
-    """Which launch it was written for; nothing where it is not there any more."""
+    """Return the content of a launch.json; empty if the file is gone."""
     try:
         found = json.loads(path.read_bytes())
         return {field: found[field] for field in ("job_id", "uid", "launch")}
@@ -187,7 +187,7 @@ def _written(path: Path) -> Doc:
 
 
 def _unlocked(lock: Path) -> bool:
-    """Whether nobody holds it; the shim, its trainer and what that started all do until they end."""
+    """Whether no process holds the lock; shim, trainer and the trainer's children hold it until they end."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""What a launch on this machine is: job document -> the content of `launch.json`. Pure.
+"""Turns a job document into the `launch.json` of a launch on this machine. Pure.
 
-Called by `local.py`. Shim and sidecar read the result; nothing else decides what a job's processes see:
-the shim itself starts with an empty environment.
+Called by `local.py`. Shim and sidecar read the result. It alone decides which environment a job's processes see:
+the shim itself starts with an empty one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow
 from launcher import launch_file
 
-# What a job sees of the environment of `reshape up`. The rest may hold our secrets: a job that needs more says
-# so in its `env`, as it has to on a cluster.
+# The variables of `reshape up` that a job inherits. The others may hold our secrets: a job that needs more sets
+# them in its `env`, as it has to on a cluster.
 INHERITED = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -34,22 +34,22 @@ INHERITED = (
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """How launches run on this machine; the same for all jobs. Times in seconds (`reliability.md` 5)."""
+    """Settings of all launches on this machine. Times in seconds (`reliability.md` 5)."""
 
     gpus: Literal["emulated", "nvml"] = "emulated"  # where the sidecar reads GPU usage from
     gpu_memory: int | None = None  # bytes of one emulated GPU
     gpu_locks: Path | None = None  # folder of the oracle's lock files (demo and tests), given to trainers
     heartbeat_s: float = 5.0
-    lease_s: float = 300.0  # L: a trainer that nobody renews for so long is ended
+    lease_s: float = 300.0  # L: a trainer is ended when its lease is not renewed for so long
     grace_s: float = 20.0  # G: for saving after SIGTERM
     kill_s: float = 10.0  # K: for everything to be gone after SIGKILL
     launch_timeout_s: float = 60.0
-    operator_token: str | None = field(default=None, repr=False)  # whose wishes a sidecar hands on; None: nobody's
+    operator_token: str | None = field(default=None, repr=False)  # sidecars forward requests that carry it
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where one launch keeps its files. `job` outlives the launch: checkpoints and output stand there."""
+    """The folders of one launch. `job` outlives the launch: it holds checkpoints and output."""
 
     launch: Path
     job: Path
@@ -71,7 +71,7 @@ def launch_spec(
     settings: LocalSettings,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The content of `launch.json`, for shim and sidecar.
+    """Return the content of `launch.json`.
 
     `job` has passed intake. `coordinator` is the base URL that heartbeats go to, `sidecar` the command that
     starts the sidecar, `environ` the environment that `INHERITED` is taken from.
@@ -95,7 +95,7 @@ def launch_spec(
 
 
 def environment(doc: JobRow, folders: Folders, settings: LocalSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """What the trainer sees; the shim adds what changes with each generation. Ours wins over the user's."""
+    """Return the trainer's environment; ours wins over the user's. The shim adds what changes with each generation."""
     ours = launch_file.variables(doc, str(folders.checkpoints))
     if settings.gpu_locks:
         ours["RESHAPE_GPU_LOCKS"] = str(settings.gpu_locks)

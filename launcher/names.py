@@ -1,4 +1,4 @@
-"""Names of jobs and launches: deterministic, safe as folder, Kubernetes object and host name.
+"""Names jobs and launches: deterministically, safe as folder, Kubernetes object and host name.
 
 The same job and launch number have the same name for ever, so a launch that is asked for twice, also by
 another coordinator, is the same launch (`reliability.md` 7, row 26). Pure; imports nothing of ours.
@@ -29,12 +29,12 @@ SLUG_LENGTH = LABEL_LENGTH - HASH_LENGTH - LAUNCH_LENGTH - len("--l") - len(POD_
 
 
 def job_name(job_id: str, uid: str) -> str:
-    """`<slug>-<hash>`: one name per job, the same for all its launches. Takes any strings."""
+    """Return `<slug>-<hash>`: one name per job, the same for all its launches. Takes any strings."""
     return f"{_slug(job_id)}-{_hash(job_id, uid)}"
 
 
 def launch_name(job_id: str, uid: str, launch: int) -> str:
-    """`<slug>-<hash>-l<launch>`, always a DNS-1123 label that begins with a letter.
+    """Return `<slug>-<hash>-l<launch>`, always a DNS-1123 label that begins with a letter.
 
     `ValueError` for a negative launch number or one of more than ten digits.
     """
@@ -44,12 +44,12 @@ def launch_name(job_id: str, uid: str, launch: int) -> str:
 
 
 def is_launch_of(job: str, name: str) -> bool:
-    """Whether `name` is that of a launch of the job with the `job_name` `job`: who copies a label does not get it."""
+    """Whether `name` names a launch of the job whose `job_name` is `job`. A copied label alone does not suffice."""
     return re.fullmatch(f"{re.escape(job)}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
 
 
 def may_be_launch_of(job_id: str, name: str) -> bool:
-    """Whether `name` could be that of a launch of a job of this id, whose uid nobody knows any more."""
+    """Whether `name` may name a launch of a job with this id whose uid is no longer known."""
     return (
         re.fullmatch(f"{re.escape(_slug(job_id))}-[a-z2-7]{{{HASH_LENGTH}}}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name)
         is not None
@@ -57,17 +57,17 @@ def may_be_launch_of(job_id: str, name: str) -> bool:
 
 
 def secret_of_pod(pod: str, random: str) -> str:
-    """The Secret that a pod of a user's Volcano Job waits for; `random` is eight hexadecimal digits."""
+    """Return the name of the Secret that a user's pod waits for. `random`: eight hexadecimal digits."""
     return f"{pod[: NAME_LENGTH - 9].rstrip('.-')}-{random}"
 
 
 def is_secret_of_pod(pod: str, secret: str) -> bool:
-    """Whether `secret` can only be the one that was made up for this pod, and no other Secret of its namespace."""
+    """Whether `secret` was made up for this pod, so that it names no other Secret of its namespace."""
     return bool(re.fullmatch("[0-9a-f]{8}", secret[-8:])) and secret == secret_of_pod(pod, secret[-8:])
 
 
 def member_of(pod: str) -> int | None:
-    """Which pod of its task this is: Volcano numbers them."""
+    """Return the index that Volcano gave this pod within its task; None if its name ends in none."""
     found = re.search(r"-([0-9]{1,6})$", pod)
     return int(found[1]) if found else None
 

@@ -3,7 +3,7 @@
 Promises: values reach the playbook as a rendered file, never as template text (`reliability.md` 6); the
 environment of this process does not; one run per folder at a time, leftovers of an earlier one are ended
 first (ansible-runner issue 973); a failure is one sentence with Ansible's own message in it.
-Called by the platforms, in a thread of theirs. No exception of ansible-runner leaves this module.
+Called by the platforms in threads of their own. No exception of ansible-runner leaves this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_INSTALLED = (
 MESSAGE_LENGTH = 400  # characters of Ansible's message that go into the sentence
 LOOKS_AT_CANCEL_S = 0.3
 
-# Facts, cows, host keys and temporary files would double the second that a playbook takes (measured).
+# Facts, host keys and temporary files would double the second that a playbook takes (measured).
 SETTINGS = """\
 [defaults]
 home = home
@@ -76,13 +76,13 @@ def run(
 
 
 class _Outcome:
-    """What a finished run has to say."""
+    """The result of a finished run."""
 
     def __init__(self, run: tuple[Any, list[Mapping[str, Any]]]) -> None:
         self.runner, self.failed = run
 
     def judge(self, timeout_s: float) -> None:
-        """Return if the run succeeded, otherwise raise the sentence."""
+        """Return if the run succeeded, else raise an error with the reason."""
         if self.runner.canceled:
             raise Transient("its playbook was stopped")
         if self.runner.timed_out:
@@ -101,13 +101,13 @@ class _Outcome:
 
 
 def installed() -> bool:
-    """Whether playbooks can be run at all."""
+    """Whether ansible-runner and ansible-playbook are installed."""
     there = importlib.util.find_spec("ansible_runner") is not None
     return there and shutil.which("ansible-playbook", path=search_path()) is not None
 
 
 def search_path() -> str:
-    """PATH with the environment that we run in first: it may not be activated."""
+    """Return PATH with the bin folder of our Python first: its environment may not be activated."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
@@ -161,7 +161,7 @@ def _runner(
 
 
 def _message(result: Mapping[str, Any]) -> str:
-    """What the failed task said: the program's own words where there are some, else Ansible's."""
+    """Return the failed task's message: the program's own where there is one, else Ansible's."""
     for field in ("stderr", "stdout", "module_stderr", "msg"):
         if said := str(result.get(field) or "").strip():
             return _one_line(_of_status(said) or said.splitlines()[-1])
@@ -169,7 +169,7 @@ def _message(result: Mapping[str, Any]) -> str:
 
 
 def _of_status(said: str) -> str:
-    """The API server's own sentence, where Ansible's has its whole answer in it."""
+    """Return the API server's message if Ansible's text contains its whole answer, else nothing."""
     found = re.search(r'"message":("(?:[^"\\]|\\.)*")', said.replace("\\\\", "\\"))
     try:
         return str(json.loads(found[1])) if found else ""

@@ -1,7 +1,7 @@
-"""What is wanted of each launch, carried out by playbooks: two at once, one at a time for each launch.
+"""Queues playbook runs: two at once, one at a time for each launch.
 
-Promises: asking returns at once; what was wanted last wins, and stops what is under way against it; a fault of
-ours ends as a sentence, never as a launch that is under way for ever. Used by every platform of the launcher.
+Promises: a request returns at once; the last request wins and stops a run that contradicts it; a bug of ours ends as
+an error message, never as a run that lasts for ever. Used by every platform of the launcher.
 """
 
 from __future__ import annotations
@@ -25,89 +25,89 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Work:
-    """What is wanted of one launch, and how far that has come."""
+class _Task:
+    """The newest request for one launch, and its state."""
 
     doc: Doc
-    wanted: Verb | None = None
+    requested: Verb | None = None
     under_way: bool = False
-    failure: str | None = None  # why what is wanted was not reached
-    heard: bool = False  # whether somebody asked for the failure
+    failure: str | None = None  # why the request failed
+    reported: bool = False  # whether `failure` was read
 
 
 class PlaybookQueue:
-    """Thread-safe. `carry_out(verb, doc, cancelled)` raises a `ReshapeError` that says why it failed."""
+    """Runs `carry_out(verb, doc, cancelled)`, which raises `ReshapeError` with the reason. Thread-safe."""
 
     def __init__(self, carry_out: Callable[[Verb, Doc, Cancelled], None]) -> None:
         self._carry_out = carry_out
-        self._works: dict[str, _Work] = {}
-        self._runs: set[Future[None]] = set()
-        self._lock = threading.Lock()  # guards the two above and each _Work
+        self._tasks: dict[str, _Task] = {}
+        self._futures: set[Future[None]] = set()
+        self._lock = threading.Lock()  # guards the two above and each _Task
         self.closing = threading.Event()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="playbook")
 
-    def want(self, name: str, verb: Verb, doc: Doc) -> None:
-        """Nothing if it is under way, has succeeded, or has failed and nobody asked why yet."""
+    def request(self, name: str, verb: Verb, doc: Doc) -> None:
+        """Request the verb. Does nothing while it is under way, once it has succeeded, or until `failure` was read."""
         with self._lock:
-            work = self._works.setdefault(name, _Work(doc))
-            new = work.wanted != verb or (work.failure is not None and work.heard)
-            if self.closing.is_set() or not new or (work.wanted == verb and work.under_way):
+            task = self._tasks.setdefault(name, _Task(doc))
+            new = task.requested != verb or (task.failure is not None and task.reported)
+            if self.closing.is_set() or not new or (task.requested == verb and task.under_way):
                 return
-            work.doc, work.wanted, work.failure, work.heard = doc, verb, None, False
-            if not work.under_way:
-                work.under_way = True
-                run = self._pool.submit(self._until_done, name, work)
-                self._runs.add(run)
-                run.add_done_callback(self._runs.discard)
+            task.doc, task.requested, task.failure, task.reported = doc, verb, None, False
+            if not task.under_way:
+                task.under_way = True
+                run = self._pool.submit(self._until_done, name, task)
+                self._futures.add(run)
+                run.add_done_callback(self._futures.discard)
 
     def failure(self, name: str) -> str | None:
-        """Why the launch failed; once that was asked, wanting it again tries again."""
+        """Return why the launch failed; after this call another request tries again."""
         with self._lock:
-            work = self._works.get(name)
-            if work is None or work.wanted != "launch" or work.failure is None:
+            task = self._tasks.get(name)
+            if task is None or task.requested != "launch" or task.failure is None:
                 return None
-            work.heard = True
-            return work.failure
+            task.reported = True
+            return task.failure
 
     def forget(self, name: str) -> None:
-        """Its failure is written down elsewhere: what is wanted next begins anew."""
+        """Drop a launch whose failure is stored elsewhere: the next request begins anew."""
         with self._lock:
-            if name in self._works and not self._works[name].under_way:
-                del self._works[name]
+            if name in self._tasks and not self._tasks[name].under_way:
+                del self._tasks[name]
 
     def under_way(self, name: str) -> bool:
         with self._lock:
-            work = self._works.get(name)
-            return work is not None and work.under_way
+            task = self._tasks.get(name)
+            return task is not None and task.under_way
 
     def stop_all(self, timeout: float) -> None:
-        """Let playbooks that run come to their end for `timeout` seconds, then stop them. Launches live on."""
+        """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
         with self._lock:
-            runs = list(self._runs)
+            runs = list(self._futures)
         wait(runs, timeout)
         self.closing.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _until_done(self, name: str, work: _Work) -> None:
-        """Until what was done last is what is wanted."""
+    def _until_done(self, name: str, task: _Task) -> None:
+        """Run playbooks until the last one that ran is the one requested."""
         done: Verb | None = None
         failure: str | None = None
         while True:
             with self._lock:
-                verb, doc = work.wanted, work.doc
+                verb, doc = task.requested, task.doc
                 if verb is None or done == verb or self.closing.is_set():
-                    work.under_way, work.failure = False, failure
-                    work.heard = done == "remove"  # nobody asks why a removal failed: it is in the log
+                    task.under_way, task.failure = False, failure
+                    task.reported = done == "remove"  # why a removal failed is only in the log
                     if done == "remove" and failure is None:
-                        self._works.pop(name, None)
+                        self._tasks.pop(name, None)
                     return
-            done, failure = verb, self._try(name, verb, doc, work)
+            done, failure = verb, self._try(name, verb, doc, task)
 
-    def _try(self, name: str, verb: Verb, doc: Doc, work: _Work) -> str | None:
-        """One playbook; the sentence if it failed."""
+    def _try(self, name: str, verb: Verb, doc: Doc, task: _Task) -> str | None:
+        """Run one playbook; return the reason if it failed."""
 
         def cancelled() -> bool:
-            return self.closing.is_set() or work.wanted != verb
+            return self.closing.is_set() or task.requested != verb
 
         try:
             self._carry_out(verb, doc, cancelled)

@@ -22,7 +22,7 @@ import msgspec
 
 from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeJobs, NodeReply, NodeReport, Usage, refusal, sign, signed
 from sidecar.resources.gpus import DeviceInfo, NvmlProbe, list_gpus, short_type
-from sidecar.resources.host import HostUse
+from sidecar.resources.host import HostUsage
 
 EMULATED = re.compile(r"([1-9][0-9]{0,3})x([A-Za-z0-9][A-Za-z0-9._-]{0,31})")
 EMULATED_MEMORY = 16 * 2**30
@@ -38,7 +38,7 @@ class AgentError(Exception):
 
 
 @dataclass
-class Nvml:
+class NvmlInventory:
     """The GPUs that NVML finds, and those that it found before and finds no more."""
 
     find: Callable[[], list[DeviceInfo]] = list_gpus
@@ -56,7 +56,7 @@ class Nvml:
         ]
 
 
-def emulated(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
+def emulated_gpus(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
     """The GPUs that the line `node=4xV100` gives to this node; None if no line names it.
 
     Their names hold the node's, so that no two nodes have the same.
@@ -73,7 +73,7 @@ def emulated(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
     return None
 
 
-class Agent:
+class NodeAgent:
     """`run` reports until `end` is set. `folder`: of emulated inventories, read anew for each report."""
 
     def __init__(self, node: str, coordinator: str, key: bytes, heartbeat_s: float, folder: Path | None = None) -> None:
@@ -85,7 +85,7 @@ class Agent:
         self._host, self._port = address.hostname, address.port
         self._prefix, self._path = address.path.rstrip("/"), f"/v1/nodes/{quote(node, safe='')}"
         self._node, self._key, self._heartbeat_s, self._folder = node, key, heartbeat_s, folder
-        self._nvml, self._use = Nvml(), HostUse()
+        self._nvml, self._use = NvmlInventory(), HostUsage()
         self._jobs: NodeJobs | None = None  # of this node, by the last reply
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._seq = 0
@@ -130,7 +130,7 @@ class Agent:
         given = None
         if self._folder is not None:
             try:
-                given = emulated((self._folder / FILE).read_text().splitlines(), self._node)
+                given = emulated_gpus((self._folder / FILE).read_text().splitlines(), self._node)
             except (OSError, UnicodeDecodeError) as error:
                 raise AgentError(f"the emulated GPUs in {self._folder / FILE} cannot be read: {error}") from None
         return self._nvml() if given is None else given

@@ -24,7 +24,7 @@ MANIFEST_LIMIT = 1 << 20  # bytes
 CHUNK = 1 << 20  # bytes
 
 
-class Damaged(Exception):
+class DamagedCheckpoint(Exception):
     """Why one checkpoint cannot be used, as a sentence."""
 
 
@@ -38,17 +38,17 @@ class _Manifest:
 
 def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
     """The verified checkpoint with the highest (generation, step), or None."""
-    return look(folder, job_id)[0]
+    return find_newest(folder, job_id)[0]
 
 
-def look(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
+def find_newest(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
     """The same, and a sentence for each one that was passed over on the way to it."""
     problems: list[str] = []
     found: list[_Manifest] = []
     for path in _folders(folder, problems):
         try:
             found.append(_manifest(path, job_id))
-        except Damaged as bad:
+        except DamagedCheckpoint as bad:
             problems.append(f"checkpoint {path.name} is not used: {bad}")
     for one in _newest_first(found):
         if checkpoint := _verified(folder, one, problems):
@@ -56,7 +56,7 @@ def look(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
-class Watch:
+class CheckpointWatch:
     """Finds, while training goes on, each newer checkpoint once. What was looked at is not read again."""
 
     def __init__(self, folder: Path, job_id: str) -> None:
@@ -64,8 +64,8 @@ class Watch:
         self._seen: dict[str, tuple[int, int]] = {}  # name -> when its manifest was written, and its size
         self._newest = (-1, -1)  # generation and step of the one that was found
 
-    def look(self) -> Checkpoint | None:
-        """The newest whole one, if it is newer than what was found before. Damaged ones are for `look` to tell."""
+    def find_newer(self) -> Checkpoint | None:
+        """The newest whole one if it is newer than what was found before, else None. Skips damaged ones silently."""
         here = {path.name: written for path in _folders(self._folder, []) if (written := _written(path / MANIFEST))}
         fresh = [name for name, written in here.items() if self._seen.get(name) != written]
         self._seen = here
@@ -79,7 +79,7 @@ class Watch:
     def _read(self, name: str) -> _Manifest | None:
         try:
             return _manifest(self._folder / name, self._job_id)
-        except Damaged:
+        except DamagedCheckpoint:
             return None
 
 
@@ -99,7 +99,7 @@ def _newest_first(found: list[_Manifest]) -> list[_Manifest]:
 def _verified(folder: Path, one: _Manifest, problems: list[str]) -> Checkpoint | None:
     try:
         _verify(folder / one.name, one.files)
-    except Damaged as bad:
+    except DamagedCheckpoint as bad:
         problems.append(f"checkpoint {one.name} is not used: {bad}")
         return None
     return Checkpoint(name=one.name, step=one.step, generation=one.generation)
@@ -120,12 +120,12 @@ def _folders(folder: Path, problems: list[str]) -> list[Path]:
 def _manifest(path: Path, job_id: str) -> _Manifest:
     raw = _read_manifest(path / MANIFEST)
     if str(raw.get("job_id")) != job_id:
-        raise Damaged(f"it belongs to job {str(raw.get('job_id'))[:80]}")
+        raise DamagedCheckpoint(f"it belongs to job {str(raw.get('job_id'))[:80]}")
     generation, step, files = raw.get("generation"), raw.get("step"), raw.get("files")
     if not _is_count(generation) or not _is_count(step) or not isinstance(files, dict):
-        raise Damaged("its manifest lacks generation, step or files")
+        raise DamagedCheckpoint("its manifest lacks generation, step or files")
     if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in files.items()):
-        raise Damaged("the files in its manifest are not names with hashes")
+        raise DamagedCheckpoint("the files in its manifest are not names with hashes")
     return _Manifest(path.name, generation, step, files)
 
 
@@ -136,11 +136,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             text = file.read(MANIFEST_LIMIT + 1)
         raw = json.loads(text) if len(text) <= MANIFEST_LIMIT else None
     except OSError as error:
-        raise Damaged(f"its manifest cannot be read ({error.strerror})") from None
+        raise DamagedCheckpoint(f"its manifest cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
-        raise Damaged("its manifest is not JSON") from None
+        raise DamagedCheckpoint("its manifest is not JSON") from None
     if not isinstance(raw, dict):
-        raise Damaged("its manifest is not a JSON object")
+        raise DamagedCheckpoint("its manifest is not a JSON object")
     return raw
 
 
@@ -150,13 +150,13 @@ def _is_count(given: object) -> TypeGuard[int]:
 
 def _verify(folder: Path, files: dict[str, str]) -> None:
     if not files:
-        raise Damaged("its manifest names no file")
+        raise DamagedCheckpoint("its manifest names no file")
     for name, digest in files.items():
         plain = PurePosixPath(name)
         if plain.is_absolute() or ".." in plain.parts or "\0" in name or not plain.parts:
-            raise Damaged(f"file name {name[:80]!r} leads outside")
+            raise DamagedCheckpoint(f"file name {name[:80]!r} leads outside")
         if _sha256(folder / plain, name) != digest:
-            raise Damaged(f"file {name[:80]!a} is not what was written")
+            raise DamagedCheckpoint(f"file {name[:80]!a} is not what was written")
 
 
 def _sha256(path: Path, name: str) -> str:
@@ -168,11 +168,11 @@ def _sha256(path: Path, name: str) -> str:
                 digest.update(chunk)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         why = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise Damaged(f"file {name[:80]!a} cannot be read ({why})") from None
+        raise DamagedCheckpoint(f"file {name[:80]!a} cannot be read ({why})") from None
     return digest.hexdigest()
 
 
 def _must_be_file(path: Path) -> None:
     """Opening a pipe would wait for ever."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise Damaged(f"{path.name[:80]!a} is not a plain file")
+        raise DamagedCheckpoint(f"{path.name[:80]!a} is not a plain file")

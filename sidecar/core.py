@@ -21,34 +21,34 @@ from sidecar.protocol import Checkpoint, HeartbeatReply, ShimStatus
 
 BACKOFF_S = 0.2  # pause after the first failed heartbeat, doubling up to `heartbeat_s`
 
-Rest = tuple[int, float | None, float | None]  # which trainer's end: shim, spawned, ended
+TrainerEnd = tuple[int, float | None, float | None]  # which trainer's end: shim, spawned, ended
 
 
 # what happened
 
 
 @dataclass(frozen=True)
-class ShimSaid:
+class ShimReported:
     at: float
     status: ShimStatus
 
 
 @dataclass(frozen=True)
-class ShimGone:
+class ShimDisconnected:
     at: float
 
 
 @dataclass(frozen=True)
-class Inspected:
-    """The output was read to its end and the checkpoints were verified, as `Inspect` asked."""
+class EndInspected:
+    """The output was read to its end and the checkpoints were verified, as `InspectEnd` asked."""
 
     at: float
-    rest: Rest
+    end: TrainerEnd
     checkpoint: Checkpoint | None
 
 
 @dataclass(frozen=True)
-class Read:
+class OutputRead:
     """Output was read; `first_step_at` is that of the present generation. `hook`: its trainer has announced itself."""
 
     at: float
@@ -57,7 +57,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Verified:
+class CheckpointVerified:
     """A checkpoint that was completed while the trainer runs."""
 
     at: float
@@ -65,12 +65,12 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Timer:
+class TimerFired:
     at: float
 
 
 @dataclass(frozen=True)
-class Answered:
+class HeartbeatAnswered:
     """The heartbeat under way was answered, and the signature was right."""
 
     at: float
@@ -78,14 +78,23 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Failed:
+class HeartbeatFailed:
     """It was not, or not by the coordinator. `jitter`: 0..1, drawn by the caller."""
 
     at: float
     jitter: float
 
 
-Event = ShimSaid | ShimGone | Inspected | Read | Verified | Timer | Answered | Failed
+Event = (
+    ShimReported
+    | ShimDisconnected
+    | EndInspected
+    | OutputRead
+    | CheckpointVerified
+    | TimerFired
+    | HeartbeatAnswered
+    | HeartbeatFailed
+)
 
 
 # what to do
@@ -99,7 +108,7 @@ class SendHeartbeat:
 
 
 @dataclass(frozen=True)
-class Renew:
+class RenewLease:
     """Tell the shim that the trainer may run until `deadline`."""
 
     deadline: float
@@ -121,10 +130,10 @@ class EndShim:
 
 
 @dataclass(frozen=True)
-class Inspect:
-    """Read the output to its end, then verify the checkpoints; answer with `Inspected`."""
+class InspectEnd:
+    """Read the output to its end, then verify the checkpoints; answer with `EndInspected`."""
 
-    rest: Rest
+    end: TrainerEnd
 
 
 @dataclass(frozen=True)
@@ -139,18 +148,18 @@ class NewGeneration:
     output_from: int | None
 
 
-Instruction = SendHeartbeat | Renew | LimitCpu | EndShim | Inspect | NewGeneration
+Instruction = SendHeartbeat | RenewLease | LimitCpu | EndShim | InspectEnd | NewGeneration
 
 
 @dataclass(frozen=True)
-class State:
+class SidecarState:
     """Everything the sidecar remembers; a restarted one learns it again from shim, output and disk."""
 
     heartbeat_s: float
     seq: int  # of the newest heartbeat
     shim: ShimStatus | None = None  # as heartbeats report it; None: out of reach, or not yet inspected
     ended: ShimStatus | None = None  # a trainer's end that is being inspected
-    inspected: Rest | None = None
+    inspected: TrainerEnd | None = None
     checkpoint: Checkpoint | None = None
     spawn_at: float | None = None
     first_step_at: float | None = None
@@ -163,38 +172,38 @@ class State:
     lease_from: float | None = None  # when the newest answered heartbeat was sent; before that, the first one
 
 
-Result = tuple[State, tuple[Instruction, ...]]
+Result = tuple[SidecarState, tuple[Instruction, ...]]
 
 
-def step(state: State, event: Event) -> Result:
+def step(state: SidecarState, event: Event) -> Result:
     """The new state, and what to do in this order."""
     match event:
-        case ShimSaid():
+        case ShimReported():
             return _shim_said(state, event.at, event.status)
-        case ShimGone():
+        case ShimDisconnected():
             return replace(state, shim=None, ended=None), ()
-        case Inspected():
+        case EndInspected():
             return _inspected(state, event)
-        case Read():
+        case OutputRead():
             return _read(state, event)
-        case Verified():
+        case CheckpointVerified():
             return _verified(state, event)
-        case Timer():
+        case TimerFired():
             return _beat(state, event.at)
-        case Answered():
+        case HeartbeatAnswered():
             return _answered(state, event)
-        case Failed():
+        case HeartbeatFailed():
             return _failed(state, event.at, event.jitter), ()
 
 
-def sayable(state: State, status: ShimStatus) -> ShimStatus:
+def reportable(state: SidecarState, status: ShimStatus) -> ShimStatus:
     """What an answer to a call may say: an end only after a heartbeat has told it with its checkpoint."""
-    if status.trainer != "exited" or (state.told is not None and rest(state.told) == rest(status)):
+    if status.trainer != "exited" or (state.told is not None and trainer_end(state.told) == trainer_end(status)):
         return status
     return msgspec.structs.replace(status, trainer="stopping")
 
 
-def start_deadline(state: State, lease_s: float, at: float) -> float:
+def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
     """Until when a trainer started now may run. It may have passed: the call was late, nothing may start.
 
     Not counted from the call's receipt: a call that lay in the socket of a frozen sidecar would then
@@ -204,7 +213,7 @@ def start_deadline(state: State, lease_s: float, at: float) -> float:
     return granted if state.shim is None else max(granted, state.shim.lease_deadline)
 
 
-def settled(state: State) -> bool:
+def settled(state: SidecarState) -> bool:
     """Whether the coordinator has heard all there is to say."""
     if state.shim is None:
         return True
@@ -212,43 +221,43 @@ def settled(state: State) -> bool:
     return heard and state.sent_at is None and state.ended is None
 
 
-def running(state: State) -> bool:
+def running(state: SidecarState) -> bool:
     """Whether there is a trainer, as far as is known."""
-    return state.shim is not None and state.ended is None and rest(state.shim) is None
+    return state.shim is not None and state.ended is None and trainer_end(state.shim) is None
 
 
-def leaving(state: State) -> bool:
+def leaving(state: SidecarState) -> bool:
     """Whether the shim, in another container, only waits until the end of its trainer has been told."""
-    return state.shim is not None and state.shim.ending and rest(state.shim) is not None and settled(state)
+    return state.shim is not None and state.shim.ending and trainer_end(state.shim) is not None and settled(state)
 
 
-def rest(status: ShimStatus) -> Rest | None:
+def trainer_end(status: ShimStatus) -> TrainerEnd | None:
     """Names the end of one trainer; None while it runs."""
     return (status.shim_pid, status.spawn_at, status.exit_at) if status.trainer in ("none", "exited") else None
 
 
-def _shim_said(state: State, at: float, status: ShimStatus) -> Result:
+def _shim_said(state: SidecarState, at: float, status: ShimStatus) -> Result:
     before: tuple[Instruction, ...] = ()
     if status.spawn_at is not None and status.spawn_at != state.spawn_at:
         state = replace(state, spawn_at=status.spawn_at, first_step_at=None, hook=False)
         generation = None if status.stop_asked else status.generation
         before = (NewGeneration(status.spawn_at, generation, status.output_from),)
-    end = rest(status)
+    end = trainer_end(status)
     if end is None or end == state.inspected:
         state, after = _adopt(replace(state, ended=None), at, status)
         return state, before + after
-    asked = state.ended is not None and rest(state.ended) == end
-    return replace(state, ended=status), before if asked else (*before, Inspect(end))
+    asked = state.ended is not None and trainer_end(state.ended) == end
+    return replace(state, ended=status), before if asked else (*before, InspectEnd(end))
 
 
-def _inspected(state: State, event: Inspected) -> Result:
-    state = replace(state, inspected=event.rest, checkpoint=event.checkpoint)
-    if state.ended is None or rest(state.ended) != event.rest:
+def _inspected(state: SidecarState, event: EndInspected) -> Result:
+    state = replace(state, inspected=event.end, checkpoint=event.checkpoint)
+    if state.ended is None or trainer_end(state.ended) != event.end:
         return state, ()
     return _adopt(replace(state, ended=None), event.at, state.ended)
 
 
-def _adopt(state: State, at: float, status: ShimStatus) -> Result:
+def _adopt(state: SidecarState, at: float, status: ShimStatus) -> Result:
     """From now on heartbeats say this; one goes out at once if it is news."""
     news = state.shim is None or _facts(state.shim) != _facts(status)
     state = replace(state, shim=status, due_at=at if news else state.due_at)
@@ -260,7 +269,7 @@ def _facts(status: ShimStatus) -> ShimStatus:
     return msgspec.structs.replace(status, lease_deadline=0.0, cpu_s=None, memory=None, block_io=None)
 
 
-def _read(state: State, event: Read) -> Result:
+def _read(state: SidecarState, event: OutputRead) -> Result:
     if event.first_step_at is not None and event.first_step_at != state.first_step_at:
         state = replace(state, first_step_at=event.first_step_at, due_at=event.at)
     if event.hook and not state.hook:
@@ -268,7 +277,7 @@ def _read(state: State, event: Read) -> Result:
     return _beat(state, event.at)
 
 
-def _verified(state: State, event: Verified) -> Result:
+def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
     """The first one is news: it shows that this training can save. What was found at its end counts for more."""
     have, found = state.checkpoint, event.checkpoint
     if not running(state) or (have is not None and (found.generation, found.step) <= (have.generation, have.step)):
@@ -277,7 +286,7 @@ def _verified(state: State, event: Verified) -> Result:
     return _beat(replace(state, checkpoint=found, due_at=due_at), event.at)
 
 
-def _beat(state: State, at: float) -> Result:
+def _beat(state: SidecarState, at: float) -> Result:
     """Send if it is time, there is something to say and none is under way."""
     if state.shim is None or state.sent_at is not None or at < state.due_at:
         return state, ()
@@ -293,7 +302,7 @@ def _beat(state: State, at: float) -> Result:
     return state, (beat,)
 
 
-def _answered(state: State, event: Answered) -> Result:
+def _answered(state: SidecarState, event: HeartbeatAnswered) -> Result:
     if state.sent_at is None or event.reply.seq != state.seq:
         return _failed(state, event.at, 1.0), ()  # an answer to some other heartbeat renews nothing
     sent_at = state.sent_at
@@ -302,9 +311,9 @@ def _answered(state: State, event: Answered) -> Result:
         return state, (EndShim(event.reply.completed),)
     state, more = _beat(replace(state, lease_from=sent_at), event.at)
     limit = LimitCpu(event.reply.limit, sent_at + event.reply.limit_s)
-    return state, (Renew(sent_at + event.reply.lease_s), limit, *more)
+    return state, (RenewLease(sent_at + event.reply.lease_s), limit, *more)
 
 
-def _failed(state: State, at: float, jitter: float) -> State:
+def _failed(state: SidecarState, at: float, jitter: float) -> SidecarState:
     pause = min(state.heartbeat_s, BACKOFF_S * 2.0 ** min(state.failures, 30))
     return replace(state, sent_at=None, failures=state.failures + 1, due_at=at + pause * (0.5 + 0.5 * jitter))

@@ -24,17 +24,17 @@ from typing import Any
 import msgspec
 
 from sidecar import core
-from sidecar.checkpoints import Watch, look
+from sidecar.checkpoints import CheckpointWatch, find_newest
 from sidecar.config import SidecarSettings
-from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRefused, CoordinatorUnreachable
+from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected, CoordinatorUnreachable
 from sidecar.links.shim_link import ShimLink, ShimUnreachable
-from sidecar.output.progress import LINE_LIMIT, Reader
-from sidecar.output.tail import Tail
+from sidecar.output.progress import LINE_LIMIT, ProgressReader
+from sidecar.output.tail import LogTail
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, ShimStatus, Usage, Wish
 from sidecar.resources import limits
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter
-from sidecar.resources.usage import quota as own_quota
+from sidecar.resources.usage import cpu_quota as own_quota
 from sidecar.startup import preflight
 
 log = logging.getLogger("sidecar")
@@ -67,13 +67,13 @@ class Sidecar:
         # Heartbeats number on from the clock: no answer recorded from an earlier process of ours fits.
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._boot = f"{boot}/{launch.pod_uid}" if launch.pod_uid else boot
-        self.state = core.State(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
+        self.state = core.SidecarState(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
         self.shim = ShimLink(settings.folder, self._shim_said, self._output_grew, self._shim_gone)
-        self.reader = Reader(settings.pattern, settings.progress.measure, settings.progress.never)
+        self.reader = ProgressReader(settings.pattern, settings.progress.measure, settings.progress.never)
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
         self._coordinator = CoordinatorLink(settings)
-        self._tail = Tail(Path(launch.output))
+        self._tail = LogTail(Path(launch.output))
         self._reading = asyncio.Lock()
         self._met = False  # whether the shim has said what runs: before, the output cannot be dated
         self._unfit = ""  # as `preflight` says
@@ -154,11 +154,11 @@ class Sidecar:
         self._awake.set()
 
     def _shim_said(self, status: ShimStatus) -> None:
-        self.handle(core.ShimSaid(boottime(), status))
+        self.handle(core.ShimReported(boottime(), status))
         self._met = True
 
     def _shim_gone(self) -> None:
-        self.handle(core.ShimGone(boottime()))
+        self.handle(core.ShimDisconnected(boottime()))
 
     def _output_grew(self, at: float | None) -> None:
         self._start(self._read(at))
@@ -169,7 +169,7 @@ class Sidecar:
         match instruction:
             case core.SendHeartbeat():
                 self._start(self._send(instruction))
-            case core.Renew():
+            case core.RenewLease():
                 self._start(self._tell_shim({"do": "renew", "deadline": instruction.deadline}))
             case core.LimitCpu():
                 news = instruction.cores != self._limit.cores
@@ -179,8 +179,8 @@ class Sidecar:
             case core.EndShim():
                 log.warning("the coordinator knows no such launch any more: training stops and this launch ends")
                 self._start(self._tell_shim({"do": "end"} | ({"exit_code": 0} if instruction.completed else {})))
-            case core.Inspect():
-                self._start(self._inspect(instruction.rest))
+            case core.InspectEnd():
+                self._start(self._inspect(instruction.end))
             case core.NewGeneration():
                 self._new_generation(instruction)
 
@@ -197,15 +197,15 @@ class Sidecar:
         self.sent += 1
         try:
             reply = msgspec.json.decode(await self._coordinator.post("/v1/heartbeats", body), type=HeartbeatReply)
-        except (CoordinatorUnreachable, CoordinatorRefused, msgspec.MsgspecError) as error:
+        except (CoordinatorUnreachable, CoordinatorRejected, msgspec.MsgspecError) as error:
             self.failed += 1
             if self.state.failures == 0:
                 log.warning("heartbeats fail, training goes on until the lease ends: %s", error)
-            self.handle(core.Failed(boottime(), random.random()))
+            self.handle(core.HeartbeatFailed(boottime(), random.random()))
         else:
             if self.state.failures:
                 log.info("heartbeats are answered again")
-            self.handle(core.Answered(boottime(), reply))
+            self.handle(core.HeartbeatAnswered(boottime(), reply))
 
     async def _tell_shim(self, request: dict[str, object]) -> None:
         try:
@@ -216,27 +216,27 @@ class Sidecar:
             if not answer.ok:
                 log.warning("the shim refused %s: %s", request["do"], answer.error)
 
-    async def _inspect(self, rest: core.Rest) -> None:
+    async def _inspect(self, end: core.TrainerEnd) -> None:
         found: Checkpoint | None = None
         try:
-            if rest[1] is None:  # nothing has been started yet: who makes room for it must know before
+            if end[1] is None:  # nothing has been started yet: who makes room for it must know before
                 self._unfit = await self._judge()
             await self._read(None)
             self.reader.flush(boottime(), self._late)
             if (folder := self.settings.checkpoints) is not None:
-                found, problems = await asyncio.to_thread(look, folder, self.settings.launch.job_id)
+                found, problems = await asyncio.to_thread(find_newest, folder, self.settings.launch.job_id)
                 for problem in problems:
                     log.warning("%s", problem)
         except Exception:  # an end that is never told would keep the job and its GPUs for ever
             log.exception("output or checkpoints could not be read; the end is told without them")
-        self.handle(core.Inspected(boottime(), rest, found))
+        self.handle(core.EndInspected(boottime(), end, found))
 
     async def _judge(self) -> str:
         launch = self.settings.launch
         if launch.pod or not launch.command:
             return ""
         env = preflight.environment(os.environ, launch.env)
-        return await preflight.verdict([str(word) for word in launch.command], env, launch.workdir or ".")
+        return await preflight.startup_fault([str(word) for word in launch.command], env, launch.workdir or ".")
 
     # what is read and measured
 
@@ -250,7 +250,7 @@ class Sidecar:
                 await asyncio.wait_for(self._awake.wait(), wait)
             except TimeoutError:
                 await self._read(None)
-            self.handle(core.Timer(boottime()))
+            self.handle(core.TimerFired(boottime()))
 
     async def read_on(self) -> None:
         """Before another trainer prints: what an earlier launch wrote into the same log must not be taken for its own.
@@ -277,7 +277,7 @@ class Sidecar:
                     self._begins(self._unread.output_from is not None)
             self._late = False
         hook = self.state.hook or (core.running(self.state) and _is_there(self.settings.folder / ANNOUNCE))
-        self.handle(core.Read(boottime(), self.reader.progress.first_step_at, hook))
+        self.handle(core.OutputRead(boottime(), self.reader.progress.first_step_at, hook))
 
     def _feed(self, piece: bytes, at: float) -> None:
         """A piece of the output; where the present trainer's begins in it, that is told."""
@@ -308,7 +308,7 @@ class Sidecar:
     async def _watch(self) -> None:
         """Verify what the trainer saves while it goes on: the bigger, the rarer."""
         folder, pause = self.settings.checkpoints, WATCH_S
-        watch = None if folder is None else Watch(folder, self.settings.launch.job_id)
+        watch = None if folder is None else CheckpointWatch(folder, self.settings.launch.job_id)
         while True:
             await asyncio.sleep(pause)
             shim = self.state.shim
@@ -316,13 +316,13 @@ class Sidecar:
                 continue
             began = boottime()
             try:
-                found = await asyncio.to_thread(watch.look)
+                found = await asyncio.to_thread(watch.find_newer)
             except Exception:  # whatever lies there, leases must go on being renewed
                 log.exception("the checkpoints could not be looked at")
                 continue
             pause = max(WATCH_S, (boottime() - began) / WATCH_SHARE)
             if found is not None:
-                self.handle(core.Verified(boottime(), found))
+                self.handle(core.CheckpointVerified(boottime(), found))
 
     async def _measure(self) -> None:
         while True:

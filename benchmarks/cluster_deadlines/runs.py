@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import yaml
 
 from benchmarks.cluster_deadlines.workload import JOB, MEMORY, MnistJob, MnistTask, history
+from launcher.cluster.pods import foreign_usage
+from launcher.cluster.pods.limit_rules import amount
 from tests.cluster import steps_job
 from tests.cluster.bed import Bed
 from tests.cluster.bed_kubectl import until
@@ -34,7 +36,6 @@ LOOK_S = 0.5
 STEPS_A_SECOND = 10  # of trainers/steps.py
 LABEL = "benchmark"
 BAD = ("Failed", "Aborted", "Terminated", "Cancelled", "Refused")
-UNITS = {"": 1.0, "m": 1e-3}
 
 
 @dataclass
@@ -264,15 +265,11 @@ def _dummy(node: str, number: int, millicores: int) -> Doc:
 
 
 def requested(pod: Doc) -> float:
-    """Cores; of a pod that has ended none."""
-    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-        return 0.0
-    spec = pod["spec"]
-    beside = [each for each in spec.get("initContainers", []) if each.get("restartPolicy") == "Always"]
-    asked = [each.get("resources", {}).get("requests", {}).get("cpu", "0") for each in [*spec["containers"], *beside]]
-    return sum(map(cores, asked))
+    """Return the cores that a pod requests; 0 once it has ended."""
+    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return 0.0 if ended else foreign_usage.requested(pod["spec"], "cpu")
 
 
 def cores(quantity: str) -> float:
-    match = re.fullmatch(r"([0-9.]+)(m?)", quantity)
-    return float(match[1]) * UNITS[match[2]] if match else 0.0
+    """Return the value of a CPU quantity; 0 if it cannot be read."""
+    return float(amount(quantity) or 0)

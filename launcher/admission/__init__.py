@@ -1,1 +1,1 @@
-"""How shim and sidecar get into pods: the injection, the webhook that asks for it, and its certificates."""
+"""Injects shim and sidecar into pods: the injection, the admission webhook, and its certificates."""

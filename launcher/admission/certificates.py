@@ -1,7 +1,7 @@
-"""The webhook's certificate: made here, signed by an authority of its own whose key is thrown away at once.
+"""Makes the webhook's certificate, signed by an authority of its own whose key is thrown away at once.
 
-Promise: nobody, not even who reads our Secrets, can sign another certificate with that authority. The only module
-that knows `cryptography`; called by `reshape setup` and `reshape doctor`.
+Promise: no other certificate can be signed with that authority, even with access to our Secrets. The only module that
+knows `cryptography`; called by `reshape setup` and `reshape doctor`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ EARLIER = timedelta(hours=1)  # other machines' clocks may be behind
 NOT_INSTALLED = "the package cryptography is not installed here: pip install 'volcano-reshape[k8s]'"
 
 
-class Made(NamedTuple):
-    """PEM, all three."""
+class IssuedCertificate(NamedTuple):
+    """A certificate with its key and the authority that signed it, in PEM."""
 
     authority: str
     certificate: str
     key: str
 
 
-def make(names: list[str], now: float) -> Made:
-    """A certificate for these host names, valid from now (seconds since 1970) on."""
+def make(names: list[str], now: float) -> IssuedCertificate:
+    """Return a certificate for these host names, valid from `now` (seconds since 1970) for `VALID_DAYS`."""
     try:
         from cryptography import x509
     except ImportError as error:
@@ -40,11 +40,11 @@ def make(names: list[str], now: float) -> Made:
     certificate = _begun(subject, issuer, key, now).add_extension(
         x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
     )
-    return Made(_signed(authority, authority_key), _signed(certificate, authority_key), _written(key))
+    return IssuedCertificate(_signed(authority, authority_key), _signed(certificate, authority_key), _written(key))
 
 
 def days_left(pem: str, now: float) -> float | None:
-    """How long the first certificate in the text is still good; None when there is none that can be read."""
+    """Return the days until the first certificate in the text expires; None if none can be read."""
     try:
         from cryptography import x509
     except ImportError as error:

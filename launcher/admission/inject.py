@@ -1,9 +1,9 @@
-"""A user's pod spec with shim and sidecar in it. Pure.
+"""Injects shim and sidecar into a user's pod spec. Pure.
 
 Promises: image, arguments, resources, user, probes and environment of the trainer's container stay as they are; it gets
 a prefix to its command, one mount (two with a claim for checkpoints) and NVIDIA_VISIBLE_DEVICES, and in recreate mode
-the number of `nvidia.com/gpu` that was granted. Doing it twice is doing it once. What cannot be injected is refused
-with a sentence. Called by `webhook` for users' Volcano Jobs, by `job_spec` for jobs of records.
+the number of `nvidia.com/gpu` that was granted. Idempotent. What cannot be injected is refused with a sentence.
+Called by `webhook` for users' Volcano Jobs, by `job_spec` for the launcher's own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SHIM = ["python3", "-I", "-S", f"{FOLDER}/shim.py", "--folder", FOLDER, "--"]
 SHIM_IN_IMAGE = [PYTHON, "-I", "-S", "/opt/reshape/ours/sidecar/shim.py", "--folder", FOLDER, "--keys", KEYS, "--"]
 IN_IMAGE = "in-image"  # value of the annotation SIDECAR
 USER = 65532
-SPARE_S = 5.0  # beyond saving and killing: the shim waits so long for its sidecar to tell the end
-USUAL_GRACE_S = 30  # Kubernetes' own
+SPARE_S = 5.0  # beyond saving and killing: the shim waits so long for its sidecar to report the end
+USUAL_GRACE_S = 30  # Kubernetes' default
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE = "void"  # value of VISIBLE: no GPU
 HOSTNAME = "kubernetes.io/hostname"  # label of nodes: not always their name
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-WHOLE = ("cpu", "memory")  # what decides about the class Guaranteed
+WHOLE = ("cpu", "memory")  # the resources that decide about the class Guaranteed
 
 
 class CannotInject(Rejected):
@@ -49,13 +49,13 @@ class CannotInject(Rejected):
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """How pods run on this cluster; the same for all jobs. Times in seconds (`reliability.md` 5)."""
+    """Settings of all pods on this cluster. Times in seconds (`reliability.md` 5)."""
 
     image: str  # ours
     coordinator: str  # base URL that heartbeats go to
-    namespace: str = "default"  # of jobs whose record names none
+    namespace: str = "default"  # of job documents without one
     queue: str = "default"  # Volcano's, likewise
-    finished_s: int = 600  # how long a Volcano Job of ours can be looked at after its end
+    finished_s: int = 600  # how long a Volcano Job of ours is kept after its end
     pull_policy: str = "IfNotPresent"
     checkpoint_claim: str | None = None  # PersistentVolumeClaim in the pod's namespace; None: they die with the pod
     gpu_resource: bool = False  # ask for `nvidia.com/gpu` in recreate mode where GPUs are emulated, too
@@ -68,7 +68,7 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What is particular to one pod."""
+    """What the injection of one pod needs to know."""
 
     job_id: str
     job: str  # `names.job_name`
@@ -76,27 +76,29 @@ class Injection:
     devices: Devices = "shared"
     emulated: bool = False  # whether the node's GPUs are
     gpu_ids: tuple[str, ...] = ()  # granted; matters in recreate mode
-    node: str | None = None  # where the coordinator wants it
+    node: str | None = None  # decided by the coordinator
     claim: str | None = None  # its own PersistentVolumeClaim for checkpoints, in place of the cluster's
 
     def plugin(self) -> bool:
-        """Whether a device plugin chooses the GPUs: then it also says which, and nobody else may."""
+        """Whether a device plugin chooses the GPUs; then only it may say which."""
         return self.devices == "recreate" and not self.emulated
 
 
-class Injected(NamedTuple):
+class InjectedPod(NamedTuple):
+    """The parts of a pod that `inject` changes."""
+
     spec: Doc
     annotations: dict[str, str]
     labels: dict[str, str]
 
 
-def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection, settings: PodSettings) -> Injected:
-    """The pod's spec and all its annotations and labels. `CannotInject` (a `Rejected`) with what to do."""
+def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection, settings: PodSettings) -> InjectedPod:
+    """Return the pod's new spec and all its annotations and labels. `CannotInject` with what to do."""
     annotations, labels = dict(metadata.get("annotations") or {}), dict(metadata.get("labels") or {})
     after: Doc = copy.deepcopy(dict(spec))
     trainer = _trainer(after, annotations)
     if _is_injected(after, trainer):
-        return Injected(after, annotations, labels)
+        return InjectedPod(after, annotations, labels)
     _check(after, trainer, one)
     if annotations.get(SIDECAR) == IN_IMAGE:
         _wrap(trainer, SHIM_IN_IMAGE, [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()])
@@ -109,7 +111,7 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
     _give_gpus(trainer, one, settings)
     _give_time(after, settings)
     _pin(after, one)
-    return Injected(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
+    return InjectedPod(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
 
 
 def is_injected(spec: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -118,13 +120,13 @@ def is_injected(spec: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
 
 
 def node_of(spec: Mapping[str, Any]) -> str | None:
-    """The only node that a pod may go to, whoever wrote that into it."""
+    """Return the only node that a pod may go to, by affinity or node selector; None if there is none."""
     found = {_node_of_term(term) for term in _node_terms(spec)} or {None}
     return found.pop() if len(found) == 1 and None not in found else (spec.get("nodeSelector") or {}).get(HOSTNAME)
 
 
 def grace_s(settings: PodSettings) -> int:
-    """What a pod needs between SIGTERM and SIGKILL."""
+    """Return the seconds that a pod needs between SIGTERM and SIGKILL."""
     return math.ceil(settings.grace_s + settings.kill_s + SPARE_S)
 
 
@@ -173,7 +175,7 @@ def _check(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) 
 
 
 def _check_gpus(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) -> None:
-    """Kubernetes would take these from our books, and give them to nobody else."""
+    """Refuse `nvidia.com/gpu` in containers: Kubernetes would allocate GPUs that the coordinator shares out."""
     for container in _containers(spec):
         asks, name = _asks_for_gpus(container), container.get("name")
         if asks and one.devices == "shared":
@@ -186,7 +188,7 @@ def _check_gpus(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Inject
 
 
 def _check_network(spec: Mapping[str, Any]) -> None:
-    """Where the cluster's names are unknown the sidecar would never find the coordinator, and say so to nobody."""
+    """Refuse a pod that cannot resolve Services: its sidecar would never find the coordinator."""
     policy = spec.get("dnsPolicy") or "ClusterFirst"
     if policy == "Default" or (policy == "ClusterFirst" and spec.get("hostNetwork")):
         wanted = "ClusterFirstWithHostNet" if spec.get("hostNetwork") else "ClusterFirst"
@@ -225,12 +227,12 @@ def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
     if one.devices == "shared":
         _set_variable(trainer, VISIBLE, {"value": "all"})
         return
-    if one.plugin() and one.gpu_ids:  # the plugin says which, unless the pod says otherwise
+    if one.plugin() and one.gpu_ids:  # a variable in the pod would override the plugin's choice
         if kept := [variable for variable in trainer.get("env") or [] if variable.get("name") != VISIBLE]:
             trainer["env"] = kept
         else:
             trainer.pop("env", None)
-    else:  # as long as nothing is granted: none at all, whatever its image says
+    else:  # none while nothing is granted, whatever its image sets
         _set_variable(trainer, VISIBLE, {"value": ",".join(one.gpu_ids) or NONE})
     if one.gpu_ids and (settings.gpu_resource or not one.emulated):
         resources = trainer["resources"] = dict(trainer.get("resources") or {})
@@ -239,7 +241,7 @@ def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
 
 
 def _claim(spec: Doc, trainer: Doc, one: Injection, settings: PodSettings) -> None:
-    """Checkpoints of this job, wherever its pods run. The sidecar verifies them."""
+    """Mount the job's folder of the claim for checkpoints in the trainer and in the sidecar, which verifies them."""
     if (one.claim or settings.checkpoint_claim) is None:
         return
     mount = {**_mount(CLAIM_VOLUME, CHECKPOINTS), "subPath": one.job}
@@ -254,7 +256,7 @@ def _give_time(spec: Doc, settings: PodSettings) -> None:
 
 
 def _pin(spec: Doc, one: Injection) -> None:
-    """To the decided node, by its name, in addition to what the user wants of nodes. A term that is empty fits none."""
+    """Pin to the decided node by name, in addition to the user's own terms. An empty term fits no node."""
     if one.node is None:
         return
     field = {"key": "metadata.name", "operator": "In", "values": [one.node]}
@@ -268,7 +270,7 @@ def _pin(spec: Doc, one: Injection) -> None:
 
 
 def _node_terms(spec: Mapping[str, Any]) -> list[Doc]:
-    """A node fits when any of them does."""
+    """Return the required node selector terms; a node fits when any of them does."""
     node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     return (node.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
 
@@ -301,7 +303,10 @@ def _installer(spec: Mapping[str, Any], settings: PodSettings) -> Doc:
 
 
 def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> Doc:
-    """Lives as long as the pod. In the host's network many may run on one machine: any port, and nobody probes it."""
+    """Return the sidecar's container, which lives as long as the pod.
+
+    In the host's network many may run on one machine: then it takes any port and has no probe.
+    """
     container: Doc = {
         "name": SIDECAR_CONTAINER,
         "image": settings.image,
@@ -313,7 +318,7 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
         "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
     }
-    if one.devices == "shared" and not one.emulated:  # to read all GPUs of the node, not to compute on them
+    if one.devices == "shared" and not one.emulated:  # to read all GPUs of the node, without computing on them
         reads = {VISIBLE: "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
         container["env"] += [{"name": name, "value": value} for name, value in reads.items()]
     if not spec.get("hostNetwork"):
@@ -324,7 +329,7 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
 
 
 def _resources(spec: Mapping[str, Any]) -> Doc:
-    """A pod of the class Guaranteed stays one: it may have cores of its own for it, and is evicted last."""
+    """Return resources that keep a pod of class Guaranteed in it: it may own cores, and is evicted last."""
     if all(_is_guaranteed(one) for one in _containers(spec)):
         whole = {"cpu": "100m", "memory": "256Mi"}
         return {"requests": whole, "limits": dict(whole)}
@@ -332,14 +337,14 @@ def _resources(spec: Mapping[str, Any]) -> Doc:
 
 
 def _is_guaranteed(container: Mapping[str, Any]) -> bool:
-    """Requests that are not written are as the limits."""
+    """Whether all requests equal the limits; a request that is not set is its limit."""
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     return all(name in limits and str(requests.get(name, limits[name])) == str(limits[name]) for name in WHOLE)
 
 
 def rights() -> Doc:
-    """Of a container of ours in a pod of a user: none that it does not need."""
+    """Return the least security context for our containers in a user's pod."""
     return {
         "runAsUser": USER,
         "runAsGroup": USER,
@@ -368,7 +373,7 @@ def _extend(owner: Doc, name: str, more: Iterable[Doc]) -> None:
 
 
 def _set_variable(container: Doc, name: str, content: Doc) -> None:
-    """Ours wins, at the place of theirs: a variable may use those that stand before it."""
+    """Set a variable, at the place of the user's if there is one: a variable may use those before it."""
     ours, env = {"name": name, **content}, list(container.get("env") or [])
     known = [index for index, one in enumerate(env) if one.get("name") == name]
     for index in known:

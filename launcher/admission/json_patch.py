@@ -1,4 +1,4 @@
-"""The difference between two JSON documents as a JSON Patch (RFC 6902). Pure; called by `webhook`.
+"""Computes the difference between two JSON documents as a JSON Patch (RFC 6902). Pure; called by `webhook`.
 
 Promise: applied to `before` the patch gives `after`; nothing that is equal is touched. Lists that only grew at their
 end get additions; all others are replaced where they differ, element by element while the length is the same.
@@ -13,6 +13,7 @@ Operation = dict[str, Any]
 
 
 def difference(before: Any, after: Any, path: str = "") -> list[Operation]:
+    """Return the operations that turn `before` into `after`. `path`: JSON Pointer of both."""
     return list(_operations(before, after, path))
 
 
@@ -39,7 +40,7 @@ def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) 
 
 
 def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
-    """Words are replaced as a whole: a command with a prefix is another command."""
+    """Yield operations by element; a list of strings is replaced as a whole, as a command with a prefix is."""
     if any(isinstance(one, str) for one in before):
         yield {"op": "replace", "path": path, "value": after}
         return
@@ -50,7 +51,7 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Not Python's, for which True is 1."""
+    """Whether both are the same JSON: unlike Python's equality, True is not 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
     if isinstance(one, list) and isinstance(other, list):

@@ -1,7 +1,8 @@
-"""What an installation needs before anything runs: keys, a certificate, a password. Called by `reshape setup`.
+"""Makes what an installation needs before it runs: keys, a certificate, a password. Called by `reshape setup`.
 
-Promises: what is there is kept, so it may run at every `kubectl apply`; a certificate near its end is replaced, with
-both authorities trusted until the launcher has read the new one; no secret is printed. Every step says what it did.
+Promises: existing secrets are kept, so it may run at every `kubectl apply`; a certificate near its end is replaced,
+with both authorities trusted until the launcher has read the new one; no secret is printed. Every step reports what
+it did.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MONGODB_USER = "reshape"
 
 
 class SetupApi(Protocol):
-    """What of `launcher.cluster.api.KubernetesApi` is used."""
+    """The calls of `launcher.cluster.api.KubernetesApi` that are used."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
 
@@ -37,11 +38,11 @@ class SetupApi(Protocol):
 
 
 def set_up(api: SetupApi, now: float, mongodb: str | None = None) -> Iterator[str]:
-    """One sentence per thing that is needed. `mongodb`: the address of one that gets its password from us."""
+    """Make what is missing; yield one sentence per step. `mongodb`: address of a MongoDB that gets a password."""
     keys = dict.fromkeys(("master.key", "api.token", "agent.key"), _random)
     made, said = _kept(api, KEYS, keys)
     yield said
-    # The agents' key alone: who breaks into an agent must not learn the other two.
+    # Only the agents' key: an attacker on an agent must not learn the other two.
     yield _kept(api, AGENT, {"agent.key": lambda: made["agent.key"]})[1]
     if mongodb:
         yield _kept(api, STORE, _store(mongodb))[1]
@@ -49,7 +50,7 @@ def set_up(api: SetupApi, now: float, mongodb: str | None = None) -> Iterator[st
 
 
 def _kept(api: SetupApi, name: str, wanted: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
-    """The Secret's content, with what was missing made, and a sentence about it."""
+    """Make the missing entries of a Secret; return its content and a sentence about it."""
     found = read(api, name)
     have = found or {}
     missing = {key: make() for key, make in wanted.items() if not have.get(key)}
@@ -62,7 +63,7 @@ def _kept(api: SetupApi, name: str, wanted: dict[str, Callable[[], str]]) -> tup
 
 
 def read(api: SetupApi, name: str) -> dict[str, str] | None:
-    """What a Secret of ours holds; None when there is none."""
+    """Return the content of a Secret of ours; None if there is none."""
     found = api.get("Secret", name, NAMESPACE)
     if found is None:
         return None
@@ -87,7 +88,7 @@ def _random() -> str:
 
 
 def _store(address: str) -> dict[str, Callable[[], str]]:
-    """User, password and address of a MongoDB of our own, and the key that members of its replica set share."""
+    """Return makers of user, password and address of our MongoDB, and of its replica set's shared key."""
     password = _random()
     place = f"{address}/reshape?authSource=admin&replicaSet=reshape"
     return {
@@ -116,7 +117,7 @@ def _certificate(api: SetupApi, now: float) -> Iterator[str]:
 
 
 def _trust(api: SetupApi, authorities: str) -> str:
-    """Write the authorities into our webhook configuration, unless they stand there."""
+    """Write the authorities into our webhook configuration where they are missing."""
     found = api.get("MutatingWebhookConfiguration", WEBHOOK)
     if found is None:
         raise Fatal(f"there is no MutatingWebhookConfiguration {WEBHOOK}: apply the manifests first")

@@ -1,8 +1,8 @@
-"""The admission webhook: puts shim and sidecar into the pods of users' Volcano Jobs as they are created.
+"""Serves the admission webhook, which injects shim and sidecar into the pods of users' Volcano Jobs.
 
-Promises: an answer within `PATIENCE_S` whatever the store does: what is not known in time is left out, then the
-pod waits for its GPUs; pods that are not ours pass unchanged; a refusal is a sentence. Nothing is written here but,
-through `report`, an Event about a refusal. Called by the API server; started by the launcher's service.
+Promises: an answer within `PATIENCE_S` whatever the store does: a decision not known in time is left out, then the pod
+waits for its GPUs; pods that are not managed pass unchanged; a refusal is a sentence. Writes nothing but, through
+`report`, an Event about a refusal. Called by the API server; started by `launcher/cluster/process.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from coordinator.errors import Transient
-from launcher.admission.inject import CannotInject, Devices, Injected, Injection, PodSettings, inject, is_injected
+from launcher.admission.inject import CannotInject, Devices, InjectedPod, Injection, PodSettings, inject, is_injected
 from launcher.admission.json_patch import difference
 from launcher.names import INJECT, JOB, JOB_ID, is_launch_of, job_name, member_of, secret_of_pod
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 Doc = dict[str, Any]
 
-PATIENCE_S = 0.7  # for the store; the API server waits for the whole
+PATIENCE_S = 0.7  # for the store; the API server also waits for the rest
 BODY_LIMIT = 4 * 1024 * 1024  # bytes: etcd takes no object above 1.5 MiB, and an update holds two
 AT_ONCE = 8
 NO_QUEUE: tuple[bool, Devices] = (False, "shared")
@@ -38,8 +38,8 @@ JOB_NAME, QUEUE_NAME = "volcano.sh/job-name", "volcano.sh/queue-name"
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """What the coordinator has decided about a pod of a Volcano Job."""
+class PodDecision:
+    """The coordinator's decision about a pod of a Volcano Job."""
 
     job_id: str
     node: str | None = None
@@ -50,21 +50,21 @@ class Decided:
 
 
 class PodDecisions(Protocol):
-    """What the webhook asks the launcher."""
+    """The launcher's answers to the webhook."""
 
     def queue(self, name: str) -> tuple[bool, Devices]:
-        """Whether jobs of this queue are ours, and how they get GPUs. From memory: never waits.
+        """Return whether jobs of this queue are managed, and how they get GPUs. From memory: never waits.
 
         `Transient` for one that is not known yet.
         """
         ...
 
-    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> Decided | None:
-        """About this pod of the Volcano Job of that uid: an earlier one may have had its name. None: it is not known.
+    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> PodDecision | None:
+        """Return the decision about this pod of the Volcano Job of that uid; None if the job is not known.
 
-        `launch`: the launch that it is, where the launcher made it for a record; its uid then says nothing.
+        `launch`: the launch, if the launcher made the Volcano Job; the uid is then not used.
 
-        May wait for the store and raise what it likes; asked in a thread.
+        Called in a thread; may wait for the store and raise any exception.
         """
         ...
 
@@ -74,18 +74,18 @@ Report = Callable[[str, Mapping[str, Any], str, str], None]
 
 
 class BadReview(Exception):
-    """Of what is no AdmissionReview."""
+    """The request is no AdmissionReview."""
 
 
 class Injector:
-    """Judges one AdmissionReview at a time; any number at once."""
+    """Answers AdmissionReviews, any number at once."""
 
     def __init__(self, settings: PodSettings, decisions: PodDecisions, report: Report) -> None:
         self._settings, self._decisions, self._report = settings, decisions, report
         self._threads = ThreadPoolExecutor(AT_ONCE, "decided")
 
     async def review(self, body: bytes) -> Doc:
-        """The AdmissionReview to answer with. `BadReview` if this was none."""
+        """Return the AdmissionReview to answer with. `BadReview` if `body` is none."""
         request = _request(body)
         answer: Doc = {"uid": request["uid"], "allowed": True}
         pod, namespace = request["object"], str(request.get("namespace") or "")
@@ -99,8 +99,8 @@ class Injector:
                 answer |= {"allowed": False, "status": {"code": 503, "reason": "NotKnownYet", "message": str(why)}}
         return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
 
-    async def _injected(self, pod: Mapping[str, Any], namespace: str) -> Injected | None:
-        """None: it is not ours."""
+    async def _injected(self, pod: Mapping[str, Any], namespace: str) -> InjectedPod | None:
+        """Return the injected pod; None if it is not managed or was injected before."""
         metadata: Mapping[str, Any] = pod.get("metadata") or {}
         labels = metadata.get("labels") or {}
         queue = labels.get(QUEUE_NAME)
@@ -116,7 +116,7 @@ class Injector:
             )
         if _made(metadata) and is_injected(pod.get("spec") or {}, metadata):
             return None  # by the launcher, before it made the Volcano Job
-        decided = await self._decided(owner, metadata) or Decided(_job_id(metadata) or f"{namespace}.{name}")
+        decided = await self._decided(owner, metadata) or PodDecision(_job_id(metadata) or f"{namespace}.{name}")
         one = Injection(
             job_id=decided.job_id,
             job=labels[JOB] if _made(metadata) else job_name(f"{namespace}.{name}", str(owner.get("uid"))),
@@ -125,21 +125,21 @@ class Injector:
         )  # fmt: skip
         return inject(pod.get("spec") or {}, metadata, one, self._settings)
 
-    async def _decided(self, owner: Doc, metadata: Mapping[str, Any]) -> Decided | None:
+    async def _decided(self, owner: Doc, metadata: Mapping[str, Any]) -> PodDecision | None:
         try:
             return await self._asked(owner, metadata)
-        except Exception as error:  # whatever the store does, the pod must not wait for it
+        except Exception as error:  # a failing store must not hold up the pod
             log.warning("what was decided about %s is not known: %r", owner.get("name"), error)
             return None
 
     async def _stays_ours(self, owner: Doc, metadata: Mapping[str, Any]) -> bool:
-        """Whether its job came in before its queue lost the label. To let it pass is to show it every GPU."""
+        """Whether its job was admitted before its queue lost the label: uninjected its pod would see every GPU."""
         try:
             return await self._asked(owner, metadata) is not None
         except Exception as error:
             raise Transient(f"It is not known now whether {owner.get('name')} is reshaped; asked again.") from error
 
-    async def _asked(self, owner: Doc, metadata: Mapping[str, Any]) -> Decided | None:
+    async def _asked(self, owner: Doc, metadata: Mapping[str, Any]) -> PodDecision | None:
         launch = str(owner.get("name")) if _made(metadata) else None
         about = str(owner.get("uid")), launch, member_of(str(metadata.get("name"))) or 0
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, *about)
@@ -151,7 +151,7 @@ class Injector:
             self._report(namespace, owner, why.reason, str(why))
 
 
-class Mutate(RequestHandler):
+class MutateHandler(RequestHandler):
     """`POST /mutate`."""
 
     def initialize(self, injector: Injector) -> None:
@@ -168,14 +168,14 @@ class Mutate(RequestHandler):
 
 
 class LiveProbe(RequestHandler):
-    """`GET /livez`: the process turns."""
+    """`GET /livez`: the process answers."""
 
     def get(self) -> None:
         self.finish("ok\n")
 
 
 class ReadyProbe(RequestHandler):
-    """`GET /readyz`: 200 once pods can be judged."""
+    """`GET /readyz`: 200 once the list of queues was read."""
 
     def initialize(self, ready: Callable[[], bool]) -> None:
         self._ready = ready
@@ -187,9 +187,9 @@ class ReadyProbe(RequestHandler):
 
 
 def make_server(injector: Injector, tls: ssl.SSLContext | None, ready: Callable[[], bool]) -> HTTPServer:
-    """Not listening yet. The API server speaks HTTPS only; None is for tests."""
+    """Return the server, not listening yet. `tls` None is for tests: the API server speaks HTTPS only."""
     routes: list[Any] = [
-        ("/mutate", Mutate, {"injector": injector}),
+        ("/mutate", MutateHandler, {"injector": injector}),
         ("/livez", LiveProbe),
         ("/readyz", ReadyProbe, {"ready": ready}),
     ]
@@ -208,7 +208,7 @@ def _request(body: bytes) -> Doc:
     raise BadReview("send an AdmissionReview of admission.k8s.io/v1 as JSON")
 
 
-def _patch(pod: Mapping[str, Any], injected: Injected | None) -> Doc:
+def _patch(pod: Mapping[str, Any], injected: InjectedPod | None) -> Doc:
     if injected is None:
         return {}
     metadata = {**(pod.get("metadata") or {}), "annotations": injected.annotations, "labels": injected.labels}
@@ -220,13 +220,13 @@ def _patch(pod: Mapping[str, Any], injected: Injected | None) -> Doc:
 
 
 def _owner(metadata: Mapping[str, Any]) -> Doc | None:
-    """The Volcano Job that made this pod."""
+    """Return the ownerReference of the Volcano Job that made this pod, or None."""
     owners = metadata.get("ownerReferences") or []
     return next((one for one in owners if str(one.get("apiVersion", "")).startswith("batch.volcano.sh/")), None)
 
 
 def _made(metadata: Mapping[str, Any]) -> bool:
-    """Whether the launcher made its Volcano Job, for a record: then all that names the job stands in the pod."""
+    """Whether the launcher made its Volcano Job; the pod then carries the job's names."""
     label, owner = (metadata.get("labels") or {}).get(JOB), _owner(metadata)
     return owner is not None and label is not None and is_launch_of(str(label), str(owner.get("name")))
 
@@ -236,5 +236,5 @@ def _job_id(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _launch(metadata: Mapping[str, Any]) -> str:
-    """A name that no other pod has had: Volcano gives its pods the names of earlier ones again."""
+    """Return a new Secret's name, unique because Volcano reuses the names of earlier pods."""
     return secret_of_pod(str(metadata.get("name") or "pod"), secrets.token_hex(4))

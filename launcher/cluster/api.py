@@ -1,9 +1,9 @@
-"""The Kubernetes API as plain documents; the only module that knows the `kubernetes` client.
+"""Calls the Kubernetes API with plain documents; the only module that knows the `kubernetes` client.
 
 Promises: every call ends after `TIMEOUT_S`, a watch after the time it was given; objects come and go as
 dicts, unchanged; no exception of the client leaves this module: `Transient` when the API server does not answer
 or is overloaded, `Rejected` when it calls the request wrong, `Fatal` when it forbids it, `Conflict` when the object
-is there already or has changed. Paths are built here, so nothing is asked of the server's discovery. Called by the
+exists already or has changed. Paths are built here, without the server's discovery API. Called by the
 launcher's service, by `reshape setup` and by `reshape doctor`, from any thread.
 """
 
@@ -23,7 +23,7 @@ Doc = dict[str, Any]
 
 FIELD_MANAGER = "volcano-reshape"
 TIMEOUT_S = 15.0
-SLACK_S = 5.0  # a watch that the server should have ended so long ago is silent: its connection is dead
+SLACK_S = 5.0  # a watch that is silent so long after its end has a dead connection
 NOT_INSTALLED = "the Kubernetes client is not installed here: pip install 'volcano-reshape[k8s]'"
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 APPLY = "application/apply-patch+yaml"
@@ -64,29 +64,29 @@ KINDS = {
 
 
 class ListResult(NamedTuple):
-    """What a list call saw, and from where a watch goes on."""
+    """The objects of a list call, and the resource version from which a watch goes on."""
 
     items: list[Doc]
     version: str
 
 
 class ApiUnavailable(Transient):
-    """The API server does not answer, or not now: nothing is known of what was asked."""
+    """The API server does not answer now: the result of the call is unknown."""
 
 
 class Expired(ReshapeError):
-    """A watch cannot go on from there: list again."""
+    """A watch cannot continue from its resource version: list again."""
 
 
 class KubernetesApi:
-    """One API server. The one that this pod runs under, or the one of the kubeconfig (KUBECONFIG, ~/.kube/config)."""
+    """A client of one API server: this pod's own, or the one of the kubeconfig (KUBECONFIG, ~/.kube/config)."""
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        """`Fatal` when the client is not installed or no cluster is named anywhere."""
+        """`Fatal` when the client is not installed or no cluster is configured."""
         self._client = _connect(kubeconfig, context)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None:
-        """None when there is none."""
+        """Return the object, or None if there is none."""
         try:
             return self._ask("get", KINDS[kind].path(namespace, name))
         except _NotFound:
@@ -95,7 +95,7 @@ class KubernetesApi:
     def list(
         self, kind: str, namespace: str | None = None, labels: str | None = None, fields: str | None = None
     ) -> ListResult:
-        """All of a kind, of every namespace when none is named."""
+        """Return all objects of a kind, of every namespace if none is given."""
         query = [(name, value) for name, value in (("labelSelector", labels), ("fieldSelector", fields)) if value]
         found = self._ask("get", KINDS[kind].path(namespace), query_params=query)
         about = {"apiVersion": KINDS[kind].version, "kind": kind}
@@ -105,7 +105,7 @@ class KubernetesApi:
     def watch(
         self, kind: str, since: str, seconds: int, namespace: str | None = None, labels: str | None = None
     ) -> Iterator[tuple[str, Doc]]:
-        """Changes after `since` as (ADDED, MODIFIED, DELETED or BOOKMARK, object), for about `seconds`.
+        """Yield changes after `since` as (ADDED, MODIFIED, DELETED or BOOKMARK, object), for about `seconds`.
 
         `Expired` when the server no longer knows `since`, `Transient` when the connection fails or falls silent.
         """
@@ -114,21 +114,21 @@ class KubernetesApi:
         yield from self._stream(KINDS[kind].path(namespace), query, seconds + SLACK_S)
 
     def create(self, doc: Doc) -> Doc:
-        """`Conflict` when an object of that name is there."""
+        """Create the object. `Conflict` if one of that name exists."""
         return self._ask("post", self._path(doc, named=False), body=doc)
 
     def rehearse(self, doc: Doc) -> Doc:
-        """What `create` would make, admission and all; nothing is kept."""
+        """Return what `create` would make, after admission, without keeping it (dry run)."""
         return self._ask("post", self._path(doc, named=False), body=doc, query_params=[("dryRun", "All")])
 
     def through_service(self, namespace: str, service: str, path: str) -> bytes:
-        """GET from a Service, by way of the API server, of which a user's kubeconfig is enough."""
+        """GET from a Service through the API server's proxy, for which a user's kubeconfig suffices."""
         whole = f"{KINDS['Service'].path(namespace, service)}/proxy{path}"
         with _translating(f"get {whole}"):
             return bytes(self._client.request("get", whole, serialize=False, _request_timeout=TIMEOUT_S).data)
 
     def apply(self, doc: Doc) -> Doc:
-        """Server-side apply: what `doc` names becomes so, whoever had set it; all else stays as it is."""
+        """Server-side apply: set the fields that `doc` has, also those other managers own; keep all others."""
         return self._ask("patch", self._path(doc), body=doc, content_type=APPLY, **_OURS)
 
     def patch(self, kind: str, name: str, changes: Doc, namespace: str | None = None, part: str = "") -> Doc:
@@ -142,13 +142,13 @@ class KubernetesApi:
         return self._ask("patch", path, body=[*operations], content_type=JSON_PATCH, field_manager=FIELD_MANAGER)
 
     def show(self, seen: Doc, status: Doc) -> Doc:
-        """The status of a custom resource; None takes a field away. `Conflict` if it has changed since it was seen."""
+        """Write the status of a custom resource; None removes a field. `Conflict` if it has changed since `seen`."""
         about = {"resourceVersion": seen["metadata"]["resourceVersion"]}
         body = {"metadata": about, "status": status}
         return self._ask("patch", f"{self._path(seen)}/status", body=body, content_type=JSON_MERGE)
 
     def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
-        """Ask for it to be deleted; False when there is none, or only another one of that name than `uid`."""
+        """Delete the object. False if there is none, or if the one of that name has another uid."""
         options: Doc = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
@@ -167,11 +167,11 @@ class KubernetesApi:
         return True
 
     def serves(self, part: str) -> bool:
-        """Whether it has this subresource of a core kind, such as `pods/resize`."""
+        """Whether the server has this subresource of a core kind, such as `pods/resize`."""
         return any(found.get("name") == part for found in self._ask("get", "/api/v1").get("resources") or [])
 
     def version(self) -> str:
-        """Such as v1.34.3."""
+        """Return the server's version, such as v1.34.3."""
         return str(self._ask("get", "/version").get("gitVersion", ""))
 
     @staticmethod
@@ -220,7 +220,7 @@ def _connect(kubeconfig: str | None, context: str | None) -> Any:
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
     except (config.ConfigException, OSError) as error:
         raise Fatal(f"no cluster is named: set KUBECONFIG, or start this in a pod ({error})") from error
-    except Exception as error:  # the client trips in many ways over a file that is none
+    except Exception as error:  # the client raises many types for a file that is no kubeconfig
         raise Fatal(
             f"KUBECONFIG names a file that is no kubeconfig ({type(error).__name__}): name another one"
         ) from error
@@ -245,7 +245,7 @@ def _event(message: Mapping[str, Any]) -> tuple[str, Doc]:
 
 
 class _translating:
-    """What the client raises becomes one of our errors, with the server's own sentence."""
+    """Translates the client's exceptions into our errors, with the server's own message."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -278,14 +278,14 @@ def _judged(status: int, said: str, what: str) -> ReshapeError:
 
 
 def _cause(error: BaseException) -> str:
-    """What lies below urllib3's own wrapping: `Connection refused`, a certificate that is not trusted, …"""
+    """Return the cause that urllib3 wraps: `Connection refused`, a certificate that is not trusted, …"""
     reason = getattr(error, "reason", None) or error
     words = str(reason).rpartition(": ")[2] if type(reason).__module__.startswith("urllib3") else ""
     return words[:200] or type(error).__name__
 
 
 def _said(error: Any) -> str:
-    """The `message` of the Status object, else whatever there is."""
+    """Return the `message` of the Status object, else the HTTP reason."""
     try:
         return str(json.loads(error.body)["message"])[:400]
     except (TypeError, ValueError, KeyError):

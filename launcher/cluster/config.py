@@ -1,4 +1,4 @@
-"""The launcher's settings on a cluster: RESHAPE_* variables and two mounted folders, read once at the start.
+"""Reads the launcher's settings on a cluster: RESHAPE_* variables and two mounted folders, once at the start.
 
 A bad value stops the start with the variable's name. Called by `launcher.cluster.process`.
 """
@@ -28,12 +28,12 @@ class LauncherSettings:
     tls: str = ""
     """Folder with tls.crt and tls.key of the webhook; empty: no webhook is served."""
     namespaces: tuple[str, ...] = ()
-    """Where launches and users' Volcano Jobs are looked for; empty: everywhere."""
+    """The namespaces of launches and users' Volcano Jobs; empty: all."""
     webhook_port: int = 8443
     launch_timeout_s: float = 60.0
     """How long one playbook may take."""
     term_s: float = 15.0
-    """How long a launcher acts after it last renewed its term, as for coordinators."""
+    """How long a launcher acts after it last renewed its term, as a coordinator does."""
     workdir: str = "/tmp/reshape-launcher"
     """Where playbooks work."""
 
@@ -46,7 +46,7 @@ class LauncherSettings:
 
 
 def read(environment: Mapping[str, str]) -> tuple[LauncherSettings, PodSettings]:
-    """`Rejected` with the variable that is missing or wrong."""
+    """Return the settings. `Rejected` with the variable that is missing or wrong."""
     try:
         settings = from_environment(LauncherSettings, environment)
         for name in ("image", "coordinator", "keys"):
@@ -65,7 +65,7 @@ def read(environment: Mapping[str, str]) -> tuple[LauncherSettings, PodSettings]
 
 
 def secret(path: Path) -> str:
-    """What a mounted Secret holds. `Rejected` if it is not there."""
+    """Return the content of a mounted Secret's file. `Rejected` if it is missing or empty."""
     try:
         found = path.read_text(encoding="utf-8").strip()
     except OSError as error:

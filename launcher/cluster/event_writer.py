@@ -1,6 +1,7 @@
-"""Kubernetes Events about users' objects: few, and each once. Called by `service.py` and `doors.py`.
+"""Writes Kubernetes Events about users' objects: few, and each once.
 
-An Event that cannot be written is dropped with a line in the log: it is news, never state.
+An Event that cannot be written is dropped with a line in the log: no state depends on it. Called by the launcher's
+service and its controllers.
 """
 
 from __future__ import annotations
@@ -18,32 +19,36 @@ MESSAGE_LENGTH = 1000  # the API server takes 1,024
 log = logging.getLogger(__name__)
 
 
-class Creates(Protocol):
+class EventApi(Protocol):
+    """The call of `launcher.cluster.api.KubernetesApi` that is used."""
+
     def create(self, doc: dict[str, Any]) -> dict[str, Any]: ...
 
 
-class Wall(Protocol):
+class WallClock(Protocol):
+    """A clock that tells the time of day, in seconds since 1970."""
+
     def wall(self) -> float: ...
 
 
 class EventWriter:
-    """`tell` about an object, given as its dict."""
+    """`write` an Event about an object, given as its dict."""
 
-    def __init__(self, cluster: Creates, clock: Wall, holder: str) -> None:
+    def __init__(self, cluster: EventApi, clock: WallClock, holder: str) -> None:
         self._cluster, self._clock, self._holder = cluster, clock, holder
-        self._told: set[str] = set()
+        self._written: set[str] = set()
 
-    def tell(self, about: Mapping[str, Any], reason: str, message: str, warning: bool = False) -> None:
+    def write(self, about: Mapping[str, Any], reason: str, message: str, warning: bool = False) -> None:
         name = _name(about, reason, message)
-        if name in self._told:
+        if name in self._written:
             return
-        if len(self._told) > KEPT:
-            self._told.clear()
-        self._told.add(name)
+        if len(self._written) > KEPT:
+            self._written.clear()
+        self._written.add(name)
         try:
             self._cluster.create(self._event(about, name, reason, message, warning))
         except Conflict:
-            return  # told by an earlier launcher
+            return  # written by an earlier launcher
         except ReshapeError as error:
             log.warning("Event %s of %s was not written: %s", reason, about["metadata"]["name"], error)
 
@@ -66,7 +71,7 @@ class EventWriter:
 
 
 def _name(about: Mapping[str, Any], reason: str, message: str) -> str:
-    """The same for the same news, so that it is told once, whoever tells it."""
+    """Return the Event's name, the same for the same content: all launchers together write it once."""
     meta = about["metadata"]
     digest = hashlib.sha256(f"{meta.get('uid')}|{reason}|{message}".encode("utf-8", "replace")).hexdigest()[:16]
     return f"{str(meta['name'])[:200]}.{digest}"

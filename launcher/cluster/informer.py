@@ -1,8 +1,8 @@
-"""Pods, Volcano Jobs and Queues as the API server shows them, kept by watches.
+"""Keeps a local copy of Pods, Volcano Jobs and Queues by watches of the API server.
 
-Promises: what is here was true a moment ago or `in_step` is False; a watch that expires, fails or falls silent is
-begun again from a fresh list; the last state of a pod that vanished is kept until somebody has looked at it,
-because it may be the only proof that a trainer has ended. Read by `service.py`; each watch is one thread.
+Promises: the copy was true a moment ago or `in_step` is False; a watch that expires, fails or falls silent is
+restarted from a fresh list; the last state of a pod that vanished is kept until `looked_at` is called, because it
+may be the only proof that a trainer has ended. Read by `launch_service.py`; each watch is one thread.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from coordinator.errors import Rejected, ReshapeError
 from launcher.cluster.api import Doc, Expired, KubernetesApi
 from launcher.cluster.pods.pod_state import Pod
 
-WATCH_S = 20  # then from a fresh list: what was missed, whatever the reason, is mended by then
+WATCH_S = 20  # then from a fresh list, which repairs whatever a watch missed
 PAUSE_S = 1.0
-MOST_VANISHED = 1000  # of those that are older nothing is certain: a launcher that stands by looks at none
+MOST_VANISHED = 1000  # older ones are dropped: a launcher that stands by reads none
 
 log = logging.getLogger(__name__)
 
 
 class Informer:
-    """One kind of objects, of one namespace or (None) of all."""
+    """The objects of one kind, of one namespace or (None) of all."""
 
     def __init__(
         self, cluster: KubernetesApi, kind: str, namespace: str | None, labels: str | None, changed: Callable[[], None]
@@ -41,17 +41,17 @@ class Informer:
         """Whether one has ever been read."""
 
     def items(self) -> dict[str, Doc]:
-        """By uid."""
+        """Return the objects by uid."""
         with self._lock:
             return dict(self._items)
 
     def vanished(self) -> dict[str, Pod]:
-        """By uid: pods that were seen and are there no more."""
+        """Return the pods that have vanished, by uid, in their last state."""
         with self._lock:
             return dict(self._vanished)
 
     def looked_at(self, uids: Iterable[str]) -> None:
-        """What was to be learned from these is written down."""
+        """Drop these vanished pods: the caller has stored what their last state proves."""
         with self._lock:
             for uid in uids:
                 self._vanished.pop(uid, None)
@@ -60,7 +60,7 @@ class Informer:
         threading.Thread(target=self.run, name=f"watch {self.kind}", daemon=True).start()
 
     def stop(self) -> None:
-        """It ends at the next change or at the end of its watch, and says nothing more."""
+        """Ask the thread to end: at its next change or at the end of its watch."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -116,6 +116,6 @@ class Informer:
 
 
 def _lacks(error: ReshapeError, kind: str) -> str:
-    """The API server's own word for a kind that it does not have is `Not Found`."""
+    """Return what to do if the server lacks this kind: its own message is only `Not Found`."""
     absent = isinstance(error, Rejected) and error.status == 404
     return f"this cluster has no kind {kind}: apply its CustomResourceDefinition" if absent else ""

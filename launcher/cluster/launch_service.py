@@ -1,9 +1,9 @@
-"""The launcher on a cluster: one thread that brings every launch in table `launches` to what is wanted of it.
+"""Brings every launch of table `launches` to its wanted state, in one thread.
 
 Promises: only one launcher acts (`Elector`), and only while its watches are in step, so an API server that is away
 stops it and loses nothing; a launcher killed anywhere is followed by one that applies the same objects again; a
-launch that fails becomes one sentence in its document. What to do is judged in `launching.py`, without I/O.
-Started by `running.py`.
+launch that fails becomes one sentence in its document. `controllers/launch.py` decides what to do, without I/O.
+Started by `process.py`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from launcher.admission.inject import PodSettings
 from launcher.cluster.api import ApiUnavailable, KubernetesApi
 from launcher.cluster.controllers import gang_launch
 from launcher.cluster.controllers.launch import (
-    Admit,
+    AdoptPod,
     DeleteLaunch,
     DeletePod,
     LaunchState,
     PlayLaunch,
     PlayRemove,
-    Scale,
+    ScaleVolcanoJob,
     Step,
     WriteLaunch,
     steps,
 )
-from launcher.cluster.controllers.launch_state import Views
+from launcher.cluster.controllers.launch_state import LaunchStates
 from launcher.cluster.controllers.node import NodeController
 from launcher.cluster.controllers.slaml import SlamlSync
 from launcher.cluster.controllers.volcano_job import VolcanoJobController
@@ -45,9 +45,8 @@ from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.informer import Informer
 from launcher.cluster.pods import job_spec
 from launcher.cluster.pods.log_reader import LogReaders
-from launcher.cluster.pods.pod_state import ObservedCluster as Shown
-from launcher.cluster.pods.pod_state import Pod
-from launcher.cluster.pods.resize import Resizing
+from launcher.cluster.pods.pod_state import ObservedCluster, Pod
+from launcher.cluster.pods.resize import PodResizer
 from launcher.names import JOB
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
 
@@ -58,14 +57,14 @@ POLL_S = 0.5
 BREATH_S = 0.1  # between turns, however much changes
 REMOVE_AGAIN_S = 5.0
 REST_S = 5.0
-STUCK_TERMS = 4  # a turn that takes longer than so many terms may never end: then another launcher acts
+STUCK_TERMS = 4  # a turn that takes longer may never end: the term is no longer renewed and another launcher acts
 FOR_ANSIBLE = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 
 log = logging.getLogger(__name__)
 
 
-class Service:
-    """`start` begins its threads, `stop` ends them; launches go on."""
+class LaunchService:
+    """The launcher's loop: `start` begins its threads, `stop` ends them; launches live on."""
 
     def __init__(
         self, store: Store, cluster: KubernetesApi, clock: Clock, elector: Elector, settings: PodSettings,
@@ -80,41 +79,43 @@ class Service:
         self._jobs = [Informer(cluster, "Job", namespace, None, wake) for namespace in within]
         self._queues = [Informer(cluster, "Queue", None, None, wake)]
         self.patience_s = 2 * settings.heartbeat_s + settings.grace_s + settings.kill_s
-        self.news = EventWriter(cluster, clock, "reshape-launcher")
-        self._doors = VolcanoJobController(store, cluster, clock, self.news, settings, self.patience_s, namespaces)
-        self._slamls = SlamlSync(store, cluster, self.news, namespaces, wake)
+        self.events = EventWriter(cluster, clock, "reshape-launcher")
+        self._volcano_jobs = VolcanoJobController(
+            store, cluster, clock, self.events, settings, self.patience_s, namespaces
+        )
+        self._slamls = SlamlSync(store, cluster, self.events, namespaces, wake)
         self._nodes = NodeController(store, cluster, clock, namespaces)
         self._logs = LogReaders(store, cluster, clock, settings, master_key, namespaces)
-        self._works = PlaybookQueue(self._carry_out)
-        self._views = Views(store, cluster, clock, settings.namespace, self.patience_s, self._works.under_way)
-        self._resizing = Resizing(TABLE, store, cluster, clock, self.news)
+        self._runs = PlaybookQueue(self._carry_out)
+        self._states = LaunchStates(store, cluster, clock, settings.namespace, self.patience_s, self._runs.under_way)
+        self._resizing = PodResizer(TABLE, store, cluster, clock, self.events)
         self._played: dict[str, float] = {}  # when the removal of each launch was played last
         self._rests: dict[str, float] = {}  # launches that went wrong are left alone until then
-        self._unheard: set[str] = set()  # launches whose playbook failed because the API server did not answer
+        self._unanswered: set[str] = set()  # launches whose playbook failed because the API server did not answer
         self._turned_at = 0.0
         self._thread = threading.Thread(target=self._run, name="launches", daemon=True)
         self._renewing = threading.Thread(target=self._renew, name="term", daemon=True)
         self.trouble = "Starting."  # empty once the last turn went well
 
     def start(self) -> None:
-        for mirror in self._mirrors:
-            mirror.start()
+        for informer in self._informers:
+            informer.start()
         self._slamls.start()
         self._nodes.start()
         self._thread.start()
         self._renewing.start()
 
     def stop(self) -> None:
-        """Let a successor begin. Playbooks that run are stopped; it plays them again."""
+        """End the threads and resign. Running playbooks are stopped; the successor runs them again."""
         self._stopping.set()
         self._wake.set()
-        for mirror in self._mirrors:
-            mirror.stop()
+        for informer in self._informers:
+            informer.stop()
         self._slamls.stop()
         self._nodes.stop()
         self._thread.join(timeout=10)
         self._renewing.join(timeout=10)
-        self._works.stop_all(timeout=5.0)
+        self._runs.stop_all(timeout=5.0)
         try:
             self.elector.resign()
         except ReshapeError as error:
@@ -122,20 +123,20 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether the webhook can say of which queues the pods are ours. It answers also while another one acts."""
-        return all(mirror.known for mirror in self._queues)
+        """Whether the list of queues was read, which the webhook needs. True also on a launcher that stands by."""
+        return all(informer.known for informer in self._queues)
 
     @property
-    def _mirrors(self) -> list[Informer]:
+    def _informers(self) -> list[Informer]:
         return [*self._pods, *self._jobs, *self._queues]
 
-    def shown(self) -> Shown:
-        """What the watches show now."""
-        pods = {uid: Pod(doc) for mirror in self._pods for uid, doc in mirror.items().items()}
-        pods |= {uid: pod for mirror in self._pods for uid, pod in mirror.vanished().items()}
-        jobs = {uid: doc for mirror in self._jobs for uid, doc in mirror.items().items()}
-        queues = {str(doc["metadata"]["name"]): doc for mirror in self._queues for doc in mirror.items().values()}
-        return Shown(pods, jobs, queues)
+    def observed(self) -> ObservedCluster:
+        """Return the present content of all informers."""
+        pods = {uid: Pod(doc) for informer in self._pods for uid, doc in informer.items().items()}
+        pods |= {uid: pod for informer in self._pods for uid, pod in informer.vanished().items()}
+        jobs = {uid: doc for informer in self._jobs for uid, doc in informer.items().items()}
+        queues = {str(doc["metadata"]["name"]): doc for informer in self._queues for doc in informer.items().values()}
+        return ObservedCluster(pods, jobs, queues)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -165,31 +166,34 @@ class Service:
         if not self.elector.try_to_lead():
             self.trouble = f"Another launcher ({self.elector.holder()}) acts on this store."
             return
-        if not all(mirror.in_step for mirror in self._mirrors):
+        if not all(informer.in_step for informer in self._informers):
             self.trouble = "The API server does not answer, or refuses a watch."
             return
-        shown, records = self.shown(), self._store.list(TABLE)
-        # Read later: a launch whose job is not there, or has gone on, is one that nobody wants.
+        observed, records = self.observed(), self._store.list(TABLE)
+        # Jobs are read after launches: a launch whose job is gone or has a newer launch is not wanted.
         jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
-        trouble = self._turn_doors(shown, jobs)
-        claimed = {uid: record["_id"] for record in records for uid in gang_launch.claims(record)}
+        trouble = self._turn_controllers(observed, jobs)
+        claimed = {uid: record["_id"] for record in records for uid in gang_launch.recorded_uids(record)}
         settled = True
         for record in records:
-            if not led:  # what we did before another launcher acted is old
-                self._works.forget(record["_id"])
-            settled = self._tend(record, shown, jobs, claimed) and settled
-        for mirror in self._pods if settled else ():
-            mirror.looked_at([uid for uid, pod in shown.pods.items() if pod.deleted])
+            if not led:  # runs from before another launcher acted are outdated
+                self._runs.forget(record["_id"])
+            settled = self._tend(record, observed, jobs, claimed) and settled
+        for informer in self._pods if settled else ():
+            informer.looked_at([uid for uid, pod in observed.pods.items() if pod.deleted])
         self._forget_times({str(record["_id"]) for record in records})
-        self._resizing.forget(shown.pods)
+        self._resizing.forget(observed.pods)
         self.trouble = trouble
 
-    def _turn_doors(self, shown: Shown, jobs: Mapping[str, Doc]) -> str:
-        """What is wrong with one of them hinders neither the others nor any launch."""
-        trouble, doors, logs = "", partial(self._doors.turn, shown, jobs), partial(self._logs.turn, shown)
+    def _turn_controllers(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> str:
+        """Run the other controllers; return the last error. An error in one hinders neither the others nor launches."""
+        trouble = ""
         turns: dict[str, Callable[[], None]] = {
-            "Volcano Jobs": doors, "Slamls": self._slamls.turn, "nodes": self._nodes.turn, "logs": logs,
-        }  # fmt: skip
+            "Volcano Jobs": partial(self._volcano_jobs.turn, observed, jobs),
+            "Slamls": self._slamls.turn,
+            "nodes": self._nodes.turn,
+            "logs": partial(self._logs.turn, observed),
+        }
         for what, turn in turns.items():
             try:
                 turn()
@@ -202,21 +206,23 @@ class Service:
         return trouble
 
     def _forget_times(self, known: set[str]) -> None:
-        self._views.forget(known)
+        self._states.forget(known)
         for times in (self._played, self._rests):
             for name in times.keys() - known:
                 del times[name]
-        self._unheard &= known
+        self._unanswered &= known
 
     # one launch
 
-    def _tend(self, record: Doc, shown: Shown, jobs: Mapping[str, Doc], claimed: Mapping[str, str]) -> bool:
-        """False if what is seen now must be looked at once more. A bad document hurts only itself."""
+    def _tend(
+        self, record: Doc, observed: ObservedCluster, jobs: Mapping[str, Doc], claimed: Mapping[str, str]
+    ) -> bool:
+        """Reconcile one launch; False if the observed pods are needed once more. A bad document hurts only itself."""
         if self._clock.now() < self._rests.get(record["_id"], 0.0):
             return False
         try:
-            view = self._views.view(record, shown, jobs, claimed)
-            for step in gang_launch.steps(view) if view.seats else steps(view):
+            view = self._states.view(record, observed, jobs, claimed)
+            for step in gang_launch.steps(view) if view.bindings else steps(view):
                 record = self._perform(step, record, view)
             job = None if view.over else jobs.get(str((record.get("doc") or {}).get("_id")))
             self._resizing.look(record, view.pods, job, view.job)
@@ -249,7 +255,7 @@ class Service:
         return True
 
     def _perform(self, step: Step, record: Doc, view: LaunchState) -> Doc:
-        """The record, as it is afterwards."""
+        """Carry out the step; return the record as it is afterwards."""
         match step:
             case WriteLaunch():
                 return self._note(record, step.changes, view)
@@ -257,9 +263,9 @@ class Service:
                 return self._launch(record, view)
             case PlayRemove():
                 self._remove(record)
-            case Admit():
-                return self._admit(step, record, view)
-            case Scale():
+            case AdoptPod():
+                return self._adopt(step, record, view)
+            case ScaleVolcanoJob():
                 self._scale(step, record, view)
             case DeletePod():
                 log.info("deleting pod %s/%s for launch %s", step.pod.namespace, step.pod.name, record["_id"])
@@ -273,28 +279,28 @@ class Service:
         if "failure" in changes and changes["failure"] is not None and not any(pod.finished for pod in view.pods):
             log.info("launch %s failed: %s", record["_id"], changes["failure"])
             if view.job is not None:
-                self.news.tell(view.job, "LaunchFailed", changes["failure"], warning=True)
+                self.events.write(view.job, "LaunchFailed", changes["failure"], warning=True)
         return after
 
     def _launch(self, record: Doc, view: LaunchState) -> Doc:
-        """The playbook; if it failed though the API server was there, that is why the launch has failed."""
+        """Request the playbook. If it failed although the API server answers, the launch has failed."""
         name = record["_id"]
-        failure = self._works.failure(name)
-        if failure is not None and name not in self._unheard and self._cluster.answers():
+        failure = self._runs.failure(name)
+        if failure is not None and name not in self._unanswered and self._cluster.answers():
             record = self._note(record, {"failure": failure}, view)
-            self._works.forget(name)
+            self._runs.forget(name)
             return record
-        self._works.want(name, "launch", record)
+        self._runs.request(name, "launch", record)
         return record
 
     def _remove(self, record: Doc) -> None:
-        """Not at every turn where it fails: a playbook keeps a core busy for a second."""
+        """Request the playbook, at most every `REMOVE_AGAIN_S`: it keeps a core busy for a second."""
         name, now = record["_id"], self._clock.now()
         if now - self._played.get(name, float("-inf")) >= REMOVE_AGAIN_S:
             self._played[name] = now
-            self._works.want(name, "remove", record)
+            self._runs.request(name, "remove", record)
 
-    def _admit(self, step: Admit, record: Doc, view: LaunchState) -> Doc:
+    def _adopt(self, step: AdoptPod, record: Doc, view: LaunchState) -> Doc:
         pod, member = step.pod, step.member
         record = self._note(record, _written(step, record, applied=False), view)
         emulated = self._emulated(record["doc"] if member is None else {"node": pod.node})
@@ -303,11 +309,11 @@ class Service:
         if view.job is not None:
             which = "" if member is None else f", pod {member}"
             what = f"Launch {record['launch']} of job {record['job_id']}{which} on node {pod.node}."
-            self.news.tell(view.job, "Launched", what)
+            self.events.write(view.job, "Launched", what)
         return self._note(record, _written(step, record, applied=True), view)
 
-    def _scale(self, step: Scale, record: Doc, view: LaunchState) -> None:
-        """Only of the very Volcano Job that was looked at."""
+    def _scale(self, step: ScaleVolcanoJob, record: Doc, view: LaunchState) -> None:
+        """Set the counts of pods, only of the Volcano Job with the uid that was observed."""
         meta = (view.job or {})["metadata"]
         values = {"/tasks/0/replicas": step.replicas, "/tasks/0/minAvailable": step.least, "/minAvailable": step.least}
         log.info("launch %s: %d pods, %d at least", record["_id"], step.replicas, step.least)
@@ -318,14 +324,16 @@ class Service:
 
     def _forget(self, record: Doc) -> None:
         name, doc = record["_id"], record["doc"]
-        for secret in {str(pod["secret"]) for pod in gang_launch.known(record)} or {str(record.get("secret") or name)}:
-            self._cluster.delete("Secret", secret, self._views.namespace(doc))
+        for secret in {str(pod["secret"]) for pod in gang_launch.recorded_pods(record)} or {
+            str(record.get("secret") or name)
+        }:
+            self._cluster.delete("Secret", secret, self._states.namespace(doc))
         self._store.delete(TABLE, name, {"version": record.get("version")})
-        self._works.forget(name)
+        self._runs.forget(name)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _emulated(self, doc: Doc) -> bool:
-        """Whether the GPUs of the decided node are; where none is known there are no real ones to look at."""
+        """Whether the decided node has only emulated GPUs, or none that is known."""
         gpus = self._store.list("gpus", {"node": doc.get("node")})
         return not any(not gpu.get("emulated") for gpu in gpus)
 
@@ -338,12 +346,12 @@ class Service:
             if verb == "launch":
                 self._play_launch(record, folder, cancelled)
             else:
-                values = {"name_of_launch": record["_id"], "namespace": self._views.namespace(record["doc"])}
+                values = {"name_of_launch": record["_id"], "namespace": self._states.namespace(record["doc"])}
                 self._play("remove.yml", folder, values, cancelled)
-            self._unheard.discard(record["_id"])
+            self._unanswered.discard(record["_id"])
         except ReshapeError as error:
-            unheard = isinstance(error, ApiUnavailable) or not self._cluster.answers()
-            (self._unheard.add if unheard else self._unheard.discard)(record["_id"])
+            unanswered = isinstance(error, ApiUnavailable) or not self._cluster.answers()
+            (self._unanswered.add if unanswered else self._unanswered.discard)(record["_id"])
             raise
         finally:
             self._wake.set()
@@ -357,18 +365,18 @@ class Service:
         rendered.write_text(json.dumps(job), encoding="utf-8")
         self._play("launch.yml", folder, {"job": str(rendered)}, cancelled)
         if not self._applied(record, cancelled):
-            self._cluster.delete("Job", record["_id"], self._views.namespace(doc))
-            self._cluster.delete("Secret", record["_id"], self._views.namespace(doc))
+            self._cluster.delete("Job", record["_id"], self._states.namespace(doc))
+            self._cluster.delete("Secret", record["_id"], self._states.namespace(doc))
             return
-        found = self._cluster.get("Job", record["_id"], self._views.namespace(doc))
-        if found is not None and secret is not None:  # of a gang it is said of each pod
+        found = self._cluster.get("Job", record["_id"], self._states.namespace(doc))
+        if found is not None and secret is not None:  # for a gang each pod gets an Event of its own
             what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
-            self.news.tell(found, "Launched", what)
+            self.events.write(found, "Launched", what)
 
     def _applied(self, record: Doc, cancelled: Cancelled) -> bool:
-        """Write that down, however long the store is away: it is no fault of the launch.
+        """Write that the launch is applied, however long the store is away: it is no fault of the launch.
 
-        False if its document is gone: it was removed meanwhile, and nobody would take away what was made late.
+        False if its document is gone: the launch was removed meanwhile, so the caller must delete its objects.
         """
         while not cancelled():
             try:
@@ -387,10 +395,10 @@ class Service:
         playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)
 
 
-def _written(step: Admit, record: Doc, applied: bool) -> Doc:
-    """What is written of a pod, before its Secret and after it."""
+def _written(step: AdoptPod, record: Doc, applied: bool) -> Doc:
+    """Return the changes that record a pod, before its Secret is applied and after."""
     if step.member is not None:
-        changes = gang_launch.written(record, step.member, gang_launch.entry_of(step.pod, applied))
+        changes = gang_launch.with_pod(record, step.member, gang_launch.pod_entry(step.pod, applied))
     else:
         changes = {"pod": {**step.pod.record(), "ended": False}, "secret": step.pod.launch}
     return {**changes, "applied": True} if applied else changes

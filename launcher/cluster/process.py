@@ -1,7 +1,7 @@
-"""`reshape launcher`: the process that carries out launches on a cluster and answers the API server's webhook.
+"""Runs the launcher's process (`reshape launcher`): launches on a cluster and the API server's webhook.
 
-Called by `reshape.cli.cluster_verbs`. Ends at SIGTERM or SIGINT; launches go on without it. A store or an API server
-that does not answer yet is waited for, with a line in the log.
+Ends at SIGTERM or SIGINT; launches go on without it. Waits for a store that does not answer yet, with a line in the
+log. Called by `reshape.cli.cluster_verbs`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from launcher.admission.webhook import Injector, make_server
 from launcher.cluster import config
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.config import LauncherSettings
-from launcher.cluster.controllers.admission import Answers
-from launcher.cluster.launch_service import Service
+from launcher.cluster.controllers.admission import PodDecisionLookup
+from launcher.cluster.launch_service import LaunchService
 
 TERM = "launcher"
 LOOK_S = 10.0  # how often the certificate's files are looked at
 WAIT_S = 2.0
-DEEPEST = 20_000  # the API server takes objects nested 10,000 deep: one of them must not hide all others of a list
+DEEPEST = 20_000  # recursion limit: the API server takes objects nested 10,000 deep, and lists must still be read
 
 log = logging.getLogger(__name__)
 
 
 def run(environment: Mapping[str, str], playbooks: Path) -> int:
-    """Until a signal ends it. Raises `ReshapeError` with a sentence when it cannot start."""
+    """Serve until a signal arrives; return the exit status. `ReshapeError` with a sentence if it cannot start."""
     settings, pods = config.read(environment)
     sys.setrecursionlimit(DEEPEST)
     done = threading.Event()
@@ -60,17 +60,17 @@ def run(environment: Mapping[str, str], playbooks: Path) -> int:
 
 def _service(
     settings: LauncherSettings, pods: PodSettings, store: Store, cluster: KubernetesApi, playbooks: Path
-) -> Service:
+) -> LaunchService:
     clock, master_key = SystemClock(), config.secret(Path(settings.keys) / config.MASTER_KEY).encode()
     elector = Elector(store, clock, settings.term_s, Holder.of_process(os.getpid()), TERM)
-    return Service(
+    return LaunchService(
         store, cluster, clock, elector, pods, master_key, settings.namespaces, playbooks, Path(settings.workdir),
         settings.launch_timeout_s,
     )  # fmt: skip
 
 
 def _wait_for(store: Store, done: threading.Event) -> None:
-    """A database that is started at the same time takes longer than we do."""
+    """Wait until the store answers: a database that starts at the same time takes longer."""
     told = False
     while not done.is_set():
         try:
@@ -84,18 +84,20 @@ def _wait_for(store: Store, done: threading.Event) -> None:
 
 
 async def _serve(
-    settings: LauncherSettings, pods: PodSettings, store: Store, service: Service, done: threading.Event
+    settings: LauncherSettings, pods: PodSettings, store: Store, service: LaunchService, done: threading.Event
 ) -> None:
     told = ThreadPoolExecutor(1, "events")
 
     def report(namespace: str, owner: Mapping[str, Any], reason: str, sentence: str) -> None:
         meta = {"name": owner["name"], "namespace": namespace, "uid": owner.get("uid")}
         about = {"apiVersion": owner.get("apiVersion"), "kind": owner.get("kind"), "metadata": meta}
-        told.submit(service.news.tell, about, reason, sentence, warning=True)
+        told.submit(service.events.write, about, reason, sentence, warning=True)
 
-    tls = Certificate(Path(settings.tls)) if settings.tls else None
+    tls = ReloadedCertificate(Path(settings.tls)) if settings.tls else None
     if tls is not None:
-        server = make_server(Injector(pods, Answers(store, service.shown), report), tls.context, lambda: service.ready)
+        server = make_server(
+            Injector(pods, PodDecisionLookup(store, service.observed), report), tls.context, lambda: service.ready
+        )
         server.listen(settings.webhook_port)
     looked = 0.0
     while not done.is_set():
@@ -107,18 +109,18 @@ async def _serve(
     told.shutdown(wait=False, cancel_futures=True)
 
 
-class Certificate:
-    """The webhook's certificate; `renew` takes a newer one from the files, for connections from then on."""
+class ReloadedCertificate:
+    """The webhook's certificate; `renew` loads a newer one from the files for new connections."""
 
     def __init__(self, folder: Path) -> None:
-        """OSError when the files are missing or no certificate and key."""
+        """OSError if the files are missing or hold no certificate and key."""
         self._folder = folder
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._seen = self._times()
         self._load()
 
     def renew(self) -> None:
-        """Keeps the one it has when the new files do not fit together: they may be just being replaced."""
+        """Load changed files. Keeps the present certificate if they do not fit: they may be half replaced."""
         try:
             if (times := self._times()) != self._seen:
                 self._load()

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from coordinator.errors import Rejected
-from sidecar.agent import Agent, AgentError
+from sidecar.agent import AgentError, NodeAgent
 
 
 def run(*, node: str, coordinator: str, keys: Path, emulated: Path | None, heartbeat: float) -> int:
@@ -20,7 +20,7 @@ def run(*, node: str, coordinator: str, keys: Path, emulated: Path | None, heart
         signal.signal(number, lambda *_: end.set())
     try:
         key = (keys / "agent.key").read_text().strip().encode()
-        agent = Agent(node, coordinator, key, heartbeat, emulated)
+        agent = NodeAgent(node, coordinator, key, heartbeat, emulated)
     except OSError as error:
         raise Rejected(
             f"The key {error.filename} cannot be read: {error.strerror}; `reshape setup` makes it."

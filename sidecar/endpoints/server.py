@@ -26,7 +26,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 from sidecar import core
 from sidecar.config import TOKEN, SidecarSettings
 from sidecar.endpoints.metrics import CONTENT_TYPE, render
-from sidecar.links.coordinator_link import CoordinatorRefused, CoordinatorUnreachable
+from sidecar.links.coordinator_link import CoordinatorRejected, CoordinatorUnreachable
 from sidecar.links.shim_link import ShimUnreachable
 from sidecar.protocol import (
     HEADER_JOB,
@@ -65,14 +65,14 @@ Call = StartCall | StopCall | CheckpointCall
 T = TypeVar("T")
 
 
-class ReshapeWish(msgspec.Struct):
+class ReshapeBody(msgspec.Struct):
     """`POST /v1/reshape`."""
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
     force: bool = False  # even if work is lost
 
 
-class SignalWish(msgspec.Struct):
+class SignalBody(msgspec.Struct):
     """`POST /v1/signal`: `checkpoint` or `stop`; the coordinator knows whether it can be done."""
 
     signal: Annotated[str, msgspec.Meta(pattern="^[a-z]{1,32}$")]
@@ -139,12 +139,12 @@ class Endpoint(RequestHandler):
         return Refusal(401)
 
 
-class Nothing(Endpoint):
+class NotFoundEndpoint(Endpoint):
     def prepare(self) -> None:
         raise Refusal(404)
 
 
-class Command(Endpoint):
+class CommandEndpoint(Endpoint):
     """`POST /v1/start`, `/v1/stop`, `/v1/checkpoint`: passed on to the shim, which holds generation and answers."""
 
     def initialize(self, sidecar: Sidecar, verb: str, kind: type[Call]) -> None:  # type: ignore[override]
@@ -167,7 +167,7 @@ class Command(Endpoint):
             raise Refusal(503, str(error)) from None
         if not answer.ok or answer.status is None:
             raise Refusal(409 if answer.conflict else 400, answer.error or "the shim refused")
-        self.answer(msgspec.json.encode(core.sayable(self.sidecar.state, answer.status)))
+        self.answer(msgspec.json.encode(core.reportable(self.sidecar.state, answer.status)))
 
     def deadline(self, call: StartCall) -> float:
         """Of the lease; a call that was done already is only to be answered, whatever became of the lease."""
@@ -179,22 +179,22 @@ class Command(Endpoint):
         return deadline
 
 
-class OperatorsWish(Endpoint):
+class OperatorEndpoint(Endpoint):
     """`POST /v1/reshape`, `/v1/signal`: forwarded, so that the books are never bypassed."""
 
-    def initialize(self, sidecar: Sidecar, kind: type[ReshapeWish] | type[SignalWish]) -> None:  # type: ignore[override]
+    def initialize(self, sidecar: Sidecar, kind: type[ReshapeBody] | type[SignalBody]) -> None:  # type: ignore[override]
         super().initialize(sidecar)
         self.kind = kind
 
     async def post(self) -> None:
         if not self.is_operator():
             raise self.refuse()
-        asked: ReshapeWish | SignalWish = self.read(self.kind)
-        gpus = asked.gpus if isinstance(asked, ReshapeWish) else None
-        signal = asked.signal if isinstance(asked, SignalWish) else None
+        asked: ReshapeBody | SignalBody = self.read(self.kind)
+        gpus = asked.gpus if isinstance(asked, ReshapeBody) else None
+        signal = asked.signal if isinstance(asked, SignalBody) else None
         try:
             said = await self.sidecar.wish(gpus, signal, asked.force)
-        except CoordinatorRefused as error:
+        except CoordinatorRejected as error:
             raise Refusal(error.status, str(error)) from None
         except CoordinatorUnreachable as error:
             raise Refusal(503, f"the wish was not passed on: {error}") from None
@@ -215,7 +215,7 @@ class OperatorsWish(Endpoint):
         return right and bool(token) and may_be_operator(settings.launch.host, self.request.remote_ip)
 
 
-class Status(Endpoint):
+class StatusEndpoint(Endpoint):
     """`GET /v1/status`: a heartbeat for anybody; what the trainer printed last only for the coordinator."""
 
     async def get(self) -> None:
@@ -227,13 +227,13 @@ class Status(Endpoint):
         if answer.status is None:
             raise Refusal(503, "the shim did not say how things stand")
         state = self.sidecar.state
-        status = core.sayable(state, answer.status)
+        status = core.reportable(state, answer.status)
         if not self.trusted:
             status = msgspec.structs.replace(status, output_tail="")
         self.answer(msgspec.json.encode(self.sidecar.heartbeat(status, state.seq)))
 
 
-class TrainersOutput(Endpoint):
+class OutputEndpoint(Endpoint):
     """`POST /v1/output`: a piece of the log."""
 
     async def post(self) -> None:
@@ -251,14 +251,14 @@ class TrainersOutput(Endpoint):
         self.answer(msgspec.json.encode(piece))
 
 
-class Alive(Endpoint):
+class LivenessEndpoint(Endpoint):
     """`GET /livez`: our own event loop turns, whatever the shim does."""
 
     def get(self) -> None:
         self.answer(b'{"status":"ok"}')
 
 
-class Health(Endpoint):
+class HealthEndpoint(Endpoint):
     """`GET /healthz`: the shim answers, too."""
 
     async def get(self) -> None:
@@ -269,7 +269,7 @@ class Health(Endpoint):
         self.answer(b'{"status":"ok"}')
 
 
-class Metrics(Endpoint):
+class MetricsEndpoint(Endpoint):
     def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE)
         self.finish(render(self.sidecar))
@@ -297,27 +297,31 @@ def check(call: Call) -> None:
 def make_server(sidecar: Sidecar) -> HTTPServer:
     own = {"sidecar": sidecar}
     routes: list[Any] = [
-        ("/v1/start", Command, {**own, "verb": "start", "kind": StartCall}),
-        ("/v1/stop", Command, {**own, "verb": "stop", "kind": StopCall}),
-        ("/v1/checkpoint", Command, {**own, "verb": "checkpoint", "kind": CheckpointCall}),
-        ("/v1/reshape", OperatorsWish, {**own, "kind": ReshapeWish}),
-        ("/v1/signal", OperatorsWish, {**own, "kind": SignalWish}),
-        ("/v1/status", Status, own),
-        ("/v1/output", TrainersOutput, own),
-        ("/livez", Alive, own),
-        ("/healthz", Health, own),
-        ("/metrics", Metrics, own),
+        ("/v1/start", CommandEndpoint, {**own, "verb": "start", "kind": StartCall}),
+        ("/v1/stop", CommandEndpoint, {**own, "verb": "stop", "kind": StopCall}),
+        ("/v1/checkpoint", CommandEndpoint, {**own, "verb": "checkpoint", "kind": CheckpointCall}),
+        ("/v1/reshape", OperatorEndpoint, {**own, "kind": ReshapeBody}),
+        ("/v1/signal", OperatorEndpoint, {**own, "kind": SignalBody}),
+        ("/v1/status", StatusEndpoint, own),
+        ("/v1/output", OutputEndpoint, own),
+        ("/livez", LivenessEndpoint, own),
+        ("/healthz", HealthEndpoint, own),
+        ("/metrics", MetricsEndpoint, own),
     ]
-    app = Application(routes, default_handler_class=Nothing, default_handler_args=own, log_function=lambda _: None)
+    app = Application(
+        routes, default_handler_class=NotFoundEndpoint, default_handler_args=own, log_function=lambda _: None
+    )
     return _server(app)
 
 
 def make_reader(settings: SidecarSettings) -> HTTPServer:
     """Of a launch that is gone only the log is left (`reader.py`)."""
     own = {"sidecar": SimpleNamespace(settings=settings)}
-    routes: list[Any] = [("/v1/output", TrainersOutput, own), ("/livez", Alive, own)]
+    routes: list[Any] = [("/v1/output", OutputEndpoint, own), ("/livez", LivenessEndpoint, own)]
     return _server(
-        Application(routes, default_handler_class=Nothing, default_handler_args=own, log_function=lambda _: None)
+        Application(
+            routes, default_handler_class=NotFoundEndpoint, default_handler_args=own, log_function=lambda _: None
+        )
     )
 
 

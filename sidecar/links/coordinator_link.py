@@ -2,7 +2,7 @@
 
 Promise: what is returned was signed by the holder of the launch key for this very path; anything
 else is `CoordinatorUnreachable` or, where the coordinator refused what was asked,
-`CoordinatorRefused`. Called by `service.py`; library exceptions end here.
+`CoordinatorRejected`. Called by `service.py`; library exceptions end here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CoordinatorUnreachable(Exception):
     """No answer that can be trusted; as a sentence."""
 
 
-class CoordinatorRefused(Exception):
+class CoordinatorRejected(Exception):
     """The coordinator does not want what was asked."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -46,7 +46,7 @@ class CoordinatorLink:
         }
         response = await self._fetch(path, headers, body)
         if response.code in REFUSALS:
-            raise CoordinatorRefused(response.code, refusal(response.body, "the coordinator refused"))
+            raise CoordinatorRejected(response.code, refusal(response.body, "the coordinator refused"))
         signature = response.headers.get(HEADER_SIGNATURE, "")
         if not signed(key, "REPLY", path, response.body, signature):
             raise CoordinatorUnreachable(f"the answer to {path} ({response.code}) was not signed with the launch key")

@@ -31,7 +31,7 @@ class ShimUnreachable(Exception):
     """The shim does not answer; as a sentence."""
 
 
-class Answer(msgspec.Struct):
+class ShimAnswer(msgspec.Struct):
     """The shim's answer to one request."""
 
     ok: bool
@@ -60,7 +60,7 @@ class ShimLink:
     ) -> None:
         self._folder, self._on_status, self._on_output, self._on_gone = folder, on_status, on_output, on_gone
         self._writer: asyncio.StreamWriter | None = None
-        self._waiting: deque[asyncio.Future[Answer | None]] = deque()
+        self._waiting: deque[asyncio.Future[ShimAnswer | None]] = deque()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -76,11 +76,11 @@ class ShimLink:
             await asyncio.sleep(pause)
             pause = min(AGAIN_MOST_S, 2 * pause)
 
-    async def ask(self, request: dict[str, Any], timeout_s: float = PATIENCE_S) -> Answer:
+    async def ask(self, request: dict[str, Any], timeout_s: float = PATIENCE_S) -> ShimAnswer:
         """`ShimUnreachable` when there is no connection or no answer in time."""
         if self._writer is None or self._writer.is_closing():
             raise ShimUnreachable("the shim is not running or does not listen; the launch is starting or has ended")
-        waiting: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[ShimAnswer | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         self._writer.write(msgspec.json.encode(request) + b"\n")
         try:
@@ -138,7 +138,7 @@ class ShimLink:
         elif push.event == "output":
             self._on_output(push.at)
         elif push.event is None and self._waiting:
-            answer = msgspec.json.decode(line, type=Answer)
+            answer = msgspec.json.decode(line, type=ShimAnswer)
             if answer.status is not None:
                 self._on_status(answer.status)
             waiting = self._waiting.popleft()

@@ -33,7 +33,7 @@ _NO_MEASURE = re.compile(r".*(?:runtime|per_second|_time|grad_norm|learning_rate
 
 
 @dataclass(frozen=True)
-class Report:
+class ProgressLine:
     """What one line says. `kind`: lines of one kind can be compared with one another (`lost.py`)."""
 
     kind: str
@@ -134,7 +134,7 @@ TABLE = (
 )  # fmt: skip
 
 
-class Formats:
+class FormatMatcher:
     """Reads lines in their order, since some mean something only behind others."""
 
     def __init__(self) -> None:
@@ -147,15 +147,15 @@ class Formats:
         """Another trainer writes from now on."""
         self._open, self._bar = None, None
 
-    def line(self, text: str) -> Report | None:
+    def line(self, text: str) -> ProgressLine | None:
         """What a whole line says; None if no row fits all of it. An empty report: it fits and moves nothing."""
         text = text.strip()
         for row in TABLE:
             if match := row.pattern.fullmatch(text):
                 return self._read(row, match)
-        return Report(ANOTHER) if "%|" in text else None
+        return ProgressLine(ANOTHER) if "%|" in text else None
 
-    def unfinished(self, text: str) -> Report | None:
+    def unfinished(self, text: str) -> ProgressLine | None:
         """What a line says that may go on. Bars end only when the next one begins: a step must not wait for that."""
         if text.rstrip().endswith("]") and "%|" in text:
             found = self.line(text)
@@ -163,39 +163,39 @@ class Formats:
         match = _KERAS_BAR.match(text)
         return self._in_open_epoch(match, {}) if match else None
 
-    def _read(self, row: OutputFormat, match: re.Match[str]) -> Report:
+    def _read(self, row: OutputFormat, match: re.Match[str]) -> ProgressLine:
         groups = {name: given for name, given in match.groupdict().items() if given is not None}
         match row.name:
             case "HF's length":
                 self._length = int(groups["n"].replace(",", ""))
-                return Report(row.name)
+                return ProgressLine(row.name)
             case "HF's log" | "HF's evaluation":
                 return self._hugging_face(row, match)
             case "Keras' bar":
                 return self._keras(match)
         if groups.get("rate") == "?":
-            return Report(row.name)  # nothing of it is done yet
+            return ProgressLine(row.name)  # nothing of it is done yet
         if row.name == HF_BAR:
             return self._unnamed_bar(row, int(groups["i"]), int(groups["n"]))
         values = _pairs(groups.pop("values", "")) | {k: v for k, v in groups.items() if "loss" in k}
         if "of" in groups and int(groups["of"]) > 0:
             values["val_accuracy"] = str(int(groups["right"]) / int(groups["of"]))
-        return self._counted(row, groups, values) if "epoch" in groups else Report(row.name, values=values)
+        return self._counted(row, groups, values) if "epoch" in groups else ProgressLine(row.name, values=values)
 
-    def _counted(self, row: OutputFormat, groups: dict[str, str], values: dict[str, str]) -> Report:
+    def _counted(self, row: OutputFormat, groups: dict[str, str], values: dict[str, str]) -> ProgressLine:
         number, epochs = int(groups["epoch"]), int(groups["epochs"]) if "epochs" in groups else None
         done = number - self._first(row, number, values)
         if epochs is not None and number > epochs:
-            return Report(row.name)
+            return ProgressLine(row.name)
         if row.name == KERAS_HEADER:
             self._open = (number, epochs or 0)
         if "i" not in groups:
-            return Report(row.name, epoch=float(done + row.ends), values=values, begins=not row.ends)
+            return ProgressLine(row.name, epoch=float(done + row.ends), values=values, begins=not row.ends)
         i, n = int(groups["i"]), int(groups["n"])
         if not 0 <= i <= n or n == 0:
-            return Report(row.name)
+            return ProgressLine(row.name)
         if row.samples:
-            return Report(row.name, epoch=done + i / n, values=values)
+            return ProgressLine(row.name, epoch=done + i / n, values=values)
         return _steps(row.name, done, i, n, epochs, values)
 
     def _first(self, row: OutputFormat, number: int, values: dict[str, str]) -> int:
@@ -205,37 +205,37 @@ class Formats:
             self._from_zero.add(row.name)
         return 0 if row.name in self._from_zero else 1
 
-    def _keras(self, match: re.Match[str]) -> Report:
+    def _keras(self, match: re.Match[str]) -> ProgressLine:
         found = self._in_open_epoch(match, _pairs(match["values"]))
         if found.step is not None and match["i"] == match["n"]:
             self._open = None  # a bar without a header of its own is evaluate's or predict's, not training's
         return found
 
-    def _in_open_epoch(self, match: re.Match[str], values: dict[str, str]) -> Report:
+    def _in_open_epoch(self, match: re.Match[str], values: dict[str, str]) -> ProgressLine:
         i, n = int(match["i"]), int(match["n"])
         if self._open is None or self._open[0] < 1 or not 0 < i <= n:  # of an epoch that was validated, or evaluate's
-            return Report(KERAS_BAR, values=values if any(name.startswith("val_") for name in values) else {})
+            return ProgressLine(KERAS_BAR, values=values if any(name.startswith("val_") for name in values) else {})
         return _steps(KERAS_BAR, self._open[0] - 1, i, n, self._open[1], values)
 
-    def _unnamed_bar(self, row: OutputFormat, i: int, n: int) -> Report:
+    def _unnamed_bar(self, row: OutputFormat, i: int, n: int) -> ProgressLine:
         """Anything may have a bar without a name: only that of a length that is known to be the training's counts."""
         self._bar = n
-        return Report(row.name, i, n) if n == self._length and 0 < i <= n else Report(row.name)
+        return ProgressLine(row.name, i, n) if n == self._length and 0 < i <= n else ProgressLine(row.name)
 
-    def _hugging_face(self, row: OutputFormat, match: re.Match[str]) -> Report:
+    def _hugging_face(self, row: OutputFormat, match: re.Match[str]) -> ProgressLine:
         """Its trainer logs while only the bar of training is shown."""
         pairs = {one["name"]: one["value"] for one in _HF_PAIR.finditer(match[0])}
         if row.name == HF_LOG and "loss" in pairs and self._bar is not None:
             self._length = self._bar
         values = {name: given for name, given in pairs.items() if name != "epoch" and not _NO_MEASURE.fullmatch(name)}
-        return Report(row.name, epoch=float(match["epoch"]), values=values)
+        return ProgressLine(row.name, epoch=float(match["epoch"]), values=values)
 
 
-def _steps(kind: str, done: int, i: int, n: int, epochs: int | None, values: dict[str, str]) -> Report:
+def _steps(kind: str, done: int, i: int, n: int, epochs: int | None, values: dict[str, str]) -> ProgressLine:
     """`i` of `n` iterations of an epoch, after `done` whole ones of `epochs`."""
     if i == 0:
-        return Report(kind)
-    return Report(kind, done * n + i, epochs * n if epochs else None, done + i / n, values)
+        return ProgressLine(kind)
+    return ProgressLine(kind, done * n + i, epochs * n if epochs else None, done + i / n, values)
 
 
 def _pairs(text: str | None) -> dict[str, str]:

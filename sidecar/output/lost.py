@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sidecar.output.formats import Report
+from sidecar.output.formats import ProgressLine
 from sidecar.protocol import Lost
 
 MOST_KINDS = 64  # more are no reports of a training
@@ -32,7 +32,7 @@ class _Series:
     falls: bool = False
 
 
-class Losses:
+class LostWorkCounter:
     """`lost` is that of the present generation; None while nothing can be compared, or nobody knows which it is."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Losses:
         for series in self._series.values():
             series.before, series.comes = series.before or series.comes, False
 
-    def report(self, report: Report) -> None:
+    def report(self, report: ProgressLine) -> None:
         """Take one line, in the order of the output."""
         given = report.epoch if report.step is None else report.step
         if given is None:
@@ -71,7 +71,7 @@ class Losses:
             distance = given - series.last
             series.distance = distance if series.distance is None else min(series.distance, distance)
 
-    def _compare(self, series: _Series, given: float, report: Report) -> None:
+    def _compare(self, series: _Series, given: float, report: ProgressLine) -> None:
         if self._generation is None:
             return
         known = self.lost or Lost(generation=self._generation)
@@ -84,7 +84,7 @@ class Losses:
         self.lost = Lost(iterations=iterations, epochs=round(epochs, 3), generation=self._generation)
 
     @staticmethod
-    def _covered(series: _Series, given: float, report: Report) -> float:
+    def _covered(series: _Series, given: float, report: ProgressLine) -> float:
         """How much was done for this very report; nothing was, where it comes before the work."""
         if report.begins or (series.repeats and not series.iterations):
             return 0.0

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from sidecar.output.formats import NUMBER, Formats, Report
-from sidecar.output.lost import Losses
+from sidecar.output.formats import NUMBER, FormatMatcher, ProgressLine
+from sidecar.output.lost import LostWorkCounter
 from sidecar.protocol import Lost, Progress
 
 LINE_LIMIT = 4096  # characters; a longer line is no report
@@ -42,7 +42,7 @@ _SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # on whi
 _VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
 
 
-class Reader:
+class ProgressReader:
     """Fed with the trainer's output in order; `progress` is what it says so far."""
 
     def __init__(self, pattern: str | None = None, measure: str = "", never: str = "") -> None:
@@ -59,7 +59,7 @@ class Reader:
         self._spawn_at: float | None = None
         self._window: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._newest_step: int | None = None
-        self._formats, self._losses = Formats(), Losses()
+        self._formats, self._losses = FormatMatcher(), LostWorkCounter()
 
     @property
     def lost(self) -> Lost | None:
@@ -119,7 +119,7 @@ class Reader:
         else:
             self._take(known or _report(" ".join(sorted(pairs)), pairs), when)
 
-    def _take(self, report: Report, at: float | None) -> None:
+    def _take(self, report: ProgressLine, at: float | None) -> None:
         p, epoch = self.progress, number(report.epoch)
         self.progress = msgspec.structs.replace(
             p,
@@ -179,10 +179,10 @@ class Reader:
         return (ended - began) / (last - first)
 
 
-def _report(kind: str, pairs: dict[str, Any]) -> Report:
+def _report(kind: str, pairs: dict[str, Any]) -> ProgressLine:
     """What names and values say, whatever the line around them."""
     step, total = (next((pairs[key] for key in keys if key in pairs), None) for keys in (STEP_KEYS, TOTAL_KEYS))
-    return Report(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
+    return ProgressLine(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
 
 
 def rank(name: str) -> int | None:

@@ -17,7 +17,7 @@ PIECE = 256 * 1024  # bytes handed on at once
 BEHIND = 1024 * 1024  # bytes at the end that are always handed on
 
 
-class Tail:
+class LogTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None

@@ -13,7 +13,7 @@ IDLE = (3, 4)  # columns of /proc/stat: idle, and idle because a disk is slow
 TIMES = 8  # columns that add up to all time; those of guests are counted in the first two
 
 
-class HostUse:
+class HostUsage:
     """`cpu` is the share of cores that were busy since it was last asked."""
 
     def __init__(self, proc: Path = PROC) -> None:

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from sidecar.resources.usage import LIMIT_GROUP, family
+from sidecar.resources.usage import LIMIT_GROUP, process_tree
 
 log = logging.getLogger("sidecar")
 
@@ -27,7 +27,7 @@ LEAST_CORES = 0.01  # likewise: the kubelet raises what is lower
 LEAST_SHARE = 0.01
 
 
-class Mechanism(Protocol):
+class LimitMechanism(Protocol):
     """One way to hold processes; `name` is told to people. May be asked again and again."""
 
     @property
@@ -43,7 +43,7 @@ class Mechanism(Protocol):
 class CpuLimiter:
     """Uses the first mechanism that works."""
 
-    def __init__(self, mechanisms: list[Mechanism]) -> None:
+    def __init__(self, mechanisms: list[LimitMechanism]) -> None:
         self._mechanisms = mechanisms
         self._met: int | None = None
         self._lift_all()
@@ -72,7 +72,7 @@ class CpuLimiter:
                 return mechanism.name
         return ""
 
-    def _lift_all(self, but: Mechanism | None = None) -> None:
+    def _lift_all(self, but: LimitMechanism | None = None) -> None:
         for mechanism in self._mechanisms:
             if mechanism is not but:
                 mechanism.lift()
@@ -115,7 +115,7 @@ class ControlGroup:
             (self.folder / "cpu.cfs_period_us").write_text(str(period))
             (self.folder / "cpu.cfs_quota_us").write_text(str(quota))
         inside = set[int]()
-        while new := family(self._proc, pid) - inside:  # again: one may be born while we look
+        while new := process_tree(self._proc, pid) - inside:  # again: one may be born while we look
             for member in sorted(new):
                 with contextlib.suppress(ProcessLookupError):
                     (self.folder / "cgroup.procs").write_text(str(member))

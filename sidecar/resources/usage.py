@@ -108,7 +108,7 @@ class UsageMeter:
         return _Counters(used / 1e9, max(0, held - spare), True)
 
 
-def quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
+def cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
     """The cores that our own container may use at most."""
     words = _text(cgroups / "cpu.max") or " ".join(_text(cgroups / f"cpu/cpu.cfs_{w}_us") for w in ("quota", "period"))
     numbers = [int(word) for word in words.split() if word.isdecimal()]
@@ -138,7 +138,7 @@ def _traffic(proc: Path) -> int | None:
     return sum(int(one[0]) + int(one[8]) for one in fields if len(one) > 8 and one[0].isdecimal()) if fields else None
 
 
-def family(proc: Path, pid: int) -> set[int]:
+def process_tree(proc: Path, pid: int) -> set[int]:
     """The process and all below it; empty if it has gone."""
     return _members(_stats(proc), pid)
 

@@ -31,7 +31,7 @@ class PythonCommand(NamedTuple):
     name: str
 
 
-def asked(command: Sequence[str], workdir: str = ".") -> PythonCommand | None:
+def python_command(command: Sequence[str], workdir: str = ".") -> PythonCommand | None:
     """None where it is not Python that is asked to run a script or module. A script may name its Python itself."""
     words = [*interpreter(Path(workdir) / command[0]), *command] if "/" in command[0] else [*command]
     if not PYTHON.fullmatch(Path(words[0]).name):
@@ -70,12 +70,14 @@ def interpreter(script: Path) -> list[str]:
     return words if words and PYTHON.fullmatch(Path(words[0]).name) else []
 
 
-async def verdict(command: Sequence[str], env: Mapping[str, str], workdir: str, patience_s: float = PATIENCE_S) -> str:
+async def startup_fault(
+    command: Sequence[str], env: Mapping[str, str], workdir: str, patience_s: float = PATIENCE_S
+) -> str:
     """Why this command would certainly fail at its start, as a sentence; empty where it may be all right.
 
     `env` and `workdir` are those that the trainer will have.
     """
-    run = asked(command, workdir)
+    run = python_command(command, workdir)
     if run is None:
         return ""
     text = Path(__file__).with_name("probe.py").read_text()

@@ -22,15 +22,15 @@ SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.Pass)
 STDLIB = [os.path.join(sysconfig.get_paths()[name], "") for name in ("stdlib", "platstdlib")]
 
 
-class Enough(Exception):
+class Undecidable(Exception):
     """What comes next may be found in another way."""
 
 
-class Missing(Exception):
+class MissingModule(Exception):
     """A module that is certainly not there; and in which line it is asked for."""
 
 
-def say(kind: str, name: str) -> str:
+def fault_of(kind: str, name: str) -> str:
     """The sentence about `kind` (script or module) of that name, begun in the present folder."""
     if kind == "script":
         if not os.path.lexists(name):
@@ -62,10 +62,10 @@ def about(path: str) -> str:
         look(ast.parse(source).body, True)
     except SyntaxError as fault:
         return "%s: %s (%s, line %s); correct it" % (type(fault).__name__, fault.msg, path, fault.lineno)
-    except Missing as fault:
+    except MissingModule as fault:
         where = "(%s, line %s)" % (path, fault.args[1])
         return "no module named %s %s; install it for %s" % (fault.args[0], where, sys.executable)
-    except Enough:
+    except Undecidable:
         pass
     return ""
 
@@ -84,9 +84,9 @@ def look(body: "Sequence[ast.stmt]", needed: bool) -> None:
             look(node.orelse, False)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if node.decorator_list or calls(node.args):
-                raise Enough
+                raise Undecidable
         elif not isinstance(node, SIMPLE) or calls(node) or not all(map(is_plain, getattr(node, "targets", []))):
-            raise Enough
+            raise Undecidable
 
 
 def imported(node: "ast.Import | ast.ImportFrom") -> "list[str]":
@@ -100,9 +100,9 @@ def demand(name: str, line: int, needed: bool) -> None:
         return
     spec = find(name)
     if spec is None and needed:
-        raise Missing(name, line)
+        raise MissingModule(name, line)
     if spec is not None and is_own(spec):
-        raise Enough
+        raise Undecidable
 
 
 def find(name: str) -> "ModuleSpec | None":
@@ -110,7 +110,7 @@ def find(name: str) -> "ModuleSpec | None":
     try:
         return importlib.util.find_spec(name)
     except Exception:
-        raise Enough from None
+        raise Undecidable from None
 
 
 def is_own(spec: ModuleSpec) -> bool:
@@ -139,7 +139,7 @@ def is_plain(target: ast.AST) -> bool:
 
 def main() -> None:
     try:
-        sentence = say(sys.argv[1], sys.argv[2])
+        sentence = fault_of(sys.argv[1], sys.argv[2])
     except Exception:  # whatever keeps us from judging is not said to be wrong with the script
         sentence = ""
     sys.stdout.write("\n" + json.dumps(sentence) + "\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sidecar.agent import Agent, AgentError, Nvml, emulated
+from sidecar.agent import AgentError, NodeAgent, NvmlInventory, emulated_gpus
 from sidecar.protocol import HEADER_SIGNATURE, NodeReport, sign, signed
 from sidecar.resources.gpus import NvmlProbe, list_gpus
 from tests.api.caller import Caller
@@ -36,9 +36,11 @@ def test_neither_the_token_nor_the_signature_of_another_node_opens_it(call: Call
 # the agent
 
 
-def agent(live: Live, folder: Path, node: str = "node-a", key: bytes = KEY, lines: str = "node-a=2xV100\n") -> Agent:
+def agent(
+    live: Live, folder: Path, node: str = "node-a", key: bytes = KEY, lines: str = "node-a=2xV100\n"
+) -> NodeAgent:
     (folder / "gpus").write_text(lines)
-    return Agent(node, live.url, key, 0.05, folder)
+    return NodeAgent(node, live.url, key, 0.05, folder)
 
 
 def test_an_agent_reports_what_its_node_has(live: Live, tmp_path: Path) -> None:
@@ -66,11 +68,11 @@ def test_an_agent_says_what_is_wrong_and_goes_on(live: Live, tmp_path: Path, cap
     with pytest.raises(AgentError, match="answered 401: This needs the signature"):
         agent(live, tmp_path, key=b"not the key").report()
     with pytest.raises(AgentError, match="does not answer"):
-        Agent("node-a", "http://127.0.0.1:9", KEY, 1.0, tmp_path).report()
+        NodeAgent("node-a", "http://127.0.0.1:9", KEY, 1.0, tmp_path).report()
     with pytest.raises(AgentError, match="such as node-a=4xV100"):
         agent(live, tmp_path, lines="node-a=lots").report()
     with pytest.raises(AgentError, match="is no address"):
-        Agent("node-a", "reshape-coordinator:8080", KEY, 1.0)
+        NodeAgent("node-a", "reshape-coordinator:8080", KEY, 1.0)
     end, heard = threading.Event(), threading.Event()
     take = live.facade.node_reported
 
@@ -91,15 +93,15 @@ def test_an_agent_says_what_is_wrong_and_goes_on(live: Live, tmp_path: Path, cap
 
 def test_emulated_gpus_belong_to_the_node_that_a_line_names() -> None:
     lines = ["# a comment", "", "a=1xV100", " b = 2xH100 # two", "a.example.com=1xT4"]
-    assert [g.gpu_id for g in emulated(lines, "b") or []] == ["EMULATED-b-H100-0", "EMULATED-b-H100-1"]
-    assert [g.gpu_id for g in emulated(lines, "a") or []] == ["EMULATED-a-V100-0"]
-    assert emulated(lines, "c") is None
+    assert [g.gpu_id for g in emulated_gpus(lines, "b") or []] == ["EMULATED-b-H100-0", "EMULATED-b-H100-1"]
+    assert [g.gpu_id for g in emulated_gpus(lines, "a") or []] == ["EMULATED-a-V100-0"]
+    assert emulated_gpus(lines, "c") is None
 
 
 def test_a_gpu_that_fell_off_the_bus_is_reported_unhealthy_and_healthy_again() -> None:
     card = FakeGpu("GPU-1", "NVIDIA H100 80GB HBM3")
     nvml = FakeNvml([FakeGpu("GPU-0"), card])
-    look = Nvml(lambda: list_gpus(nvml), NvmlProbe(nvml))
+    look = NvmlInventory(lambda: list_gpus(nvml), NvmlProbe(nvml))
     assert [(g.gpu_id, g.gpu_type, g.healthy) for g in look()] == [("GPU-0", "V100", True), ("GPU-1", "H100", True)]
     card.lost = True
     lost = look()[1]

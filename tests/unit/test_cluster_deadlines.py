@@ -20,11 +20,13 @@ def test_jobs_are_the_same_for_one_seed_and_known_in_the_history() -> None:
     assert all(job.target_s >= 1.4 * sum(task.seconds for task in job.tasks) for job in jobs)
 
 
-def test_a_pod_holds_what_its_containers_and_sidecars_ask_for_until_it_has_ended() -> None:
+def test_a_pod_holds_what_the_scheduler_counts_until_it_has_ended() -> None:
     def one(cpu: str, **more: Any) -> dict[str, Any]:
         return {"resources": {"requests": {"cpu": cpu}}, **more}
 
     spec = {"containers": [one("100m"), {}], "initContainers": [one("1", restartPolicy="Always"), one("4")]}
+    assert requested({"spec": spec, "status": {"phase": "Running"}}) == 5.0  # while its first container initializes
+    spec["initContainers"].pop()
     assert requested({"spec": spec, "status": {"phase": "Running"}}) == pytest.approx(1.1)
     assert requested({"spec": spec, "status": {"phase": "Succeeded"}}) == 0
     assert [cores(text) for text in ("2", "0.5", "250m", "odd")] == [2.0, 0.5, 0.25, 0.0]

@@ -152,13 +152,13 @@ def test_the_records_of_the_examples_pass_intake(name: str) -> None:
 def test_the_volcano_job_of_the_examples_becomes_a_record() -> None:
     _, job = yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "count.yaml").read_text(encoding="utf-8"))
     job["metadata"] |= {"uid": "u", "namespace": "default"}
-    doc = volcano_job_document.document(job)
+    doc = volcano_job_document.job_document(job)
     assert (doc["job_id"], doc["optional_num_gpus"], doc["queue"]) == ("default.count", [1, 2, 4], "reshape")
 
 
 def test_the_volcano_job_of_many_pods_of_the_examples_becomes_a_gang() -> None:
     _, job = yaml.safe_load_all((ROOT / "examples" / "kubernetes" / "gang.yaml").read_text(encoding="utf-8"))
     job["metadata"] |= {"uid": "u", "namespace": "default"}
-    doc = volcano_job_document.document(job)
+    doc = volcano_job_document.job_document(job)
     assert (doc["gpus_per_pod"], doc["optional_num_gpus"], doc["checkpoint_claim"]) == (1, [2, 3, 4], "digits")
     assert list(intake.problems(doc)) == []

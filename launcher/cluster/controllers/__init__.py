@@ -1,1 +1,1 @@
-"""One controller per kind of object: launches, Volcano Jobs, Slamls, nodes."""
+"""Reconciles one kind of object per module: launches, Volcano Jobs, Slamls, nodes."""

@@ -1,8 +1,8 @@
-"""What the webhook is told of a pod that is being created: whether it is ours, and what is decided about its job.
+"""Looks up for the webhook whether a new pod is managed, and which node and GPUs its job was given.
 
-Promises: queues are answered from memory; what is decided costs at most two reads of the store. A job that is
-being moved or relaunched is answered with where it goes: Volcano makes the new pod before the old one is written off.
-Made by `running.py`, called by `webhook.py` from its threads.
+Promises: queues are read from memory; a decision costs at most two reads of the store. For a job that is being moved
+or relaunched the answer is its new place: Volcano makes the new pod before the old one is written off. Made by
+`process.py`, called by `webhook.py` from its threads.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow
 from coordinator.ports import Store
 from launcher.admission.inject import Devices
-from launcher.admission.webhook import Decided
+from launcher.admission.webhook import PodDecision
 from launcher.cluster.controllers import volcano_job_document
 from launcher.cluster.pods.job_spec import devices_of
-from launcher.cluster.pods.pod_state import ObservedCluster as Shown
+from launcher.cluster.pods.pod_state import ObservedCluster
 from launcher.names import DEVICES, INJECT
 
 Doc = dict[str, Any]
 
 
-class Answers:
-    """`shown` is what the watches show now."""
+class PodDecisionLookup:
+    """Implements `webhook.PodDecisions`. `observed`: returns the present content of the informers."""
 
-    def __init__(self, store: Store, shown: Callable[[], Shown]) -> None:
-        self._store, self._shown = store, shown
+    def __init__(self, store: Store, observed: Callable[[], ObservedCluster]) -> None:
+        self._store, self._observed = store, observed
 
     def queue(self, name: str) -> tuple[bool, Devices]:
-        found = self._shown().queues.get(name)
-        if found is None:  # we have just started: to let its pod pass would be to show it every GPU
+        found = self._observed().queues.get(name)
+        if found is None:  # just started: a pod that passes uninjected would see every GPU
             raise Transient(f"Queue {name} is not known to the launcher yet; this is asked again.")
         meta: Mapping[str, Any] = found.get("metadata") or {}
         recreate = (meta.get("annotations") or {}).get(DEVICES) == "recreate"
         return (meta.get("labels") or {}).get(INJECT) == "true", "recreate" if recreate else "shared"
 
-    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> Decided | None:
-        doc = self._store.get("jobs", volcano_job_document.key(uid)) if launch is None else self._launched(launch)
+    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> PodDecision | None:
+        doc = self._store.get("jobs", volcano_job_document.job_key(uid)) if launch is None else self._launched(launch)
         if doc is None:
             return None
         record = JobRecord(doc)
@@ -50,24 +50,24 @@ class Answers:
             return self._of_gang(record, gpu_ids, member)
         gpus = self._store.list("gpus", {"node": node}) if node else []
         emulated = not any(not gpu.get("emulated") for gpu in gpus)
-        return Decided(record.id, node or doc.get("pinned"), gpu_ids, emulated, _mode(record), _claim(doc))
+        return PodDecision(record.id, node or doc.get("pinned"), gpu_ids, emulated, _mode(record), _claim(doc))
 
     def _launched(self, launch: str) -> Doc | None:
-        """What is wanted of a launch of a record, which has none of what the job may be about to do."""
+        """Return the job as its launch was requested, without an operation that the job has begun since."""
         found = self._store.get("launches", launch)
         return (found or {}).get("doc")
 
-    def _of_gang(self, record: JobRecord, gpu_ids: tuple[str, ...], member: int) -> Decided:
-        """One that is no longer wanted is left without GPUs, as one that is not decided."""
+    def _of_gang(self, record: JobRecord, gpu_ids: tuple[str, ...], member: int) -> PodDecision:
+        """Return the decision for one member; a member beyond the job's present size gets no GPUs."""
         parts = record.parts(gpu_ids)
         part = parts[member] if member < len(parts) else ()
         gpu = self._store.get("gpus", part[0]) if part else None
         node, emulated = ((gpu or {}).get("node"), bool((gpu or {}).get("emulated", True)))
-        return Decided(record.id, node, part, emulated, _mode(record), _claim(record.doc))
+        return PodDecision(record.id, node, part, emulated, _mode(record), _claim(record.doc))
 
 
 def _mode(record: JobRecord) -> Devices | None:
-    """A job that has not been launched follows its queue."""
+    """Return how a launched job gets its GPUs; None before its first launch, when its queue says how."""
     return devices_of(record.doc) if record.launch else None
 
 

@@ -1,12 +1,12 @@
-"""What to do next about one launch: a pure function of its document and of what the cluster shows.
+"""Decides the next steps of one launch: a pure function of its document and of the observed cluster.
 
-Level-triggered: it never asks what happened, only how things stand, so a launcher that was killed anywhere goes
-on by looking. First it says what has become known (`WriteLaunch`), then what to do about what is wanted. Two kinds:
+Level-triggered: it reads the present state, not what happened, so a launcher that was killed anywhere resumes. First
+comes what to record (`WriteLaunch`), then what brings the launch to its wanted state. Two kinds:
 
     record   we make its Volcano Job and Secret ourselves, by a playbook (a job document inserted by a user)
-    volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or take it away
+    volcano  a user's Volcano Job makes the pod; we only give it the Secret that it waits for, or delete it
 
-Called by `service.py`, in one thread, with one view per launch and turn. Launches of gangs are judged in `gangs.py`.
+Called by `launch_service.py`, in one thread, with one view per launch and turn. `gang_launch.py` decides for gangs.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ Doc = dict[str, Any]
 
 @dataclass(frozen=True)
 class WriteLaunch:
-    """Write into the launch's document."""
+    """Write these changes into the launch's document."""
 
     changes: Doc
 
 
 @dataclass(frozen=True)
 class PlayLaunch:
-    """Play launch.yml."""
+    """Run the playbook launch.yml."""
 
 
 @dataclass(frozen=True)
 class PlayRemove:
-    """Play remove.yml."""
+    """Run the playbook remove.yml."""
 
 
 @dataclass(frozen=True)
-class Admit:
-    """Write down that this pod is the launch, then give it the Secret that it waits for."""
+class AdoptPod:
+    """Record this pod as the launch's, then apply the Secret that it waits for."""
 
     pod: Pod
-    member: int | None = None  # of a gang: which one
+    member: int | None = None  # of a gang
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Give its Volcano Job so many pods, of which so many have to be there at once."""
+class ScaleVolcanoJob:
+    """Set `replicas` and `minAvailable` of the Volcano Job."""
 
     replicas: int
     least: int
@@ -57,30 +57,30 @@ class Scale:
 
 @dataclass(frozen=True)
 class DeletePod:
-    """Its Volcano Job makes another one."""
+    """Delete the pod; its Volcano Job makes another one."""
 
     pod: Pod
 
 
 @dataclass(frozen=True)
 class DeleteLaunch:
-    """Nothing of it is left, and nobody will ask: delete its Secret and its document."""
+    """Delete the Secret and the document of a launch of which nothing is left."""
 
 
-Step = WriteLaunch | PlayLaunch | PlayRemove | Admit | Scale | DeletePod | DeleteLaunch
+Step = WriteLaunch | PlayLaunch | PlayRemove | AdoptPod | ScaleVolcanoJob | DeletePod | DeleteLaunch
 
 
 @dataclass(frozen=True)
-class Seat:
-    """What one pod of a gang is to have."""
+class PodBinding:
+    """The node and the GPUs that one pod of a gang shall have."""
 
-    node: str | None  # None: nobody knows where these GPUs are
+    node: str | None  # None: the node of these GPUs is not known
     gpu_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class LaunchState:
-    """One launch, as things stand."""
+    """One launch: its document, and its observed pods and Volcano Job."""
 
     record: Doc
     pods: tuple[Pod, ...]  # of this launch; of a Volcano Job of a user: all of its pods
@@ -88,18 +88,18 @@ class LaunchState:
     busy: bool = False  # a playbook of this launch is under way
     over: bool = False  # the job is closed, or has gone on to another launch
     ended: bool = False  # the job is completed, failed or cancelled
-    patient: bool = False  # then its pod still has time to end by itself
+    patient: bool = False  # whether its pod still has time to end by itself
     refused: str | None = None  # why Volcano could not make a pod
-    seats: tuple[Seat, ...] = ()  # of a gang: what each of its pods is to have
+    bindings: tuple[PodBinding, ...] = ()  # of a gang, one for each pod
 
     @property
     def wanted(self) -> bool:
-        """Nobody wants what its job has left behind, even if it was asked for late."""
+        """Whether the launch shall run: it was requested, and its job has not gone on without it."""
         return self.record.get("wanted") == "launch" and not self.over
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """The pod that was written down; of a gang the first one there is."""
+        """The recorded pod; of a gang the first one."""
         return self.record.get("pod") or next(filter(None, self.record.get("pods") or ()), {})
 
     @property
@@ -108,36 +108,36 @@ class LaunchState:
 
     @property
     def node(self) -> str | None:
-        """Where the coordinator wants it."""
+        """The node that the coordinator decided on."""
         return (self.record.get("doc") or {}).get("node")
 
     @property
     def leaving(self) -> bool:
-        """Whether its Volcano Job is gone or going."""
+        """Whether its Volcano Job is deleted or being deleted."""
         return self.job is None or "deletionTimestamp" in self.job["metadata"]
 
 
 def steps(view: LaunchState) -> Iterator[Step]:
-    """In this order. Those that act come last, and only one of them."""
-    volcano = is_theirs(view)
+    """Yield the steps in order: first what to record, then at most one that acts."""
+    volcano = is_user_job(view)
     mine = [pod for pod in view.pods if not volcano or pod.uid == view.known.get("uid")]
     found = _found(view, mine)
     if found:
         yield WriteLaunch(found)
     view = replace(view, record={**view.record, **found})
     if not view.wanted:
-        yield from away_from_theirs(view, mine) if volcano else _away(view, mine)
+        yield from release_user_pods(view, mine) if volcano else _away(view, mine)
     elif not view.gone and view.record.get("failure") is None:
         yield from _from_volcano(view, mine) if volcano else _launch(view)
 
 
-def is_theirs(view: LaunchState) -> bool:
+def is_user_job(view: LaunchState) -> bool:
     """Whether a user's Volcano Job makes its pods."""
     return view.record.get("origin") == "volcano"
 
 
 def _found(view: LaunchState, mine: list[Pod]) -> Doc:
-    """What has become known of its pod, and what follows from it."""
+    """Return the changes to record: its pod, its end, its failure, why it is not placed."""
     changes: Doc = {}
     newest = max(mine, key=lambda pod: (pod.alive, str(pod.meta.get("creationTimestamp"))), default=None)
     if newest is not None and (record := {**newest.record(), "ended": newest.ended}) != view.known:
@@ -152,22 +152,22 @@ def _found(view: LaunchState, mine: list[Pod]) -> Doc:
 
 
 def _unplaced(view: LaunchState) -> str | None:
-    """What keeps it from being begun, though nothing is wrong with it."""
+    """Return why its pod is not scheduled yet, though nothing has failed."""
     pods = [pod for pod in view.pods if not pod.leaving]
-    if not pods and (why := not_let_in(view)):
+    if not pods and (why := waits_for_queue(view)):
         return why
     return next((why for pod in pods if (why := pod.unplaced)), None)
 
 
-def not_let_in(view: LaunchState) -> str | None:
-    """What to say where there is no pod yet."""
+def waits_for_queue(view: LaunchState) -> str | None:
+    """Return the sentence about a Volcano Job that Volcano has not admitted to its queue yet, else None."""
     if view.job is None or phase(view.job) != "Pending":
         return None
     return f"Volcano has not let its Volcano Job into queue {(view.job.get('spec') or {}).get('queue')} yet"
 
 
 def _accounted(view: LaunchState, mine: list[Pod]) -> bool:
-    """Whether what was seen before is among what is seen now, or had ended."""
+    """Whether the recorded pod is still observed, or had ended."""
     known = view.known
     return not known or bool(known.get("ended")) or known.get("uid") in {pod.uid for pod in mine}
 
@@ -175,7 +175,7 @@ def _accounted(view: LaunchState, mine: list[Pod]) -> bool:
 def _failure(view: LaunchState, newest: Pod | None) -> str | None:
     if newest is not None and (why := newest.trouble):
         return why
-    if not is_theirs(view) and not view.record.get("applied"):
+    if not is_user_job(view) and not view.record.get("applied"):
         return None
     if newest is not None and not newest.leaving and not newest.ended:
         return None
@@ -205,7 +205,7 @@ def _away(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
     elif view.job is None and not mine and not view.known:
         yield WriteLaunch({"gone": True})  # it never had a pod
     elif view.job is None and not mine and view.over:
-        yield DeleteLaunch()  # nobody saw how its pod ended, and nobody waits for that any more
+        yield DeleteLaunch()  # how its pod ended is unknown, and no longer needed
 
 
 def _tidied(view: LaunchState) -> Iterator[Step]:
@@ -220,41 +220,42 @@ def _tidied(view: LaunchState) -> Iterator[Step]:
 
 
 def _from_volcano(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
-    """Of its pods that are there to stay the first one becomes the launch, if it fits what was decided."""
+    """Yield the adoption of the first living pod that fits the decision; one that does not fit is deleted."""
     if view.known:
         if not view.record.get("applied"):  # its Secret may not have been written
-            yield from (Admit(pod) for pod in mine if pod.alive)
+            yield from (AdoptPod(pod) for pod in mine if pod.alive)
         return
     for pod in view.pods:
-        # A pod may claim anything: what it waits for is made for it, and no other Secret is written over.
+        # A pod may name any Secret: only one that was made up for it is written, never another one.
         if not pod.alive or pod.launch is None or not is_secret_of_pod(pod.name, pod.launch):
             continue
         if not _fits(pod, view):
-            yield DeletePod(pod)  # made when something else was meant
+            yield DeletePod(pod)  # made for another decision
         elif pod.node is not None and view.node in (None, pod.node):
-            yield Admit(pod)
+            yield AdoptPod(pod)
         elif pod.node is not None:
-            yield DeletePod(pod)  # made by Volcano when nothing was decided; the next one goes where it is
+            yield DeletePod(pod)  # placed by Volcano before the decision; the next pod goes to the decided node
         return
 
 
 def _fits(pod: Pod, view: LaunchState) -> bool:
-    """Whether it may go where it is meant to be, with the GPUs that it is meant to have."""
+    """Whether the pod may run on the decided node, with the decided GPUs."""
     doc = view.record.get("doc") or {}
     if pod.pinned is not None and view.node not in (None, pod.pinned):
         return False
     return doc.get("devices") != "recreate" or pod.holds([str(gpu) for gpu in doc.get("gpu_ids") or ()])
 
 
-def away_from_theirs(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
+def release_user_pods(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
+    """Yield what ends the pods of a user's Volcano Job and then forgets the launch."""
     if view.gone:
         if view.over:
             yield DeleteLaunch()
     elif not view.known:
         yield WriteLaunch({"gone": True})  # no pod ever had its Secret
     elif not mine and view.over:
-        yield DeleteLaunch()  # nobody saw how its pod ended, and nobody waits for that any more
-    elif not view.ended:  # otherwise Volcano is asked to end the whole job (`doors.py`)
+        yield DeleteLaunch()  # how its pod ended is unknown, and no longer needed
+    elif not view.ended:  # otherwise `volcano_job.py` asks Volcano to end the whole job
         for pod in mine:
             if not pod.leaving and not pod.finished:
                 yield DeletePod(pod)

@@ -1,8 +1,8 @@
-"""Which nodes take pods, and what pods of others hold of them: fields `schedulable` and `others` of table `nodes`.
+"""Writes which nodes take pods and what foreign pods request there: `schedulable` and `others` of table `nodes`.
 
-Promises: only documents that node agents' reports have made are touched, only these fields, and only when they change;
-a node that the API server does not show, or that is not Ready or cordoned (S10), takes none. Without the right to
-watch nodes nothing is written. Called by `service.py` at each turn.
+Promises: only documents made by node agents' reports are touched, only these fields, and only when they change; a
+node that the API server does not list, or that is not Ready or cordoned (S10), takes none. Without the right to watch
+nodes nothing is written. Called by `launch_service.py` at each turn.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from coordinator.errors import Conflict
 from coordinator.ports import Clock, Store
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.informer import Informer
-from launcher.cluster.pods.foreign_usage import Others, PodRequests
+from launcher.cluster.pods.foreign_usage import ForeignUsage, PodRequests
 
 Doc = dict[str, Any]
 
 TABLE = "nodes"
-LOOK_S = 5.0  # how often documents are compared though no node has changed: some may be new
+LOOK_S = 5.0  # documents are compared so often even if no node has changed: some may be new
 
 
 class NodeController:
     """`start` begins its watch, `stop` ends it."""
 
     def __init__(self, store: Store, cluster: KubernetesApi, clock: Clock, namespaces: tuple[str, ...] = ()) -> None:
-        """`namespaces`: whose pods are watched; none: all."""
+        """`namespaces`: those whose pods are watched; none: all."""
         self._store, self._clock = store, clock
-        self._mirror = Informer(cluster, "Node", None, None, lambda: None)  # seen at the next turn: no hurry
-        self._others = Others(cluster, namespaces)
+        self._informer = Informer(cluster, "Node", None, None, lambda: None)  # seen at the next turn: no hurry
+        self._foreign = ForeignUsage(cluster, namespaces)
         self._written: object = None
         self._look_at = 0.0
 
     def start(self) -> None:
-        self._mirror.start()
-        self._others.start()
+        self._informer.start()
+        self._foreign.start()
 
     def stop(self) -> None:
-        self._mirror.stop()
-        self._others.stop()
+        self._informer.stop()
+        self._foreign.stop()
 
     def turn(self) -> None:
-        if not self._mirror.in_step:
+        if not self._informer.in_step:
             return
-        shown = {str(node["metadata"]["name"]): schedulable(node) for node in self._mirror.items().values()}
-        others = self._others.asked()
-        if (shown, others) == self._written and self._clock.now() < self._look_at:
+        observed = {str(node["metadata"]["name"]): schedulable(node) for node in self._informer.items().values()}
+        foreign = self._foreign.requested()
+        if (observed, foreign) == self._written and self._clock.now() < self._look_at:
             return
         for doc in self._store.list(TABLE):
-            if doc.get("agent") and (changes := _changes(doc, shown, others)):
+            if doc.get("agent") and (changes := _changes(doc, observed, foreign)):
                 with suppress(Conflict):  # forgotten meanwhile
                     self._store.update(TABLE, doc["_id"], {}, changes)
-        self._written, self._look_at = (shown, others), self._clock.now() + LOOK_S
+        self._written, self._look_at = (observed, foreign), self._clock.now() + LOOK_S
 
 
-def _changes(doc: Doc, shown: Mapping[str, bool], others: Mapping[str, PodRequests] | None) -> Doc:
-    """The fields of a node's document that are not as they should be."""
+def _changes(doc: Doc, observed: Mapping[str, bool], foreign: Mapping[str, PodRequests] | None) -> Doc:
+    """Return the fields of a node's document that have to change."""
     name = str(doc["_id"])
-    wanted: Doc = {"schedulable": shown.get(name, False)}
-    if others is not None:
-        wanted["others"] = others.get(name, PodRequests())._asdict()
+    wanted: Doc = {"schedulable": observed.get(name, False)}
+    if foreign is not None:
+        wanted["others"] = foreign.get(name, PodRequests())._asdict()
     now = {"schedulable": True, "others": PodRequests()._asdict(), **doc}
     return {field: value for field, value in wanted.items() if now[field] != value}
 

@@ -1,9 +1,9 @@
-"""Slaml objects (seed 003) into table `slamls`, and what became of them back: status, conditions, events.
+"""Copies Slaml objects into table `slamls`, and their status, conditions and Events back.
 
-Promises: a row is what the object says, written once per change; an object that is gone by the API server's own word is
-a row that says so; a status is written only where it differs. Where the cluster has no such kind, or we may not see it,
-nothing else suffers. What a Slaml becomes is judged by
-`coordinator.scheduling.slaml_controller`. Called by `service.py`, in its one thread.
+Promises: a row holds what the object says, written once per change; a row is marked deleted only after the API server
+confirms it; a status is written only where it differs. A cluster without this kind, or without the right to read it,
+hinders nothing else. `coordinator.scheduling.slaml_controller` decides about Slamls. Called by `launch_service.py`, in
+its one thread.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ log = logging.getLogger(__name__)
 
 
 class SlamlSync:
-    """`start` begins its watches, `turn` is one look, `stop` ends them."""
+    """`start` begins its watches, `turn` synchronizes once, `stop` ends them."""
 
     def __init__(
         self,
         store: Store,
         cluster: KubernetesApi,
-        news: EventWriter,
+        events: EventWriter,
         namespaces: tuple[str, ...],
         changed: Callable[[], None],
     ) -> None:
         """`namespaces`: those that are watched; none: all."""
-        self._store, self._cluster, self._news, self._namespaces = store, cluster, news, namespaces
-        self._mirrors = [Informer(cluster, KIND, namespace, None, changed) for namespace in namespaces or (None,)]
-        self._shown: dict[str, str] = {}  # the version of each object that its status was last written on
+        self._store, self._cluster, self._events, self._namespaces = store, cluster, events, namespaces
+        self._informers = [Informer(cluster, KIND, namespace, None, changed) for namespace in namespaces or (None,)]
+        self._written: dict[str, str] = {}  # the version of each object that its status was last written on
 
     def start(self) -> None:
-        for mirror in self._mirrors:
-            mirror.start()
+        for informer in self._informers:
+            informer.start()
 
     def stop(self) -> None:
-        for mirror in self._mirrors:
-            mirror.stop()
+        for informer in self._informers:
+            informer.stop()
 
     def turn(self) -> None:
-        """Nothing while the watches are behind: a Slaml that only seems to be gone would be cancelled."""
-        if not all(mirror.in_step for mirror in self._mirrors):
+        """Synchronize all Slamls, unless the watches are behind: a Slaml that only seems gone would be cancelled."""
+        if not all(informer.in_step for informer in self._informers):
             return
-        items = {uid: item for mirror in self._mirrors for uid, item in mirror.items().items()}
+        items = {uid: item for informer in self._informers for uid, item in informer.items().items()}
         rows = {str(row["_id"]): row for row in self._store.list(TABLE)}
-        self._shown = {uid: version for uid, version in self._shown.items() if uid in items}
+        self._written = {uid: version for uid, version in self._written.items() if uid in items}
         for uid, item in items.items():
             self._tend(item, rows.get(uid))
         for uid, row in rows.items():
@@ -69,7 +69,7 @@ class SlamlSync:
                 self._change(row, {"deleted": True})
 
     def _tend(self, item: Doc, row: Doc | None) -> None:
-        """One that we stumble over hinders no other."""
+        """Synchronize one Slaml; an error in one hinders no other."""
         try:
             self._keep(item, row)
         except Transient:
@@ -80,7 +80,7 @@ class SlamlSync:
             log.exception("Slaml %s", item["metadata"].get("name"))
 
     def _keep(self, item: Doc, row: Doc | None) -> None:
-        wanted = fields(item)
+        wanted = row_of(item)
         if row is None:
             if not wanted["deleted"]:
                 self._store.insert(TABLE, {"_id": str(item["metadata"]["uid"]), **wanted, "version": 1})
@@ -92,15 +92,15 @@ class SlamlSync:
     def _show(self, item: Doc, status: Doc) -> None:
         uid, version = str(item["metadata"]["uid"]), str(item["metadata"]["resourceVersion"])
         before = item.get("status") or {}
-        if self._shown.get(uid) == version or before == {k: v for k, v in status.items() if v is not None}:
+        if self._written.get(uid) == version or before == {k: v for k, v in status.items() if v is not None}:
             return
-        for reason, message, warning in news(before, status):
-            self._news.tell(item, reason, message, warning)
+        for reason, message, warning in condition_events(before, status):
+            self._events.write(item, reason, message, warning)
         self._cluster.show(item, {**dict.fromkeys(before.keys() - status.keys()), **status})
-        self._shown[uid] = version  # until the watch shows what we wrote
+        self._written[uid] = version  # until the watch shows what we wrote
 
     def _is_gone(self, row: Doc) -> bool:
-        """By the API server's own word, and only where we look: a cancellation is for ever."""
+        """Ask the API server whether it is gone, in watched namespaces only: a cancellation is final."""
         namespace = str(row.get("namespace"))
         if self._namespaces and namespace not in self._namespaces:
             return False
@@ -114,8 +114,8 @@ class SlamlSync:
             log.info("Slaml %s/%s has changed; looking again", row.get("namespace"), row.get("name"))
 
 
-def fields(item: Mapping[str, Any]) -> Doc:
-    """What a row says of its object. The spec is a text, because no store takes every key that it may hold."""
+def row_of(item: Mapping[str, Any]) -> Doc:
+    """Return the row of an object. The spec is JSON text: no store takes every key that it may hold."""
     meta = item["metadata"]
     labels = {name: value for name, value in (meta.get("labels") or {}).items() if name in NOTES}
     notes = {name: value for name, value in (meta.get("annotations") or {}).items() if name in NOTES}
@@ -127,8 +127,8 @@ def fields(item: Mapping[str, Any]) -> Doc:
     }  # fmt: skip
 
 
-def news(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Reason, sentence and whether it is a warning: of each condition that has become something else."""
+def condition_events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """Yield reason, sentence and whether it is a warning, for each condition that has changed."""
     old = {one.get("type"): one for one in before.get("conditions") or []}
     for one in status.get("conditions") or []:
         kind, so, was = one["type"], one["status"] == "True", old.get(one["type"]) or {}

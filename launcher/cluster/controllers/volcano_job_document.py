@@ -1,6 +1,6 @@
-"""A user's Volcano Job as a job document: which ones are ours, and what they ask for. Pure.
+"""Turns a user's Volcano Job into a job document, and decides which Volcano Jobs are managed. Pure.
 
-Called by `doors.py`. What cannot be read is refused with a sentence, which becomes an event on the Volcano Job.
+What cannot be read is refused with a sentence, which becomes an Event of the Volcano Job. Called by `volcano_job.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Doc = dict[str, Any]
 GPUS = f"{PREFIX}/gpus"
 MORE = f"{PREFIX}/job"
 FINISHED = frozenset({"Completed", "Failed", "Terminated", "Completing", "Terminating"})
-HALTED = frozenset({"Aborting", "Aborted"})  # somebody suspended it; it may be resumed
+HALTED = frozenset({"Aborting", "Aborted"})  # suspended; it may be resumed
 HARMLESS = frozenset({"", None, "SyncJob", "ResumeJob", "EnqueueJob"})  # actions that end no pod
-# What the Volcano Job itself says, and the annotation cannot say otherwise.
+# Fields that come from the Volcano Job itself; the annotation cannot set them.
 TAKEN = frozenset(
     {"_id", "job_id", "uid", "state", "origin", "volcano", "slaml", "namespace", "queue", "image", "command"}
 )
@@ -38,16 +38,16 @@ def phase(job: Mapping[str, Any]) -> str:
     return str(((job.get("status") or {}).get("state") or {}).get("phase") or "Pending")
 
 
-def pods(job: Mapping[str, Any]) -> int:
-    """How many of its pods there are, by Volcano's count."""
+def pod_count(job: Mapping[str, Any]) -> int:
+    """Return how many pods it has, as Volcano counts them."""
     status = job.get("status") or {}
     return sum(int(status.get(name) or 0) for name in ("pending", "running", "terminating", "unknown"))
 
 
 def ends_with_a_pod(job: Mapping[str, Any]) -> str | None:
-    """The policy by which Volcano would end or restart all of it whenever one of its pods is deleted, also by itself.
+    """Return the policy by which Volcano would end or restart the whole job when one of its pods is deleted, or None.
 
-    A pod that a smaller `replicas` takes away counts as evicted (`job_controller_handler.go`, 1.10).
+    A pod removed by a smaller `replicas` counts as evicted (`job_controller_handler.go`, 1.10).
     """
     spec = job.get("spec") or {}
     for owner in (*(spec.get("tasks") or []), spec):
@@ -58,8 +58,8 @@ def ends_with_a_pod(job: Mapping[str, Any]) -> str | None:
     return None
 
 
-def words(message: str) -> str:
-    """The API server's own sentence in an event of Volcano, which prints whole structures of Go."""
+def api_message(message: str) -> str:
+    """Return the API server's message within an Event of Volcano, which prints whole Go structures."""
     found = re.search(r'Message:("(?:[^"\\]|\\.)*")', message)
     try:
         return str(json.loads(found[1])) if found else message
@@ -67,25 +67,25 @@ def words(message: str) -> str:
         return message
 
 
-def ours(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
-    """Whether a user wants it reshaped: by its label, or by its queue. Jobs that we made ourselves are not meant."""
-    return not made(job) and (labelled(job) or queue_of(job) in queues)
+def is_managed(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
+    """Whether a user wants it reshaped, by its label or its queue. False for Volcano Jobs that the launcher made."""
+    return not is_made_by_launcher(job) and (has_inject_label(job) or queue_of(job) in queues)
 
 
-def made(job: Mapping[str, Any]) -> bool:
-    """Whether we made it ourselves, for a record."""
+def is_made_by_launcher(job: Mapping[str, Any]) -> bool:
+    """Whether the launcher made it, for a job document that a user inserted."""
     return is_launch_of(str((job["metadata"].get("labels") or {}).get(JOB)), str(job["metadata"]["name"]))
 
 
-def mistaken(job: Mapping[str, Any]) -> str | None:
-    """What to tell the user of one that looks as if we had made it."""
-    if JOB not in (job["metadata"].get("labels") or {}) or made(job):
+def misused_label(job: Mapping[str, Any]) -> str | None:
+    """Return what to tell the user of a Volcano Job that carries a label of the launcher's own, else None."""
+    if JOB not in (job["metadata"].get("labels") or {}) or is_made_by_launcher(job):
         return None
     return f"Its label {JOB} is one that volcano-reshape writes itself: it is ignored here, so take it away."
 
 
-def labelled(job: Mapping[str, Any]) -> bool:
-    """Whether its pods have the label themselves, whatever its queue says."""
+def has_inject_label(job: Mapping[str, Any]) -> bool:
+    """Whether its pods carry the label themselves, independent of its queue."""
     return any(_labels(task).get(INJECT) == "true" for task in (job.get("spec") or {}).get("tasks") or [])
 
 
@@ -93,16 +93,16 @@ def queue_of(job: Mapping[str, Any]) -> str:
     return str((job.get("spec") or {}).get("queue") or "default")
 
 
-def forgotten(job: Mapping[str, Any], queues: Sequence[str]) -> str | None:
-    """What to tell the user of one that seems to want it, but does not say that it shall be reshaped.
+def missing_label(job: Mapping[str, Any], queues: Sequence[str]) -> str | None:
+    """Return what to tell the user of a Volcano Job with our annotations but without the label, else None.
 
-    Volcano keeps it waiting: the coordinator cannot see the label of its pods, and takes these signs for it.
+    Volcano keeps it waiting: the coordinator cannot see the label of its pods and takes the annotations for it.
     """
     meta = job["metadata"]
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     signs = [f"annotation {name}" for name in (GPUS, MORE) if name in notes]
     signs += [f'label {INJECT}: "true" on itself'] if labels.get(INJECT) == "true" else []
-    if not signs or ours(job, queues) or made(job):
+    if not signs or is_managed(job, queues) or is_made_by_launcher(job):
         return None
     return (
         f'It has the {signs[-1]}, but neither the label {INJECT}: "true" on the template of its task '
@@ -111,20 +111,20 @@ def forgotten(job: Mapping[str, Any], queues: Sequence[str]) -> str | None:
     )
 
 
-def key(uid: str) -> str:
-    """The `_id` of its job document: the same for ever, and another one for another Volcano Job of the same name."""
+def job_key(uid: str) -> str:
+    """Return the `_id` of its job document: derived from the uid, so unique among Volcano Jobs of the same name."""
     return f"volcano-{uid}"
 
 
 def job_id(job: Mapping[str, Any], taken: bool = False) -> str:
-    """`namespace.name`; with a piece of the uid where an earlier Volcano Job of that name had it."""
+    """Return `namespace.name`, with a part of the uid if `taken` by an earlier Volcano Job of that name."""
     about = job["metadata"]
     plain = f"{about.get('namespace')}.{about['name']}"
     return f"{plain}.{str(about['uid'])[:8]}" if taken else plain
 
 
-def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
-    """The job document. `Rejected` with what is wrong, in sentences for the user."""
+def job_document(job: Mapping[str, Any], taken: bool = False) -> Doc:
+    """Return the job document. `Rejected` with what is wrong, in sentences for the user."""
     about, spec = job["metadata"], job.get("spec") or {}
     notes = about.get("annotations") or {}
     task = _task(spec)
@@ -132,7 +132,7 @@ def document(job: Mapping[str, Any], taken: bool = False) -> Doc:
     pod = (task.get("template") or {}).get("spec") or {}
     doc: Doc = {
         **_more(notes.get(MORE)),
-        "_id": key(str(about["uid"])),
+        "_id": job_key(str(about["uid"])),
         "job_id": job_id(job, taken),
         "state": s.SUBMITTED,
         "origin": "volcano",
@@ -168,7 +168,7 @@ def _task(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _gang(doc: Doc, replicas: int, job: Mapping[str, Any]) -> None:
-    """Several pods, or GPUs for each pod, make it one that comes and goes in whole pods."""
+    """Set the fields of a gang: a job of several pods, or one whose annotation says GPUs per pod."""
     counts = doc.get("optional_num_gpus")
     if replicas == 1 and "gpus_per_pod" not in doc:
         return
@@ -185,8 +185,8 @@ def _gang(doc: Doc, replicas: int, job: Mapping[str, Any]) -> None:
         doc["optional_num_gpus"] = [replicas * each]
 
 
-def fixed(job: Mapping[str, Any], doc: Mapping[str, Any]) -> str | None:
-    """What to tell the user of a gang whose own policies keep it at the size that it has."""
+def fixed_size(job: Mapping[str, Any], doc: Mapping[str, Any]) -> str | None:
+    """Return what to tell the user of a gang whose own policies keep it from being resized, else None."""
     policy, notes = ends_with_a_pod(job), job["metadata"].get("annotations") or {}
     if policy is None or not doc.get("gpus_per_pod"):
         return None
@@ -247,7 +247,7 @@ def _more(text: object) -> Doc:
 
 
 def _is_deep(found: object) -> bool:
-    """Whether no store would take it."""
+    """Whether it is nested deeper than a store takes."""
     left = [(found, 1)]
     while left:
         part, depth = left.pop()

@@ -1,1 +1,1 @@
-"""Pods: their spec, observed state, resize, log readers, and usage of foreign pods."""
+"""Builds, reads and resizes pods, runs log readers, and counts what foreign pods request."""

@@ -1,8 +1,8 @@
-"""What pods of others ask for on each node: cores and memory that no job of ours may count on.
+"""Counts the cores and memory that foreign pods request on each node, which no job of ours may use.
 
 Promises: pods that are ours, that have ended or that have no node yet count nothing; one list, then changes only; a
-watch that ends goes on where it was. Only a few numbers of each pod are kept. A cluster that does not let us watch
-all pods is told of once and counts none. Read by `nodes.py`; one thread for each namespace that is watched.
+watch that ends continues where it was. Only a few numbers of each pod are kept. On a cluster that does not let us watch
+all pods a warning is logged once and none is counted. Read by `node.py`; one thread for each watched namespace.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class PodRequests(NamedTuple):
-    """Cores and bytes."""
+    """What a pod requests: cores and bytes."""
 
     cores: float = 0.0
     memory: float = 0.0
 
 
-class Others:
-    """`start` begins to watch, `stop` ends it. `namespaces`: those that are watched; none: all."""
+class ForeignUsage:
+    """What foreign pods request. `start` begins its watches, `stop` ends them. `namespaces`: none: all."""
 
     def __init__(self, cluster: KubernetesApi, namespaces: tuple[str, ...] = ()) -> None:
         self._watches = [_Watch(cluster, namespace) for namespace in namespaces or (None,)]
@@ -49,13 +49,13 @@ class Others:
         for watch in self._watches:
             watch.stop()
 
-    def asked(self) -> dict[str, PodRequests] | None:
-        """By node; None while not every watch has read a list."""
+    def requested(self) -> dict[str, PodRequests] | None:
+        """Return the requests by node; None until every watch has read a list."""
         if not all(watch.known for watch in self._watches):
             return None
         by_node: dict[str, list[PodRequests]] = {}
         for watch in self._watches:
-            for node, asked in watch.asked():
+            for node, asked in watch.requested():
                 by_node.setdefault(node, []).append(asked)
         return {node: _sum(each) for node, each in by_node.items()}
 
@@ -66,7 +66,7 @@ class _Watch:
     def __init__(self, cluster: KubernetesApi, namespace: str | None) -> None:
         self._cluster, self._namespace = cluster, namespace
         self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._asked: dict[str, tuple[str, PodRequests]] = {}  # by uid of the pod
+        self._requests_by_uid: dict[str, tuple[str, PodRequests]] = {}  # by uid of the pod
         self._since = ""
         self._told = False
         self.known = False
@@ -77,9 +77,9 @@ class _Watch:
     def stop(self) -> None:
         self._stopping.set()
 
-    def asked(self) -> list[tuple[str, PodRequests]]:
+    def requested(self) -> list[tuple[str, PodRequests]]:
         with self._lock:
-            return list(self._asked.values())
+            return list(self._requests_by_uid.values())
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -105,9 +105,9 @@ class _Watch:
 
     def _list(self) -> None:
         seen = self._cluster.list("Pod", self._namespace)
-        found = {str(pod["metadata"]["uid"]): counted(pod) for pod in seen.items}
+        found = {str(pod["metadata"]["uid"]): foreign_requests(pod) for pod in seen.items}
         with self._lock:
-            self._asked = {uid: entry for uid, entry in found.items() if entry is not None}
+            self._requests_by_uid = {uid: entry for uid, entry in found.items() if entry is not None}
         self._since, self._told, self.known = seen.version, False, True
 
     def _follow(self) -> None:
@@ -116,26 +116,29 @@ class _Watch:
                 return
             self._since = str(pod["metadata"].get("resourceVersion") or self._since)
             if event != "BOOKMARK":
-                self._take(str(pod["metadata"]["uid"]), None if event == "DELETED" else counted(pod))
+                self._take(str(pod["metadata"]["uid"]), None if event == "DELETED" else foreign_requests(pod))
 
     def _take(self, uid: str, entry: tuple[str, PodRequests] | None) -> None:
         with self._lock:
             if entry is None:
-                self._asked.pop(uid, None)
+                self._requests_by_uid.pop(uid, None)
             else:
-                self._asked[uid] = entry
+                self._requests_by_uid[uid] = entry
 
 
-def counted(doc: Mapping[str, Any]) -> tuple[str, PodRequests] | None:
-    """The node of a pod and what it asks for there; None where it is ours, has ended or has no node."""
+def foreign_requests(doc: Mapping[str, Any]) -> tuple[str, PodRequests] | None:
+    """Return the node of a foreign pod and what it requests there; None if it is ours, has ended or has no node."""
     pod = Pod(doc)
     if pod.node is None or pod.finished or JOB in (pod.meta.get("labels") or {}):
         return None
-    return pod.node, PodRequests(_requested(pod.spec, "cpu"), _requested(pod.spec, "memory"))
+    return pod.node, PodRequests(requested(pod.spec, "cpu"), requested(pod.spec, "memory"))
 
 
-def _requested(spec: Mapping[str, Any], resource: str) -> float:
-    """As the Kubernetes scheduler counts: all that run together, or one that comes first and asks for more."""
+def requested(spec: Mapping[str, Any], resource: str) -> float:
+    """Return what a pod requests of a resource, as the Kubernetes scheduler counts it, in cores or bytes.
+
+    All containers that run together, or an init container that requests more, and the pod's overhead.
+    """
     beside = Decimal(0)
     most = Decimal(0)
     for container in spec.get("initContainers") or []:

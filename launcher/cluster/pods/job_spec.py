@@ -1,7 +1,7 @@
-"""What a job is on a cluster: job document -> Secret and Volcano Job, as plain dicts. Pure.
+"""Turns a job document into the Secret and the Volcano Job of a launch, as plain dicts. Pure.
 
-Promises: the same document and launch give the same objects for ever, so applying them twice is applying them once; no
-secret outside the Secret. Called by the launcher: for jobs of records both objects are applied, for pods of a user's
+Promises: the same document and launch always give the same objects, so applying them is idempotent; no secret outside
+the Secret. Called by the launcher: for jobs of records both objects are applied, for pods of a user's
 own Volcano Job only the Secret that such a pod waits for. A gang (`gpus_per_pod`) is one Volcano Job of several pods,
 which the webhook injects one by one, because each has GPUs, node and Secret of its own.
 
@@ -36,16 +36,16 @@ TASK = TRAINER = "trainer"
 SCHEDULER = "volcano"
 PART_OF = "volcano-reshape"
 WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job may wait, from when its object was made
-# We alone start training again: Volcano only says that a pod has ended.
+# Only the coordinator restarts a training: Volcano ends the job when a pod ends.
 POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
 # A pod that a gang gives back counts as evicted.
 POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
 
 
 def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
-    """Secret and Volcano Job of the launch that a record asks for. `Rejected` with what to correct in the record.
+    """Return Secret and Volcano Job of the launch of a job document. `Rejected` with what to correct in it.
 
-    `emulated`: whether the GPUs of the decided node are. No Secret for a gang: each of its pods waits for one.
+    `emulated`: whether the decided node's GPUs are. No Secret for a gang: each of its pods waits for its own.
     """
     job = JobRecord(dict(doc))
     name = launch_name(job.id, job.uid, job.launch)
@@ -63,9 +63,9 @@ def launch_secret(
     doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, master_key: bytes, emulated: bool,
     member: int = 0,
 ) -> Doc:  # fmt: skip
-    """The Secret that this injected pod waits for. It belongs to the pod, once there is one, and goes with it.
+    """Return the Secret that this injected pod waits for; owned by the pod, if it exists, and deleted with it.
 
-    `member`: which pod of a gang.
+    `member`: the pod's index in a gang.
     """
     job, about = JobRecord(dict(doc)), pod.get("metadata") or {}
     content = {
@@ -81,7 +81,7 @@ def launch_secret(
 
 
 def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emulated: bool, member: int = 0) -> Doc:
-    """What shim and sidecar of this injected pod are told. The command stands in the pod."""
+    """Return launch.json for shim and sidecar of this injected pod. The command is in the pod itself."""
     job, spec, recreate = JobRecord(dict(doc)), pod.get("spec") or {}, devices_of(doc) == "recreate"
     beside = any(one.get("name") == pods.SIDECAR_CONTAINER for one in spec.get("initContainers") or [])
     return {
@@ -98,7 +98,7 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "pod": True,
         "sidecar": None if beside else list(pods.SIDECAR_COMMAND),
         "port": 0 if spec.get("hostNetwork") else pods.PORT,
-        # In recreate mode the sidecar's container has no GPU to look at: the node agent watches them.
+        # In recreate mode the sidecar's container sees no GPU: the node agent watches them.
         "gpus": "emulated" if emulated else "none" if recreate else "nvml",
         "gpu_memory": settings.gpu_memory,
         "visible_gpus": list(job.parts(job.gpu_ids)[member]) if recreate else None,
@@ -107,7 +107,7 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
 
 
 def output_of(member: int) -> str:
-    """Where the output of a pod's trainings lies: beside the checkpoints, so that with a claim it outlives the pod."""
+    """Return the path of a pod's output: beside the checkpoints, so that with a claim it outlives the pod."""
     return f"{pods.CHECKPOINTS}/.output/output{f'-{member}' if member else ''}.log"
 
 
@@ -142,7 +142,7 @@ def _volcano_job(job: JobRecord, name: str, template: Doc, settings: PodSettings
         "maxRetry": 1,
         "ttlSecondsAfterFinished": settings.finished_s,
         "policies": [{"event": event, "action": action} for event, action in policies],
-        # All that Volcano's webhook fills in where it is missing: applied again, a task that lacks it is a changed one.
+        # All fields that Volcano's webhook would fill in: applied again, a task that lacks one counts as changed.
         "tasks": [
             {"name": TASK, "replicas": replicas, "minAvailable": replicas, "maxRetry": 1, "template": template},
         ],
@@ -158,14 +158,14 @@ def _template(job: JobRecord, settings: PodSettings, one: Injection) -> Doc:
 
 
 def _template_of_gang(job: JobRecord) -> Doc:
-    """As a user's that asks to be reshaped."""
+    """Return a pod template like that of a user's Volcano Job with the inject label."""
     carries = {SIDECAR: pods.IN_IMAGE} if job.doc.get("single_container") else {}
     metadata: Doc = {"labels": {**_labels(job), INJECT: "true"}, "annotations": {JOB_ID: job.id, **carries}}
     return {"metadata": metadata, "spec": _pod(job.doc)}
 
 
 def _pod(doc: JobRow) -> Doc:
-    """The pod as the user would have written it. What the document says itself wins over its `pod`."""
+    """Return the pod's spec before injection. The document's own fields win over its `pod`."""
     theirs = about_pods.pod_spec(doc)
     containers = theirs.pop("containers", None) or [{}]
     if len(containers) != 1:
@@ -190,7 +190,7 @@ def _pod(doc: JobRow) -> Doc:
 
 
 def _requests(resources: object) -> dict[str, str]:
-    """Cores and bytes, as Kubernetes writes them."""
+    """Return requests in Kubernetes' notation of cores and bytes."""
     found = resources if isinstance(resources, dict) else {}
     cores, memory = found.get("cores"), found.get("memory")
     return {

@@ -1,9 +1,9 @@
-"""The CPU limit of a pod: what FlowCon (seed 001) wants of it, judged against what Kubernetes lets a pod become. Pure.
+"""Decides how a pod's CPU is resized to the limit that FlowCon wants, within what Kubernetes allows. Pure.
 
 Promises: a pod keeps its class (`qosClass`) and its containers are never restarted; only the CPU of the container that
-trains is named, so its memory can never be lowered; what it had before the first limit is written down before that is
-set, and given back once the limit is over, whoever asks then. A pod that cannot be limited so is said to be, once.
-Carried out by `resizing.py`, with one view per launch and turn.
+trains is changed, so its memory is never lowered; its original CPU is recorded before the first limit is set, and
+restored once the limit is over. A pod that cannot be limited so is reported once. Carried out by `resize.py`, with one
+view per launch and turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launcher.cluster.pods.pod_state import Pod
 Doc = dict[str, Any]
 
 LEAST_LIMIT = 10  # thousandths of a core: the kubelet raises a quota that is lower
-LEAST_REQUEST = 1  # of a container that asks for none: else Kubernetes takes its limit for its request
+LEAST_REQUEST = 1  # of a container without a request: else Kubernetes takes its limit for its request
 UNITS: Mapping[str, str | int] = {
     "n": "1e-9", "u": "1e-6", "m": "1e-3", "": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "P": "1e15",
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
@@ -32,67 +32,69 @@ WHOLE_POD = "its resources are given to the pod as a whole, and such a pod canno
 
 
 class Cpu(NamedTuple):
-    """Of one container, in thousandths of a core; None: not written."""
+    """CPU of one container in thousandths of a core; None: not set."""
 
     requests: int | None
     limits: int | None
 
 
 @dataclass(frozen=True)
-class Remember:
-    """Write down in the launch's document what the container had; None: nothing is held any more."""
+class SaveOriginalCpu:
+    """Record the container's original CPU in the launch's document; None: it is restored."""
 
     held: Doc | None
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeContainer:
+    """Set the CPU of this container."""
+
     container: str
     cpu: Cpu
 
     @property
     def patch(self) -> Doc:
-        """For the subresource `resize` of the pod."""
+        """The patch for the subresource `resize` of the pod."""
         cpu = {kind: {"cpu": f"{value}m"} for kind, value in self.cpu._asdict().items() if value is not None}
         return {"spec": {"containers": [{"name": self.container, "resources": cpu}]}}
 
 
 @dataclass(frozen=True)
 class Unlimitable:
-    """Nothing more is tried on this launch."""
+    """Report that this launch cannot be limited, and stop trying."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Late:
-    """The kubelet has not done it yet, and says why."""
+class ResizePending:
+    """Report the kubelet's reason why the resize is not in force yet."""
 
     why: str
 
 
-Step = Remember | Resize | Unlimitable | Late
+Step = SaveOriginalCpu | ResizeContainer | Unlimitable | ResizePending
 
 
 @dataclass(frozen=True)
 class PodLimits:
-    """One launch and its pod, as things stand."""
+    """One launch, its job and its pod, as observed."""
 
     record: Mapping[str, Any]
     job: JobRecord
     pod: Pod
-    node_cores: float  # what a container that had no limit is given back
+    node_cores: float  # the limit that a container without an original one gets back
     wall: float
 
     @property
     def wanted(self) -> float | None:
-        """Cores; None once the limit has passed its end, whoever set it, and on a launch that is yet to train."""
+        """Cores; None once the limit has expired, and on a launch that does not train yet."""
         other = self.job.unlimitable is not None or self.record.get("launch") != self.job.launch
         return None if other else self.job.limit_left(self.wall)[0]
 
     @property
     def held(self) -> Cpu | None:
-        """What its container had before it was limited."""
+        """The recorded original CPU of its container."""
         held = self.record.get("held")
         if not isinstance(held, dict) or held.get("uid") != self.pod.uid:
             return None
@@ -100,7 +102,7 @@ class PodLimits:
 
 
 def steps(view: PodLimits) -> Iterator[Step]:
-    """In this order; what has been done already is not asked for again."""
+    """Yield the steps in order; none for what is already in force."""
     spec = view.pod.trainer
     present, held, wanted = cpu_of(spec), view.held, view.wanted
     if wanted is None:
@@ -112,26 +114,26 @@ def steps(view: PodLimits) -> Iterator[Step]:
         yield Unlimitable(target)
     elif target != present:
         if held is None:
-            yield Remember({"uid": view.pod.uid, **had._asdict()})
-        yield Resize(str(spec.get("name")), target)
+            yield SaveOriginalCpu({"uid": view.pod.uid, **had._asdict()})
+        yield ResizeContainer(str(spec.get("name")), target)
     elif said := pending(view.pod):
         reason, why = said
-        yield Unlimitable(f"node {view.pod.node} cannot do it: {why}") if reason == "Infeasible" else Late(why)
+        yield Unlimitable(f"node {view.pod.node} cannot do it: {why}") if reason == "Infeasible" else ResizePending(why)
 
 
 def _released(view: PodLimits, present: Cpu, held: Cpu | None) -> Iterator[Step]:
-    """Back to what it had. No limit and no request can be taken away again: then all cores, and the least."""
+    """Yield what restores the original CPU. A limit or request cannot be removed: then all cores, and the least."""
     if held is None:
         return
     whole = round(view.node_cores * 1000)
     requests = _given_back(held.requests, present.requests, LEAST_REQUEST)
     target = Cpu(requests, _given_back(held.limits, present.limits, whole))
     if target != present:
-        yield Resize(str(view.pod.trainer.get("name")), target)
+        yield ResizeContainer(str(view.pod.trainer.get("name")), target)
     elif said := pending(view.pod):
-        yield Late(said[1])
+        yield ResizePending(said[1])
     else:
-        yield Remember(None)
+        yield SaveOriginalCpu(None)
 
 
 def _given_back(had: int | None, present: int | None, otherwise: int) -> int | None:
@@ -139,7 +141,7 @@ def _given_back(had: int | None, present: int | None, otherwise: int) -> int | N
 
 
 def _limited(view: PodLimits, had: Cpu, cores: float) -> Cpu | str:
-    """What its container is to have, or why it cannot be limited."""
+    """Return the CPU that its container shall have, or why it cannot be limited."""
     spec, name, now = view.pod.spec, view.pod.trainer.get("name"), view.pod.qos_class
     policies = view.pod.trainer.get("resizePolicy") or []
     if any(p.get("resourceName") == "cpu" and p.get("restartPolicy") != "NotRequired" for p in policies):
@@ -167,12 +169,12 @@ def _by_quota(had: Cpu, most: int, now: str) -> Cpu:
 
 
 def _by_weight(had: Cpu, most: int) -> Cpu:
-    """A request is the container's weight among all that compute on the node."""
+    """Return the CPU for a limit by weight: a request is the container's weight among all on the node."""
     return Cpu(most if had.limits is None else min(most, had.limits), had.limits)
 
 
 def pending(pod: Pod) -> tuple[str, str] | None:
-    """Why its kubelet has not resized it as asked: (reason, sentence)."""
+    """Return (reason, sentence) of a resize that the kubelet has not carried out, else None."""
     for condition in pod.status.get("conditions") or []:
         kind, reason = condition.get("type"), str(condition.get("reason") or "")
         waits = kind == "PodResizePending" or (kind == "PodResizeInProgress" and reason == "Error")
@@ -181,11 +183,11 @@ def pending(pod: Pod) -> tuple[str, str] | None:
     return None
 
 
-# what Kubernetes makes of resources
+# how Kubernetes reads resources
 
 
 def cpu_of(container: Mapping[str, Any]) -> Cpu:
-    """What is written in it; a request that is not written is its limit."""
+    """Return the container's CPU; a request that is not set is its limit."""
     resources = container.get("resources") or {}
     values = (amount((resources.get(kind) or {}).get("cpu")) for kind in ("requests", "limits"))
     requests, limits = (None if value is None else round(value * 1000) for value in values)
@@ -193,7 +195,7 @@ def cpu_of(container: Mapping[str, Any]) -> Cpu:
 
 
 def class_of(spec: Mapping[str, Any], name: object, cpu: Cpu) -> str:
-    """The class of a pod in which the container of that name has this much CPU."""
+    """Return the QoS class of the pod if the container of that name had this CPU."""
     totals: dict[str, dict[str, Decimal]] = {"requests": {}, "limits": {}}
     whole = True
     for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
@@ -208,7 +210,7 @@ def class_of(spec: Mapping[str, Any], name: object, cpu: Cpu) -> str:
 
 
 def _parts(container: Mapping[str, Any], cpu: Cpu | None) -> dict[str, dict[str, Decimal]]:
-    """Its CPU and memory above nothing, by `requests` and `limits`."""
+    """Return its CPU and memory that are not 0, by `requests` and `limits`."""
     resources, found = container.get("resources") or {}, {}
     for kind in ("requests", "limits"):
         given = resources.get(kind) or {}
@@ -221,7 +223,7 @@ def _parts(container: Mapping[str, Any], cpu: Cpu | None) -> dict[str, dict[str,
 
 
 def amount(text: object) -> Decimal | None:
-    """A quantity such as 500m, 1.5 or 2Gi; None where there is none."""
+    """Return the value of a quantity such as 500m, 1.5 or 2Gi; None if it is missing or unreadable."""
     digits = str(text).rstrip("numkMGTPi")
     try:
         return None if text is None else Decimal(digits) * Decimal(UNITS[str(text)[len(digits) :]])

@@ -1,9 +1,9 @@
-"""Readers: short-lived pods that show the log of a job whose own pods are gone (table `readers`).
+"""Runs log readers: short-lived pods that serve the log of a job whose own pods are gone (table `readers`).
 
 Promises: one reader per job, at most `MOST` in all; each mounts only its job's folder of the claim, read-only, under
-the rights of a sidecar; it ends by itself after `LONGEST_S`, and is removed once nobody has asked for `IDLE_S`, or its
-document is gone. What hinders it becomes a sentence in its document. Called by `service.py` at each turn; what to do is
-judged by `next_step`, without I/O. What the coordinator asks: `coordinator.adapters.logs`.
+the rights of a sidecar; it ends by itself after `LONGEST_S`, and is removed after `IDLE_S` without a request, or when
+its document is gone. What hinders it becomes a sentence in its document. `next_step` decides, without I/O. Called by
+`launch_service.py` at each turn. The coordinator reads them by `coordinator.adapters.logs`.
 """
 
 from __future__ import annotations
@@ -24,47 +24,46 @@ from launcher.admission import inject as pods
 from launcher.admission.inject import PodSettings
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.pods.job_spec import PART_OF, output_of
-from launcher.cluster.pods.pod_state import ObservedCluster as Shown
-from launcher.cluster.pods.pod_state import Pod
+from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.names import JOB, is_launch_of, job_name
 from sidecar import protocol
 
 Doc = dict[str, Any]
 
 TABLE = "readers"
-LAUNCH = 0  # of a job's reader: those of trainings begin with 1
+LAUNCH = 0  # launch number of a job's reader: those of trainings begin with 1
 COMPONENT, READER = "app.kubernetes.io/component", "log-reader"
 COMMAND = [pods.PYTHON, "-I", "-m", "sidecar.reader", "--keys", pods.KEYS]
 MOST = 8
 LONGEST_S = 120
 IDLE_S = 10.0
-COMES_UP_S = 45.0  # then what keeps it from serving is told
+COMES_UP_S = 45.0  # after which the reason why it does not serve is written
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CreateReader:
-    """Create the pod; it waits for its Secret."""
+    """Create the reader's pod; it waits for its Secret."""
 
 
 @dataclass(frozen=True)
 class ApplyReaderSecret:
-    """Apply the Secret, which belongs to the pod and goes with it."""
+    """Apply the Secret, which is owned by the pod and deleted with it."""
 
     pod: Pod
 
 
 @dataclass(frozen=True)
 class DeleteReader:
-    """The pod; whether there shall be another one shows afterwards."""
+    """Delete the pod; the next turn decides whether to create another one."""
 
     pod: Pod
 
 
 @dataclass(frozen=True)
 class WriteReader:
-    """Write into its document."""
+    """Write these changes into its document."""
 
     changes: Doc
 
@@ -78,7 +77,10 @@ Step = CreateReader | ApplyReaderSecret | DeleteReader | WriteReader | DeleteRea
 
 
 def next_step(record: Doc, pod: Pod | None, idle_s: float, waits_s: float) -> Step | None:
-    """`pod`: its reader, if there is one; `idle_s`: since somebody asked; `waits_s`: since that pod was first seen."""
+    """Return the next step of one reader, or None.
+
+    `pod`: its pod, if there is one; `idle_s`: since the last request; `waits_s`: since that pod was first observed.
+    """
     serves = pod is not None and pod.phase == "Running" and not pod.leaving
     if record.get("ip") and not serves:
         return WriteReader({"ip": None})
@@ -88,7 +90,7 @@ def next_step(record: Doc, pod: Pod | None, idle_s: float, waits_s: float) -> St
         return DeleteReader(pod) if pod is not None else DeleteReaderDocument() if idle_s > IDLE_S else None
     if pod is None:
         return CreateReader()
-    if pod.finished:  # its time was over, or its node had no room for it; else it would end the same way again
+    if pod.finished:  # at its deadline, or refused by its node; any other failure would repeat itself
         broken = pod.trouble if pod.phase == "Failed" and not pod.status.get("reason") else None
         return WriteReader({"failure": broken}) if broken else DeleteReader(pod)
     if record.get("unlocked") != pod.uid:
@@ -100,7 +102,7 @@ def next_step(record: Doc, pod: Pod | None, idle_s: float, waits_s: float) -> St
 
 
 class LogReaders:
-    """Used in the launcher's one thread."""
+    """Reconciles all readers, in the launcher's one thread."""
 
     def __init__(
         self, store: Store, cluster: KubernetesApi, clock: Clock, settings: PodSettings, master_key: bytes,
@@ -109,13 +111,13 @@ class LogReaders:
         """`namespaces`: those that are watched; none: all."""
         self._store, self._cluster, self._clock, self._namespaces = store, cluster, clock, namespaces
         self._settings, self._master_key = settings, master_key
-        self._asked: dict[str, tuple[object, float]] = {}  # what stands in each document, and since when
+        self._asked: dict[str, tuple[object, float]] = {}  # `asked` of each document, and since when
         self._since: dict[str, float] = {}  # when each pod was first seen
         self._room = MOST  # readers that may still be made in this turn
 
-    def turn(self, shown: Shown) -> None:
+    def turn(self, observed: ObservedCluster) -> None:
         records = {str(record["_id"]): record for record in self._store.list(TABLE)}
-        there = [pod for pod in shown.pods.values() if _is_reader(pod) and not pod.deleted]
+        there = [pod for pod in observed.pods.values() if _is_reader(pod) and not pod.deleted]
         self._room = MOST - len(there)
         self._forget(records.keys(), {pod.uid for pod in there})
         for name, record in records.items():
@@ -132,7 +134,7 @@ class LogReaders:
                 self._cluster.delete("Pod", pod.name, pod.namespace, pod.uid)
 
     def _reader(self, record: Doc, there: list[Pod]) -> Pod | None:
-        """Where its job lives: one of that name elsewhere is somebody else's, and gets no key."""
+        """Return its pod in its job's namespace: a foreign pod of that name elsewhere gets no key."""
         named = [pod for pod in there if pod.name == record["_id"]]
         job = self._job(record) if named else None
         return next((pod for pod in named if job is None or pod.namespace == self._namespace(job)), None)
@@ -141,7 +143,7 @@ class LogReaders:
         return str(job.doc.get("namespace") or self._settings.namespace)
 
     def _forget(self, names: Set[str], uids: Set[str]) -> None:
-        """What is kept of any but these."""
+        """Drop the memory of all readers and pods but these."""
         self._asked = {name: asked for name, asked in self._asked.items() if name in names}
         self._since = {uid: since for uid, since in self._since.items() if uid in uids}
 
@@ -176,7 +178,7 @@ class LogReaders:
             self._note(record, {"failure": f"namespace {where} is not one of those in RESHAPE_NAMESPACES"})
             return
         try:
-            with suppress(Conflict):  # made already, and not shown yet
+            with suppress(Conflict):  # made already, and not observed yet
                 self._cluster.create(pod_of(job, str(record["_id"]), self._settings))
         except (Rejected, Fatal) as error:  # a quota, Pod Security, or no right to make pods there
             self._note(record, {"failure": str(error)})
@@ -192,7 +194,7 @@ class LogReaders:
 
 
 def pod_of(job: JobRecord, name: str, settings: PodSettings) -> Doc:
-    """`Rejected` if it has no claim. Where its job's pods may go and read, this one may, too."""
+    """Return the reader's pod, with its job's tolerations, groups and pull secrets. `Rejected` without a claim."""
     claim = job.doc.get("checkpoint_claim") or settings.checkpoint_claim
     if claim is None:
         raise Rejected("it has no checkpoint_claim, so its log went with its pod")
@@ -228,7 +230,7 @@ def pod_of(job: JobRecord, name: str, settings: PodSettings) -> Doc:
 
 
 def secret_of(job: JobRecord, pod: Pod, settings: PodSettings, master_key: bytes) -> Doc:
-    """Whoever reads it can read this log, and nothing more."""
+    """Return the reader's Secret. Its key gives access to this log only."""
     launch = {
         "job_id": job.id, "launch": LAUNCH, "coordinator": settings.coordinator, "output": output_of(0),
         "port": pods.PORT, "pod": True,
@@ -244,7 +246,7 @@ def secret_of(job: JobRecord, pod: Pod, settings: PodSettings, master_key: bytes
 
 
 def _is_reader(pod: Pod) -> bool:
-    """A pod that somebody only labelled so has another name."""
+    """Whether the pod is a reader, by labels and name: a foreign pod with copied labels has another name."""
     job, name = str(_labels(pod).get(JOB)), pod.name
     return _labels(pod).get(COMPONENT) == READER and is_launch_of(job, name) and name.endswith(f"-l{LAUNCH}")
 

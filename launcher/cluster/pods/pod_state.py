@@ -1,7 +1,7 @@
-"""What a Pod object says about a launch: where it is, whether its trainer has certainly ended, what hinders it. Pure.
+"""Reads from a Pod object where it runs, whether its trainer has certainly ended, and what hinders it. Pure.
 
-Only the kubelet's own word proves that a container has ended (`reliability.md` 5): an object that vanished, a node
-that is lost or a pod that somebody declared failed proves nothing. Called by `launching.py`.
+Only the kubelet's status proves that a container has ended (`reliability.md` 5): an object that vanished, a lost node
+or a pod that another component declared failed proves nothing. Called by the launcher's controllers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STUCK = frozenset(
 NEVER_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 # No trace of the container was found: proof only once the kubelet has given the pod its last phase.
 UNKNOWN = "ContainerStatusUnknown"
-GARBAGE = "DeletionByPodGC"  # who marks pods of lost nodes as failed without asking their kubelet
+GARBAGE = "DeletionByPodGC"  # PodGC marks pods of lost nodes as failed without asking their kubelet
 # A kubelet that refuses a pod starts nothing of it.
 REFUSALS = frozenset({"NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError", "NodePorts"})
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -40,11 +40,11 @@ MESSAGE_LENGTH = 300
 
 @dataclass(frozen=True)
 class Pod:
-    """One Pod object, as it was seen last."""
+    """One Pod object in its last observed state."""
 
     doc: Mapping[str, Any]
-    deleted: bool = False  # it is not there any more
-    sure: bool = True  # whether `doc` is its very last state; else it may have changed before it vanished
+    deleted: bool = False  # whether the object is gone
+    sure: bool = True  # whether `doc` is its final state; else it may have changed before it vanished
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class Pod:
 
     @property
     def launch(self) -> str | None:
-        """The name of the Secret that it waits for."""
+        """Name of the Secret that it waits for."""
         return (self.meta.get("annotations") or {}).get(LAUNCH)
 
     @property
@@ -120,12 +120,12 @@ class Pod:
 
     @property
     def alive(self) -> bool:
-        """Whether it is there to stay."""
+        """Whether it is neither being deleted nor ended."""
         return not self.leaving and not self.ended
 
     @property
     def trouble(self) -> str | None:
-        """Why it will not come up, or has gone down, as a sentence."""
+        """Why it does not start, or has ended, as a sentence."""
         if self._refused:
             why = self.status.get("message") or self.status.get("reason")
             return f"node {self.node} refused its pod: {_short(why)}"
@@ -147,7 +147,7 @@ class Pod:
         return str(((container.get("resources") or {}).get("limits") or {}).get(GPU)) == str(len(gpu_ids))
 
     def record(self) -> Doc:
-        """What is written down of it."""
+        """Return the fields of it that a launch's document records."""
         ip, phase = self.status.get("podIP"), "Deleted" if self.deleted and not self.finished else self.phase
         about = {"name": self.name, "namespace": self.namespace, "uid": self.uid, "node": self.node}
         return {**about, "ip": ip, "phase": phase}
@@ -179,7 +179,7 @@ class Pod:
 
     @property
     def _state(self) -> Mapping[str, Any]:
-        """Of the trainer's container: waiting, running or terminated; empty when nothing was ever said of it."""
+        """The state of the trainer's container: waiting, running or terminated; empty if it was never reported."""
         for status in self.status.get("containerStatuses") or []:
             if status.get("name") == self._trainer:
                 return status.get("state") or {}
@@ -187,7 +187,7 @@ class Pod:
 
     @property
     def _given_up(self) -> bool:
-        """Whether its phase is not its kubelet's word."""
+        """Whether its phase was set by PodGC instead of its kubelet."""
         return any(c.get("reason") == GARBAGE for c in self.status.get("conditions") or [])
 
     def _troubles(self) -> Iterator[str]:
@@ -209,9 +209,9 @@ class Pod:
 
 @dataclass(frozen=True)
 class ObservedCluster:
-    """What the watches show now, for one turn of the service."""
+    """The content of the informers, for one turn of the service."""
 
-    pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid; also those that vanished and were not looked at yet
+    pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid; also those that vanished and were not handled yet
     jobs: Mapping[str, Doc] = field(default_factory=dict)  # Volcano Jobs by uid
     queues: Mapping[str, Doc] = field(default_factory=dict)  # by name
 
@@ -223,7 +223,7 @@ class ObservedCluster:
 
 
 def _sidecar(spec: Mapping[str, Any], name: object) -> bool:
-    """Whether it is a container that goes on beside the trainer: the kubelet ignores how it ends."""
+    """Whether it is a native sidecar container, whose exit the kubelet ignores."""
     beside = [c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
     return name in beside
 

@@ -1,8 +1,8 @@
-"""Carries out what `limiting.py` judges: resizes the living pod of a launch, and tells whoever should know.
+"""Resizes the living pod of a launch as `limit_rules.py` decides.
 
-Promises: nothing is asked of the API server unless something differs; what a container had is stored before it is
-changed, so a launcher that was killed anywhere gives it back later; a pod that cannot be limited hinders no launch and
-is not tried again: an Event on its Volcano Job and the job itself say why. Called by `service.py` once per launch and
+Promises: the API server is called only if something differs; a container's original CPU is stored before it is changed,
+so a launcher that was killed anywhere restores it later; a pod that cannot be limited hinders no launch and is not
+tried again: an Event of its Volcano Job and the job itself say why. Called by `launch_service.py` once per launch and
 turn, in its thread.
 """
 
@@ -18,27 +18,36 @@ from coordinator.model.requirements import MAX_CORES
 from coordinator.ports import Clock, Store
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.event_writer import EventWriter
-from launcher.cluster.pods.limit_rules import Cpu, Late, PodLimits, Remember, Resize, Step, Unlimitable, steps
+from launcher.cluster.pods.limit_rules import (
+    Cpu,
+    PodLimits,
+    ResizeContainer,
+    ResizePending,
+    SaveOriginalCpu,
+    Step,
+    Unlimitable,
+    steps,
+)
 from launcher.cluster.pods.pod_state import Pod
 
 Doc = dict[str, Any]
 
-AGAIN_S = 5.0  # before the same is asked once more of the same pod
+AGAIN_S = 5.0  # before the same resize of the same pod is tried again
 TOO_OLD = "this Kubernetes cannot resize pods: 1.33 and newer can"
 NOT_FOUND = 404
 
 log = logging.getLogger(__name__)
 
 
-class Resizing:
-    """Limits set and lifted on pods."""
+class PodResizer:
+    """Sets and lifts CPU limits of pods."""
 
-    def __init__(self, table: str, store: Store, cluster: KubernetesApi, clock: Clock, news: EventWriter) -> None:
-        self._table, self._store, self._cluster, self._clock, self._news = table, store, cluster, clock, news
+    def __init__(self, table: str, store: Store, cluster: KubernetesApi, clock: Clock, events: EventWriter) -> None:
+        self._table, self._store, self._cluster, self._clock, self._events = table, store, cluster, clock, events
         self._asked: dict[str, tuple[Cpu, float]] = {}  # by uid of a pod
 
     def look(self, record: Doc, pods: Iterable[Pod], job: Mapping[str, Any] | None, volcano: Doc | None) -> None:
-        """`record`: of the launch; `job`: its document, None once it is over. `Conflict`: look again."""
+        """Carry out the steps of one launch. `job`: its document, None once it is over. `Conflict`: call again."""
         known = (record.get("pod") or {}).get("uid")
         pod = next((pod for pod in pods if pod.uid == known and pod.alive and pod.trains), None)
         if job is None or pod is None or record.get("wanted") != "launch":
@@ -48,32 +57,32 @@ class Resizing:
             record = self._do(step, record, view, volcano)
 
     def forget(self, pods: Iterable[str]) -> None:
-        """All pods but these are gone."""
+        """Drop the memory of all pods but these."""
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in set(pods)}
 
     def _cores(self, record: Doc, pod: Pod) -> float:
-        """Of the pod's node; asked for only where a container may have to be given all of them."""
+        """Return the cores of the pod's node, needed only where a container may get all of them back."""
         if not record.get("held"):
             return 0.0
         node = self._store.get("nodes", str(pod.node)) or {}
         return number(node.get("cores")) or MAX_CORES
 
     def _do(self, step: Step, record: Doc, view: PodLimits, volcano: Doc | None) -> Doc:
-        """The launch's document, as it is afterwards."""
+        """Carry out the step; return the launch's document as it is afterwards."""
         match step:
-            case Remember():
+            case SaveOriginalCpu():
                 self._asked.pop(view.pod.uid, None)
                 expect = {"version": record.get("version")}
                 return self._store.update(self._table, record["_id"], expect, {"held": step.held})
-            case Resize():
+            case ResizeContainer():
                 self._resize(step, view, volcano)
             case Unlimitable():
                 self._give_up(step.why, view, volcano)
-            case Late():
+            case ResizePending():
                 self._tell(volcano, "ResizeLate", f"The CPU limit of job {view.job.id} is not in force yet: {step.why}")
         return record
 
-    def _resize(self, step: Resize, view: PodLimits, volcano: Doc | None) -> None:
+    def _resize(self, step: ResizeContainer, view: PodLimits, volcano: Doc | None) -> None:
         pod, now = view.pod, self._clock.now()
         before, at = self._asked.get(pod.uid, (None, 0.0))
         if before == step.cpu and now - at < AGAIN_S:
@@ -99,4 +108,4 @@ class Resizing:
     def _tell(self, volcano: Doc | None, reason: str, sentence: str) -> None:
         log.info("%s", sentence)
         if volcano is not None:
-            self._news.tell(volcano, reason, sentence, warning=True)
+            self._events.write(volcano, reason, sentence, warning=True)

@@ -12,7 +12,7 @@ from coordinator.stores.sqlite import SqliteStore
 from launcher.cluster.controllers.node import LOOK_S, NodeController, schedulable
 from tests.fakes.kube import AWAY, Kube
 from tests.patience import eventually
-from tests.unit.launcher.test_doors import Time
+from tests.unit.launcher.test_volcano_job_controller import Time
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
@@ -38,7 +38,7 @@ class Ground:
 def ground(tmp_path: Path) -> Iterator[Ground]:
     made = Ground(tmp_path)
     made.nodes.start()
-    eventually(lambda: made.nodes._mirror.in_step)
+    eventually(lambda: made.nodes._informer.in_step)
     yield made
     made.nodes.stop()
     made.store.close()
@@ -73,7 +73,7 @@ def test_a_node_that_the_cluster_does_not_show_takes_none(ground: Ground) -> Non
 
 def test_a_document_that_was_made_late_is_found_within_seconds(ground: Ground) -> None:
     ground.node("c", unschedulable=True)
-    eventually(lambda: "c" in {n["metadata"]["name"] for n in ground.nodes._mirror.items().values()})
+    eventually(lambda: "c" in {n["metadata"]["name"] for n in ground.nodes._informer.items().values()})
     ground.takes()
     ground.store.put("nodes", {"_id": "c", "agent": True, "version": 1})
     ground.time.at += LOOK_S
@@ -92,7 +92,7 @@ def test_without_the_right_to_watch_nodes_nothing_is_written(tmp_path: Path) -> 
 def test_what_pods_of_others_ask_for_is_written_beside_their_node(ground: Ground) -> None:
     asked = {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
     ground.kube.put("Pod", "p", spec={"nodeName": "a", "containers": [asked]}, status={"phase": "Running"})
-    eventually(lambda: ground.nodes._others.asked())
+    eventually(lambda: ground.nodes._foreign.requested())
     ground.nodes.turn()
     held = {str(doc["_id"]): doc.get("others") for doc in ground.store.list("nodes")}
     assert held == {"a": {"cores": 0.5, "memory": 2.0**30}, "b": None, "here": None}

@@ -11,10 +11,10 @@ from coordinator.errors import Rejected, Transient
 from coordinator.stores.sqlite import SqliteStore
 from launcher.admission import certificates
 from launcher.cluster import config
-from launcher.cluster.controllers.admission import Answers
-from launcher.cluster.controllers.volcano_job_document import key
-from launcher.cluster.pods.pod_state import ObservedCluster as Shown
-from launcher.cluster.process import Certificate
+from launcher.cluster.controllers.admission import PodDecisionLookup
+from launcher.cluster.controllers.volcano_job_document import job_key
+from launcher.cluster.pods.pod_state import ObservedCluster
+from launcher.cluster.process import ReloadedCertificate
 
 GOOD = {"RESHAPE_STORE": "mongodb://db/reshape", "RESHAPE_IMAGE": "ours:1", "RESHAPE_COORDINATOR": "http://c:8080"}
 
@@ -71,7 +71,7 @@ def test_a_renewed_certificate_is_taken_and_a_half_written_one_is_not(
 ) -> None:
     caplog.set_level("INFO")
     write_certificate(tmp_path, 1.0)
-    certificate = Certificate(tmp_path)
+    certificate = ReloadedCertificate(tmp_path)
     certificate.renew()
     assert caplog.messages == []
     (tmp_path / "tls.key").write_text("half")
@@ -84,20 +84,20 @@ def test_a_renewed_certificate_is_taken_and_a_half_written_one_is_not(
 
 def test_a_missing_certificate_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"tls\.crt"):
-        Certificate(tmp_path)
+        ReloadedCertificate(tmp_path)
 
 
 # what the webhook is told
 
 
-def shown() -> Shown:
+def observed() -> ObservedCluster:
     meta = {"labels": {"volcano-reshape.io/inject": "true"}, "annotations": {"volcano-reshape.io/devices": "recreate"}}
     job = {"metadata": {"name": "train", "namespace": "team", "uid": "v"}}
-    return Shown({}, {"v": job}, {"alone": {"metadata": meta}, "plain": {"metadata": {}}})
+    return ObservedCluster({}, {"v": job}, {"alone": {"metadata": meta}, "plain": {"metadata": {}}})
 
 
 def test_queues_are_answered_from_what_the_watches_show(tmp_path: Path) -> None:
-    answers = Answers(SqliteStore(str(tmp_path / "s.db")), shown)
+    answers = PodDecisionLookup(SqliteStore(str(tmp_path / "s.db")), observed)
     assert answers.queue("alone") == (True, "recreate")
     assert answers.queue("plain") == (False, "shared")
     with pytest.raises(Transient, match="not known"):  # it may be ours: the API server has selected its pod
@@ -106,12 +106,12 @@ def test_queues_are_answered_from_what_the_watches_show(tmp_path: Path) -> None:
 
 def test_each_pod_of_a_gang_is_told_its_own_part(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "s.db"))
-    answers = Answers(store, shown)
+    answers = PodDecisionLookup(store, observed)
     for gpu, node in (("g0", "node-a"), ("g1", "node-b"), ("g2", "node-b")):
         store.insert("gpus", {"_id": gpu, "node": node, "emulated": True})
     job = {"job_id": "j", "gpus_per_pod": 1, "gpu_ids": ["g0", "g1"], "launch": 1, "checkpoint_claim": "kept"}
     growing = {"kind": "reshape", "to": ["g0", "g1", "g2"]}
-    store.insert("jobs", {**job, "_id": key("v"), "reshape": growing})
+    store.insert("jobs", {**job, "_id": job_key("v"), "reshape": growing})
     found = [answers.decided("v", None, member) for member in range(4)]
     assert [(one.node, one.gpu_ids, one.claim) for one in found if one] == [
         ("node-a", ("g0",), "kept"), ("node-b", ("g1",), "kept"), ("node-b", ("g2",), "kept"), (None, (), "kept"),
@@ -126,11 +126,11 @@ def test_each_pod_of_a_gang_is_told_its_own_part(tmp_path: Path) -> None:
 
 def test_what_is_decided_is_where_the_job_goes_and_not_where_it_was(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "s.db"))
-    answers = Answers(store, shown)
+    answers = PodDecisionLookup(store, observed)
     assert answers.decided("v") is None
     assert answers.decided("w") is None
     store.insert("gpus", {"_id": "g1", "node": "node-b", "emulated": True})
-    job = {"_id": key("v"), "job_id": "team.train", "node": "node-a", "gpu_ids": ["g0"], "pinned": None}
+    job = {"_id": job_key("v"), "job_id": "team.train", "node": "node-a", "gpu_ids": ["g0"], "pinned": None}
     store.insert("jobs", job)
     found = answers.decided("v")
     assert found is not None and (found.job_id, found.node, found.gpu_ids) == ("team.train", "node-a", ("g0",))

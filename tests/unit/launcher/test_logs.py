@@ -27,13 +27,12 @@ from launcher.cluster.pods.log_reader import (
     next_step,
     pod_of,
 )
-from launcher.cluster.pods.pod_state import ObservedCluster as Shown
-from launcher.cluster.pods.pod_state import Pod
+from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.names import launch_name
 from sidecar.config import read
 from sidecar.protocol import launch_key
 from tests.fakes.kube import Kube
-from tests.unit.launcher.test_doors import Time
+from tests.unit.launcher.test_volcano_job_controller import Time
 
 Doc = dict[str, Any]
 
@@ -89,7 +88,7 @@ class Ground:
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
             pods = {doc["metadata"]["uid"]: Pod(doc) for doc in self.kube.of("Pod")}
-            self.logs.turn(Shown(pods))
+            self.logs.turn(ObservedCluster(pods))
 
     def ask(self, at: float = 1.0) -> None:
         found = self.store.get("readers", NAME)

@@ -1,4 +1,4 @@
-"""Slaml objects and their rows: written once, gone only by the API server's word, shown with what became of them."""
+"""Slaml objects become rows, written once and deleted only by the API server's word; their status is written back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.stores.sqlite import SqliteStore
 from launcher.cluster.controllers.slaml import SlamlSync
 from launcher.cluster.event_writer import EventWriter
 from tests.fakes.kube import Kube
-from tests.unit.launcher.test_doors import Time
+from tests.unit.launcher.test_volcano_job_controller import Time
 
 Doc = dict[str, Any]
 
@@ -32,8 +32,8 @@ class Ground:
 
     def turn(self) -> None:
         """With watches that have just listed."""
-        for mirror in self.slamls._mirrors:
-            mirror._read()
+        for informer in self.slamls._informers:
+            informer._read()
         self.slamls.turn()
 
     def row(self) -> Doc:
@@ -43,7 +43,7 @@ class Ground:
     def say(self, *conditions: Doc, **status: Any) -> None:
         self.store.update("slamls", "u1", {}, {"status": {"conditions": list(conditions), **status}})
 
-    def shown(self) -> Doc:
+    def observed(self) -> Doc:
         return (self.kube.get("Slaml", "s", "team") or {}).get("status") or {}
 
 
@@ -80,14 +80,14 @@ def test_a_status_is_written_where_it_differs_and_news_are_told_once(ground: Gro
     ground.say(REFUSED, state="Refused", expected=60.0, latestStart=None)
     ground.turn()
     calls = len(ground.kube.calls)
-    assert ground.shown() == {"conditions": [REFUSED], "state": "Refused", "expected": 60.0}
+    assert ground.observed() == {"conditions": [REFUSED], "state": "Refused", "expected": 60.0}
     assert ground.kube.events() == [("TargetTooSmall", "Take 58.")]
     assert ground.kube.of("Event")[0]["type"] == "Warning"
     ground.turn()
     assert {call[0] for call in ground.kube.calls[calls:]} <= {"list", "get"}
     ground.say({**REFUSED, "status": "True", "reason": "Accepted", "message": "Good."}, state="Queued")
     ground.turn()
-    assert (ground.shown()["state"], "expected" in ground.shown()) == ("Queued", False)
+    assert (ground.observed()["state"], "expected" in ground.observed()) == ("Queued", False)
     assert [event["type"] for event in ground.kube.of("Event")] == ["Warning", "Normal"]
 
 
@@ -132,8 +132,8 @@ def test_one_that_is_being_deleted_is_gone_and_does_not_come_back(ground: Ground
 def test_one_that_only_our_watch_does_not_show_lives(ground: Ground) -> None:
     ground.put()
     ground.turn()
-    for mirror in ground.slamls._mirrors:
-        mirror._items = {}
+    for informer in ground.slamls._informers:
+        informer._items = {}
     ground.slamls.turn()
     assert ground.row()["deleted"] is False
 
@@ -151,7 +151,7 @@ def test_while_the_watch_is_behind_nothing_is_done(ground: Ground) -> None:
     ground.put()
     ground.turn()
     ground.kube.vanish("Slaml", "s", "team")
-    for mirror in ground.slamls._mirrors:
-        mirror.in_step = False
+    for informer in ground.slamls._informers:
+        informer.in_step = False
     ground.slamls.turn()
     assert ground.row()["deleted"] is False

@@ -16,7 +16,7 @@ from tornado.testing import bind_unused_port
 
 from coordinator.errors import Transient
 from launcher.admission.inject import Devices, PodSettings, node_of
-from launcher.admission.webhook import Decided, Injector, make_server
+from launcher.admission.webhook import Injector, PodDecision, make_server
 from launcher.names import JOB, JOB_ID, LAUNCH, job_name
 from tests.unit.launcher.test_inject import applied
 
@@ -48,7 +48,9 @@ def pod(**changes: Any) -> dict[str, Any]:
 class Desk:
     """What the launcher knows."""
 
-    def __init__(self, decided: Decided | Exception | None = None, queues: Mapping[str, Devices] | None = None) -> None:
+    def __init__(
+        self, decided: PodDecision | Exception | None = None, queues: Mapping[str, Devices] | None = None
+    ) -> None:
         self.answer, self.queues = decided, queues or {}
         self.reports: list[tuple[str, str, str]] = []
         self.hold: threading.Event | None = None
@@ -59,7 +61,7 @@ class Desk:
             raise Transient("Queue new is not known yet.")
         return name in self.queues, self.queues.get(name, "shared")
 
-    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> Decided | None:
+    def decided(self, uid: str, launch: str | None = None, member: int = 0) -> PodDecision | None:
         assert uid == OWNER["uid"]
         self.asked = (launch, member)
         if self.hold is not None:
@@ -121,7 +123,7 @@ def injected(desk: Desk, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_labelled_pod_of_a_volcano_job_gets_shim_and_sidecar_on_the_decided_node() -> None:
-    made = injected(Desk(Decided("team.train", "node-a")), pod())
+    made = injected(Desk(PodDecision("team.train", "node-a")), pod())
     assert made["spec"]["containers"][0]["command"][0] == "python3"
     assert node_of(made["spec"]) == "node-a"
     about = made["metadata"]
@@ -140,7 +142,7 @@ def test_a_pod_of_the_same_name_waits_for_another_secret() -> None:
 
 def test_a_pod_of_a_labelled_queue_is_ours_and_its_queue_says_how_it_gets_gpus() -> None:
     given = pod(metadata={"labels": {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "gold"}})
-    desk = Desk(Decided("team.train", "node-a", ("A", "B")), {"gold": "recreate"})
+    desk = Desk(PodDecision("team.train", "node-a", ("A", "B")), {"gold": "recreate"})
     made = injected(desk, given)
     assert made["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
 
@@ -156,7 +158,7 @@ def test_a_pod_of_a_queue_that_is_not_known_yet_is_not_let_pass() -> None:
 
 def test_a_job_that_is_known_stays_ours_when_its_queue_loses_the_label() -> None:
     given = pod(metadata={"labels": {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "silver"}})
-    made = injected(Desk(Decided("team.train", "node-a", devices="recreate", gpu_ids=("A",), emulated=True)), given)
+    made = injected(Desk(PodDecision("team.train", "node-a", devices="recreate", gpu_ids=("A",), emulated=True)), given)
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "A"} in made["spec"]["containers"][0]["env"]
     assert review(Desk(None), given)[1]["response"] == {"uid": "r-1", "allowed": True}
     response = review(Desk(RuntimeError("down")), given)[1]["response"]
@@ -178,7 +180,7 @@ def made_by_us(index: int) -> dict[str, Any]:
 
 
 def test_each_pod_of_a_gang_is_asked_about_by_its_number_and_keeps_the_name_of_its_job() -> None:
-    desk = Desk(Decided("j", "node-b", ("g3",), emulated=True, devices="recreate", claim="kept"))
+    desk = Desk(PodDecision("j", "node-b", ("g3",), emulated=True, devices="recreate", claim="kept"))
     made = injected(desk, made_by_us(1))
     assert desk.asked == ("j-abc-l2", 1)
     assert made["metadata"]["labels"][JOB] == "j-abc"  # also the folder of its checkpoints, in every launch
@@ -192,7 +194,7 @@ def test_each_pod_of_a_gang_is_asked_about_by_its_number_and_keeps_the_name_of_i
 
 
 def test_of_a_pod_that_the_launcher_has_injected_nothing_is_asked() -> None:
-    once = injected(Desk(Decided("j", "node-b")), made_by_us(0))
+    once = injected(Desk(PodDecision("j", "node-b")), made_by_us(0))
     desk = Desk(RuntimeError("down"))
     assert review(desk, once)[1]["response"] == {"uid": "r-1", "allowed": True}
     assert desk.asked is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sidecar import checkpoints
-from sidecar.checkpoints import Watch, look, newest_good
+from sidecar.checkpoints import CheckpointWatch, find_newest, newest_good
 from sidecar.protocol import Checkpoint
 
 
@@ -35,12 +35,12 @@ def test_the_highest_generation_then_the_highest_step_wins(tmp_path: Path) -> No
     put(tmp_path, "a", 1, 900)
     put(tmp_path, "b", 2, 5)
     put(tmp_path, "c", 2, 40)
-    assert look(tmp_path, "j") == (Checkpoint(name="c", step=40, generation=2), [])
+    assert find_newest(tmp_path, "j") == (Checkpoint(name="c", step=40, generation=2), [])
 
 
 def test_no_folder_and_an_empty_one_have_none(tmp_path: Path) -> None:
-    assert look(tmp_path / "none", "j") == (None, [])
-    assert look(tmp_path, "j") == (None, [])
+    assert find_newest(tmp_path / "none", "j") == (None, [])
+    assert find_newest(tmp_path, "j") == (None, [])
 
 
 @pytest.mark.parametrize("at", [0, 3, 6])
@@ -50,7 +50,7 @@ def test_one_changed_byte_is_found_and_the_one_before_is_used(tmp_path: Path, at
     content = bytearray(bad.read_bytes())
     content[at] ^= 1
     bad.write_bytes(content)
-    found, problems = look(tmp_path, "j")
+    found, problems = find_newest(tmp_path, "j")
     assert found == Checkpoint(name="old", step=1, generation=1)
     assert problems == ["checkpoint new is not used: file 'model' is not what was written"]
 
@@ -58,14 +58,14 @@ def test_one_changed_byte_is_found_and_the_one_before_is_used(tmp_path: Path, at
 def test_a_truncated_or_missing_file_is_found(tmp_path: Path) -> None:
     (put(tmp_path, "a", 1, 1) / "model").write_bytes(b"weigh")
     (put(tmp_path, "b", 1, 2) / "sub" / "more").unlink()
-    found, problems = look(tmp_path, "j")
+    found, problems = find_newest(tmp_path, "j")
     assert found is None and len(problems) == 2 and newest_good(tmp_path, "j") is None
 
 
 def test_only_what_stands_before_the_good_one_is_verified(tmp_path: Path) -> None:
     (put(tmp_path, "old", 1, 1) / "model").write_bytes(b"damaged")
     put(tmp_path, "new", 1, 2)
-    assert look(tmp_path, "j")[1] == []
+    assert find_newest(tmp_path, "j")[1] == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_only_what_stands_before_the_good_one_is_verified(tmp_path: Path) -> Non
 def test_a_manifest_that_cannot_be_is_passed_over_with_a_sentence(tmp_path: Path, changes: dict[str, Any]) -> None:
     put(tmp_path, "old", 1, 1)
     edit(put(tmp_path, "new", 2, 2), **changes)
-    found, problems = look(tmp_path, "j")
+    found, problems = find_newest(tmp_path, "j")
     assert found is not None and found.name == "old"
     assert len(problems) == 1 and problems[0].startswith("checkpoint new is not used: ")
 
@@ -101,7 +101,7 @@ def test_a_manifest_that_cannot_be_is_passed_over_with_a_sentence(tmp_path: Path
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b" " * (1 << 20) + b"{}"])
 def test_a_manifest_that_is_no_json_object_is_passed_over(tmp_path: Path, text: bytes) -> None:
     (put(tmp_path, "new", 2, 2) / "manifest.json").write_bytes(text)
-    assert look(tmp_path, "j")[0] is None
+    assert find_newest(tmp_path, "j")[0] is None
 
 
 def test_junk_beside_the_checkpoints_hurts_nobody(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_junk_beside_the_checkpoints_hurts_nobody(tmp_path: Path) -> None:
     put(tmp_path, "a\nb", 9, 9)
     put(tmp_path, "\udcff", 9, 9)
     (tmp_path / "file").write_text("x")
-    found, problems = look(tmp_path, "j")
+    found, problems = find_newest(tmp_path, "j")
     assert found is not None and found.name == "good" and len(problems) == 3
 
 
@@ -125,28 +125,28 @@ def test_a_pipe_among_the_files_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(path / "model")
     (put(tmp_path, "b", 1, 2) / "manifest.json").unlink()
     os.mkfifo(tmp_path / "b" / "manifest.json")
-    found, problems = look(tmp_path, "j")
+    found, problems = find_newest(tmp_path, "j")
     assert found is None and len(problems) == 2
 
 
 def test_a_folder_that_is_a_file_is_a_problem_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
-    found, problems = look(tmp_path / "f", "j")
+    found, problems = find_newest(tmp_path / "f", "j")
     assert found is None and problems == ["the checkpoint folder cannot be read: Not a directory"]
 
 
 def test_a_watch_finds_each_newer_checkpoint_once(tmp_path: Path) -> None:
-    watch = Watch(tmp_path / "none", "j")
-    assert watch.look() is None
-    watch = Watch(tmp_path, "j")
+    watch = CheckpointWatch(tmp_path / "none", "j")
+    assert watch.find_newer() is None
+    watch = CheckpointWatch(tmp_path, "j")
     put(tmp_path, "a", 1, 10)
-    assert watch.look() == Checkpoint(name="a", step=10, generation=1)
-    assert watch.look() is None
+    assert watch.find_newer() == Checkpoint(name="a", step=10, generation=1)
+    assert watch.find_newer() is None
     put(tmp_path, "older", 1, 5)
     put(tmp_path, "theirs", 9, 9, job="another")
-    assert watch.look() is None
+    assert watch.find_newer() is None
     put(tmp_path, "b", 2, 1)
-    assert watch.look() == Checkpoint(name="b", step=1, generation=2)
+    assert watch.find_newer() == Checkpoint(name="b", step=1, generation=2)
 
 
 def test_a_watch_reads_nothing_again_however_many_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,19 +155,19 @@ def test_a_watch_reads_nothing_again_however_many_lie_there(tmp_path: Path, monk
     read: list[str] = []
     whole = checkpoints._sha256
     monkeypatch.setattr(checkpoints, "_sha256", lambda path, name: read.append(str(path)) or whole(path, name))
-    watch = Watch(tmp_path, "j")
-    assert watch.look() == Checkpoint(name="s49", step=49, generation=1)
+    watch = CheckpointWatch(tmp_path, "j")
+    assert watch.find_newer() == Checkpoint(name="s49", step=49, generation=1)
     assert all("s49" in path for path in read) and len(read) == 2
-    assert watch.look() is None and len(read) == 2
+    assert watch.find_newer() is None and len(read) == 2
 
 
 def test_a_watch_passes_over_what_is_damaged_or_half_written_until_it_is_complete(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, "j")
+    watch = CheckpointWatch(tmp_path, "j")
     put(tmp_path, "good", 1, 1)
     (put(tmp_path, "bad", 1, 2) / "model").write_bytes(b"weighty")
     whole = put(tmp_path, "half", 1, 3) / "manifest.json"
     text = whole.read_text()
     whole.write_text(text[:20])
-    assert watch.look() == Checkpoint(name="good", step=1, generation=1)
+    assert watch.find_newer() == Checkpoint(name="good", step=1, generation=1)
     whole.write_text(text)
-    assert watch.look() == Checkpoint(name="half", step=3, generation=1)
+    assert watch.find_newer() == Checkpoint(name="half", step=3, generation=1)

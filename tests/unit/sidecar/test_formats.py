@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.output.formats import TABLE, Formats, Report
-from sidecar.output.progress import Reader, rank
+from sidecar.output.formats import TABLE, FormatMatcher, ProgressLine
+from sidecar.output.progress import ProgressReader, rank
 from sidecar.protocol import Progress
 
 # name of the row -> what its example says: iterations, of how many, epochs, value, its name
@@ -30,7 +30,7 @@ HF_LOG = "{'loss': 0.52, 'grad_norm': 1.3, 'learning_rate': 4.9e-05, 'epoch': 1.
 
 def read(*pieces: str) -> Progress:
     """Piece n arrives at second n of a generation."""
-    reader = Reader()
+    reader = ProgressReader()
     reader.new_generation(0.5)
     for at, piece in enumerate(pieces, 1):
         reader.feed(piece.encode(), float(at))
@@ -50,8 +50,8 @@ def test_the_example_of_each_row_is_read(row) -> None:
 def test_a_line_that_only_begins_or_ends_like_a_row_is_not_read(row) -> None:
     line = row.example.split("\n")[-1].strip()
     for prose in (f"{line} as we said", f"He said: {line}", f"{line} {line}"):
-        found = Formats().line(prose)
-        assert found is None or found == Report("another bar")
+        found = FormatMatcher().line(prose)
+        assert found is None or found == ProgressLine("another bar")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_values_of_one_data_set_rank_alike_whatever_it_is_called() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from([row.example for row in TABLE]) | st.text(max_size=40), max_size=8), st.data())
 def test_whatever_is_printed_nothing_is_raised_and_counts_never_fall(lines: list[str], data: st.DataObject) -> None:
-    reader, text = Reader(), "\r".join(lines).encode()
+    reader, text = ProgressReader(), "\r".join(lines).encode()
     before = reader.progress
     while text:
         cut = data.draw(st.integers(1, len(text)))

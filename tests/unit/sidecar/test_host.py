@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.resources.host import PROC, HostUse
+from sidecar.resources.host import PROC, HostUsage
 
 
 def says(proc: Path, busy: int, idle: int, waits: int = 0, available: int = 250) -> None:
@@ -16,7 +16,7 @@ def says(proc: Path, busy: int, idle: int, waits: int = 0, available: int = 250)
 
 def test_the_share_of_the_cores_that_was_busy_since_the_last_look(tmp_path: Path) -> None:
     says(tmp_path, 100, 100)
-    use = HostUse(tmp_path)
+    use = HostUsage(tmp_path)
     assert use.cpu() is None, "no time has passed"
     says(tmp_path, 130, 150, waits=20)
     assert (use.cpu(), use.memory()) == (pytest.approx(0.3), 0.75)
@@ -28,13 +28,13 @@ def test_the_share_of_the_cores_that_was_busy_since_the_last_look(tmp_path: Path
 def test_what_cannot_be_read_is_not_known(tmp_path: Path, stat: str) -> None:
     (tmp_path / "stat").write_text(stat)
     (tmp_path / "meminfo").write_text("MemTotal: 0 kB\nMemAvailable: 0 kB")
-    use = HostUse(tmp_path)
-    assert (use.cpu(), use.memory(), HostUse(tmp_path / "none").memory()) == (None, None, None)
+    use = HostUsage(tmp_path)
+    assert (use.cpu(), use.memory(), HostUsage(tmp_path / "none").memory()) == (None, None, None)
 
 
 def test_a_clock_that_runs_backwards_gives_no_nonsense(tmp_path: Path) -> None:
     says(tmp_path, 100, 100)
-    use = HostUse(tmp_path)
+    use = HostUsage(tmp_path)
     says(tmp_path, 300, 50)
     assert use.cpu() == 1.0
     says(tmp_path, 10, 10)
@@ -42,5 +42,5 @@ def test_a_clock_that_runs_backwards_gives_no_nonsense(tmp_path: Path) -> None:
 
 
 def test_this_machine_says_it() -> None:
-    memory = HostUse(PROC).memory()
+    memory = HostUsage(PROC).memory()
     assert memory is not None and 0 < memory < 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.output.progress import Reader
+from sidecar.output.progress import ProgressReader
 from sidecar.protocol import Lost
 
 KERAS = "Epoch {0}/30\n{1}/60 ━━━━━━━━━━ 0s 12ms/step - loss: 0.3"
@@ -13,7 +13,7 @@ MNIST = "Train Epoch: {0} [{1}/4000 ({2}%)]\tLoss: 0.3"
 
 def lost(*generations: list[str]) -> Lost | None:
     """What the last of these generations lost. Line n of all arrives at second n."""
-    reader, at = Reader(), 0.0
+    reader, at = ProgressReader(), 0.0
     for number, lines in enumerate(generations, 1):
         reader.new_generation(at + 0.5)
         reader.new_output(number)
@@ -95,7 +95,7 @@ def test_a_count_that_begins_anew_in_each_epoch_tells_nothing() -> None:
 
 
 def test_where_it_is_not_known_which_generation_printed_what_nothing_is_said() -> None:
-    reader = Reader()
+    reader = ProgressReader()
     reader.new_generation(0.5)
     reader.new_output(None)
     reader.feed("\n".join([*steps(1, 50), *steps(1, 9), ""]).encode(), 1.0, late=True)

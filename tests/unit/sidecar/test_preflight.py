@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.startup.preflight import PythonCommand, asked, environment, verdict
+from sidecar.startup.preflight import PythonCommand, environment, python_command, startup_fault
 from sidecar.startup.probe import is_own
 from tests.patience import patient
 
@@ -33,7 +33,7 @@ def said(home: Path, source: str | None, *command: str, env: dict[str, str] | No
         (home / "train.py").write_text(source)
     words = list(command) or [PYTHON, "train.py"]
     variables = environment(os.environ, env or {})
-    return asyncio.run(verdict(words, variables, str(home), patient(within_s)))
+    return asyncio.run(startup_fault(words, variables, str(home), patient(within_s)))
 
 
 # what is asked
@@ -50,7 +50,7 @@ def said(home: Path, source: str | None, *command: str, env: dict[str, str] | No
     ],
 )  # fmt: skip
 def test_script_or_module_are_told_from_options(command: list[str], run: tuple[list[str], str, str]) -> None:
-    assert asked(command) == PythonCommand(*run)
+    assert python_command(command) == PythonCommand(*run)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_script_or_module_are_told_from_options(command: list[str], run: tuple[l
     ],
 )  # fmt: skip
 def test_what_is_no_script_of_python_is_not_judged(tmp_path: Path, command: list[str]) -> None:
-    assert asked(command) is None
+    assert python_command(command) is None
     assert said(tmp_path, None, *command) == ""
 
 
@@ -78,7 +78,7 @@ def test_a_script_that_is_a_program_names_its_python_itself(
     tmp_path: Path, first: str, python: list[str] | None
 ) -> None:
     (tmp_path / "go").write_text(f"{first}\nprint()\n")
-    run = asked(["./go", "--lr", "1"], str(tmp_path))
+    run = python_command(["./go", "--lr", "1"], str(tmp_path))
     assert run == (None if python is None else PythonCommand(python, "script", "./go"))
 
 
@@ -173,7 +173,7 @@ def test_archives_and_folders_pass(home: Path) -> None:
 def test_a_python_that_hangs_chatters_or_cannot_be_started_is_no_verdict(home: Path) -> None:
     (home / "python").write_text("#!/bin/sh\nexec sleep 1000\n")
     (home / "python").chmod(0o755)
-    assert asyncio.run(verdict(["./python", "nope.py"], dict(os.environ), str(home), 0.3)) == ""
+    assert asyncio.run(startup_fault(["./python", "nope.py"], dict(os.environ), str(home), 0.3)) == ""
     (home / "python").write_text("#!/bin/sh\necho nonsense\nexit 0\n")
     assert said(home, None, "./python", "nope.py") == ""
     assert said(home, None, "./python3", "nope.py") == ""

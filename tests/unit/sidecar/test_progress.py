@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.output.progress import LINE_LIMIT, Reader
+from sidecar.output.progress import LINE_LIMIT, ProgressReader
 
 # Printed by Keras 3 into a pipe: two epochs of 8 batches, then evaluate() with 4.
 KERAS_BARS = (
@@ -30,9 +30,11 @@ KERAS_LINES = (
 )
 
 
-def read(*lines: str, pattern: str | None = None, spawn_at: float = 0.5, measure: str = "", never: str = "") -> Reader:
+def read(
+    *lines: str, pattern: str | None = None, spawn_at: float = 0.5, measure: str = "", never: str = ""
+) -> ProgressReader:
     """Line n arrives at second n."""
-    reader = Reader(pattern, measure, never)
+    reader = ProgressReader(pattern, measure, never)
     reader.new_generation(spawn_at)
     for at, line in enumerate(lines, 1):
         reader.feed(line.encode() + b"\n", float(at))
@@ -164,7 +166,7 @@ def test_a_late_line_of_the_generation_before_is_not_this_ones_first_step() -> N
 
 
 def test_output_read_again_after_a_restart_gives_counts_and_only_its_own_times() -> None:
-    reader = Reader()
+    reader = ProgressReader()
     reader.new_generation(10.0)
     reader.feed(b"step=5\nstep=6 time=9\nstep=7 time=11\nstep=8\n", 50.0, late=True)
     p = reader.progress
@@ -172,7 +174,7 @@ def test_output_read_again_after_a_restart_gives_counts_and_only_its_own_times()
 
 
 def test_times_before_any_trainer_of_ours_are_not_believed() -> None:
-    reader = Reader()
+    reader = ProgressReader()
     reader.feed(b"step=5 time=9\n", 50.0, late=True)
     reader.new_generation(60.0)
     assert reader.progress.iterations == 5 and reader.progress.previous_last_step_at is None
@@ -230,7 +232,7 @@ PIECES = st.one_of(
 
 @given(st.lists(PIECES, max_size=30), st.lists(st.integers(0, 29)), st.sampled_from([None, r"(?P<iteration>\d+)"]))
 def test_any_text_is_read_without_an_error_and_nothing_goes_back(pieces: list, spawns: list, pattern: str) -> None:
-    reader = Reader(pattern)
+    reader = ProgressReader(pattern)
     before = reader.progress
     for at, piece in enumerate(pieces):
         if at in spawns:
@@ -247,7 +249,7 @@ def test_any_text_is_read_without_an_error_and_nothing_goes_back(pieces: list, s
 @given(st.binary(max_size=300), st.integers(1, 7))
 def test_any_bytes_cut_anywhere_are_read_like_the_whole(data: bytes, size: int) -> None:
     data = b"step=3 loss=1\n" + data + b"\nstep=4\n"
-    whole, cut = Reader(), Reader()
+    whole, cut = ProgressReader(), ProgressReader()
     whole.feed(data, 1.0)
     for begin in range(0, len(data), size):
         cut.feed(data[begin : begin + size], 1.0)

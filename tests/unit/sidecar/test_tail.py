@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sidecar.output.tail import BEHIND, PIECE, Tail
+from sidecar.output.tail import BEHIND, PIECE, LogTail
 
 
-def everything(tail: Tail) -> bytes:
+def everything(tail: LogTail) -> bytes:
     return b"".join(iter(tail.read, b""))
 
 
 def test_what_is_there_and_what_is_added_is_read_once(tmp_path: Path) -> None:
     file = tmp_path / "out"
-    tail = Tail(file)
+    tail = LogTail(file)
     assert tail.read() == b""
     file.write_bytes(b"one\n")
     assert everything(tail) == b"one\n"
@@ -24,14 +24,14 @@ def test_what_is_there_and_what_is_added_is_read_once(tmp_path: Path) -> None:
 
 def test_a_long_file_comes_in_pieces(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"x" * (2 * PIECE + 1))
-    tail = Tail(tmp_path / "out")
+    tail = LogTail(tmp_path / "out")
     assert [len(tail.read()) for _ in range(4)] == [PIECE, PIECE, 1, 0]
 
 
 def test_a_moved_file_is_read_to_its_end_and_then_the_new_one(tmp_path: Path) -> None:
     file = tmp_path / "out"
     file.write_bytes(b"one\n")
-    tail = Tail(file)
+    tail = LogTail(file)
     assert tail.read() == b"one\n"
     with file.open("ab") as more:
         more.write(b"two\n")
@@ -44,7 +44,7 @@ def test_a_moved_file_is_read_to_its_end_and_then_the_new_one(tmp_path: Path) ->
 def test_a_cut_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     file = tmp_path / "out"
     file.write_bytes(b"a long line\n")
-    tail = Tail(file)
+    tail = LogTail(file)
     assert everything(tail) == b"a long line\n"
     file.write_bytes(b"short\n")
     assert everything(tail) == b"short\n"
@@ -53,7 +53,7 @@ def test_a_cut_file_is_read_from_its_beginning(tmp_path: Path) -> None:
 def test_a_removed_file_is_an_empty_one(tmp_path: Path) -> None:
     file = tmp_path / "out"
     file.write_bytes(b"one\n")
-    tail = Tail(file)
+    tail = LogTail(file)
     everything(tail)
     file.unlink()
     assert tail.read() == b""
@@ -65,7 +65,7 @@ def test_of_a_file_that_is_long_already_only_beginning_and_end_are_read_and_what
     file = tmp_path / "output.log"
     lines = [b"line %09d\n" % number for number in range(300_000)]
     file.write_bytes(b"".join(lines))
-    tail = Tail(file)
+    tail = LogTail(file)
     read = b"".join(iter(tail.read, b""))
     assert len(read) == PIECE + 1 + BEHIND
     found = read.split(b"\n")
@@ -78,7 +78,7 @@ def test_of_a_file_that_is_long_already_only_beginning_and_end_are_read_and_what
 def test_a_file_that_grows_long_while_it_is_read_is_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "output.log"
     file.write_bytes(b"first\n")
-    tail = Tail(file)
+    tail = LogTail(file)
     assert tail.read() == b"first\n"
     with file.open("ab") as log:
         log.write(b"x" * (PIECE + 2 * BEHIND))

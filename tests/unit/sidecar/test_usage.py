@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.protocol import ShimStatus, Usage
-from sidecar.resources.usage import UsageMeter, quota
+from sidecar.resources.usage import UsageMeter, cpu_quota
 from tests.patience import patient
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -210,4 +210,4 @@ def test_the_quota_of_our_container_is_read_in_both_versions(
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert quota(tmp_path) == cores
+    assert cpu_quota(tmp_path) == cores

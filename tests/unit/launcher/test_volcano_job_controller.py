@@ -12,8 +12,7 @@ from coordinator.stores.sqlite import SqliteStore
 from launcher.admission.inject import PodSettings
 from launcher.cluster.controllers.volcano_job import VolcanoJobController
 from launcher.cluster.event_writer import EventWriter
-from launcher.cluster.pods.pod_state import ObservedCluster as Shown
-from launcher.cluster.pods.pod_state import Pod
+from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_pods import RUNNING, pod
 from tests.unit.launcher.test_volcano_jobs import GPUS, gang, trainer, vcjob
@@ -56,8 +55,8 @@ class Ground:
 
     def turn(self, *jobs: Doc, pods: tuple[Pod, ...] = ()) -> None:
         queues = {q["metadata"]["name"]: q for q in self.kube.of("Queue")}
-        shown = Shown({p.uid: p for p in pods}, {j["metadata"]["uid"]: j for j in jobs}, queues)
-        self.doors.turn(shown, {str(d["_id"]): d for d in self.store.list("jobs", {"closed": False})})
+        observed = ObservedCluster({p.uid: p for p in pods}, {j["metadata"]["uid"]: j for j in jobs}, queues)
+        self.doors.turn(observed, {str(d["_id"]): d for d in self.store.list("jobs", {"closed": False})})
 
     def job(self, key: str = KEY) -> Doc | None:
         return self.store.get("jobs", key)

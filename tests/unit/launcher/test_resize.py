@@ -16,10 +16,10 @@ from coordinator.stores.sqlite import SqliteStore
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.pods.limit_rules import NO_CLASS
 from launcher.cluster.pods.pod_state import Pod
-from launcher.cluster.pods.resize import AGAIN_S, TOO_OLD, Resizing
+from launcher.cluster.pods.resize import AGAIN_S, TOO_OLD, PodResizer
 from tests.fakes.kube import Kube
-from tests.unit.launcher.test_doors import Time
 from tests.unit.launcher.test_pods import ENDED, RUNNING, pod
+from tests.unit.launcher.test_volcano_job_controller import Time
 
 Doc = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Ground:
     def launcher(self) -> None:
         """A new one, that knows nothing."""
         news = EventWriter(self.kube, self.time, "launcher")
-        self.resizing = Resizing("launches", self.store, self.kube, self.time, news)  # type: ignore[arg-type]
+        self.resizing = PodResizer("launches", self.store, self.kube, self.time, news)  # type: ignore[arg-type]
 
     def show(self, state: Doc, resources: Doc | None, qos: str = "Burstable") -> None:
         doc = pod(state)

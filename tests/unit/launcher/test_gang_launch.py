@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from launcher.cluster.controllers.gang_launch import entry_of, seats, steps
+from launcher.cluster.controllers.gang_launch import pod_bindings, pod_entry, steps
 from launcher.cluster.controllers.launch import (
-    Admit,
+    AdoptPod,
     DeleteLaunch,
     DeletePod,
     LaunchState,
     PlayLaunch,
     PlayRemove,
-    Scale,
-    Seat,
+    PodBinding,
+    ScaleVolcanoJob,
     Step,
     WriteLaunch,
 )
@@ -49,13 +49,13 @@ def member(index: int, state: Doc | None = RUNNING, phase: str = "Running", uid:
 
 
 def entries(*pods: Pod | None, **more: Any) -> Doc:
-    there = [{**entry_of(pod, applied=True), **more} if pod else None for pod in pods]
+    there = [{**pod_entry(pod, applied=True), **more} if pod else None for pod in pods]
     about = {k: v for k, v in (there[0] or {}).items() if k not in ("secret", "applied", "left")} or None
     return {"pods": there, "pod": about}
 
 
 def view(record: Doc, pods: tuple[Pod, ...] = (), job: Doc | None = None, **more: Any) -> LaunchState:
-    return LaunchState(record, pods, job, seats=seats(record["doc"], NODES), **more)
+    return LaunchState(record, pods, job, bindings=pod_bindings(record["doc"], NODES), **more)
 
 
 def acts(view: LaunchState) -> list[Step]:
@@ -71,9 +71,9 @@ def facts(view: LaunchState) -> Doc:
 
 def test_each_pod_has_its_part_of_the_gpus_in_their_order() -> None:
     doc = {"_id": "j", "gpus_per_pod": 2, "gpu_ids": ["g0", "g3", "g1", "g2"]}
-    assert seats(doc, NODES) == (Seat("node-a", ("g0", "g3")), Seat("node-b", ("g1", "g2")))
-    assert seats({**doc, "gpus_per_pod": None}, NODES) == ()
-    assert seats({**doc, "gpu_ids": ["other", "g9"]}, NODES) == (Seat(None, ("other", "g9")),)
+    assert pod_bindings(doc, NODES) == (PodBinding("node-a", ("g0", "g3")), PodBinding("node-b", ("g1", "g2")))
+    assert pod_bindings({**doc, "gpus_per_pod": None}, NODES) == ()
+    assert pod_bindings({**doc, "gpu_ids": ["other", "g9"]}, NODES) == (PodBinding(None, ("other", "g9")),)
 
 
 # up
@@ -82,17 +82,17 @@ def test_each_pod_has_its_part_of_the_gpus_in_their_order() -> None:
 def test_it_is_played_once_and_then_each_pod_that_has_its_node_gets_a_secret() -> None:
     assert acts(view(record(applied=False))) == [PlayLaunch()]
     first, second = member(0, WAITING, "Pending"), member(1, None, "Pending", node=None)
-    assert acts(view(record(), (first, second), job())) == [Admit(first, 0)]
+    assert acts(view(record(), (first, second), job())) == [AdoptPod(first, 0)]
     placed = member(1, WAITING, "Pending")
     known = record(**entries(first))
-    assert acts(view(known, (first, placed), job())) == [Admit(placed, 1)]
+    assert acts(view(known, (first, placed), job())) == [AdoptPod(placed, 1)]
     assert acts(view(record(**entries(first, placed)), (first, placed), job())) == []
 
 
 def test_a_launcher_that_was_killed_between_the_two_writes_gives_the_secret_again() -> None:
     half = record(**entries(member(0), member(1, WAITING), applied=False))
     pods = (member(0), member(1, WAITING))
-    assert acts(view(half, pods, job())) == [Admit(pods[0], 0), Admit(pods[1], 1)]
+    assert acts(view(half, pods, job())) == [AdoptPod(pods[0], 0), AdoptPod(pods[1], 1)]
 
 
 def test_a_pod_that_was_made_when_something_else_was_meant_is_made_again() -> None:
@@ -104,7 +104,7 @@ def test_a_pod_that_was_made_when_something_else_was_meant_is_made_again() -> No
     assert acts(view(record(doc={"checkpoint_claim": "kept"}), (bare,), job())) == [DeletePod(bare)]
     claim = [{"name": "reshape-checkpoints", "persistentVolumeClaim": {"claimName": "kept"}}]
     kept = member(1, WAITING, "Pending", volumes=claim)
-    assert acts(view(record(doc={"checkpoint_claim": "kept"}), (kept,), job())) == [Admit(kept, 1)]
+    assert acts(view(record(doc={"checkpoint_claim": "kept"}), (kept,), job())) == [AdoptPod(kept, 1)]
 
 
 def test_in_recreate_mode_a_pod_holds_its_own_part() -> None:
@@ -112,7 +112,7 @@ def test_in_recreate_mode_a_pod_holds_its_own_part() -> None:
     pods = member(0, WAITING, "Pending"), member(1, WAITING, "Pending")
     for each, gpu in zip(pods, ("g0", "g0"), strict=True):
         each.doc["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": gpu}]
-    assert acts(view(record(doc=doc), pods, job())) == [Admit(pods[0], 0), DeletePod(pods[1])]
+    assert acts(view(record(doc=doc), pods, job())) == [AdoptPod(pods[0], 0), DeletePod(pods[1])]
 
 
 @pytest.mark.parametrize("secret", ["database-password", "j-l1-trainer-1-0a1b2c3d", None])
@@ -168,11 +168,11 @@ def test_what_keeps_a_pod_from_its_node_is_no_failure() -> None:
 def test_growing_makes_the_pods_first_and_counts_on_them_once_they_are_there() -> None:
     two = member(0), member(1)
     grown = record(gpus="g0 g1 g2", **entries(*two))
-    assert acts(view(grown, two, job(2))) == [Scale(3, 2)]
+    assert acts(view(grown, two, job(2))) == [ScaleVolcanoJob(3, 2)]
     third = member(2, WAITING, "Pending")
-    assert acts(view(grown, (*two, third), job(3, 2))) == [Admit(third, 2)]
+    assert acts(view(grown, (*two, third), job(3, 2))) == [AdoptPod(third, 2)]
     known = record(gpus="g0 g1 g2", **entries(*two, third))
-    assert acts(view(known, (*two, third), job(3, 2))) == [Scale(3, 3)]
+    assert acts(view(known, (*two, third), job(3, 2))) == [ScaleVolcanoJob(3, 3)]
     assert acts(view(known, (*two, third), job(3))) == []
 
 
@@ -180,7 +180,7 @@ def test_shrinking_takes_the_last_pods_and_forgets_them_once_they_have_ended() -
     three = member(0), member(1), member(2)
     shrunk = view(record(**entries(*three)), three, job(3))
     assert [pod and pod["left"] for pod in facts(shrunk)["pods"]] == [False, False, True]
-    assert acts(shrunk) == [Scale(2, 2)]
+    assert acts(shrunk) == [ScaleVolcanoJob(2, 2)]
     leaving = record(**facts(shrunk))
     assert acts(view(leaving, three, job(2))) == []  # Volcano deletes it
     ended = (*three[:2], member(2, ENDED, "Failed"))
@@ -195,7 +195,7 @@ def test_a_member_that_left_and_is_wanted_again_is_another_pod() -> None:
     assert acts(view(known, three, job(3, 2))) == [DeletePod(three[2])]
     assert facts(view(known, three[:2], job(3, 2)))["pods"][2] is None
     new = member(2, WAITING, "Pending", uid="new")
-    assert acts(view(known, (*three[:2], new), job(3, 2))) == [Admit(new, 2)]
+    assert acts(view(known, (*three[:2], new), job(3, 2))) == [AdoptPod(new, 2)]
 
 
 def test_the_end_of_a_pod_that_left_is_no_trouble_of_the_one_that_is_to_come() -> None:
@@ -205,7 +205,7 @@ def test_the_end_of_a_pod_that_left_is_no_trouble_of_the_one_that_is_to_come() -
     later = {**known, **facts(view(known, three, job(2)))}
     assert later["pods"][2] is None
     assert facts(view(later, three, job(2))) == {}
-    assert acts(view(later, three, job(2))) == [Scale(3, 2)]
+    assert acts(view(later, three, job(2))) == [ScaleVolcanoJob(3, 2)]
 
 
 def test_a_member_given_up_and_asked_for_on_another_node_meanwhile_is_made_again() -> None:
@@ -224,15 +224,15 @@ def test_a_gang_that_its_own_policies_would_end_is_never_made_smaller() -> None:
     three = member(0), member(1), member(2)
     given = job(3)
     given["spec"]["policies"] = [{"event": "PodEvicted", "action": "RestartJob"}]
-    assert Scale(2, 2) not in acts(view(record(**entries(*three)), three, given))
+    assert ScaleVolcanoJob(2, 2) not in acts(view(record(**entries(*three)), three, given))
 
 
 def test_what_its_user_wrote_stays_until_all_pods_are_there() -> None:
     theirs = record(origin="volcano", applied=False)
     assert acts(view(theirs, (), job(2, 1))) == []
-    assert acts(view(theirs, (), job(1))) == [Scale(2, 1)]
+    assert acts(view(theirs, (), job(1))) == [ScaleVolcanoJob(2, 1)]
     pods = member(0), member(1)
-    assert acts(view(record(origin="volcano", **entries(*pods)), pods, job(2, 1))) == [Scale(2, 2)]
+    assert acts(view(record(origin="volcano", **entries(*pods)), pods, job(2, 1))) == [ScaleVolcanoJob(2, 2)]
 
 
 # down

@@ -21,7 +21,7 @@ def kube() -> Kube:
 
 
 @pytest.fixture
-def mirror(kube: Kube) -> Iterator[Informer]:
+def informer(kube: Kube) -> Iterator[Informer]:
     made = Informer(kube, "Pod", "default", None, lambda: None)  # type: ignore[arg-type]
     made.start()
     eventually(lambda: made.in_step and kube._watches)
@@ -30,49 +30,49 @@ def mirror(kube: Kube) -> Iterator[Informer]:
     kube.put("Pod", "last", status={})  # ends its watch
 
 
-def phases(mirror: Informer) -> dict[str, str]:
-    return {doc["metadata"]["name"]: doc["status"].get("phase") for doc in mirror.items().values()}
+def phases(informer: Informer) -> dict[str, str]:
+    return {doc["metadata"]["name"]: doc["status"].get("phase") for doc in informer.items().values()}
 
 
-def test_it_follows_what_changes(kube: Kube, mirror: Informer) -> None:
-    assert phases(mirror) == {"a": "Running"}
+def test_it_follows_what_changes(kube: Kube, informer: Informer) -> None:
+    assert phases(informer) == {"a": "Running"}
     kube.put("Pod", "b", status={"phase": "Pending"})
     kube.put("Pod", "a", status={"phase": "Failed"})
-    eventually(lambda: phases(mirror) == {"a": "Failed", "b": "Pending"})
+    eventually(lambda: phases(informer) == {"a": "Failed", "b": "Pending"})
 
 
-def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(kube: Kube, mirror: Informer) -> None:
+def test_the_last_state_of_a_pod_that_vanished_is_kept_until_it_was_looked_at(kube: Kube, informer: Informer) -> None:
     kube.put("Pod", "a", status={"phase": "Succeeded"})
     kube.vanish("Pod", "a")
-    eventually(lambda: mirror.vanished())
-    (pod,) = mirror.vanished().values()
+    eventually(lambda: informer.vanished())
+    (pod,) = informer.vanished().values()
     assert (pod.phase, pod.deleted, pod.sure) == ("Succeeded", True, True)
-    mirror.looked_at(mirror.vanished())
-    assert mirror.vanished() == {} and phases(mirror) == {}
+    informer.looked_at(informer.vanished())
+    assert informer.vanished() == {} and phases(informer) == {}
 
 
 def test_where_nobody_looks_only_the_newest_that_vanished_are_kept(
-    kube: Kube, mirror: Informer, monkeypatch: pytest.MonkeyPatch
+    kube: Kube, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launcher.cluster.informer.MOST_VANISHED", 2)
     for name in "bcd":
         kube.put("Pod", name, status={"phase": "Succeeded"})
         kube.vanish("Pod", name)
-    eventually(lambda: {pod.name for pod in mirror.vanished().values()} == {"c", "d"})
+    eventually(lambda: {pod.name for pod in informer.vanished().values()} == {"c", "d"})
 
 
 @pytest.mark.parametrize("trouble", [Expired("too old"), AWAY, RuntimeError("a fault")])
 def test_after_trouble_it_reads_all_again_and_what_vanished_meanwhile_proves_little(
-    kube: Kube, mirror: Informer, trouble: Exception
+    kube: Kube, informer: Informer, trouble: Exception
 ) -> None:
     kube.trouble = AWAY
     kube.break_watches(trouble)  # type: ignore[arg-type]
-    eventually(lambda: not mirror.in_step)
+    eventually(lambda: not informer.in_step)
     kube.objects.pop(("Pod", "default", "a"))
     kube.trouble = None
     kube.put("Pod", "b", status={"phase": "Running"})
-    eventually(lambda: mirror.in_step and phases(mirror) == {"b": "Running"})
-    (pod,) = mirror.vanished().values()
+    eventually(lambda: informer.in_step and phases(informer) == {"b": "Running"})
+    (pod,) = informer.vanished().values()
     assert pod.deleted and not pod.sure
 
 

@@ -15,10 +15,10 @@ from launcher.cluster.pods.limit_rules import (
     NO_WEIGHT,
     RESTARTS,
     WHOLE_POD,
-    Late,
     PodLimits,
-    Remember,
-    Resize,
+    ResizeContainer,
+    ResizePending,
+    SaveOriginalCpu,
     Step,
     Unlimitable,
     amount,
@@ -61,14 +61,14 @@ def view(seen: Pod, cores: float | None, lasts_s: float = 60.0, held: Doc | None
 def resized(seen: Pod, cores: float, **job: Any) -> Step:
     """What follows from a first limit, after what it had was written down."""
     found = list(steps(view(seen, cores, **job)))
-    if isinstance(found[0], Remember):
+    if isinstance(found[0], SaveOriginalCpu):
         assert found[0].held == {"uid": "u", **cpu_of(seen.trainer)._asdict()}
         return found[1]
     (only,) = found
     return only
 
 
-def after(seen: Pod, step: Resize) -> Pod:
+def after(seen: Pod, step: ResizeContainer) -> Pod:
     """The pod as the API server has it then, if its rules allow that."""
     (change,) = step.patch["spec"]["containers"]
     spec = {**seen.spec, "containers": [_merged(c, change) for c in seen.spec["containers"]]}
@@ -106,7 +106,7 @@ def _merged(container: Doc, change: Doc) -> Doc:
 def test_a_limit_is_set_by_quota(resources: Doc | None, beside: Doc | None, cores: float, cpu: tuple[int, int]) -> None:
     seen = of_class(resources, beside)
     step = resized(seen, cores)
-    assert isinstance(step, Resize) and step.cpu == cpu
+    assert isinstance(step, ResizeContainer) and step.cpu == cpu
     now = after(seen, step)
     assert class_of(now.spec, "trainer", cpu_of(now.trainer)) == seen.qos_class
 
@@ -118,11 +118,11 @@ def test_a_limit_above_its_own_changes_nothing() -> None:
 def test_a_limit_that_is_set_is_not_set_again() -> None:
     seen = of_class(HAD)
     step = resized(seen, 0.5)
-    assert isinstance(step, Resize)
+    assert isinstance(step, ResizeContainer)
     held = {"uid": "u", "requests": 500, "limits": 2000}
     assert list(steps(view(after(seen, step), 0.5, held=held))) == []
     (again,) = steps(view(after(seen, step), 1.0, held=held))
-    assert isinstance(again, Resize) and again.cpu == (500, 1000), "measured against what it had at first"
+    assert isinstance(again, ResizeContainer) and again.cpu == (500, 1000), "measured against what it had at first"
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_it_is_given_back_what_it_had_and_then_nothing_is_remembered(
 ) -> None:
     seen = of_class(resources)
     remembered, step = steps(view(seen, 0.25, limit_by=by))
-    assert isinstance(remembered, Remember) and isinstance(step, Resize)
+    assert isinstance(remembered, SaveOriginalCpu) and isinstance(step, ResizeContainer)
     limited, held = after(seen, step), remembered.held
     if by == "weight" and resources != HAD:
         back = (back[0], None)  # type: ignore[assignment]
     (release,) = steps(view(limited, None, held=held))
-    assert isinstance(release, Resize) and release.cpu == back
-    assert list(steps(view(after(limited, release), None, held=held))) == [Remember(None)]
+    assert isinstance(release, ResizeContainer) and release.cpu == back
+    assert list(steps(view(after(limited, release), None, held=held))) == [SaveOriginalCpu(None)]
     assert list(steps(view(after(limited, release), None))) == []
 
 
@@ -153,7 +153,7 @@ def test_a_limit_that_is_over_is_lifted_whoever_set_it(over: Doc) -> None:
     held = {"uid": "u", "requests": 500, "limits": 2000}
     limited = of_class({"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": "250m", "memory": "2Gi"}})
     (step,) = steps(view(limited, 0.25, held=held, **over))
-    assert isinstance(step, Resize) and step.cpu == (500, 2000)
+    assert isinstance(step, ResizeContainer) and step.cpu == (500, 2000)
 
 
 def test_what_another_pod_had_is_none_of_this_ones() -> None:
@@ -183,13 +183,13 @@ def test_a_container_that_restarts_only_for_memory_is_limited() -> None:
     policies = [
         {"resourceName": name, "restartPolicy": p} for name, p in (("cpu", "NotRequired"), ("memory", "Restart"))
     ]
-    assert isinstance(resized(of_class(HAD, trainer={"resizePolicy": policies}), 0.5), Resize)
+    assert isinstance(resized(of_class(HAD, trainer={"resizePolicy": policies}), 0.5), ResizeContainer)
 
 
 @pytest.mark.parametrize(("asked", "cpu"), [(0.25, (250, 2000)), (1.5, (1500, 2000)), (3.0, (2000, 2000))])
 def test_a_limit_by_weight_is_its_request(asked: float, cpu: tuple[int, int]) -> None:
     step = resized(of_class(HAD), asked, limit_by="weight")
-    assert isinstance(step, Resize) and step.cpu == cpu
+    assert isinstance(step, ResizeContainer) and step.cpu == cpu
 
 
 PENDING = {"type": "PodResizePending", "status": "True", "message": "no room"}
@@ -198,10 +198,13 @@ PENDING = {"type": "PodResizePending", "status": "True", "message": "no room"}
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ({**PENDING, "reason": "Deferred"}, Late("no room")),
+        ({**PENDING, "reason": "Deferred"}, ResizePending("no room")),
         ({**PENDING, "reason": "Infeasible"}, Unlimitable("node node-a cannot do it: no room")),
         ({"type": "PodResizeInProgress", "status": "True"}, None),
-        ({"type": "PodResizeInProgress", "status": "True", "reason": "Error", "message": "runc"}, Late("runc")),
+        (
+            {"type": "PodResizeInProgress", "status": "True", "reason": "Error", "message": "runc"},
+            ResizePending("runc"),
+        ),
     ],
 )
 def test_what_the_kubelet_says_is_heard(condition: Doc, expected: Step | None) -> None:
@@ -212,7 +215,9 @@ def test_what_the_kubelet_says_is_heard(condition: Doc, expected: Step | None) -
 
 def test_a_release_that_waits_is_still_remembered() -> None:
     seen = of_class(HAD, conditions=[{**PENDING, "reason": "Deferred"}])
-    assert list(steps(view(seen, None, held={"uid": "u", "requests": 500, "limits": 2000}))) == [Late("no room")]
+    assert list(steps(view(seen, None, held={"uid": "u", "requests": 500, "limits": 2000}))) == [
+        ResizePending("no room")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -248,11 +253,11 @@ def test_whatever_a_pod_asks_for_the_api_server_takes_its_limit_and_its_class_st
         assert found == [] or seen.qos_class == "BestEffort" or by == "weight"
         return
     remembered, step = found
-    assert isinstance(remembered, Remember) and isinstance(step, Resize)
+    assert isinstance(remembered, SaveOriginalCpu) and isinstance(step, ResizeContainer)
     now = after(seen, step)
     assert _class(now.spec) == _class(seen.spec) == seen.qos_class
     (release,) = steps(view(now, None, held=remembered.held))
-    assert isinstance(release, Resize)
+    assert isinstance(release, ResizeContainer)
     again = after(now, release)
     assert _class(again.spec) == seen.qos_class
     back = cpu_of(again.trainer)

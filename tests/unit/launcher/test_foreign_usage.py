@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.errors import Fatal
 from launcher.cluster.api import Expired
-from launcher.cluster.pods.foreign_usage import Others, PodRequests, counted
+from launcher.cluster.pods.foreign_usage import ForeignUsage, PodRequests, foreign_requests
 from launcher.names import JOB
 from tests.fakes.kube import Kube
 from tests.patience import eventually
@@ -42,17 +42,17 @@ def put(kube: Kube, name: str, **given: Any) -> None:
     ],
 )
 def test_a_pod_asks_for_what_the_scheduler_of_kubernetes_counts(spec: dict[str, Any], cores: float) -> None:
-    found = counted({"metadata": {"uid": "1"}, **pod(**spec)})
+    found = foreign_requests({"metadata": {"uid": "1"}, **pod(**spec)})
     assert found is not None and found[0] == "a" and found[1].cores == pytest.approx(cores)
 
 
 @pytest.mark.parametrize("given", [{"phase": "Succeeded"}, {"phase": "Failed"}, {"nodeName": None}])
 def test_a_pod_that_has_ended_or_has_no_node_holds_nothing(given: dict[str, Any]) -> None:
-    assert counted({"metadata": {"uid": "1"}, **pod(**given)}) is None
+    assert foreign_requests({"metadata": {"uid": "1"}, **pod(**given)}) is None
 
 
 def test_a_pod_of_ours_holds_nothing_here() -> None:
-    assert counted({"metadata": {"uid": "1", "labels": {JOB: "x"}}, **pod()}) is None
+    assert foreign_requests({"metadata": {"uid": "1", "labels": {JOB: "x"}}, **pod()}) is None
 
 
 @pytest.fixture
@@ -64,21 +64,21 @@ def kube() -> Kube:
 
 
 @pytest.fixture
-def others(kube: Kube) -> Iterator[Others]:
-    made = Others(kube)  # type: ignore[arg-type]
+def others(kube: Kube) -> Iterator[ForeignUsage]:
+    made = ForeignUsage(kube)  # type: ignore[arg-type]
     made.start()
-    eventually(lambda: made.asked() is not None and kube._watches)
+    eventually(lambda: made.requested() is not None and kube._watches)
     yield made
     made.stop()
     put(kube, "last")  # ends its watch
 
 
-def cores(others: Others) -> dict[str, float]:
-    return {node: asked.cores for node, asked in (others.asked() or {}).items()}
+def cores(others: ForeignUsage) -> dict[str, float]:
+    return {node: asked.cores for node, asked in (others.requested() or {}).items()}
 
 
-def test_it_follows_pods_that_come_end_and_go(kube: Kube, others: Others) -> None:
-    assert others.asked() == {"a": PodRequests(0.5, 2.0**30)}
+def test_it_follows_pods_that_come_end_and_go(kube: Kube, others: ForeignUsage) -> None:
+    assert others.requested() == {"a": PodRequests(0.5, 2.0**30)}
     put(kube, "two", nodeName="b")
     eventually(lambda: cores(others) == {"a": 0.5, "b": 0.5})
     put(kube, "two", nodeName="b", phase="Succeeded")
@@ -87,7 +87,7 @@ def test_it_follows_pods_that_come_end_and_go(kube: Kube, others: Others) -> Non
     eventually(lambda: cores(others) == {})
 
 
-def test_a_watch_that_fails_or_expires_is_begun_again_from_a_list(kube: Kube, others: Others) -> None:
+def test_a_watch_that_fails_or_expires_is_begun_again_from_a_list(kube: Kube, others: ForeignUsage) -> None:
     kube.break_watches(Expired("too old"))
     eventually(lambda: sum(call[0] == "list" for call in kube.calls) == 2 and kube._watches)
     put(kube, "two")
@@ -99,12 +99,12 @@ def test_a_cluster_that_forbids_to_watch_all_pods_is_told_of_once_and_counts_non
 ) -> None:
     monkeypatch.setattr("launcher.cluster.pods.foreign_usage.PAUSE_S", 0.01)
     kube.trouble = Fatal("pods is forbidden")
-    made = Others(kube)  # type: ignore[arg-type]
+    made = ForeignUsage(kube)  # type: ignore[arg-type]
     made.start()
     eventually(lambda: caplog.records)
-    assert made.asked() is None
+    assert made.requested() is None
     kube.trouble = None
-    eventually(lambda: made.asked())
+    eventually(lambda: made.requested())
     assert len(caplog.records) == 1
     made.stop()
     put(kube, "last")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.cluster.controllers.launch import (
-    Admit,
+    AdoptPod,
     DeleteLaunch,
     DeletePod,
     LaunchState,
@@ -134,9 +134,9 @@ def test_a_users_pod_gets_its_secret_once_it_is_where_it_was_decided() -> None:
     waiting = seen(None, "Pending", node=None)
     assert acts(LaunchState(theirs(), (waiting,), job())) == []
     there = seen(WAITING, "Pending")
-    assert acts(LaunchState(theirs(), (there,), job())) == [Admit(there)]
+    assert acts(LaunchState(theirs(), (there,), job())) == [AdoptPod(there)]
     half = theirs(pod=noted(there))
-    assert acts(LaunchState(half, (there,), job())) == [Admit(there)]  # a launcher was killed between the two writes
+    assert acts(LaunchState(half, (there,), job())) == [AdoptPod(there)]  # a launcher was killed between the two writes
     assert acts(LaunchState({**half, "applied": True}, (there,), job())) == []
 
 
@@ -198,7 +198,7 @@ def test_in_recreate_mode_a_pod_made_for_other_gpus_is_made_again() -> None:
     old.doc["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "a"}]
     new.doc["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "a,b"}]
     assert acts(LaunchState(theirs(doc=doc), (old,), job())) == [DeletePod(old)]
-    assert acts(LaunchState(theirs(doc=doc), (new,), job())) == [Admit(new)]
+    assert acts(LaunchState(theirs(doc=doc), (new,), job())) == [AdoptPod(new)]
 
 
 def test_one_launch_has_one_pod() -> None:

@@ -17,13 +17,13 @@ from coordinator.stores.sqlite import SqliteStore
 from launcher import playbook
 from launcher.admission.inject import PodSettings
 from launcher.cluster.api import ApiUnavailable
-from launcher.cluster.controllers.admission import Answers
-from launcher.cluster.launch_service import Service
+from launcher.cluster.controllers.admission import PodDecisionLookup
+from launcher.cluster.launch_service import LaunchService
 from launcher.names import launch_name
 from tests.fakes.kube import AWAY, Kube
 from tests.patience import eventually, patient
-from tests.unit.launcher.test_doors import Time
 from tests.unit.launcher.test_pods import ENDED, RUNNING, pod
+from tests.unit.launcher.test_volcano_job_controller import Time
 
 Doc = dict[str, Any]
 
@@ -44,11 +44,11 @@ class Ground:
         self.store = SqliteStore(str(folder / "store.db"))
         self.playbooks: list[str] = []
         self.refusal: str | None = None
-        self.made: list[Service] = []
+        self.made: list[LaunchService] = []
 
-    def start(self, holder: str = "one", term_s: float = 15.0) -> Service:
+    def start(self, holder: str = "one", term_s: float = 15.0) -> LaunchService:
         elector = Elector(self.store, self.time, term_s, Holder(holder, 1, "1"), "launcher")
-        service = Service(
+        service = LaunchService(
             self.store, self.kube, self.time, elector, SETTINGS, b"master", (), Path("plays"), self.folder, 5.0,  # type: ignore[arg-type]
         )  # fmt: skip
         self.made.append(service)
@@ -277,7 +277,7 @@ def test_a_launcher_that_stands_by_answers_the_webhook_and_follows_one_that_ends
     eventually(lambda: second.ready)
     ground.ask()
     ground.store.put("jobs", {**JOB, "_id": "volcano-w", "job_id": "ns.w"})
-    answers = Answers(ground.store, second.shown)
+    answers = PodDecisionLookup(ground.store, second.observed)
     assert answers.queue("team") == (True, "shared")
     assert (found := answers.decided("w")) is not None and (found.job_id, found.node) == ("ns.w", "node-a")
     ground.made.remove(first)
@@ -298,7 +298,7 @@ def test_while_the_queues_are_not_known_a_launcher_is_not_ready(ground: Ground) 
 def test_a_turn_that_takes_long_does_not_lose_the_term(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     service, entered, leave = ground.start(term_s=0.5), threading.Event(), threading.Event()
     eventually(lambda: service.trouble == "")
-    monkeypatch.setattr(service._doors, "turn", lambda *_: (entered.set(), leave.wait(patient(10))))
+    monkeypatch.setattr(service._volcano_jobs, "turn", lambda *_: (entered.set(), leave.wait(patient(10))))
     assert entered.wait(patient(10))
     renewed = (ground.store.get("terms", "launcher") or {})["version"]
     ground.time.at += 0.3
@@ -356,7 +356,7 @@ def test_a_finished_pods_volcano_job_is_left_to_its_user(ground: Ground) -> None
     assert len(ground.kube.of("Job")) == 1 and ground.kube.of("Secret") == []
     assert ground.playbooks == ["launch.yml"]
     eventually(lambda: not (ground.folder / NAME).exists())
-    assert not service._works._works  # nothing is kept of it
+    assert not service._runs._tasks  # nothing is kept of it
 
 
 def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:
