@@ -189,11 +189,9 @@ class LaunchService:
         """Run the other controllers; return the last error. An error in one hinders neither the others nor launches."""
         trouble = ""
         turns: dict[str, Callable[[], None]] = {
-            "Volcano Jobs": partial(self._volcano_jobs.turn, observed, jobs),
-            "Slamls": self._slamls.turn,
-            "nodes": self._nodes.turn,
-            "logs": partial(self._logs.turn, observed),
-        }
+            "Volcano Jobs": partial(self._volcano_jobs.turn, observed, jobs), "Slamls": self._slamls.turn,
+            "nodes": self._nodes.turn, "logs": partial(self._logs.turn, observed),
+        }  # fmt: skip
         for what, turn in turns.items():
             try:
                 turn()
@@ -234,15 +232,12 @@ class LaunchService:
             return False
         except ReshapeError as error:
             log.error("launch %s: %s", record["_id"], error)
-            self._rest(record)
+            self._rests[record["_id"]] = self._clock.now() + REST_S
             return self._failed(record, str(error))
         except Exception:
             log.exception("launch %s", record.get("_id"))
-            self._rest(record)
+            self._rests[record["_id"]] = self._clock.now() + REST_S
         return True
-
-    def _rest(self, record: Doc) -> None:
-        self._rests[record["_id"]] = self._clock.now() + REST_S
 
     def _failed(self, record: Doc, why: str) -> bool:
         now = self._store.get(TABLE, record["_id"])
