@@ -215,7 +215,7 @@ class NodeGpu(msgspec.Struct, omit_defaults=True):
 
 
 class NodeJobs(msgspec.Struct, frozen=True):
-    """The jobs of one node: how many in all, and of those trained on CPU how many are in each category (seed 000)."""
+    """The jobs of one node: how many in all, and of those trained on CPU how many are in each category (SpeCon)."""
 
     jobs: int = 0
     pc: int = 0

@@ -1,1 +1,1 @@
-"""The six runs of seed 003 on the test bed's real Volcano: three of its algorithms, with and without deadlines."""
+"""The Slaml paper's six runs on the test bed's real Volcano: three of its algorithms, with and without deadlines."""

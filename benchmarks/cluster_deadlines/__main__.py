@@ -1,4 +1,4 @@
-"""`make bench-cluster`: Volcano's gang, binpack and task-topology, each with and without deadlines (seed 003, 4.7).
+"""`make bench-cluster`: Volcano's gang, binpack and task-topology, each with and without deadlines (Slaml, 4.7).
 
 Prints the average response time (result minus request), failed and rescheduled jobs; build/bench-cluster.json holds
 more. A trend on one small machine, not a reproduction: the paper prints no number, and says neither how many jobs there

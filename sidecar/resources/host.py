@@ -1,4 +1,4 @@
-"""How busy the machine is: R(w, t) of seed 000, which breaks ties between nodes.
+"""How busy the machine is: R(w, t) of SpeCon, which breaks ties between nodes.
 
 Promise: shares between 0 and 1, or None where they cannot be known; never raises. /proc/stat and /proc/meminfo tell
 of the whole machine, also inside a container: that is what is wanted here. Called by the node agent at each report.

@@ -1,4 +1,4 @@
-"""Holds the trainer below a number of CPU cores: a limit of FlowCon's (seed 001), in force on this machine.
+"""Holds the trainer below a number of CPU cores: a limit of FlowCon's, in force on this machine.
 
 Promises: only the trainer of this launch and its children are held; a limit can be set, changed and lifted at any
 time without the trainer noticing more than its speed; what an earlier sidecar of this launch left is lifted first.

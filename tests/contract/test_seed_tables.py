@@ -1,6 +1,6 @@
 """A user's own pymongo writes the seed's Tables II and III and reads them back unchanged, and so do we.
 
-Source: seed 004, Tables II and III (`algorithms.md` 1.2).
+Source: SideCar scheduling, Tables II and III (`algorithms.md` 1.2).
 """
 
 from __future__ import annotations

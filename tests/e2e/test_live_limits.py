@@ -1,4 +1,4 @@
-"""CPU limits (FlowCon, seed 001) with real processes on one emulated node with two cores.
+"""CPU limits (FlowCon) with real processes on one emulated node with two cores.
 
 A training that hardly grows any more is held to a quarter of the node while another one trains there, and released
 when that ends; a limit that nobody renews lifts itself and leaves nothing behind.

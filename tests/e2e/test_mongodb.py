@@ -25,7 +25,7 @@ Doc = dict[str, Any]
 
 pytestmark = pytest.mark.slow
 
-GPU_FIELDS = {"gpu_id", "state", "job_id", "worker_id"}  # seed 004, Table III
+GPU_FIELDS = {"gpu_id", "state", "job_id", "worker_id"}  # SideCar scheduling, Table III
 SLOW = StartTimes(launch_s=6.0, first_step_s=1.5, speeds={2: 0.0705882, 4: 0.05})  # long enough on a busy machine
 MALFORMED = {
     "_id": "junk", "job_id": "junk", "state": "submitted", "optional_num_gpus": [4, 2, "many"],

@@ -362,7 +362,7 @@ def test_d7_nobody_gives_way_to_a_job_that_can_start_on_idle_gpus_of_several_nod
     assert answers(world(heavy_gpu(optional=(8,), num_gpus=8), newcomer, nodes=nodes), chosen=ELASTIC)
     both = world(heavy_gpu(optional=(8,), num_gpus=8), replace(newcomer, max_workers=2), nodes=nodes)
     assert answers(both, chosen=ELASTIC) == ()
-    assert answers(both), "without seed 004 no job is spread"
+    assert answers(both), "without SideCar scheduling no job is spread"
 
 
 def test_d7_a_job_is_stopped_twice_at_most():

@@ -1,4 +1,4 @@
-"""Promise: growth efficiency, lists and intervals of FlowCon come out as in seed 001, whenever they are read."""
+"""Promise: growth efficiency, lists and intervals of FlowCon come out as in its paper, whenever they are read."""
 
 from __future__ import annotations
 

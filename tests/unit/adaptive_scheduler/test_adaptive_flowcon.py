@@ -1,4 +1,4 @@
-"""Promise: FlowCon gives cores to the jobs that grow, leaves none idle, and lets everybody train (seed 001)."""
+"""Promise: FlowCon gives cores to the jobs that grow, leaves none idle, and lets all jobs train."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_a_system_that_is_switched_off_decides_nothing_and_nobody_does_its_work_
     for decision in decide(snapshot, NOW, chosen):
         assert MAY.get(by(decision), by(decision)) in (*chosen.systems, "operator", "target", "default", "cpu")
         if "elastic" not in chosen.systems:
-            assert getattr(decision, "victim", None) is None, "without seed 004 nobody shrinks for another"
+            assert getattr(decision, "victim", None) is None, "without SideCar scheduling no job shrinks for another"
             assert not isinstance(decision, Reshape) or by(decision) == "operator"
 
 

@@ -38,7 +38,7 @@ def changes(outcome):
     return found
 
 
-# ---- seed 004 under noise
+# ---- SideCar scheduling under noise
 
 
 def test_wrong_lengths_cause_hardly_more_reshapes_than_true_ones():
@@ -86,7 +86,7 @@ def counts(outcome):
     return found
 
 
-# ---- seeds 000 to 003 beside it
+# ---- SpeCon, FlowCon and Slaml beside it
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,4 +1,4 @@
-"""CPU limits of running jobs (seed 001), from the decision to the answer that a heartbeat gets. No process."""
+"""CPU limits of running jobs (FlowCon), from the decision to the answer that a heartbeat gets. No process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reading that makes a job ask for a move is answered by the turn that takes it, not at the next poll (seed 000)."""
+"""A reading that makes a job ask for a move is answered by the turn that takes it, not at the next poll (SpeCon)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.fakes.world import SHORT, World
 
 Doc = dict[str, Any]
 
-# The example of seed 003, with what its images start.
+# The example of the Slaml paper, with what its images start.
 TASKS: list[Doc] = [
     {"taskName": "ml-task-1", "type": "data", "containerImage": "data-preprocessing", "containerRegistry": "ddocker122",
      "containerTag": "latest", "containerReplicas": 1, "CPU": "2m", "memory": "2Mi", "command": ["prepare"]},
