@@ -1,8 +1,7 @@
 """Ranks and explains the candidates of a GPU decision, and states which jobs may be reshaped.
 
 Every decision is stored with at most `LISTED` of its candidates: a search keeps tuples, and only the listed ones become
-`Candidate`s. Called by the policies. Pure.
-"""
+`Candidate`s. Called by the policies. Pure."""
 
 from __future__ import annotations
 
@@ -60,10 +59,7 @@ def spread(
     count: int, nodes: Iterable[Node], most: int, own: Mapping[str, int] | None = None, each: int = 1
 ) -> tuple[Worker, ...]:
     """Place `count` GPUs on at most `most` hosts: its `own` first, then idle ones there, then on as few others as
-    possible.
-
-    Each host gets a multiple of `each`, the GPUs of one pod. Empty if there is no such placement.
-    """
+    possible. Each host gets a multiple of `each`, the GPUs of one pod. Empty if there is no such placement."""
     got = dict(own or {})
     missing = count - sum(got.values())
     for node in sorted(nodes, key=lambda n: (n.name not in got, -n.idle, n.name)):
@@ -88,10 +84,8 @@ CANNOT_RESUME = "it has not shown that it can save and resume"
 
 
 def protected_gpus(job: Job, now: float) -> int:
-    """Return how many of its GPUs a placed job must keep now; 0 if all may be taken for waiting jobs.
-
-    A cool-down protects the count that the job had before it last grew, never what it grew into.
-    """
+    """Return how many of its GPUs a placed job must keep now; 0 if all may be taken for waiting jobs. A cool-down
+    protects the count that the job had before it last grew, never what it grew into."""
     if _change_obstacle(job):
         return job.num_gpus
     if job.cooling_until <= now:
@@ -140,10 +134,8 @@ def explain(
     profiles: Profiles,
     more: int = 0,
 ) -> Explanation:
-    """Return the explanation: the chosen candidate first, then the others, best first.
-
-    `more`: number of further candidates, none of them better.
-    """
+    """Return the explanation: the chosen candidate first, then the others, best first. `more`: number of further
+    candidates, none of them better."""
     rivals = [ranked for ranked in evaluated if ranked is not chosen]
     limit = LISTED - (chosen is not None)
     listed = heapq.nsmallest(limit, rivals, key=lambda ranked: ranked.key)
@@ -202,10 +194,8 @@ def no_speed(count: int, node: Node, job: str = "") -> str:
 
 
 def infeasibility(snapshot: ClusterSnapshot, job: Job, together: int = 0) -> str:
-    """Return a sentence that says why no node can ever start this job and what to do; empty if one can.
-
-    `together`: GPUs that several nodes could give it.
-    """
+    """Return a sentence that says why no node can ever start this job and what to do; empty if one can. `together`:
+    GPUs that several nodes could give it."""
     kind = f"{job.gpu_type} " if job.gpu_type else ""
     allowed = nodes_for(snapshot, job)
     if not job.optional:

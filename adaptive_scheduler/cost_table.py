@@ -2,8 +2,7 @@
 
 Its numbers equal those of `prediction.py` bit for bit, so that an exhaustive search over 10,000 jobs is a few passes
 over arrays (goal D1). Columns are computed on first use; `then` recomputes only jobs that have changed. Called by
-Algorithms 1 and 2 of SideCar scheduling and by the engine. Pure.
-"""
+Algorithms 1 and 2 of SideCar scheduling and by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from numpy.typing import NDArray
 from adaptive_scheduler.candidates import nodes_for, protected_gpus, reshape_obstacle
 from adaptive_scheduler.decision import givable
 from adaptive_scheduler.index import Floats, Ints, NameIndex, ranks
-from adaptive_scheduler.models.deadline_tardiness import Tardiness
 from adaptive_scheduler.models.prediction import (
     RemainingTimes,
+    Tardiness,
     all_work_s,
     assumed_s,
     cross_host_s,
@@ -85,10 +84,8 @@ _NOTHING = (0.0,) * len(_Columns._fields)
 
 
 class VictimOptions(NamedTuple):
-    """GPU amounts that each victim could give on one of its hosts, with the predicted times without the newcomer.
-
-    The last entry (-1) stands for no victim.
-    """
+    """GPU amounts that each victim could give on one of its hosts, with the predicted times without the newcomer. The
+    last entry (-1) stands for no victim."""
 
     row: Ints
     node: Ints

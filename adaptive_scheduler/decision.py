@@ -64,11 +64,9 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Checkpoint, stop and continue on another node, perhaps with another GPU count (sequence D, 1.3).
-
-    `num_gpus` is 0 for a job trained on CPU. `rebalance` uses up the job's one rebalancing move; other SpeCon moves use
-    up its speculative move, moves of GPU jobs neither.
-    """
+    """Checkpoint, stop and continue on another node, perhaps with another GPU count (sequence D, 1.3). `num_gpus` is 0
+    for a job trained on CPU. `rebalance` uses up the job's one rebalancing move; other SpeCon moves use up its
+    speculative move, moves of GPU jobs neither."""
 
     job: str
     node: str
@@ -79,10 +77,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Set or remove (None) a CPU limit. It is no operation: the job trains on (FlowCon).
-
-    It expires `lasts_s` seconds after it was set unless renewed, so that a failed scheduler leaves no limit behind.
-    """
+    """Set or remove (None) a CPU limit. It is no operation: the job trains on (FlowCon). It expires `lasts_s` seconds
+    after it was set unless renewed, so that a failed scheduler leaves no limit behind."""
 
     job: str
     node: str
@@ -111,11 +107,8 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Reject a job's request for a SpeCon move (SpeCon, Algorithm 2; 5.5).
-
-    `spends_move`: no other node scored lower, which uses up the job's one request; a rejection because of the makespan
-    does not.
-    """
+    """Reject a job's request for a SpeCon move (SpeCon, Algorithm 2; 5.5). `spends_move`: no other node scored lower,
+    which uses up the job's one request; a rejection because of the makespan does not."""
 
     job: str
     at_s: float
@@ -142,12 +135,10 @@ class BrokenDecision(Exception):
 
 
 def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bool = False) -> None:
-    """Raise `BrokenDecision` unless all decisions can be carried out on `snapshot`.
-
-    Guarantees P7 of `reliability.md` 4: only allowed counts, never more GPUs than a node has idle or a victim gives up,
-    one operation per job, no limit on a job that is being changed, no stop of a rigid job. `anywhere`: a job may be
-    spread over any number of hosts, whatever its `max_workers` (G7, `placement="count_only"`).
-    """
+    """Raise `BrokenDecision` unless all decisions can be carried out on `snapshot`. Guarantees P7 of `reliability.md`
+    4: only allowed counts, never more GPUs than a node has idle or a victim gives up, one operation per job, no limit
+    on a job that is being changed, no stop of a rigid job. `anywhere`: a job may be spread over any number of hosts,
+    whatever its `max_workers` (G7, `placement="count_only"`)."""
     idle = {n.name: n.idle for n in snapshot.nodes}
     touched: set[str] = set()
     for decision in decisions:
@@ -271,10 +262,8 @@ def gpus_on(job: Job, node: str) -> int:
 
 
 def givable(job: Job) -> list[tuple[str, int]]:
-    """Return (node, exclusive upper bound of GPUs that the job can give there); it keeps some on each host.
-
-    A gang gives its last pods, and all its GPUs on a node if its last pods are all it has there.
-    """
+    """Return (node, exclusive upper bound of GPUs that the job can give there); it keeps some on each host. A gang
+    gives its last pods, and all its GPUs on a node if its last pods are all it has there."""
     if not job.gpus_per_pod:
         return [(worker.node, worker.num_gpus) for worker in placed_on(job)]
     if len(set(job.pods)) <= 1:

@@ -2,8 +2,7 @@
 
 Runs the four systems in the precedence of `algorithms.md` 5.4: a later one adapts to the decisions of earlier ones and
 never blocks them. Called by the coordinator's loop and by the simulator. Deterministic: equal snapshots give equal
-decisions in every process. Reads no clock; `now` is on the clock of the snapshot's times.
-"""
+decisions in every process. Reads no clock; `now` is on the clock of the snapshot's times."""
 
 from __future__ import annotations
 
@@ -38,11 +37,9 @@ POLICIES: dict[bool, Policy] = {True: elastic, False: default}
 
 
 def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> tuple[Decision, ...]:
-    """Return all decisions of one tick in the order to carry them out; each job gets at most one operation.
-
-    A Hold gives the reason why a queued job waits or an operator's request is not met. Raises `BrokenDecision` if a
-    policy returned what cannot be carried out (a bug).
-    """
+    """Return all decisions of one tick in the order to carry them out; each job gets at most one operation. A Hold
+    gives the reason why a queued job waits or an operator's request is not met. Raises `BrokenDecision` if a policy
+    returned what cannot be carried out (a bug)."""
     # G12: with weak scaling, lengths are counted in batches of one GPU.
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
     decisions = list[Decision]()

@@ -1,8 +1,7 @@
 """Predicts when waiting jobs start and placed ones end if nothing is reshaped: shown to people, never decided on.
 
 Simulates the queue in its order, each job on the fewest GPUs that it may start on, as running jobs free GPUs on nodes
-open to it. Computed anew from each snapshot. Called by the coordinator's API service. Pure; times are seconds from now.
-"""
+open to it. Computed anew from each snapshot. Called by the coordinator's API service. Pure; seconds from now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Maps job types, GPU types and counts to array indices, with tables that depend on them alone.
 
-Shared by a `CostTable` and all tables derived from it, since these names do not change within a tick. Pure.
-"""
+Shared by a `CostTable` and all tables derived from it, since these names do not change within a tick. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Defines the frozen snapshot of cluster and jobs on which decisions are made.
 
 Built by the coordinator from its cache and by the simulator from its state. Immutable, so that tentative decisions
-never touch real state. Times are seconds on the caller's clock of `now`; only differences matter.
-"""
+never touch real state. Times are seconds on the caller's clock of `now`; only differences matter."""
 
 from __future__ import annotations
 
@@ -33,10 +32,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Node:
-    """One host: its GPUs, all of one type, and the CPU cores that jobs trained on CPU share.
-
-    A node without GPUs has gpu_type "".
-    """
+    """One host: its GPUs of one type ("" without GPUs), and the CPU cores that jobs trained on CPU share."""
 
     name: str
     gpu_type: str
@@ -85,12 +81,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One unfinished job.
-
-    `num_gpus` is its present count, or the one after the operation under way; 0 in the queue. `optional` is sorted;
-    (0,) for a job trained on CPU. `leased`: an operation is under way, which excludes another one. `iterations_left` is
-    None for an unknown length; with a target accuracy the caller predicts it (`convergence.py`).
-    """
+    """One unfinished job. `num_gpus` is its present count, or the one after the operation under way; 0 in the queue.
+    `optional` is sorted; (0,) for a job trained on CPU. `leased`: an operation is under way, which excludes another
+    one. `iterations_left` is None for an unknown length; with a target accuracy the caller predicts it
+    (`convergence.py`)."""
 
     id: str
     type: str

@@ -1,7 +1,6 @@
 """Applies accepted decisions to a snapshot, so that the next decision sees their effect.
 
-Called by the engine, by policies that try a second step and by comparison policies. Pure.
-"""
+Called by the engine, by policies that try a second step and by comparison policies. Pure."""
 
 from __future__ import annotations
 

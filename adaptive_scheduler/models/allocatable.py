@@ -1,7 +1,6 @@
 """Computes the allocatable cores and memory of a node for jobs trained on CPU, from requests rather than use.
 
-Called by the policies that place such jobs and by the simulator, which must agree. Pure.
-"""
+Called by the policies that place such jobs and by the simulator, which must agree. Pure."""
 
 from __future__ import annotations
 

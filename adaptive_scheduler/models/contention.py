@@ -2,8 +2,7 @@
 
 All jobs of a node are trained to their end in a fluid model: cores are divided by water-filling, and a job that ends
 leaves its cores to the others. FlowCon's limits are not assumed for the future: they change every few seconds, leave no
-usable core idle and do not follow a move. Called by CPU policies and the simulator. Pure; seconds from now.
-"""
+usable core idle and do not follow a move. Called by CPU policies and the simulator. Pure; seconds from now."""
 
 from __future__ import annotations
 
@@ -42,10 +41,8 @@ class PairPrediction(NamedTuple):
 
 
 def cpu_demands(snapshot: ClusterSnapshot, node: str) -> dict[str, CpuDemand]:
-    """Return the demands of all jobs trained on this node, or about to be.
-
-    A job of unknown rate is assumed to have been measured on the share that present limits leave it.
-    """
+    """Return the demands of all jobs trained on this node, or about to be. A job of unknown rate is assumed to have
+    been measured on the share that present limits leave it."""
     jobs = snapshot.on_cpu[node]
     shares = water_fill(snapshot.node[node].cores, [_present_cap(job) for job in jobs])
     return {job.id: CpuDemand(_core_s(job, share), job.demand) for job, share in zip(jobs, shares, strict=True)}
@@ -142,10 +139,8 @@ def _core_s(job: Job, share: float) -> float:
 
 def water_fill(capacity: float, caps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
     """Divide cores by water-filling: return each job's cores; all rise until capped or `capacity` is used up (5.6).
-
     Each cap is the smaller of what a job can use and its limit, perhaps `inf`. Rates rise alike, or in proportion to
-    `weights` (above 0). The simulator and FlowCon share this function, since they must agree.
-    """
+    `weights` (above 0). The simulator and FlowCon share this function, since they must agree."""
     shares = [0.0] * len(caps)
     weighs = [1.0] * len(caps) if weights is None else weights
     left, weight = capacity, math.fsum(weighs)

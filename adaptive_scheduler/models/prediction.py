@@ -1,8 +1,7 @@
-"""Predicts remaining times of jobs on GPUs by the formulas of `algorithms.md` 1.5, in seconds from now.
+"""Predicts remaining times of jobs on GPUs (`algorithms.md` 1.5) and tardiness (5.4, X7), in seconds from now.
 
 Every answer is finite, also for unknown lengths and speeds: then it rests on `assumed_s`, and `is_certain` is false.
-Called by the policies, by views of predicted ends and by comparison policies. Pure.
-"""
+Called by the policies, by views of predicted ends and by comparison policies. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ import math
 from collections.abc import Mapping
 
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
+from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
 ASSUMED_AT_LEAST_S = 600.0
-"""Least assumed length of a job of unknown length: ten minutes make a reshape worth its cost, and an error is corrected
-as the job goes on."""
+"""Least assumed length of a job of unknown length: ten minutes make a reshape worth its cost."""
 
 
 def assumed_s(job: Job) -> float:
@@ -25,11 +24,8 @@ def assumed_s(job: Job) -> float:
 
 def t_train(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts: int = 1) -> float:
     """Return the seconds of training left on `num_gpus` GPUs over `hosts` hosts: iterations left x seconds per
-    iteration.
-
-    Unknown length: `assumed_s` holds for the present count (the smallest of a waiting job) and scales with the speed.
-    Unknown speed: `assumed_s` for every count.
-    """
+    iteration. Unknown length: `assumed_s` holds for the present count (the smallest of a waiting job) and scales with
+    the speed. Unknown speed: `assumed_s` for every count."""
     speed = profiles.speed(job.type, gpu_type, num_gpus, hosts)
     if speed is not None and job.iterations_left is not None:
         return min(max(job.iterations_left, 0.0) * speed.seconds, LARGEST)
@@ -54,11 +50,9 @@ def t_keep(profiles: Profiles, job: Job, gpu_type: str) -> float:
 def t_run(
     profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, trains_on_s: float = 0.0, hosts: int = 1
 ) -> float:
-    """Return the seconds of a running job reshaped to `num_gpus` over `hosts` hosts.
-
-    They include checkpoint, new process, repeated work, training and its end. `trains_on_s`: how long it trains on
-    unchanged while its newcomer is launched (G5 refined); a job that ends within that time is not reshaped.
-    """
+    """Return the seconds of a running job reshaped to `num_gpus` over `hosts` hosts. They include checkpoint, new
+    process, repeated work, training and its end. `trains_on_s`: how long it trains on unchanged while its newcomer is
+    launched (G5 refined); a job that ends within that time is not reshaped."""
     o = profiles.overheads(job.type)
     training = t_train(profiles, job, gpu_type, num_gpus, hosts)
     if trains_on_s == 0.0:
@@ -125,10 +119,8 @@ class RemainingTimes:
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot) -> RemainingTimes:
-        """Return those of all placed jobs left as they are (G1); under an operation with the count that it leads to.
-
-        A job on a node outside the snapshot counts with `assumed_s`.
-        """
+        """Return those of all placed jobs left as they are (G1); under an operation with the count that it leads to. A
+        job on a node outside the snapshot counts with `assumed_s`."""
         gpu_types = {node.name: node.gpu_type for node in snapshot.nodes}
         return cls({j.id: t_keep(snapshot.profiles, j, gpu_types.get(j.node or "", "")) for j in snapshot.placed})
 
@@ -140,10 +132,8 @@ class RemainingTimes:
 
 def all_work_s(snapshot: ClusterSnapshot) -> float:
     """Return the seconds that all GPU jobs, also waiting ones, take on all working GPUs at their most efficient counts.
-
     Ours: a makespan of placed jobs alone ignores the queue. A job that would end after this bound is critical: the end
-    of all work hangs on it.
-    """
+    of all work hangs on it."""
     gpus = sum(node.healthy for node in snapshot.nodes if node.schedulable)
     kinds = tuple(sorted({node.gpu_type for node in snapshot.nodes if node.gpus}))
     each: dict[object, float | None] = {}
@@ -160,3 +150,31 @@ def _gpu_s(profiles: Profiles, job: Job, kinds: tuple[str, ...], each: dict[obje
     if job.iterations_left is None or seconds is None:
         return min(assumed_s(job), LARGEST) * max(1, job.num_gpus)
     return min(max(job.iterations_left, 0.0) * seconds, LARGEST)
+
+
+class Tardiness:
+    """Deadlines with tolerance (`Deadlines.beta`), and by how much each job is predicted to exceed its own."""
+
+    def __init__(self, limits: Mapping[str, float], before: Mapping[str, float]) -> None:
+        self.limits = limits
+        self._before = before
+        # By job, so that one change is a subtraction instead of another pass over all jobs.
+        self.late = {i: max(0.0, before[i] - limit) for i, limit in sorted(limits.items()) if i in before}
+        self.total = math.fsum(self.late.values())
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot, times: RemainingTimes, now: float, settings: Settings) -> Tardiness:
+        """Return that of all jobs with a deadline; of none where deadlines are switched off."""
+        if "deadline" not in settings.systems:
+            return cls({}, {})
+        beta = settings.deadlines.beta
+        limits = {j.id: j.submit_s + (1 + beta) * j.sla_s - now for j in snapshot.jobs if j.sla_s is not None}
+        return cls(limits, times.seconds)
+
+    def broken_by(self, after: Mapping[str, float]) -> dict[str, float]:
+        """Return by how many seconds these jobs would miss a deadline that held before, or for a waiting job is not
+        past."""
+        limits = {job: self.limits[job] for job in after if job in self.limits}
+        return {
+            job: after[job] - limit for job, limit in limits.items() if self._before.get(job, 0.0) <= limit < after[job]
+        }

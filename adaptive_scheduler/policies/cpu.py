@@ -1,7 +1,6 @@
 """Places a waiting job that trains on CPU. SpeCon moves it later; a node chosen by Volcano is final (X12).
 
-Called by the engine. Pure.
-"""
+Called by the engine. Pure."""
 
 from __future__ import annotations
 

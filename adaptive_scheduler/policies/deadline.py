@@ -1,8 +1,7 @@
 """Orders the queue by deadlines and lets overdue jobs yield (Slaml; `algorithms.md` 4.3, 4.4).
 
 `in_order` is the queue by latest start (X13), `schedule_overdue` is Algorithm 2 as resolved, `with_alerts` reports
-deadlines that cannot hold. Expected times: `deadline_feasibility.py`. Called by the engine. Pure.
-"""
+deadlines that cannot hold. Expected times: `deadline_feasibility.py`. Called by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from adaptive_scheduler.candidates import (
 )
 from adaptive_scheduler.decision import Candidate, Decision, Explanation, Hold, Requeue, Start
 from adaptive_scheduler.models.allocatable import allocatable_on, obstacle
-from adaptive_scheduler.models.deadline_tardiness import Tardiness
-from adaptive_scheduler.models.prediction import RemainingTimes, t_new, t_run
+from adaptive_scheduler.models.prediction import RemainingTimes, Tardiness, t_new, t_run
 from adaptive_scheduler.policies.deadline_feasibility import Diagnosis, alert, diagnose, heaviness
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
@@ -113,10 +111,8 @@ def _with_alert(hold: Hold, job: Job, found: Diagnosis, now: float) -> Hold:
 
 
 def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Start | Requeue, ...]:
-    """Let the heaviest overdue job give GPUs to a lighter queued one or, failing that, its place (X9).
-
-    One answer per tick (D7); if the heaviest cannot help any job, the next heaviest.
-    """
+    """Let the heaviest overdue job give GPUs to a lighter queued one or, failing that, its place (X9). One answer per
+    tick (D7); if the heaviest cannot help any job, the next heaviest."""
     heard = {node.name for node in snapshot.nodes if node.heard}  # its place on another node could not be used
     overdue = [job for job in snapshot.jobs if job.node in heard and _is_overdue(job, now, settings)]
     if not overdue:
@@ -247,11 +243,9 @@ def _yield_place(
 def _replacements(
     snapshot: ClusterSnapshot, heavy: Job, found: Diagnosis, lighter: Sequence[Job], now: float, settings: Settings
 ) -> Iterator[Candidate]:
-    """Yield lighter jobs, the most urgent first; accepted while they fit together in place and wait budget.
-
-    Unless configured as in the paper (X9), only those whose deadline is saved by it: the overdue job is nearly done.
-    Times of each: itself first and the overdue job after it, as if they were alone.
-    """
+    """Yield lighter jobs, the most urgent first; accepted while they fit together in place and wait budget. Unless
+    configured as in the paper (X9), only those whose deadline is saved by it: the overdue job is nearly done. Times of
+    each: itself first and the overdue job after it, as if they were alone."""
     place = _FreedResources(snapshot, heavy, settings)
     budget = _budget_s(heavy, found, now, settings)
     left_s = found.te_s or 0.0
@@ -285,11 +279,9 @@ def _is_saved(job: Job, found: Diagnosis, now: float, others_s: float) -> bool:
 
 
 def _budget_s(heavy: Job, found: Diagnosis, now: float, settings: Settings) -> float:
-    """Return how long the overdue job may be displaced: its slack.
-
-    Without a deadline to hold, its remaining time: shorter jobs gain more than it loses. As printed (D5) the wait left
-    when its present task started, and without a deadline for ever.
-    """
+    """Return how long the overdue job may be displaced: its slack. Without a deadline to hold, its remaining time:
+    shorter jobs gain more than it loses. As printed (D5) the wait left when its present task started, and without a
+    deadline for ever."""
     literal = settings.deadlines.literal_budget
     still_s = math.inf if literal or found.te_s is None else found.te_s
     if heavy.sla_s is None or found.te_s is None:

@@ -1,7 +1,6 @@
 """Computes how long a job may wait and still hold its deadline: Slaml, Algorithm 1 (`algorithms.md` 4.3).
 
-Called by the deadline policy and by intake, which reports deadlines that cannot hold. Pure; seconds.
-"""
+Called by the deadline policy and by intake, which reports deadlines that cannot hold. Pure; seconds."""
 
 from __future__ import annotations
 
@@ -20,10 +19,8 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Task
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Expected time of the tasks a job has left, and the wait that it allows, counted from submission.
-
-    Without a deadline, or with an unknown length, the wait is infinite.
-    """
+    """Expected time of the tasks a job has left, and the wait that it allows, counted from submission. Without a
+    deadline, or with an unknown length, the wait is infinite."""
 
     dominant: Resource  # largest share of the cluster's (D1)
     te_s: float | None  # expected time of its tasks; None: unknown
@@ -70,10 +67,8 @@ def present_task_s(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> f
 
 
 def wait_left_s(job: Job, found: Diagnosis, now: float) -> float | None:
-    """Return how long it may still wait and hold its target, without the tolerance (D9); at least a second.
-
-    None without a deadline and for a lost one: such a job runs as if it had none (4.8).
-    """
+    """Return how long it may still wait and hold its target, without the tolerance (D9); at least a second. None
+    without a deadline and for a lost one: such a job runs as if it had none (4.8)."""
     if job.sla_s is None or now > job.submit_s + found.tw_s:
         return None
     wait_s = job.sla_s if found.te_s is None else found.tw_safe_s

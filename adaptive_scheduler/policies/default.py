@@ -1,7 +1,6 @@
 """Schedules without elasticity: the baseline of the elastic policy (`algorithms.md` 1.10).
 
-Called by the engine when SideCar scheduling is not among `Settings.systems`. Pure.
-"""
+Called by the engine when SideCar scheduling is not among `Settings.systems`. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +17,7 @@ def schedule_incoming(
     snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
 ) -> Start | Hold:
     """Start the job with its fixed count on the node with most idle GPUs, or let it wait; later jobs may pass (G17).
-
-    The count is `candidates.fixed_count`, so that no job waits for ever.
-    """
+    The count is `candidates.fixed_count`, so that no job waits for ever."""
     if why := infeasibility(snapshot, job):
         return Hold(job.id, Explanation(DEFAULT, why))
     count = fixed_count(snapshot, job)

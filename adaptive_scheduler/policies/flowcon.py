@@ -3,8 +3,7 @@
 Only for jobs that train on CPU and are not being changed; the state of Algorithm 1 lies in their efficiency records
 (`growth.measure`). Jobs on GPUs are neither limited nor counted, and the cores that feed them are not in `Node.cores`,
 so no limit slows a GPU down (X4). Called last by the engine; `FlowConInterval` by the coordinator and the simulator.
-Pure.
-"""
+Pure."""
 
 from __future__ import annotations
 
@@ -28,11 +27,8 @@ LEAST_CORES = 0.01
 
 
 def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Limit, ...]:
-    """Return limits that differ from those in force or must be renewed before they expire.
-
-    Only jobs that train count (X11); others are counted once they do, which changes the pool (F6). On a node without
-    heartbeats limits expire.
-    """
+    """Return limits that differ from those in force or must be renewed before they expire. Only jobs that train count
+    (X11); others are counted once they do, which changes the pool (F6). On a node without heartbeats limits expire."""
     decided: list[Limit] = []
     for node in snapshot.nodes:
         training = [j for j in snapshot.on_cpu[node.name] if j.state == "running" and not j.leased]
@@ -104,11 +100,9 @@ def _efficiency(job: Job, settings: FlowCon) -> float:
 def _none_last(
     node: Node, parts: Sequence[_CpuShare], needs: Mapping[str, float], settings: FlowCon
 ) -> list[_CpuShare]:
-    """Lift limits of jobs that can use only some of the cores and would end after the others (ours).
-
-    Such a job cannot catch up: it would train alone at the end with the node mostly idle. It is in time if, limited
-    until the next interval, it could still end with the rest. Needs a known length.
-    """
+    """Lift limits of jobs that can use only some of the cores and would end after the others (ours). Such a job cannot
+    catch up: it would train alone at the end with the node mostly idle. It is in time if, limited until the next
+    interval, it could still end with the rest. Needs a known length."""
     all_s = math.fsum(needs[part.job.id] for part in parts) / node.cores
     kept: list[_CpuShare] = []
     for part in parts:
@@ -122,11 +116,9 @@ def _none_last(
 
 
 def _none_idle(node: Node, parts: Sequence[_CpuShare], settings: FlowCon) -> list[_CpuShare]:
-    """Raise limits that together would leave cores idle that a job can use (F10).
-
-    That happens if a job cannot use its limit or keeps one from when there were more jobs. Jobs that keep theirs come
-    last, since they would keep the increase too.
-    """
+    """Raise limits that together would leave cores idle that a job can use (F10). That happens if a job cannot use its
+    limit or keeps one from when there were more jobs. Jobs that keep theirs come last, since they would keep the
+    increase too."""
     if settings.idle_cores == "left":
         return list(parts)
     keeping = [part.job.efficiency.list == "WL" for part in parts]

@@ -1,7 +1,6 @@
 """Carries out GPU counts requested by operators, before any policy (`algorithms.md` 5.4).
 
-A request stands until the operator clears it. Called by the engine. Pure.
-"""
+A request stands until the operator clears it. Called by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +15,8 @@ OPERATOR = "operator"
 
 
 def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Reshape | Hold]:
-    """Return one answer for each running job with an unmet request, oldest first, also in its cool-down.
-
-    A job with an operation under way gets none until that is done.
-    """
+    """Return one answer for each running job with an unmet request, oldest first, also in its cool-down. A job with an
+    operation under way gets none until that is done."""
     times = RemainingTimes.of(snapshot)
     answers: list[Reshape | Hold] = []
     for job in sorted(snapshot.placed, key=lambda j: (j.submit_s, j.id)):

@@ -2,8 +2,7 @@
 
 `schedule_move` is Algorithm 2 for the oldest request, `schedule_rebalance` Algorithm 3, both as resolved in
 `algorithms.md` 2.4 and 2.5. Categories come from the snapshot (`growth.categorise`). A move must lower the predicted
-makespan (5.5) unless `accept_move` is "always". Called by the engine, repeated after each answer. Pure.
-"""
+makespan (5.5) unless `accept_move` is "always". Called by the engine, repeated after each answer. Pure."""
 
 from __future__ import annotations
 
@@ -35,10 +34,8 @@ def schedule_move(snapshot: ClusterSnapshot, now: float, settings: Settings) -> 
 
 
 def _asks(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> bool:
-    """Return whether the job requests a move: converged and slower still (S7), not moved yet, not refused since.
-
-    Not during an operation (X1), nor a rigid job, which a move would stop.
-    """
+    """Return whether the job requests a move: converged and slower still (S7), not moved yet, not refused since. Not
+    during an operation (X1), nor a rigid job, which a move would stop."""
     entered = specon.request_on_entry and job.growth.converged_s == _read_s(job)
     if job.growth.category != "CC" or not (job.growth.slow_again or entered):
         return False
@@ -160,10 +157,8 @@ class Balance(NamedTuple):
 
 
 def schedule_rebalance(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Move, ...]:
-    """Move one job to each idle node, or else to each with far too few: those that converged last (2.5).
-
-    The engine calls at every event, so an idle node need not wait for the next interval (S16).
-    """
+    """Move one job to each idle node, or else to each with far too few: those that converged last (2.5). The engine
+    calls at every event, so an idle node need not wait for the next interval (S16)."""
     specon, moves = settings.specon, list[Move]()
     balance = _balance(snapshot, specon)
     if balance is None:

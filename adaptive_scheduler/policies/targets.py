@@ -1,7 +1,6 @@
 """Finishes jobs whose measured value has reached their target accuracy (SideCar scheduling, III-C).
 
-Predictions never end a job. Called by the engine. Pure.
-"""
+Predictions never end a job. Called by the engine. Pure."""
 
 from __future__ import annotations
 

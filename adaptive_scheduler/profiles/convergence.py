@@ -2,8 +2,7 @@
 
 Fits the curve of Optimus (EuroSys 2018) to the error: 1 / (b0 k + b1) + b2 after k iterations, by non-negative least
 squares (`algorithms.md` 1.5). A prediction for the scheduler only: a job ends on its measured value. Called by snapshot
-builders, reports of loss curves and the simulator's validation. Pure.
-"""
+builders, reports of loss curves and the simulator's validation. Pure."""
 
 from __future__ import annotations
 
@@ -47,9 +46,7 @@ class Fit:
 
 def fit(points: Sequence[Point], below: float = math.inf, segments: int = SEGMENTS) -> Fit | None:
     """Return the best falling curve through positive values, such as errors or losses, with its floor under `below`.
-
-    None with fewer than three different iterations, a value that is not positive, or no fall. O(segments x points).
-    """
+    None with fewer than three different iterations, a value that is not positive, or no fall. O(segments x points)."""
     lowest = min((value for _, value in points), default=0.0)
     if lowest <= 0 or below <= 0 or len({iterations for iterations, _ in points}) < FEWEST:
         return None
@@ -69,10 +66,8 @@ def fit(points: Sequence[Point], below: float = math.inf, segments: int = SEGMEN
 
 
 def iterations_to(points: Sequence[Point], target: float, segments: int = SEGMENTS) -> int | None:
-    """Return the iterations from the start to accuracy `target` (0 to 1); 0 if a point has reached it.
-
-    None without visible progress: the caller takes the job's maximum, with low confidence, and clamps the answer.
-    """
+    """Return the iterations from the start to accuracy `target` (0 to 1); 0 if a point has reached it. None without
+    visible progress: the caller takes the job's maximum, with low confidence, and clamps the answer."""
     if any(value >= target for _, value in points):
         return 0
     return falls_to([(iterations, 1.0 - value) for iterations, value in points], 1.0 - target, segments)
@@ -80,21 +75,17 @@ def iterations_to(points: Sequence[Point], target: float, segments: int = SEGMEN
 
 def falls_to(points: Sequence[Point], value: float, segments: int = SEGMENTS) -> int | None:
     """Return the iterations from the start until an error or loss falls to `value`, by the best curve; None as above.
-
     Points that have reached it count like any other: other jobs of the type did, this one still has to. Values of 0 or
-    below lie on no curve and are left out.
-    """
+    below lie on no curve and are left out."""
     curve = fit([point for point in points if point[1] > 0], value, segments)
     needed = math.inf if curve is None else curve.reaches(value)
     return max(0, math.ceil(needed)) if needed <= LARGEST else None
 
 
 def clamped_left(needed: float | None, done: float, epoch: float, most: float | None) -> float | None:
-    """Return the iterations left of a job that needs `needed` in all and has done `done`.
-
-    At least one epoch, since its target is not measured yet, and at most up to its maximum (1.5). Up to its maximum
-    without a prediction; None without either.
-    """
+    """Return the iterations left of a job that needs `needed` in all and has done `done`. At least one epoch, since its
+    target is not measured yet, and at most up to its maximum (1.5). Up to its maximum without a prediction; None
+    without either."""
     if needed is None:
         return None if most is None else max(0.0, most - done)
     end = max(needed, done + epoch)
@@ -107,10 +98,8 @@ def points_of(profile: Iterable[Accuracy], live: Iterable[Point]) -> list[Point]
 
 
 def _non_negative(k: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return b0, b1 >= 0 that bring b0 k + b1 nearest to each row of y: NNLS of two unknowns, all rows at once.
-
-    Where the free solution has a negative one, that one is 0 and the other is fitted alone.
-    """
+    """Return b0, b1 >= 0 that bring b0 k + b1 nearest to each row of y: NNLS of two unknowns, all rows at once. Where
+    the free solution has a negative one, that one is 0 and the other is fitted alone."""
     mean_k, mean_y = k.mean(), y.mean(axis=1)
     b0 = ((k - mean_k) * (y - mean_y[:, None])).sum(axis=1) / ((k - mean_k) ** 2).sum()
     b1 = mean_y - b0 * mean_k

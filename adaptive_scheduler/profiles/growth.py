@@ -2,8 +2,7 @@
 
 `categorise` (SpeCon, Algorithm 1) and `measure` (FlowCon, first half of Algorithm 1) turn a reading at the end of an
 interval into the job's next record (`algorithms.md` 5.2). The coordinator and the simulator keep the records; policies
-read them in the snapshot. An interval with a restart, a move or a GPU change is discarded (X8). Pure.
-"""
+read them in the snapshot. An interval with a restart, a move or a GPU change is discarded (X8). Pure."""
 
 from __future__ import annotations
 
@@ -50,10 +49,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """FlowCon's record of a job: growth per second and per unit of each resource.
-
-    `share` is relative to the job's own peak, 0..1 (F1); 1 while nothing is measured.
-    """
+    """FlowCon's record of a job: growth per second and per unit of each resource. `share` is relative to the job's own
+    peak, 0..1 (F1); 1 while nothing is measured."""
 
     list: LimitList = "NL"
     measured: bool = False
@@ -76,11 +73,9 @@ SLOWED: Mapping[Category, Category] = {"PC": "WC", "WC": "CC", "CC": "CC"}
 
 
 def categorise(record: Growth, reading: EvaluationReading, settings: SpeCon, migrated: bool = False) -> Growth:
-    """Return the record after one more interval: SpeCon, Algorithm 1 (2.3), for one job.
-
-    Without a new value the interval counts into the next (S3); after a restart or move the reading only begins a new
-    one (X8). `migrated`: the job has used its one move, which matters to `freeze_migrated` alone (S6).
-    """
+    """Return the record after one more interval: SpeCon, Algorithm 1 (2.3), for one job. Without a new value the
+    interval counts into the next (S3); after a restart or move the reading only begins a new one (X8). `migrated`: the
+    job has used its one move, which matters to `freeze_migrated` alone (S6)."""
     record, last = replace(record, slow_again=False), record.last
     if not _has_value(reading) or (last is not None and reading.evaluations == last.evaluations):
         return record
@@ -100,10 +95,8 @@ def categorise(record: Growth, reading: EvaluationReading, settings: SpeCon, mig
 
 
 def _sorted_in(record: Growth, growth_before: float, settings: SpeCon) -> Growth:
-    """Change the category by at most one step per interval (S4); growth of exactly alpha still progresses (S5).
-
-    A value that stands still converges: zero growth after zero growth has not risen.
-    """
+    """Change the category by at most one step per interval (S4); growth of exactly alpha still progresses (S5). A value
+    that stands still converges: zero growth after zero growth has not risen."""
     assert record.growth is not None and record.last is not None
     if record.growth >= settings.alpha:
         return replace(record, category="PC", converged_s=None)
@@ -122,11 +115,8 @@ def _at_its_pace(
     growth: float, pace: float | None, last: EvaluationReading, reading: EvaluationReading
 ) -> tuple[float, float | None]:
     """Return growth and pace; after a change of its limit, growth is scaled to the iterations of the interval before
-    (X5).
-
-    So a changed limit does not look like changed growth. Under a constant limit a job is not scaled: else jobs that
-    FlowCon holds back would never converge and never move.
-    """
+    (X5). So a changed limit does not look like changed growth. Under a constant limit a job is not scaled: else jobs
+    that FlowCon holds back would never converge and never move."""
     seconds, iterations = reading.at_s - last.at_s, reading.iterations - last.iterations
     if seconds <= 0 or iterations <= 0:
         return growth, pace
@@ -143,13 +133,10 @@ MOST_GROWTH = 1e100
 
 
 def measure(record: Efficiency, reading: EvaluationReading, settings: FlowCon) -> Efficiency:
-    """Return the record after one more reading: FlowCon, Algorithm 1, first half (3.3).
-
-    Growth per second is divided by the mean use of each resource since the last measured reading. An interval without a
-    new value, or shorter than `min_dt_s`, counts into the next (F8); one with a restart, or without CPU use, is
-    forgotten (X8), list and share are kept. Lists depend on the CPU alone (F2); a job moves at most one list per
-    reading.
-    """
+    """Return the record after one more reading: FlowCon, Algorithm 1, first half (3.3). Growth per second is divided by
+    the mean use of each resource since the last measured reading. An interval without a new value, or shorter than
+    `min_dt_s`, counts into the next (F8); one with a restart, or without CPU use, is forgotten (X8), list and share are
+    kept. Lists depend on the CPU alone (F2); a job moves at most one list per reading."""
     last = record.last
     if last is None or reading.generation != last.generation or "cpu" not in reading.usage:
         return replace(record, last=reading if _has_value(reading) else None, spent={}, read_s=reading.at_s)

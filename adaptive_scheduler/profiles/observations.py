@@ -1,7 +1,6 @@
 """Looks up execution times of finished tasks by their requests: the tables P and P_GPU of Slaml.
 
-Built by the coordinator from its `observations` and by the simulator from a trace; read by the deadline policy through
-the snapshot. Pure.
+Built by the coordinator from its `observations` and by the simulator from a trace; read by the deadline policy. Pure.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ class Observations:
         self, on_gpus: bool, resource: Resource, amount: float, share: float, ran_s: float = 0.0
     ) -> ExpectedExecution | None:
         """Return the remaining time of a task with this request that has run `ran_s`; None without any similar task.
-
         Uses rows of the same or next higher amount; beyond all, those of the largest, with low confidence (D4).
-        `share`: the percentile, 0..1.
-        """
+        `share`: the percentile, 0..1."""
         column = self.times.get((on_gpus, resource), ())
         if not column:
             return None
@@ -74,10 +71,8 @@ class Observations:
 
 
 def still_left(times: Sequence[float], share: float, ran_s: float) -> ExpectedExecution:
-    """Return what is left by those ascending execution times that exceed `ran_s`.
-
-    A task longer than all of them is assumed to run as long again (as `prediction.assumed_s`).
-    """
+    """Return what is left by those ascending execution times that exceed `ran_s`. A task longer than all of them is
+    assumed to run as long again (as `prediction.assumed_s`)."""
     longer = times[bisect_right(times, ran_s) :]
     return (
         ExpectedExecution(percentile(longer, share) - ran_s)
@@ -90,14 +85,3 @@ def percentile(times: Sequence[float], share: float) -> float:
     """Return the smallest observed value that at least this share of the ascending values do not exceed."""
     rank = math.ceil(share * len(times) - 1e-9)  # 0.7 of 10 is 7 in spite of rounding
     return times[max(rank, 1) - 1]
-
-
-def observation_problem(row: Mapping[str, object]) -> str:
-    """Return a sentence on why the row is no valid observation; empty if it is one."""
-    for field in (*RESOURCES, "execution_s"):
-        value = row.get(field, 0 if field != "execution_s" else None)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-        if not good or (field == "execution_s" and not value):
-            above = "above 0 (seconds from its start to its end)" if field == "execution_s" else "of at least 0"
-            return f"{field} must be a number {above}"
-    return ""

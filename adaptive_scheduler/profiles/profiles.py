@@ -1,8 +1,7 @@
 """Holds seconds per iteration, overheads and accuracy of job types (SideCar scheduling, Tables IV and V).
 
 An invalid row never reaches a prediction: it is skipped and listed in `problems`. Built once per tick by snapshot
-builders from database rows. Imports no store and nothing of the coordinator. Pure.
-"""
+builders from database rows. Imports no store and nothing of the coordinator. Pure."""
 
 from __future__ import annotations
 
@@ -36,10 +35,8 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """The five overheads of a job type in seconds (SideCar scheduling, III-C).
-
-    Starting and ending its launch, starting and ending its training process, a checkpoint.
-    """
+    """The five overheads of a job type in seconds (SideCar scheduling, III-C). Starting and ending its launch, starting
+    and ending its training process, a checkpoint."""
 
     k8s_init: float
     k8s_term: float
@@ -92,10 +89,8 @@ class Profiles:
     def from_rows(
         cls, speed_rows: Iterable[Row], overhead_rows: Iterable[Row] = (), accuracy_rows: Iterable[Row] = ()
     ) -> Profiles:
-        """Build from rows; an invalid row never raises but is left out and named in `problems`.
-
-        Of rows with the same key a measured one wins, among equals the later.
-        """
+        """Build from rows; an invalid row never raises but is left out and named in `problems`. Of rows with the same
+        key a measured one wins, among equals the later."""
         problems: list[str] = []
         flat = _collect(speed_rows, _speed_row, "speed", problems)
         speeds: dict[tuple[str, str], dict[int, Speed]] = {}
@@ -116,9 +111,7 @@ class Profiles:
 
     def scaled(self, batch_scaling: Literal["fixed", "weak"]) -> Profiles:
         """Return the profiles for this batch scaling (G12). "weak": n GPUs do n batches in the time of one iteration.
-
-        Lengths are then counted in batches of one GPU. Prediction and training must use the same profiles.
-        """
+        Lengths are then counted in batches of one GPU. Prediction and training must use the same profiles."""
         if batch_scaling == "fixed" or self.weak:
             return self
         speeds = {key: {n: _per_batch(s, n) for n, s in known.items()} for key, known in self.speeds.items()}
@@ -126,11 +119,9 @@ class Profiles:
         return replace(self, speeds=speeds, spread=spread, weak=True, _extrapolated={})
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, hosts: int = 1) -> Speed | None:
-        """Return the seconds per iteration; None if nothing is known of this type on this GPU type.
-
-        An unknown count is extrapolated from the nearest known one by `speed_up`; an unmeasured placement over several
-        hosts from one host by `spread_share`.
-        """
+        """Return the seconds per iteration; None if nothing is known of this type on this GPU type. An unknown count is
+        extrapolated from the nearest known one by `speed_up`; an unmeasured placement over several hosts from one host
+        by `spread_share`."""
         if hosts > 1:
             if measured := self.spread.get((job_type, gpu_type, num_gpus, hosts)):
                 return measured
@@ -157,21 +148,17 @@ class Profiles:
 
 
 def speed_up(num_gpus: int) -> float:
-    """Return the assumed speed-up over one GPU, for counts that were not measured.
-
-    1 / 1.7 / 2.4 on 1 / 2 / 4 GPUs as SideCar scheduling, II prints for ResNet, 0.7 more with each doubling, capped at
-    8 GPUs: the paper reports no larger count and the gain must fade.
-    """
+    """Return the assumed speed-up over one GPU, for counts that were not measured. 1 / 1.7 / 2.4 on 1 / 2 / 4 GPUs as
+    SideCar scheduling, II prints for ResNet, 0.7 more with each doubling, capped at 8 GPUs: the paper reports no larger
+    count and the gain must fade."""
     return 1.0 + 0.7 * math.log2(min(num_gpus, 8))
 
 
 def spread_share(hosts: int) -> float:
-    """Return the assumed share of its one-host speed that a job keeps on several hosts, where unmeasured.
-
-    0.94 on 2 hosts and 0.71 on 4 are the medians of 20 and 10 measurements of five CNNs by Chronus
+    """Return the assumed share of its one-host speed that a job keeps on several hosts, where unmeasured. 0.94 on 2
+    hosts and 0.71 on 4 are the medians of 20 and 10 measurements of five CNNs by Chronus
     (`placement_slowdown_chronus.json` of ElasticFlow's repository; a VGG16 keeps only 0.26, a ResNet 0.80). The same
-    loss is assumed for each doubling beyond 4.
-    """
+    loss is assumed for each doubling beyond 4."""
     if hosts < 3:
         return 0.94 if hosts == 2 else 1.0
     return math.exp(math.log(0.71) * math.log2(hosts) / 2)

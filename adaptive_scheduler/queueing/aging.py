@@ -5,8 +5,7 @@ many cores on CPU. The node nearest to serving an aged job (`order.py`) is reser
 starts, grows or moves there, except by EASY backfill if it ends before the aged job could start. At most one job on
 GPUs and one on CPU, the longest waiting, have a reservation. Backfill never delays the aged job as far as lengths are
 known: a running job of unknown length may end at any moment, so nothing is lent on its account, and a borrower's length
-and speed must be known. Called by the engine. Pure; seconds from now.
-"""
+and speed must be known. Called by the engine. Pure; seconds from now."""
 
 from __future__ import annotations
 
@@ -23,10 +22,8 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 def reservation_nodes(snapshot: ClusterSnapshot, job: Job) -> tuple[str, ...]:
     """Return the node with most idle GPUs that could hold the job's smallest count, or as few nodes as could together.
-
     For a job trained on CPU the node with most of its requests left. Empty if none ever could: such a job reserves
-    nothing.
-    """
+    nothing."""
     if job.uses_cpu:
         return _nearest_on_cpu(snapshot, job)
     if not job.optional:
@@ -92,10 +89,8 @@ BACKFILL = "elastic.backfill"
 
 
 def earliest_start_s(snapshot: ClusterSnapshot, names: Collection[str], kept: Job) -> float:
-    """Return when these nodes have the fewest GPUs of the aged job `kept`, if running jobs there only end.
-
-    Infinite if never, as far as lengths are known.
-    """
+    """Return when these nodes have the fewest GPUs of the aged job `kept`, if running jobs there only end. Infinite if
+    never, as far as lengths are known."""
     missing = min(kept.optional) - sum(snapshot.node[name].idle for name in names)
     leaves = sorted((_earliest_end_s(snapshot, job), sum(gpus_on(job, n) for n in names)) for job in snapshot.placed)
     at_s = 0.0
@@ -110,9 +105,7 @@ def backfill_start(
     snapshot: ClusterSnapshot, names: Collection[str], kept: str, until_s: float, job: Job
 ) -> Start | None:
     """Return the start of a waiting job on one of these reserved nodes where it ends soonest; None if none fits.
-
-    `until_s`: from `earliest_start_s`, for the aged job `kept`.
-    """
+    `until_s`: from `earliest_start_s`, for the aged job `kept`."""
     ends = list[tuple[float, int, str]]()
     for node in nodes_for(snapshot, job):
         if node.name not in names:

@@ -1,8 +1,7 @@
 """Orders the queue by arrival, length or deadline, with aging against starvation.
 
 Shortest first lowers the mean completion time of a full queue and keeps its makespan; aging (`is_aged`) bounds the wait
-of long jobs. Ties go by submission, then id, for equal order in every process. Called by the engine. Pure.
-"""
+of long jobs. Ties go by submission, then id, for equal order in every process. Called by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class Queue:
         self._quickest: dict[object, float | None] = {}
 
     def in_order(self, snapshot: ClusterSnapshot) -> list[Job]:
-        """Return aged jobs first, the longest waiting one in front, then the others by the setting; not those that
-        yield (D7)."""
+        """Return aged jobs first, the longest waiting one in front, then the others by the setting; none that yields
+        (D7)."""
         queue = deadline.in_order(snapshot, self.now, self.settings)
         if self.settings.queue_order == "arrival":
             queue = tuple(sorted(queue, key=_arrival))
@@ -50,8 +49,7 @@ class Queue:
         return waited_s >= PATIENCE * length_s or length_s == math.inf
 
     def length_s(self, snapshot: ClusterSnapshot, job: Job) -> float:
-        """Return its seconds on its best GPU type and count, else by past tasks or its user (Slaml); infinite if
-        unknown."""
+        """Return its seconds on the best GPU type and count, else by past tasks or its user (Slaml); inf if unknown."""
         if job.id not in self._lengths:
             self._lengths[job.id] = self._predicted_s(snapshot, job)
         return self._lengths[job.id]

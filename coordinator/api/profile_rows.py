@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from adaptive_scheduler.profiles.observations import observation_problem
+from adaptive_scheduler.profiles.observations import RESOURCES
 from adaptive_scheduler.profiles.profiles import Profiles
 from coordinator.errors import Rejected
 from coordinator.ports import PROFILE_TABLES
@@ -74,3 +75,14 @@ def describes(row: View) -> tuple[str, ...]:
     whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
     origin = row.get("origin")
     return (*map(str, whole), origin if isinstance(origin, str) and origin else "imported")
+
+
+def observation_problem(row: Mapping[str, object]) -> str:
+    """Return a sentence on why the row is no valid observation; empty if it is one."""
+    for field in (*RESOURCES, "execution_s"):
+        value = row.get(field, 0 if field != "execution_s" else None)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        if not good or (field == "execution_s" and not value):
+            above = "above 0 (seconds from its start to its end)" if field == "execution_s" else "of at least 0"
+            return f"{field} must be a number {above}"
+    return ""

@@ -1,8 +1,7 @@
 """Implements Algorithm 1 (incoming job, reshape down) and Algorithm 2 (reshape up, sequence D) of SideCar scheduling.
 
 As resolved in `algorithms.md` 1.6 and 1.7, with the ids of 1.8. `shrink`, `wait` and `expand` find candidates with
-their predictions, this module takes the best, `explain` phrases the reason. Called by the engine. Pure.
-"""
+their predictions, this module takes the best, `explain` phrases the reason. Called by the engine. Pure."""
 
 from __future__ import annotations
 
@@ -33,11 +32,9 @@ job can start does not depend on its length."""
 def schedule_incoming(
     snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings, table: CostTable | None = None
 ) -> Start | Hold:
-    """Algorithm 1: give a waiting job its first GPUs, idle ones or with those of one victim.
-
-    `table`: of this snapshot or an earlier one, to avoid recomputation. A type of unknown speed starts on as few GPUs
-    as possible, to be measured.
-    """
+    """Algorithm 1: give a waiting job its first GPUs, idle ones or with those of one victim. `table`: of this snapshot
+    or an earlier one, to avoid recomputation. A type of unknown speed starts on as few GPUs as possible, to be
+    measured."""
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
     if why := infeasibility(snapshot, job, combined_capacity(snapshot, job, settings)):
         return Hold(job.id, explain(INCOMING, why, [], None, table.times, snapshot.profiles))
@@ -71,10 +68,8 @@ def schedule_incoming(
 def schedule_running(
     snapshot: ClusterSnapshot, now: float, settings: Settings, table: CostTable | None = None
 ) -> Reshape | Move | None:
-    """Algorithm 2: give idle GPUs to one running job, of its own nodes, of further ones or by a move.
-
-    None if no job gains enough. `table` as in Algorithm 1.
-    """
+    """Algorithm 2: give idle GPUs to one running job, of its own nodes, of further ones or by a move. None if no job
+    gains enough. `table` as in Algorithm 1."""
     if not any(node.idle for node in snapshot.nodes):
         return None
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
@@ -90,10 +85,8 @@ def schedule_running(
 
 
 def _better_later(table: CostTable, job: Job, best: RankedCandidate) -> RankedCandidate | None:
-    """Return waiting for the next job that ends, if that is better than an immediate start; else None.
-
-    It is better if its outcome is (G19), or if it shortens the end of all work by more than it delays the job.
-    """
+    """Return waiting for the next job that ends, if that is better than an immediate start; else None. It is better if
+    its outcome is (G19), or if it shortens the end of all work by more than it delays the job."""
     settings = table.settings
     end_s = _end_of_all_s(table, best) if settings.spare_critical and best.victim is not None else 0.0
     spares = end_s > max(table.times.max, table.all_work_s)

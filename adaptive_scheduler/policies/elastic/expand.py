@@ -1,8 +1,7 @@
 """Finds all candidates of Algorithm 2 with their predictions (SideCar scheduling; sequences C and D).
 
 Exhaustive search as printed, in arrays; of equal target nodes of a move only the first by name. Only the best, as many
-as are listed, become objects with a reason. Called by `algorithms.py`. Pure.
-"""
+as are listed, become objects with a reason. Called by `algorithms.py`. Pure."""
 
 from __future__ import annotations
 
@@ -85,10 +84,7 @@ class GrowthCandidates:
                 yield row, count, workers
 
     def _moved(self, rows: Ints) -> Iterator[_Cells]:
-        """Sequence D: to a node that holds the whole new count.
-
-        Not if the job's own speed is unknown, since its gain cannot be predicted.
-        """
+        """Sequence D: to a node that holds the whole new count, if the job's present speed is known."""
         table = self.table
         idle_nodes = np.flatnonzero((table.idle > 0) & table.heard)
         idle_nodes = idle_nodes[np.argsort(table.node_rank[idle_nodes])]
@@ -145,10 +141,8 @@ class GrowthCandidates:
 
     @cached_property
     def extra_s(self) -> Floats:
-        """Extra cost over a reshape of a change beyond the job's own hosts.
-
-        Counted in full: it trains on while further hosts are launched, but gains nothing yet.
-        """
+        """Extra cost over a reshape of a change beyond the job's own hosts. Counted in full: it trains on while further
+        hosts are launched, but gains nothing yet."""
         extra = np.where(self.cells.loop > 0, self.table.jobs.elsewhere[self.cells.row], 0.0)
         for cell, cost in self._beyond.items():
             extra[cell] = cost
@@ -174,11 +168,8 @@ class GrowthCandidates:
 
     @cached_property
     def enough_s(self) -> Floats:
-        """G6, if doing nothing competes: the gain that must be exceeded.
-
-        Only this job's time changes, so its gain is that of the sum and never below that of the makespan: one test
-        covers both lines of 1.7.
-        """
+        """G6, if doing nothing competes: the gain that must be exceeded. Only this job's time changes, so its gain is
+        that of the sum and never below that of the makespan: one test covers both lines of 1.7."""
         return self.settings.min_gain_factor * (self.table.jobs.cost[self.cells.row] + self.extra_s)
 
     @cached_property

@@ -1,8 +1,6 @@
 """Finds all candidates of Algorithm 1 with their predictions (SideCar scheduling).
 
-Exhaustive search as printed, in arrays; only the best, as many as are listed, become objects with a reason. Called by
-`algorithms.py`. Pure.
-"""
+Exhaustive search as printed, in arrays; only the best, as many as are listed, become objects with a reason. Pure."""
 
 from __future__ import annotations
 
@@ -176,10 +174,8 @@ class EvaluatedCandidates:
 
     @cached_property
     def job_s(self) -> Floats:
-        """Remaining seconds of the newcomer, with its victim's checkpoint and exit where that is counted (G5).
-
-        Or must be counted: a job whose launch holds its GPUs is launched only once they are free.
-        """
+        """Remaining seconds of the newcomer, with its victim's checkpoint and exit where that is counted (G5). Or must
+        be counted: a job whose launch holds its GPUs is launched only once they are free."""
         if not (self.new.settings.refined or self.new.job.relaunches):
             return self.launch_s
         waits_s: Floats = np.append(self.table.jobs.lets_go, 0.0)[self.new.victims.row[self.cells.option]]
@@ -285,10 +281,8 @@ class EvaluatedCandidates:
 
 
 def incoming_candidates(table: CostTable, job: Job) -> CandidateList:
-    """Return all candidates to start a waiting job: on each host; for counts that no host holds over several.
-
-    Best first, at most `LISTED`; refused ones last, with the reason.
-    """
+    """Return all candidates to start a waiting job: on each host; for counts that no host holds over several. Best
+    first, at most `LISTED`; refused ones last, with the reason."""
     new = IncomingJob(table, job)
     evaluated = evaluate(new)
     cells, best = evaluated.cells, evaluated.best(LISTED)
@@ -304,11 +298,8 @@ def incoming_candidates(table: CostTable, job: Job) -> CandidateList:
 
 
 def evaluate(new: IncomingJob) -> EvaluatedCandidates:
-    """Evaluate all candidates.
-
-    If no victim can give exactly what is missing, grown jobs may give back what they grew by, also if that is more;
-    then all jobs, if so configured (G3).
-    """
+    """Evaluate all candidates. If no victim can give exactly what is missing, grown jobs may give back what they grew
+    by, also if that is more; then all jobs, if so configured (G3)."""
     evaluated, grown = _evaluate(new, new.cells()), new.victims.grown
     any_victim = np.full_like(grown, new.settings.over_release == "needed")
     for more in (grown, any_victim):

@@ -33,10 +33,8 @@ def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
 
 
 def waiting_candidate(table: CostTable, job: Job) -> RankedCandidate | None:
-    """G19: wait for the placed job that is predicted to end first, and start on its GPUs and idle ones there.
-
-    None if no job ends on a node open to the newcomer, or its GPUs do not suffice.
-    """
+    """G19: wait for the placed job that is predicted to end first, and start on its GPUs and idle ones there. None if
+    no job ends on a node open to the newcomer, or its GPUs do not suffice."""
     nodes = {n.name: n for n in nodes_for(table.snapshot, job) if n.open}
     there = [j for j in table.snapshot.placed if j.node in nodes]
     if not there:

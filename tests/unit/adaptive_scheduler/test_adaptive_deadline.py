@@ -344,7 +344,7 @@ def test_d7_nobody_is_stopped_if_nothing_replaces_it():
     assert answers(world(overdue())) == ()
     assert answers(world(overdue(), light(cores=7))) == (), "heavier than it"
     assert answers(world(overdue(), light(cores=4))) == (), "starts anyway"
-    assert answers(world(overdue(), on_cpu("l", cores=5))) == (), "nobody knows how long it takes"
+    assert answers(world(overdue(), on_cpu("l", cores=5))) == (), "its length is not known"
 
 
 def test_d7_nobody_is_stopped_on_a_node_that_is_not_heard_of_where_nobody_could_start():

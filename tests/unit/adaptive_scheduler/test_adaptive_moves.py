@@ -9,8 +9,7 @@ import pytest
 
 from adaptive_scheduler.decision import BrokenDecision, Explanation, Finish, Hold, Move, Reshape, Start, check
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.models.deadline_tardiness import Tardiness
-from adaptive_scheduler.models.prediction import RemainingTimes, t_new
+from adaptive_scheduler.models.prediction import RemainingTimes, Tardiness, t_new
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
 from adaptive_scheduler.profiles.growth import Growth
 from adaptive_scheduler.profiles.profiles import Profiles, spread_share

@@ -95,7 +95,7 @@ def test_the_smallest_cells_come_in_order_and_of_equal_ones_the_first(rows, most
     assert got.tolist() == sorted(range(len(rows)), key=lambda cell: (rows[cell], cell))[:most]
 
 
-def test_ways_that_are_not_listed_are_counted():
+def test_candidates_that_are_not_listed_are_counted():
     nodes = [node(f"n{i:02}", idle=2, used=2) for i in range(40)]
     jobs = [running(f"r{i:02}", 2, 5000 + i, node=f"n{i:02}") for i in range(40)]
     world = cluster(*jobs, waiting(optional=(1, 2, 3, 4)), nodes=nodes)
