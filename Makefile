@@ -10,7 +10,7 @@ ARGS ?=
 REAL := tests/e2e tests/faults
 PURE := tests $(addprefix --ignore=,$(REAL))
 
-.PHONY: help install demo test check bench bench-cluster cluster cluster-down test-cluster lock clean
+.PHONY: help install demo test check bench bench-cluster cluster cluster-down test-cluster reference lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,6 +50,9 @@ cluster-down: install ## end it, and remove all that it made
 
 test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
 	@$(BIN)/pytest tests/cluster --cluster $(ARGS)
+
+reference: install ## write what is generated from the fields of a job document (docs/reference/job.md and more)
+	@$(BIN)/python .ci/reference.py
 
 lock: ## write requirements.lock anew from pyproject.toml (needs uv)
 	@command -v uv >/dev/null || { echo "uv was not found: install it (pip install uv) and run make lock again" >&2; exit 1; }

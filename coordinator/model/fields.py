@@ -11,17 +11,10 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from coordinator.model.records import show
+from coordinator.model.schema import job_fields
 from coordinator.model.tables import JobField, JobRow
 
-PUBLIC = frozenset(
-    {
-        "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
-        "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
-        "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
-        "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "depends_on", "namespace", "queue",
-        "checkpoint_claim", "single_container", "pod",
-    }
-)  # fmt: skip
+PUBLIC = frozenset(job_fields.FIELDS)
 """Fields that users may write."""
 
 COORDINATOR_FIELDS: tuple[JobField, ...] = (

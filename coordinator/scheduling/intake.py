@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from coordinator.model import fields, pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import SHARED, number, show, whole
+from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS
 from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
 
@@ -28,10 +29,7 @@ GANG_LOSES = (
     "PersistentVolumeClaim in checkpoint_claim"
 )
 NO_PODS = "gpus_per_pod is for clusters, where a job may have several pods; here it has one process: leave it out"
-MAX_GPUS = 65_536
 MAX_TEXT = 32_768
-MAX_PARTS = 4_096
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEMPLATE = ("{{", "{%", "{#")
 
 WHOLE: tuple[JobField, ...] = ("iterations", "epochs", "dataset_size", "batch_size")
@@ -188,7 +186,7 @@ def _texts(doc: JobRow) -> Iterator[str]:
 def _lengths(doc: JobRow) -> Iterator[str]:
     for field in WHOLE:
         value = doc.get(field)
-        if value is not None and (not whole(value, 1) or value > 10**15):
+        if value is not None and (not whole(value, 1) or value > MAX_LENGTH):
             yield f"{field} must be a whole number of at least 1, not {show(value)}"
 
 

@@ -1,7 +1,8 @@
 """A store in memory for tests that need thousands of runs: the same contract, no disk, and hiccups on request.
 
 Documents are kept encoded, so nobody shares one with the store. It refuses what every store refuses
-(`coordinator.stores.rules`); `tests/unit/coordinator/test_fake_store.py` compares it with SqliteStore.
+(`coordinator.stores.rules`); `tests/unit/coordinator/test_fake_store.py` compares it with SqliteStore. It also refuses
+to write a field that `coordinator.model.tables` does not list; users, whose connection is `healthy`, may write any.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from coordinator.errors import Conflict, Transient
+from coordinator.model import fields
+from coordinator.model.tables import FIELDS
 from coordinator.ports import Doc, Key
 from coordinator.stores import rules
 
@@ -28,11 +31,13 @@ class MemoryStore:
         self.hiccups: deque[Hiccup] = deque()
         self.down = False
         self.writes = 0
+        self.checks_fields = True
 
     def healthy(self) -> MemoryStore:
         """Somebody else's connection to the same documents, which never fails."""
         other = MemoryStore()
         other._tables = self._tables
+        other.checks_fields = False
         return other
 
     def get(self, table: str, key: Key) -> Doc | None:
@@ -48,12 +53,14 @@ class MemoryStore:
         return [doc for doc in docs if _matches(doc, where or {})]
 
     def insert(self, table: str, doc: Doc) -> None:
+        self._check_fields(table, doc)
         checked = rules.checked(doc)
         if _key(checked["_id"]) in self._tables.get(table, {}):
             raise Conflict("A document with this `_id` exists already.")
         self._write(table, checked["_id"], checked)
 
     def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        self._check_fields(table, changes)
         rules.check_changes(changes)
         rules.check_equalities(expect)
         doc = self.get(table, key)
@@ -66,6 +73,7 @@ class MemoryStore:
         return self.get(table, key) or {}
 
     def put(self, table: str, doc: Doc) -> None:
+        self._check_fields(table, doc)
         checked = rules.checked(doc)
         self._write(table, checked["_id"], checked)
 
@@ -91,6 +99,12 @@ class MemoryStore:
 
     def close(self) -> None:
         self.down = True
+
+    def _check_fields(self, table: str, doc: Mapping[str, Any]) -> None:
+        if not self.checks_fields or table not in FIELDS:
+            return
+        unknown = sorted(f for f in doc if f not in FIELDS[table] and not str(f).startswith(fields.USER_PREFIXES))
+        assert unknown == [], f"table {table} has no field {', '.join(unknown)}: see coordinator/model/tables.py"
 
     def _reachable(self) -> None:
         if self.down:

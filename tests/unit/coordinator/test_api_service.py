@@ -185,7 +185,7 @@ def test_a_refused_document_that_is_edited_while_it_is_cancelled_does_not_slip_i
     world.users.insert("jobs", {"_id": "bad", "state": "submitted"})
     world.tick()
     seen = world.api._get("bad")
-    world.users.update("jobs", "bad", {}, {"note": "edited"})
+    world.users.update("jobs", "bad", {}, {"x_note": "edited"})
     with pytest.raises(Exception, match="has changed"):
         world.c.cache.write_job(seen, {"state": s.CANCELLED, "closed": True}, "cancel")
     assert world.c.cache.jobs() == {}, "intake has not let it in"
@@ -195,7 +195,7 @@ def test_a_refused_document_that_is_edited_while_it_is_cancelled_does_not_slip_i
 def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeypatch: pytest.MonkeyPatch) -> None:
     class Busy(MemoryStore):
         def update(self, table: str, key: Any, expect: Any, changes: Any) -> Any:
-            super().update(table, key, {}, {"note": "edited"})
+            super().update(table, key, {}, {"x_note": "edited"})
             return super().update(table, key, expect, changes)
 
     busy = Busy()

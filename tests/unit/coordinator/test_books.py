@@ -12,7 +12,7 @@ from coordinator.ports import Doc
 from coordinator.stores.cache import Cache
 from tests.fakes.store import MemoryStore
 
-JOB: Doc = {"_id": "one", "job_id": "one", "uid": "u", "closed": False, "version": 3, "state": "running", "mine": [1]}
+JOB: Doc = {"_id": "one", "job_id": "one", "uid": "u", "closed": False, "version": 3, "state": "running", "x_mine": [1]}
 GPU: Doc = {"_id": "g", "state": "idle", "job_id": None, "held_by": None, "version": 1}
 
 
@@ -40,7 +40,7 @@ def one(cache: Cache) -> JobRecord:
 def test_a_change_is_in_the_store_and_in_the_books_and_keeps_the_users_fields(store: MemoryStore, cache: Cache) -> None:
     after = cache.write_job(one(cache), {"state": "adjusting"}, "op")
     assert after.doc == store.get("jobs", "one") == one(cache).doc
-    assert (after.state, after.doc["version"], after.doc["mine"]) == ("adjusting", 4, [1])
+    assert (after.state, after.doc["version"], after.doc["x_mine"]) == ("adjusting", 4, [1])
 
 
 def test_who_looked_at_an_old_version_loses_and_then_sees_the_new_one(store: MemoryStore, cache: Cache) -> None:
@@ -180,7 +180,7 @@ def test_a_document_that_intake_has_not_let_in_stays_out_even_if_a_race_for_it_w
 ) -> None:
     store.insert("jobs", {"_id": "new", "state": "submitted"})
     (new,) = cache.refresh()
-    store.update("jobs", "new", {}, {"note": "edited"})
+    store.update("jobs", "new", {}, {"x_note": "edited"})
     with pytest.raises(Conflict):
         cache.write_job(new, {"state": "cancelled", "closed": True}, "cancel")
     assert list(cache.jobs()) == ["one"]

@@ -1,6 +1,6 @@
-"""A user's own pymongo writes the seed's Tables II and III and reads them back unchanged, and so do we.
+"""A user's own pymongo writes Tables II and III of the SideCar paper and reads them back unchanged, and so do we.
 
-Source: SideCar scheduling, Tables II and III (`algorithms.md` 1.2).
+They are shown in `docs/reference/job.md`; their fields in `algorithms.md` 1.2.
 """
 
 from __future__ import annotations
