@@ -1,1 +1,1 @@
-"""Carries out operations: from the fields of a job and the observed state to the next action."""
+"""Carries out operations: derives the next action from the fields of a job and the observed state, and performs it."""

@@ -1,7 +1,6 @@
-"""The steps that `lifecycle.next_step` may answer. Each is persisted or carried out by the reconciler.
+"""Steps that `lifecycle.next_step` returns; the reconciler persists or performs them.
 
-A step's `name` is also the name of its two failpoints (`before:NAME`, `after:NAME`), so a new step
-cannot be forgotten by the crash tests.
+A step's `name` also names its two failpoints (`before:NAME`, `after:NAME`), so the crash tests cover each new step.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class WriteGpu:
 
 @dataclass(frozen=True)
 class RequestLaunch:
-    """Ask the platform for this job's launch, or for that of the newcomer that it moves to.
+    """Ask the platform for this job's launch, or for the new launch of a move.
 
-    Of a gang again with other GPUs: for a pod more or less.
+    Repeated with other GPUs, it adds or removes pods of a gang.
     """
 
     newcomer: bool = False
@@ -47,7 +46,7 @@ class RequestLaunch:
 
 @dataclass(frozen=True)
 class RequestRemoval:
-    """Ask the platform to remove this job's launch, or another one of it."""
+    """Ask the platform to remove the job's present launch, or the one given."""
 
     launch: int | None = None
     why: str = ""
@@ -56,7 +55,7 @@ class RequestRemoval:
 
 @dataclass(frozen=True)
 class StopTrainer:
-    """Tell the sidecar to stop training under this generation."""
+    """Command the sidecar to stop training under this generation."""
 
     generation: int
     name: ClassVar[str] = "stop"
@@ -64,7 +63,7 @@ class StopTrainer:
 
 @dataclass(frozen=True)
 class StartTrainer:
-    """Tell the sidecar to train on these GPUs under this generation."""
+    """Command the sidecar to train on these GPUs under this generation."""
 
     generation: int
     gpu_ids: tuple[str, ...]
@@ -74,7 +73,7 @@ class StartTrainer:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until something is heard, or `seconds` have passed (None: only when heard)."""
+    """Nothing to do until a report arrives or `seconds` have passed (None: until a report)."""
 
     seconds: float | None
     why: str = ""

@@ -1,6 +1,6 @@
-"""What is known of the pods of a gang, a job of several pods: their reports, and the platform's word about them.
+"""Observes the pods of a gang, a job of several pods: their reports, and the platform's view of them.
 
-Called by the reconciler, which builds from it what `lifecycle` looks at. Nothing is kept here.
+Stateless; called by the reconciler, which builds the `ObservedState` for `lifecycle` from it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sidecar.protocol import Heartbeat
 
 @dataclass(frozen=True)
 class GangPods:
-    """The pods of one job; all but `seen` only of a gang."""
+    """The pods of one job; for a job of one pod only `seen` is set."""
 
-    seen: Heartbeat | None  # all of them as one
+    seen: Heartbeat | None  # the merged report
     each: Mapping[int, Heartbeat] = field(default_factory=dict)
     ended: frozenset[int] = NO_MEMBERS  # of which certainly nothing runs
     all_pods: frozenset[int] = NO_MEMBERS
 
     @property
     def lost_pods(self) -> frozenset[int]:
-        """Those that are gone while others are not."""
+        """Pods that are gone while others are not."""
         return NO_MEMBERS if self.lost else self.ended
 
     @property
@@ -38,12 +38,12 @@ class GangPods:
 
 
 def startup_problem(beats: Iterable[Heartbeat | None]) -> str | None:
-    """Why a trainer would certainly fail to start in one of these."""
+    """Why a trainer would certainly fail to start in one of these pods; None if none says so."""
     return next((beat.unfit for beat in beats if beat and beat.unfit), None)
 
 
 class GangObserver:
-    """`node_unavailable` says whether a node is not heard of."""
+    """Reads reports and platform. `node_unavailable`: whether a node is silent or takes no new pods."""
 
     def __init__(
         self, reports: Reports, platform: Platform, config: Config, node_unavailable: Callable[[str | None], bool]
@@ -52,12 +52,12 @@ class GangObserver:
         self._node_unavailable = node_unavailable
 
     def pods(self, job: JobRecord, removed: bool) -> GangPods:
-        """`removed`: whether the removal of its launch was asked for."""
+        """Observe the pods of a job. `removed`: whether the removal of its launch was requested."""
         if job.gpus_per_pod is None:
             return GangPods(self._reports.of(job))
         each, all_pods = self._reports.pods(job), frozenset(range(job.members))
         ended = self._ended(job, each, removed) & all_pods
-        # Of one that is gone as a whole what was heard last still counts.
+        # The last reports still count if the whole gang is gone.
         silent_pods = all_pods - frozenset(each) if ended == all_pods else ended
         return GangPods(merged_report(each, job.members, silent_pods, job.reshape_exit_codes), each, ended, all_pods)
 
@@ -69,20 +69,20 @@ class GangObserver:
         return self._platform.ended(job.doc) | frozenset(silent)
 
     def silent_pods(self, job: JobRecord) -> frozenset[int]:
-        """Those of which it is not known how they are."""
+        """Pods without a recent report."""
         if job.gpus_per_pod is None:
             return NO_MEMBERS
         return frozenset(k for k in range(job.members) if not self._reports.recent(job, k))
 
     def node_unavailable(self, job: JobRecord, gpus: Mapping[str, GpuRecord]) -> bool:
-        """Whether a node of it is not heard of."""
+        """Whether one of its nodes is silent or takes no new pods."""
         more = () if job.gpus_per_pod is None else [gpus[g].node for g in job.gpu_ids if g in gpus]
         return any(self._node_unavailable(node) for node in {job.node, *more})
 
     def growth(
         self, job: JobRecord, gpus: Mapping[str, GpuRecord], asked: int | None, waited_s: float
     ) -> ComingLaunch | None:
-        """The pods that it is to grow by, while it trains on. `asked`: for how many in all the platform was."""
+        """The pods that it is to grow by while it trains on. `asked`: total pods requested of the platform."""
         op = job.operation
         if op is None or job.gpus_per_pod is None or (op.kind, op.how) != ("reshape", "in place"):
             return None
@@ -105,7 +105,7 @@ class GangObserver:
         )
 
     def rendezvous_env(self, job: JobRecord, member: int) -> dict[str, str]:
-        """The variables by which this pod finds the others in the present generation."""
+        """Environment variables by which this pod finds the others in the present generation."""
         each = self._reports.pods(job)
         hosts = [urlsplit(each[k].url).hostname or "" for k in range(job.members)]
         return rendezvous(hosts, member, job.generation, job.gpus_per_pod or 1)

@@ -1,9 +1,8 @@
-"""What is special in the life of a gang, a job of several pods: how it grows, shrinks and falls apart.
+"""Grows, shrinks and recovers a gang, a job of several pods.
 
-Promises: pods that it grows by come up while the others train, and where they do not, it goes on as it was; pods that
-it shrinks by are let go of only after the grant, when nothing trains in them; pods that stay are not touched. What the
-platform was asked for is not written down: after a restart it is asked again, which changes nothing. Pure; called by
-`lifecycle` only.
+Promises: new pods come up while the others train, and if they fail, the gang keeps its size; pods are removed only
+after the grant, when nothing trains in them; pods that stay are not touched. Requests to the platform are not
+persisted: they are repeated after a restart, which changes nothing. Pure; called by `lifecycle` only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coordinator.reconcile.transitions import fail_permanently, restart, retry, 
 
 
 def pods_ready(w: ObservedState, growth: ComingLaunch) -> Step | None:
-    """Wait until each pod that it is to grow by has reported, asking for them if nobody has."""
+    """Wait until each new pod has reported; request them first if that was not done."""
     if w.seen is None:
         return Wait(POLL_S, "its sidecars have not reported yet")
     if growth.node_unavailable:
@@ -37,18 +36,18 @@ def pods_ready(w: ObservedState, growth: ComingLaunch) -> Step | None:
 
 
 def _keep_size(w: ObservedState, why: str) -> Step:
-    """It has lost nothing, and does not try again at once."""
+    """Undo the growth, and do not try again at once; no progress is lost."""
     step = undo(w, why)
     return replace(step, changes={**step.changes, "retry_ts": w.wall + w.config.init_timeout_s / 10})
 
 
 def scale_pods(w: ObservedState) -> Step | None:
-    """Pods that are no longer wanted go, also those of a growth that came to nothing."""
+    """Remove surplus pods, also those of a failed growth."""
     return RequestLaunch() if w.job.gpus_per_pod and w.pods_asked != w.job.members else None
 
 
 def recover_gang(w: ObservedState, broken: GangFailure) -> Step:
-    """All of it is stopped, and goes on from the last checkpoint. A lost pod or node is no fault of the job."""
+    """Stop the whole gang and restart it from the last checkpoint. A lost pod or node does not count as a retry."""
     if broken.own and w.silent_pods:
         # After the loss of a node the other trainers fail at once, long before the node is known to be lost.
         return Wait(POLL_S, f"{broken.why}, and pod {min(w.silent_pods)} is not heard of")

@@ -1,6 +1,6 @@
-"""Who has which GPU: the steps of a journey that claim, free and occupy, each under compare-and-set on the books.
+"""Allocates GPUs: the steps of an operation that claim, free and occupy them, each under compare-and-set.
 
-Promises: what may be in use is never called idle, and no GPU is given to two jobs. Pure; called by `lifecycle` only.
+Promises: a GPU that may be in use is never marked idle, and no GPU belongs to two jobs. Pure; called by `lifecycle`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def claim(w: ObservedState) -> Step | None:
 
 
 def _claim_idle(w: ObservedState, gpu_id: str) -> Step:
-    """A newcomer reserves; a running job takes at once: one write fewer, and just as exclusive."""
+    """A newcomer reserves it; a running job takes it at once, which saves a write and is just as exclusive."""
     held = None if w.op.kind == "start" else w.job.raw_id
     state = s.RESERVED if w.op.kind == "start" else s.IN_USE
     changes: GpuChanges = {"state": state, "job_id": w.job.raw_id, "held_by": held, "generation": w.op.generation}
@@ -70,7 +70,7 @@ def _book_victim(w: ObservedState, victim: JobRecord) -> Step:
 
 
 def take_back(w: ObservedState) -> Step | None:
-    """What was promised and not let go is mine again, before I run on without an operation that says so."""
+    """Take back GPUs promised to a newcomer and not released yet, before the operation is undone."""
     for gpu_id in w.job.gpu_ids:
         gpu = w.gpus.get(gpu_id)
         if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
@@ -81,7 +81,7 @@ def take_back(w: ObservedState) -> Step | None:
 
 
 def free(w: ObservedState) -> Step | None:
-    """Give up what is mine beyond `gpu_ids`. Also mends books that a crash left behind."""
+    """Release the job's GPUs beyond `gpu_ids`; also repairs rows that a crash left behind."""
     return next(releases(w, keep=frozenset(w.job.gpu_ids) | (frozenset(w.op.to) if w.job.operation else set())), None)
 
 
@@ -90,11 +90,11 @@ def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[S
     for gpu in sorted(w.gpus.values(), key=lambda g: g.id):
         if gpu.id in keep or me not in (gpu.job, gpu.held_by):
             continue
-        if gpu.job != me:  # reserved for a newcomer that waits for it
+        if gpu.job != me:  # reserved for a waiting newcomer
             yield WriteGpu(
                 "free", gpu.id, {"held_by": gpu.doc["held_by"], "job_id": gpu.doc["job_id"]}, {"held_by": None}
             )
-        elif gpu.held_by not in (None, me):  # was promised to me, but its holder trains on
+        elif gpu.held_by not in (None, me):  # was promised to this job, but its holder trains on
             back: GpuChanges = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}, back)
         else:
@@ -104,7 +104,7 @@ def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[S
 
 
 def occupy(w: ObservedState) -> Step | None:
-    """Mark as held by me before anything is started on it: what may be in use is never called free."""
+    """Mark GPUs as held by this job before a trainer starts on them: one that may be in use is never idle."""
     for index, gpu_id in enumerate(w.job.gpu_ids):
         gpu = w.gpus.get(gpu_id)
         if gpu is None or gpu.job != w.job.id or (gpu.faulty and gpu.held_by != w.job.id):

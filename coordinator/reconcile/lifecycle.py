@@ -1,23 +1,23 @@
-"""What happens next to one job: a pure function of what is written and what was last seen.
+"""Computes the next step of one job: a pure function of its documents and the last observations.
 
-Level-triggered: it never asks which event came, only how things stand. So a lost, repeated or late
-message costs time, never correctness, and a coordinator that was killed anywhere goes on by reading.
+Level-triggered: it depends on the observed state, not on events. So a lost, repeated or late message costs time, never
+correctness, and a coordinator that was killed anywhere resumes by reading.
 
-The journal of `reliability.md` section 3 in one table, for every kind of operation alike:
+The journal of `reliability.md` section 3, for every kind of operation:
 
-    1 claim      the GPUs of `to` that are not mine (a victim's too: reserved, still held by it)
+    1 claim      the GPUs of `to` that the job does not have (a victim's too: reserved, still held by it)
     2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch
     3 stop       SIGTERM, save, exit. No return once the shim has obeyed
-    4 grant      generation, GPUs and checkpoint are written down
-    5 free       the GPUs I no longer have
-    6 start      first marked as held by me, then told to the sidecar
+    4 grant      generation, GPUs and checkpoint are persisted
+    5 free       the GPUs that the job no longer has
+    6 start      GPUs are marked as held, then the sidecar is commanded
     7 running    on the first step
 
-A move leaves its launch after 4. Where the next one can only be made once it is gone, and with a reshape by
-another launch, it is removed in 3, and the other one asked for between 5 and 6. Two kinds end at 3: with a requeue
-the job is back in the queue, with a finish it is completed.
+A move leaves its launch after 4. Where the next launch needs the first one gone, and with a reshape by relaunch, it is
+removed in 3, and the next one requested between 5 and 6. Two kinds end at 3: a requeue puts the job back in the queue,
+a finish completes it.
 
-Before 3 any failure undoes; after it everything rolls forward.
+Before 3 any failure undoes the operation; after it everything rolls forward.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from sidecar.protocol import command_id
 
 
 def next_step(w: ObservedState) -> Step:
-    """The one next thing to do for this job."""
+    """The next step for this job."""
     step = _next(w)
     return _abandon_newcomer(w, step) or step
 
 
 def _abandon_newcomer(w: ObservedState, step: Step) -> Step | None:
-    """Asked before it is written that no newcomer is meant any more: nobody would remember it after a crash."""
+    """Remove an abandoned new launch before the write that forgets it: no document would name it after a crash."""
     coming = w.job.coming
     if coming is None or w.newcomer is None or not isinstance(step, WriteJob) or step.job:
         return None
@@ -88,7 +88,7 @@ def _next(w: ObservedState) -> Step:
 
 
 def _operate(w: ObservedState) -> Step:
-    """The seven steps. Each part answers None once it has nothing left to do."""
+    """The seven steps. Each part returns None once it has nothing left to do."""
     if finished(w):
         return completed(w)
     if w.shim.generation > w.op.generation:
@@ -122,7 +122,7 @@ def _ready(w: ObservedState) -> Step | None:
 
 
 def _next_launch_ready(w: ObservedState, newcomer: ComingLaunch) -> Step | None:
-    """The job trains on meanwhile: whatever is wrong with its next launch, it stays and has lost nothing."""
+    """Wait for the new launch of a move. The job trains on meanwhile, so any failure undoes the move without loss."""
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")  # perhaps it has stopped already
     if newcomer.removed is not None:
@@ -167,7 +167,7 @@ def _newcomer_ready(w: ObservedState) -> Step | None:
 
 
 def _launched(w: ObservedState) -> Step | None:
-    """Wait until the sidecar of the present launch reports, asking for the launch if nobody has."""
+    """Wait until the sidecar of the present launch reports; request the launch first if that was not done."""
     if w.lost and w.seen is not None:
         return _launch_died(w)
     if w.lost_pods and not w.trains:  # else it is stopped first
@@ -186,10 +186,10 @@ def _launched(w: ObservedState) -> Step | None:
 
 
 def _launch_died(w: ObservedState) -> Step:
-    """The launch had reported and is gone before it trained: nobody is left who would obey a start."""
+    """The launch had reported and is gone before it trained: no sidecar is left to command."""
     why = "its processes ended before it trained"
     if w.shim.ending or any(w.pods[k].shim.ending for k in w.lost_pods & w.pods.keys()):
-        # Somebody ended it, such as an eviction: no fault of the job.
+        # It was ended from outside, such as by an eviction: not the job's fault.
         return undo(w, why) if w.op.kind == "start" else restart(w, why)
     return launch_failed(w, why) if w.op.kind == "start" else retry(w, why)
 
@@ -203,7 +203,7 @@ def _stop(w: ObservedState) -> Step | None:
     if w.remove_asked:
         return None if w.lost else Wait(REMOVING_S, "its launch is being removed")
     if w.lost:
-        return RequestRemoval()  # what a dead shim may have left is ended before there is a new launch
+        return RequestRemoval()  # end leftovers of a dead shim before a new launch
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
     if w.runs:
@@ -221,7 +221,7 @@ def _pause(w: ObservedState) -> Step | None:
 
 
 def _conclude_stop(w: ObservedState) -> Step:
-    """Stopped for good, or for now: what it had is let go of as for any job that ended or was undone."""
+    """Conclude a requeue or finish after the stop; GPUs are released as for any ended or undone job."""
     if w.op.kind == "requeue":
         return yielded(w)
     if w.lost and w.shim.trainer != "exited":
@@ -255,7 +255,7 @@ def _grant(w: ObservedState) -> Step:
 
 
 def _leave_old_launch(w: ObservedState) -> Step | None:
-    """A crash may forget it again: then its sidecar is told to end, as no heartbeat of it is known any more."""
+    """Remove the launch that a move left. If a crash forgets it, its sidecar ends at its next, unknown heartbeat."""
     return RequestRemoval(w.op.leaves) if w.op.leaves is not None and not w.old_launch_removed else None
 
 
@@ -265,7 +265,7 @@ def _leave_old_launch(w: ObservedState) -> Step | None:
 def _start(w: ObservedState) -> Step | None:
     waits = [shim for shim in w.shims if shim.command_id != w.start_id] if w.trains else []
     if any(shim.trainer == "running" and shim.generation < w.job.generation for shim in waits):
-        return StopTrainer(w.job.generation)  # by an earlier start whose answer was lost
+        return StopTrainer(w.job.generation)  # started by an earlier command whose answer was lost
     if any(shim.trainer == "stopping" for shim in waits):
         return Wait(POLL_S, "saving")
     if w.gang_failure:
@@ -278,7 +278,7 @@ def _start(w: ObservedState) -> Step | None:
 
 
 def _started(w: ObservedState) -> bool:
-    """Whether the shim is known to have obeyed the start of this generation; if not, one may still be on its way."""
+    """Whether the shim has obeyed the start of this generation; if not, one may still be in flight."""
     return w.shim.command_id == w.start_id
 
 
@@ -318,24 +318,24 @@ def _without_operation(w: ObservedState) -> Step:
         return restart(w, "its processes are gone")
     if w.seen is None:
         return Wait(POLL_S, "not heard from yet")
-    if w.shim.ending and not finished(w):  # it obeys nobody any more
+    if w.shim.ending and not finished(w):  # it obeys no commands any more
         return Wait(POLL_S, "its launch is ending")
     if (why := w.gang_failure or w.stall) and not finished(w):
         return recover_gang(w, why)
     if w.shim.trainer in ("none", "exited") and w.shim.generation >= w.job.generation:
         return ended_by_itself(w)
-    if w.shim.generation < w.job.generation:  # a shim that was started afresh
+    if w.shim.generation < w.job.generation:  # a restarted shim
         return _start(w) or Wait(None)
     return scale_pods(w) or Wait(None)
 
 
 def _ensure_at_rest(w: ObservedState) -> Step | None:
-    """Before GPUs are given up: make sure that nothing trains on them, and that nothing can begin to."""
+    """Make sure that nothing trains on the GPUs, or can begin to, before they are released."""
     if w.trains:
         return _stop_for_good(w)
     if w.lost or all(gpu.held_by != w.job.id for gpu in w.gpus.values()):
         return None
-    if not w.at_rest:  # not heard of: whether it lives or not, it is to go
+    if not w.at_rest:  # silent: remove it, alive or not
         return Wait(POLL_S, "its launch is being removed") if w.remove_asked else RequestRemoval()
     # A start that was sent and not answered is refused once the shim has seen a higher generation.
     refused = all(shim.generation > w.job.generation for shim in w.shims)
@@ -343,22 +343,24 @@ def _ensure_at_rest(w: ObservedState) -> Step | None:
 
 
 def _remove_launch(w: ObservedState) -> Step | None:
-    """Remove what an undone or ended launch left; `down` names the last one that is gone."""
+    """Remove the launch of an undone or ended job; `down` names the last launch that is gone."""
     if w.job.launch == 0 or w.job.doc.get("down") == w.job.launch:
         return None
     if not w.remove_asked:
-        return RequestRemoval()  # even of one that seems gone: it may be on its way up
+        return RequestRemoval()  # even if it seems gone: it may still be coming up
     if not w.lost:
         return Wait(REMOVING_S, "its launch is being removed")
     return WriteJob("put down", {"down": w.job.launch, **progress_fields(w)}, LaunchRemoved())
 
 
 def _cancel(w: ObservedState) -> Step:
-    if w.unreachable and not w.lost:  # it hears no stop: the platform ends it, which lets it save as well
+    if w.unreachable and not w.lost:  # unreachable: the platform ends it, which lets it save, too
         return Wait(POLL_S, "its launch is being removed") if w.remove_asked else RequestRemoval()
     if w.trains:
         return _stop_for_good(w)
-    if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:  # one that is still coming may fail
+    if (
+        w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch
+    ):  # a launch that is still coming up may fail
         return Wait(POLL_S, "its sidecar has not reported yet")
     return end(w, s.CANCELLED, "cancelled by the user")
 
@@ -367,13 +369,13 @@ def _stop_for_good(w: ObservedState) -> Step:
     if w.trains and not w.runs:
         return Wait(POLL_S, "saving")
     highest = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation)
-    stop = command_id(w.job.id, highest, "stop")  # that other pods of a gang have obeyed already
+    stop = command_id(w.job.id, highest, "stop")  # other pods of a gang may have obeyed it already
     asked = highest > w.job.generation and any(shim.command_id == stop for shim in w.shims)
     return StopTrainer(highest if asked else highest + 1)
 
 
 def _close(w: ObservedState) -> Step:
-    """An ended job: nothing runs, no GPU is booked, no launch is left."""
+    """Close an ended job once nothing runs, no GPU is assigned and no launch is left."""
     if w.job.doc.get("closed"):
         return Wait(None)
     if step := _ensure_at_rest(w) or next(releases(w), None) or _remove_launch(w):

@@ -1,8 +1,8 @@
-"""Which ends of a training would only come again: started once more, it would end in the same way.
+"""Recognizes permanent failures: ends of a training that would only repeat.
 
-Promises: says so only of a training that ended soon and without a step, of a job that has never trained, and only by
-words that Python, a shell or a parser of arguments themselves print; any other crash may be tried again. Pure; called
-by `outcomes` and `growing`.
+Promises: reports only a training that ended soon and without a step, of a job that has never trained, and only by
+messages of Python, a shell or an argument parser; any other crash is retried. Pure; called by `transitions` and
+`gang_scaling`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from coordinator.reconcile.observed_state import ObservedState
 from sidecar.protocol import ShimStatus
 
-SOON_S = 600.0  # from its start to its end: what happens later may be a machine's fault, such as a file system's
+SOON_S = 600.0  # later failures may be a machine's fault, such as a file system's
 
 NOT_STARTED = frozenset({126, 127})  # of the shim, and of every shell: cannot be executed, not found
 USAGE = 2  # of argparse, click and Python itself
@@ -24,7 +24,7 @@ WRONG_USE = re.compile(r"\S.*: error: |Error: ")
 
 
 def is_permanent(w: ObservedState) -> bool:
-    """Whether its training, of a gang that of the culprit, has ended for a reason that no other start can mend."""
+    """Whether its training, or the first failed one of a gang, ended for a reason that a retry cannot fix."""
     if w.shim.stop_asked or w.shim.exit_code in (None, 0):
         return False
     if w.shim.exit_code in NOT_STARTED and w.shim.exit_note:
@@ -35,7 +35,7 @@ def is_permanent(w: ObservedState) -> bool:
 
 
 def _trained(w: ObservedState) -> bool:
-    """Ever: what it needs was there then, and may be back soon."""
+    """Whether it has ever trained: then its inputs existed, and may be back soon."""
     first = w.seen.progress.first_step_at if w.seen else None
     return w.job.iterations_done > 0 or (first is not None and first >= (w.shim.spawn_at or 0.0))
 

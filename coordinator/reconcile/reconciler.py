@@ -1,7 +1,7 @@
-"""Carries out what `lifecycle` says, one job at a time: read, decide, persist or act, again.
+"""Reconciles jobs one at a time: observe, compute the next step with `lifecycle`, persist or perform it, repeat.
 
-Each step is persisted before the next one begins; a crash at any point is healed by reading. The two
-seams of each step are failpoints, so that tests can kill the process exactly there.
+Each step is persisted before the next one begins, so a coordinator recovers from a crash at any point by reading. Each
+step has a failpoint before and after it, at which tests kill the process.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from sidecar.protocol import Heartbeat, ShimStatus, StartCall, StopCall, command
 log = logging.getLogger(__name__)
 
 UNREACHABLE_BEATS = 4
-STEPS_AT_ONCE = 200  # more steps in a row than any journey needs: a bug, not a long journey
+STEPS_AT_ONCE = 200  # more steps in a row than any operation needs: a bug
 
 
 @dataclass
 class _JobTracker:
-    """For how long a job has stood at the same point, and what was asked of the platform."""
+    """The time of a job's last transition, and the requests made of the platform; not persisted."""
 
     point: tuple[object, ...] = ()
     since: float = 0.0
     launched: set[int] = field(default_factory=set)
     removed: dict[int, str] = field(default_factory=dict)  # and why
-    pods: dict[int, int] = field(default_factory=dict)  # how many of each launch of a gang
+    pods: dict[int, int] = field(default_factory=dict)  # requested pods, by launch of a gang
 
 
 class Reconciler:
@@ -83,7 +83,7 @@ class Reconciler:
         self._trackers: dict[str, _JobTracker] = {}
 
     def reconcile(self, job_id: str) -> Wait:
-        """Bring one job as far as it gets now; returns what it waits for.
+        """Advance one job as far as possible now; returns what it waits for.
 
         Raises `Conflict` (read again at once) and `Transient` (try again later).
         """
@@ -152,7 +152,7 @@ class Reconciler:
         )
 
     def _ended(self, job: JobRecord) -> bool:
-        """Whether certainly nothing of a launch that had come up runs any more, or of one pod of a gang."""
+        """Whether certainly no process of a launch that had come up is left, or of one pod of a gang."""
         lost_pods = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
         return lost_pods or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
 
@@ -165,7 +165,7 @@ class Reconciler:
             tracker.point, tracker.since = point, self.clock.now()
 
     def _lost(self, job: JobRecord, tracker: _JobTracker) -> bool:
-        """Whether the present launch had come up (or was to go) and certainly nothing of it runs."""
+        """Whether the present launch had come up (or was to be removed) and certainly no process of it is left."""
         removed = job.launch in tracker.removed
         if job.launch == 0:
             return False
@@ -176,7 +176,7 @@ class Reconciler:
             return False
         if self.platform.gone(job.doc):
             return True
-        # Of one that never came up nobody tells, if its node is lost: since it was to go nobody told it to train.
+        # A launch that never came up reports nothing if its node is lost; it got no start since its removal.
         was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
         over = was_up or (removed and self.clock.now() - tracker.since > self.config.wait_out_s)
         return over and self.reports.silent_s(job) > self.config.wait_out_s
@@ -208,7 +208,7 @@ class Reconciler:
         try:
             self.platform.launch(self._launch_doc(job))
         except Transient:
-            tracker.launched.discard(job.launch)  # nobody was asked
+            tracker.launched.discard(job.launch)  # the request failed
             raise
         if job.gpus_per_pod is not None:
             self.reports.keep_only(job, job.members)
@@ -220,7 +220,7 @@ class Reconciler:
         try:
             self.platform.remove({**job.doc, "launch": launch})
         except Transient:
-            del removed[launch]  # nobody was asked
+            del removed[launch]  # the request failed
             raise
 
     def _write(self, observed: ObservedState, step: WriteJob) -> None:
@@ -230,7 +230,7 @@ class Reconciler:
         self._record(after, step.event, before)
 
     def _command(self, observed: ObservedState, step: StopTrainer | StartTrainer) -> None:
-        """To each pod that has not obeyed yet; one that does not answer keeps it from no other."""
+        """Send the command to each pod that has not obeyed yet; one that does not answer does not block the others."""
         job, began, sent = observed.job, self.clock.now(), 0
         beats = observed.pods if job.gpus_per_pod is not None else {0: observed.seen} if observed.seen else {}
         failed: list[ReshapeError] = []
@@ -269,7 +269,7 @@ class Reconciler:
 
 
 def _has_obeyed(observed: ObservedState, shim: ShimStatus, step: StopTrainer | StartTrainer) -> bool:
-    """Whether a pod of a gang needs the command no more, though another one does."""
+    """Whether a pod of a gang has already obeyed the command."""
     started = shim.command_id == observed.start_id
     if isinstance(step, StartTrainer):
         return started

@@ -1,6 +1,6 @@
-"""How a job's operation or life ends: the writes, and the sentence that says why.
+"""State transitions that end an operation or a job: the fields to write, and the sentence with the reason.
 
-Pure; called by `lifecycle` only.
+Pure; called by `lifecycle` and `gang_scaling`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from coordinator.reconcile.observed_state import ObservedState
 from coordinator.reconcile.permanent_failures import is_permanent
 
 ENDS = {s.COMPLETED: JobCompleted, s.FAILED: JobFailed, s.CANCELLED: JobCancelled}
-LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash is counted as the first
+LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash counts as the first
 
 
 def finished(w: ObservedState) -> bool:
-    """Exit code 0 is done, unless it was asked to stop and is not known to have come to its end.
+    """Whether the training is done: exit code 0, unless it was asked to stop and may have iterations left.
 
-    A script may save on SIGTERM and exit with 0. Started again, a finished one just ends again.
+    A script may save on SIGTERM and exit with 0. A finished one that is restarted just ends again.
     """
     if w.lost or w.lost_pods or w.shim.trainer != "exited" or w.shim.exit_code != 0:
         return False
@@ -37,7 +37,7 @@ def finished(w: ObservedState) -> bool:
 
 
 def ended_by_itself(w: ObservedState) -> Step:
-    """The trainer is gone though nobody stopped it (or the lease did)."""
+    """The trainer ended without a stop command, or its lease expired."""
     if finished(w):
         return completed(w)
     if w.shim.fenced:
@@ -51,9 +51,9 @@ def ended_by_itself(w: ObservedState) -> Step:
 
 
 def save_failure(w: ObservedState) -> str:
-    """What to tell if a trainer that was asked to stop did not end as one that has saved; else nothing.
+    """A sentence if a trainer that was asked to stop did not exit as one that has saved; else empty.
 
-    A trainer that saved when it was told to stop exits with 0 or with one of the job's `reshape_exit_codes`.
+    A trainer that saved on SIGTERM exits with 0 or with one of the job's `reshape_exit_codes`.
     """
     code = w.shim.exit_code
     if w.lost or not w.shim.stop_asked or code is None or code == 0 or code in w.job.reshape_exit_codes:
@@ -63,7 +63,7 @@ def save_failure(w: ObservedState) -> str:
 
 
 def retry(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
-    """A restart that counts as a try; failed after the last one."""
+    """Restart and count a retry; failed after the last one."""
     tries = 0 if ran_s > LONG_RUN_S else w.job.retries
     if tries >= w.config.retries:
         return failed(w, f"{why}; gave up after {tries + 1} tries")
@@ -71,7 +71,7 @@ def retry(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
 
 
 def fail_permanently(w: ObservedState, why: str) -> Step:
-    """Failed without another try, as `is_permanent` says."""
+    """Fail without a retry, because `is_permanent` holds."""
     return failed(w, why if w.shim.exit_note else f"{why}; not tried again, as it would only end so again")
 
 
@@ -99,7 +99,7 @@ def restart(w: ObservedState, why: str, retries: int | None = None) -> Step:
 
 
 def resume_point(w: ObservedState) -> str:
-    """From where a training that is started again does, as far as anybody knows."""
+    """A phrase that says where the restarted training goes on, as far as known."""
     if w.has_checkpoint:
         return "goes on from its checkpoint"
     said = w.job.doc.get("elastic") is True and w.job.doc.get("resumes") is None
@@ -107,7 +107,7 @@ def resume_point(w: ObservedState) -> str:
 
 
 def _still_mine(w: ObservedState) -> list[str]:
-    """The GPUs that it can go on with; of a gang those of whole pods."""
+    """The GPUs that it still has; of a gang those of complete pods."""
     mine = {gpu.id for gpu in w.gpus.values() if gpu.job == w.job.id and not gpu.faulty}
     if w.job.gpus_per_pod is None:
         return [g for g in w.job.gpu_ids if g in mine]
@@ -115,7 +115,7 @@ def _still_mine(w: ObservedState) -> list[str]:
 
 
 def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
-    """Back to how it was before the operation began; only while the shim has not obeyed a stop."""
+    """Return to the state before the operation; only while the shim has not obeyed a stop."""
     if w.op.kind in ("reshape", "move") and w.job.generation < w.op.generation:
         message = (
             f"stays on {w.job.node}: {why}" if w.op.kind == "move" else f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
@@ -130,7 +130,7 @@ def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
 
 
 def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: float = 0.0) -> WriteJob:
-    """Back into the queue by a fault; `retries` if it was the job's own, which costs it a try."""
+    """Return to the queue after a fault; `retries` if it was the job's own, which counts as a retry."""
     if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
     count = w.job.retries if retries is None else retries
@@ -142,14 +142,14 @@ def requeue(w: ObservedState, why: str, retries: int | None = None, pause_s: flo
 
 
 def launch_timed_out(w: ObservedState) -> Step:
-    """Where it could not even be begun, such as on a full node, that is no fault of the job: it costs no try."""
+    """A launch timed out. If it could not be placed, such as on a full node, that does not count as a retry."""
     if w.unplaced is None:
         return launch_failed(w, f"its sidecar did not report within {w.config.init_timeout_s:.0f} s")
     return requeue(w, f"could not be launched, tries again: {w.unplaced}", pause_s=w.config.init_timeout_s / 10)
 
 
 def unstartable(w: ObservedState) -> Step | None:
-    """Its command would certainly fail: found out before a victim is touched. What has trained may be right again."""
+    """Fail a job whose command cannot start, before a victim is touched; one that has trained before is retried."""
     why = w.seen.unfit[:500] if w.seen else ""
     if not why:
         return None
@@ -157,7 +157,7 @@ def unstartable(w: ObservedState) -> Step | None:
 
 
 def launch_failed(w: ObservedState, why: str) -> Step:
-    """Back into the queue, later for good: a victim that still trains has lost nothing."""
+    """Return to the queue, or fail after the last retry; a victim that still trains has lost nothing."""
     if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
     retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
@@ -168,7 +168,7 @@ def launch_failed(w: ObservedState, why: str) -> Step:
 
 
 def _queued(w: ObservedState, why: str) -> JobChanges:
-    """The checkpoint stays, GPUs and launch are given up."""
+    """Fields of a queued job: the checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
         "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
@@ -176,12 +176,12 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
 
 
 def _members(w: ObservedState) -> JobChanges:
-    """How many pods a gang had: each must be known to be at rest before its GPUs are given away."""
+    """The number of a gang's pods: each must be known to be at rest before its GPUs are released."""
     return {"members": w.job.members} if w.job.gpus_per_pod else {}
 
 
 def yielded(w: ObservedState) -> Step:
-    """Back into the queue because another job is more urgent (seed 003, D7). Its trainer has ended."""
+    """Return to the queue because another job is more urgent (Slaml, D7). Its trainer has ended."""
     why = save_failure(w) or str(w.job.doc.get("message") or "")
     changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
     changes["stopped_by_us"] = w.op.generation
@@ -189,7 +189,7 @@ def yielded(w: ObservedState) -> Step:
 
 
 def target_reached(w: ObservedState) -> Step:
-    """Its measured value is there: completed, however its trainer took being stopped."""
+    """Complete a job whose evaluation value has reached its target, whatever the exit code of the stop."""
     return end(w, s.COMPLETED, save_failure(w) or str(w.job.doc.get("message") or ""))
 
 
@@ -202,7 +202,7 @@ def completed(w: ObservedState) -> Step:
 
 
 def _missed_target(w: ObservedState) -> str:
-    """What became of its target, if it has one: a name that the training never prints is easily written."""
+    """A phrase that says that its target was not reached, and why; a misspelt metric name is a common reason."""
     target, (value, name) = requirements.target(w.job.doc), last_measurement(w.job, w.seen)
     if target is None or target.reached(value, name):
         return ""
@@ -217,13 +217,13 @@ def failed(w: ObservedState, why: str) -> WriteJob:
 
 
 def _loss_undetermined(w: ObservedState) -> bool:
-    """Whether we stopped it, and it has printed nothing since by which a loss would show."""
+    """Whether the coordinator stopped it, and no output since then could show a loss."""
     ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
     return isinstance(ours, int) and (lost is None or lost.generation < ours)
 
 
 def grant_fields(w: ObservedState) -> JobChanges:
-    """What a grant writes down of why it was stopped: a loss that shows later counts as ours, or it does not."""
+    """Fields of a grant that say who stopped the training, to attribute a loss that shows later."""
     op = w.op
     if op.kind in ("reshape", "move"):
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
@@ -247,7 +247,7 @@ def end(w: ObservedState, state: str, message: str) -> WriteJob:
 
 
 def checkpoint_loss(w: ObservedState) -> JobChanges:
-    """What to write of a job whose checkpoints went with its last pod; nothing where it has them."""
+    """Fields of a job whose checkpoints were lost with its last pod; empty if it has them."""
     if w.seen is None or w.seen.checkpoint is not None or not w.checkpoint_lost:
         return {}
     why = "its checkpoints were lost with its pod, so it trains from the beginning; give it a checkpoint_claim"
@@ -255,7 +255,7 @@ def checkpoint_loss(w: ObservedState) -> JobChanges:
 
 
 def progress_fields(w: ObservedState) -> JobChanges:
-    """What is known of the training, to be written together with a change of state."""
+    """Fields of the training's progress, to be written together with a change of state."""
     if w.seen is None:
         return {}
     p, found = w.seen.progress, w.seen.checkpoint
