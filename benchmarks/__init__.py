@@ -1,1 +1,1 @@
-"""What `make bench` runs: each module measures one goal and prints both sides of it (README, "Benchmarks")."""
+"""Benchmarks of `make bench`: each module measures one goal and prints both sides of it (README, "Benchmarks")."""

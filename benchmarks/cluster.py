@@ -42,7 +42,7 @@ View = dict[str, Any]
 
 
 class Cluster:
-    """`coordinator` and `desk` are the real ones; `submit`, `until` and `output` save going over HTTP."""
+    """`coordinator` and `api` are the real ones; `submit`, `until` and `output` save going over HTTP."""
 
     def __init__(self, store: Store, platform: Platform, config: Config, settings: Settings, master_key: bytes) -> None:
         clock = SystemClock()

@@ -1,4 +1,4 @@
-"""What Volcano's scheduler waits for us in one of its sessions: `jobEnqueueable` of 1,000 waiting jobs, and the
+"""Measures how long a session of Volcano's scheduler waits for the extender: `jobEnqueueable` of 1,000 jobs, and the
 nodes of those that start, of 100, beside a bare Tornado handler that parses the same bodies and says `{}`.
 
 One call after the other on one connection, as Volcano makes them; each server is a process of its own. Bodies are

@@ -1,7 +1,7 @@
 """R1: how long training stands still when a job is reshaped in place, beside a plain kill and re-exec of the script.
 
 Both sides run the very same script with the same arguments, pace and kind of checkpoint folder, at the same time on
-this machine, and take turns. In place: an operator's wish to the real coordinator, real sidecar and shim. Plain:
+this machine, and take turns. In place: an operator's request to the real coordinator, real sidecar and shim. Plain:
 SIGTERM, wait, start it again with other GPUs, at once: no re-exec can be faster than that. A gap runs from the last
 step of the old shape to the first of the new, on both sides by the `time=` that the trainer itself printed.
 

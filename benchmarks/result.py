@@ -1,4 +1,4 @@
-"""What a benchmark hands back, and how it is shown: to people as a table, to programs as one JSON object.
+"""Defines the result of a benchmark, and formats it as a table or one JSON object.
 
 Called by `__main__.py` and every benchmark. Numbers are shown as both sides of one run and their ratio: absolute
 values depend on the machine, which is printed above them.

@@ -1,3 +1,3 @@
-"""The front door: the `reshape` command, the Python client, all services in one process."""
+"""The `reshape` command, the Python client and `reshape up`, which runs all services in one process."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""`reshape doctor`: looks at a cluster with the user's kubeconfig, and says in sentences what is missing.
+"""Runs `reshape doctor`: checks a cluster with the user's kubeconfig, and says what is missing.
 
-Promises: reads, and rehearses the creation of one pod, but changes nothing; ends with 1 when something is missing;
-what it may not look at is said to be unknown, never to be well.
+Promises to change nothing (it reads, and creates one pod as a dry run), to end with 1 if anything is missing, and to
+report what it may not read as unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AGAIN_S = 2.0
 
 
 class DoctorApi(Protocol):
-    """What of `launcher.cluster.api.KubernetesApi` is used."""
+    """The part of `launcher.cluster.api.KubernetesApi` that the checks use."""
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Doc | None: ...
 
@@ -297,7 +297,7 @@ def _webhook(api: DoctorApi) -> Iterator[Finding]:
 
 
 def _rehearsal(api: DoctorApi) -> Iterator[Finding]:
-    """Would a pod that asks for it get its sidecar? That is the whole way: API server, certificate, launcher."""
+    """Check by a dry run that a pod gets its sidecar: this tests API server, certificate and launcher."""
     owner = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",

@@ -16,6 +16,7 @@ import click
 
 SERVICES = ("adaptive_scheduler", "coordinator", "launcher", "sidecar")
 SIMULATION = ("experiments", "simulator")  # left out of images
+IN_IMAGES = "container images leave it out; install volcano-reshape on your machine (README.md) and simulate there"
 OWN = "volcano-reshape"
 ALONE = "install volcano-reshape into an environment of its own"
 
@@ -37,7 +38,8 @@ def _hidden(names: Sequence[str], home: Path) -> Iterator[str]:
     for name in names:
         spec = find_spec(name)
         if spec is None:
-            yield f"The package {name} is missing in {home}: install volcano-reshape again."
+            mend = IN_IMAGES if name in SIMULATION else "install volcano-reshape again"
+            yield f"The package {name} is missing in {home}: {mend}."
             continue
         places = [Path(place).resolve() for place in spec.submodule_search_locations or [spec.origin or name]]
         if home / name not in places[:1]:

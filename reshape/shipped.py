@@ -1,4 +1,4 @@
-"""Where the playbooks and example scripts lie that come with the package.
+"""Finds the playbooks and example scripts that come with the package.
 
 In a wheel they are inside this package, in a checkout beside it.
 """

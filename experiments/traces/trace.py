@@ -20,7 +20,7 @@ from adaptive_scheduler.snapshot import Gpu, Node, Task
 from experiments import sidecar_baselines, volcano_policy
 from simulator.scenario import Costs, CpuWork, NoWorkload, PolicySetup, Submission, Workload
 
-PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed where nobody names any
+PER_NODE, GPU_TYPE = 8, "V100"  # of the nodes that are assumed if none are named
 CORES = 32.0
 SHARE = 0.8
 """Size of these nodes, as a share of the peak that the jobs would hold if none waited."""
@@ -81,7 +81,7 @@ class Trace:
 
     @property
     def observations(self) -> Observations:
-        """Of all its jobs: what each asked for and how long it took (seed 003)."""
+        """Of all its jobs: its request and its duration (Slaml)."""
         return _observed(self.jobs)
 
 
@@ -189,7 +189,7 @@ def _machines(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
 
 
 def _enough(jobs: Sequence[TraceJob], wanted: Sequence[float], each: float) -> int:
-    """Nodes of so much each, which together have `SHARE` of the most that the jobs would hold did nobody wait."""
+    """Return equal nodes that together have `SHARE` of the peak demand if no job waited."""
     changes = [(job.arrival_s, amount) for job, amount in zip(jobs, wanted, strict=True)]
     changes += [(job.arrival_s + job.duration_s, -amount) for job, amount in zip(jobs, wanted, strict=True)]
     changes.sort()  # who ends at a moment makes room for who comes then
@@ -220,7 +220,9 @@ def _assumed(trace: Trace, named: bool, on_cpu: bool, largest: int) -> list[str]
         said.append(f"a job gains from more GPUs as {SOURCE}: {_in_words(SPEED_UP)}; alike on every GPU type")
     if not on_cpu:
         allowed = ", ".join(map(str, trace.counts)) or "powers of two up to what it asked for"
-        said.append(f"it may run on {allowed} GPUs of one node; who asked for more than {largest} gets at most these")
+        said.append(
+            f"it may run on {allowed} GPUs of one node; jobs that asked for more than {largest} get at most these"
+        )
     if not named and not trace.nodes:
         kind = f"{CORES:g} cores" if on_cpu else f"{PER_NODE} {GPU_TYPE}"
         said.append(f"the nodes: of {kind} each, {SHARE:.0%} of the most that the jobs would hold at once")

@@ -1,4 +1,4 @@
-"""What others published beside what we get for it: the simulator alone, then their policies rebuilt.
+"""Compares published figures with ours: first the simulator alone, then the comparison policies.
 
 Called by `reshape simulate --validate` and by tests. Every module of this package reads one folder of
 other people's figures and gives rows; which rows shall hold was written in docs/reference/validation.md first.

@@ -1,8 +1,8 @@
 """Pollux's simulated cluster: decisions in rounds of 60 s, 30 s of standstill after each change of GPUs.
 
-A world of its own, since the figures that Pollux published for itself, Optimus and Tiresias come from it, and
-fixed rounds, jobs spread over nodes and batches that follow the number of GPUs are not what ours does. The
-policies are the same objects that the event world runs. Called by `pollux.py`. Pure, deterministic.
+Separate from our simulator: Pollux's published figures for itself, Optimus and Tiresias come from a model with fixed
+rounds, jobs spread over nodes and batches that follow the number of GPUs, which ours does not have. The policies are
+the same objects that our simulator runs. Called by `pollux_figures.py`. Pure, deterministic.
 """
 
 from __future__ import annotations

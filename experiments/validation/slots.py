@@ -1,8 +1,8 @@
 """ElasticFlow's simulated cluster: events, but decisions at least a slot of 60 s apart.
 
-A world of its own: its published shares of deadlines come from it, with jobs spread over hosts and
-counts up to 64 GPUs. What is decided comes from the same objects that the event world runs. Called by
-`elasticflow.py`. Pure, deterministic.
+Separate from our simulator: ElasticFlow's published deadline figures come from a model with jobs spread over hosts and
+up to 64 GPUs. The policies are the same objects that our simulator runs. Called by `elasticflow_figures.py`.
+Pure, deterministic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Voda's measured runs: 24 jobs, 12 GPUs, four policies, two ways of arriving (heyfey/vodascheduler, branch `exp`).
 
 First its logged allocations are replayed, which tests the simulator alone: a job trains as fast as the measured
-speed-ups say, until the median work of its model is done. Then its policies decide themselves (`rivals/voda.py`).
+speed-ups say, until the median work of its model is done. Then its policies decide (`comparison_policies/voda.py`).
 What a change costs was not published; the works, taken from the same logs, include it.
 """
 
@@ -91,7 +91,7 @@ class LoggedRun:
 
 
 class LogReplay:
-    """Not a policy: it gives everybody what the log gave."""
+    """Replays the log: gives each job the GPUs that the log gave."""
 
     def __init__(self, logged: LoggedRun) -> None:
         self._logged = logged

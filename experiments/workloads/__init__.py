@@ -1,4 +1,4 @@
-"""The workloads that can be simulated by name, drawn from a seed; one module for each seed system.
+"""Builds workloads by name, drawn from a random seed; one module per system.
 
 Called by `run.py`.
 """
@@ -24,12 +24,12 @@ NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
     **specon_workloads.NAMES,
     **flowcon_workloads.NAMES,
 }
-"""By name: from a seed, and a folder with other people's data where it needs any, to a workload."""
+"""By name: builds a workload from a random seed and, where needed, the data folder."""
 
 FIXED = frozenset(
     {sidecar_workloads.CASE_STUDY, *deadline_traces.NAMES, specon_workloads.FIXED, *flowcon_workloads.NOT_DRAWN}
 )
-"""Those in which nothing is drawn."""
+"""Workloads in which nothing is drawn."""
 
 
 def build(name: str, seed: int, data: Path | None = None) -> Workload:
@@ -43,5 +43,5 @@ def build(name: str, seed: int, data: Path | None = None) -> Workload:
 
 
 def is_drawn(name: str) -> bool:
-    """Whether another seed gives another workload."""
+    """Return whether another seed gives another workload."""
     return name not in FIXED

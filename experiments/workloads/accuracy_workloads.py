@@ -1,7 +1,8 @@
-"""How the Top-5 of Job Set Two rises in its first epoch (W4), from curves that others measured.
+"""Builds the accuracy targets of Job Set Two (W4) from measured Top-5 curves.
 
-Seed 004 prints no accuracy curve. Those of ResNets on ImageNet are in `curves_mxnet_resnet/batches.csv.gz` of the
-folder that RESHAPE_DATA names: Top-5 in training, some fifty times an epoch. Called by `elastic.py`.
+SideCar scheduling's paper prints no accuracy curve. Those of ResNets on ImageNet are in
+`curves_mxnet_resnet/batches.csv.gz` of the folder that RESHAPE_DATA names: Top-5 in training, about fifty times an
+epoch. Called by `sidecar_workloads.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other people's jobs with deadlines: the traces of ElasticFlow (ASPLOS 2023), read from RESHAPE_DATA.
+"""Builds workloads from the deadline traces of ElasticFlow (ASPLOS 2023) in RESHAPE_DATA.
 
 FIFO, elastic FIFO, EDF (greedy and elastic, as ElasticFlow compares with it) and our policy run them. A job
 meets its deadline when it ends at or before it, without any tolerance. Called by `workloads/__init__.py`.

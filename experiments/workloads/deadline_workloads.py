@@ -1,4 +1,4 @@
-"""The workloads of seed 003: MNIST jobs beside dummy jobs that hold 90 % of two nodes, and deadline traces.
+"""Builds Slaml's workloads: MNIST jobs beside dummy jobs that hold 90 % of two nodes, and deadline traces.
 
 `deadline-gang`, `-binpack` and `-task-topology` differ in how Volcano places pods; each runs with and without
 deadlines, with FIFO and EDF beside. The paper prints neither jobs nor figures: jobs, times and targets are
@@ -35,7 +35,7 @@ LOAD = 0.9  # of what the dummies leave
 WITH_TARGET = 0.8  # share of the jobs that have a deadline
 TARGETS = (1.3, 4.0)  # times what its tasks take in the median
 NOISE = 0.35  # sigma of log execution time around its median
-CONTENTION = 0.04  # of everybody's speed, for each further job on a node
+CONTENTION = 0.04  # share of speed lost per further job on a node
 HISTORY = 40  # past tasks for each amount
 
 TASKS = (("preprocess", 1, (0.05, 0.1)), ("extract", 3, (0.02, 0.04)), ("train", 3, (0.03, 0.06, 0.1)))

@@ -1,4 +1,4 @@
-"""The workloads of seed 001: models trained on the CPU of one node, with FlowCon's limits and without (NA).
+"""Builds FlowCon's workloads: models trained on the CPU of one node, with its limits and without (NA).
 
 `flowcon-fixed` and `-parameters` have the work that the paper's figures under NA give (3.7, by construction), and
 so has `-contention`, where jobs beside each other lose speed; the random ones draw models and arrivals. What
@@ -63,7 +63,7 @@ BI_RNN = _Container("Bi-RNN(T)", "Bi-RNN", 200.0)
 FIVE = (LSTM_CFC, VAE, VAE_T, MNIST, GRU)  # jobs 1 to 5
 ANY = (VAE, VAE_T, MNIST, MNIST_T, LSTM_CFC, LSTM_CRF, BI_RNN, GRU)
 FITTED_WORK = "the work of VAE(P), MNIST(P) and MNIST(T) (3.7): the paper's times under NA come out by construction"
-DRAWN_WORK = "the work of LSTM-CFC, VAE(T) and GRU, from the CPU use of 5 jobs under NA (seed 001, Figure 11)"
+DRAWN_WORK = "the work of LSTM-CFC, VAE(T) and GRU, from the CPU use of 5 jobs under NA (FlowCon, Figure 11)"
 INVENTED_WORK = "the work of LSTM-CRF and Bi-RNN, so that 10 and 15 jobs take about as long as the paper's under NA"
 FITTED_CURVES = (
     "a steep beginning of each loss, 2 % of the work long, so that VAE grows as slowly at 40 s as in F4 (3.5)",
@@ -87,7 +87,7 @@ def parameters(seed: int = 0, data: Path | None = None) -> Workload:
 
 
 LOSS = 0.08
-"""Share of everybody's speed that each further container takes. Without it no limit can lower the makespan, which
+"""Share of speed that all containers lose per further container. Without it no limit can lower the makespan, which
 is then the sum of all work."""
 FITTED_LOSS = f"the {LOSS:.0%} of speed lost to each further container, from the paper's makespan under FlowCon"
 

@@ -1,4 +1,4 @@
-"""The workloads of seed 004: the case study, S, and W1 to W4.
+"""Builds the workloads of SideCar scheduling: the case study, S, and W1 to W4.
 
 `case_study` and workload S carry all their figures here; W1 to W4 read measured speeds from a folder
 that the user names, because those belong to others.
@@ -29,7 +29,7 @@ WINDOW_S = 11000.0  # arrivals of all generated workloads (1.10)
 SPEEDS = "speed_profile/jobset_profile_derived.csv"
 
 
-# the case study (seed 004, II-C)
+# the case study (SideCar scheduling, II-C)
 
 CASE_STUDY = "case-study"
 PRINTED = Settings(allow_noop=False, min_gain_factor=0.0, cooldown_factor=0.0)
@@ -98,7 +98,7 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
     )  # fmt: skip
 
 
-# W1 to W4 (seed 004, V)
+# W1 to W4 (SideCar scheduling, V)
 
 
 def w1(seed: int, data: Path | None = None, count: int = 40, name: str = "elastic-w1") -> Workload:

@@ -1,10 +1,10 @@
-"""The workloads of seeds 000 and 002: models trained on the CPUs of several nodes, with SpeCon's moves and without.
+"""Builds SpeCon's workloads: models trained on the CPUs of several nodes, with its moves and without.
 
-Everybody starts where the paper's round robin puts it, so that only moves differ (2.8). `specon-fixed` has the work
+Each job starts where the paper's round robin places it, so that only moves differ (2.8). `specon-fixed` has the work
 that the paper's mean under its default scheduler (DS) gives; the random ones draw models and arrivals. What
 SpeCon gains is a trend: it rests on loss curves. Where all jobs are equal (`fixed`, `parameters`) the paper's
 gains cannot come out: round robin shares their work out evenly, so that DS is within 6 % of the bound, and in
-`fixed` hardly two jobs are on a node at a time, so that nobody may ask (S7).
+`fixed` hardly two jobs are on a node at a time, so that no job may ask (S7).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _workload(
     """Nodes of one core, as shares of a node are all that the paper gives; the default scheduler comes first."""
     nodes = tuple(Node(f"worker-{i}", "", cores=1.0) for i in range(1, count + 1))
     without = Settings(systems=())
-    ds = PolicySetup(DS, partial(decide, settings=without), COSTS, _profiles(), without, "nobody moves")
+    ds = PolicySetup(DS, partial(decide, settings=without), COSTS, _profiles(), without, "no job moves")
     return Workload(
         name, seed,
         tuple(container.at(at, i + 1, nodes[i % count]) for i, (container, at) in enumerate(jobs)),

@@ -1,6 +1,6 @@
-"""The verbs of the parts of a cluster, which its manifests start, each from its RESHAPE_* variables.
+"""Defines the verbs for clusters: services that the manifests start, set-up, checks and image builds.
 
-Called by `cli.py`. Loads nothing but click until one of them runs.
+Added to the command by `main.py`. Imports only click until a verb runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _KEYS = click.option(
     metavar="URL",
     envvar="RESHAPE_STORE",
     required=True,
-    help="mongodb://HOST/NAME; one with a password belongs in the variable, since arguments can be read by "
-    "everybody.  [env: RESHAPE_STORE]",
+    help="mongodb://HOST/NAME; put a URL with a password into the variable, since other users can read "
+    "arguments.  [env: RESHAPE_STORE]",
 )
 @_KEYS
 @click.option(
@@ -39,7 +39,7 @@ _KEYS = click.option(
 )
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
 def coordinator(**options: Any) -> int | None:
-    """Coordinate the jobs of a cluster, or stand by while another one does."""
+    """Run a coordinator of a cluster; it stands by while another one acts."""
     from reshape import foreign
 
     foreign.check()
@@ -49,7 +49,9 @@ def coordinator(**options: Any) -> int | None:
 
 
 @click.command()
-@click.option("--node", metavar="NAME", envvar="RESHAPE_NODE", required=True, help="This node.  [env: RESHAPE_NODE]")
+@click.option(
+    "--node", metavar="NAME", envvar="RESHAPE_NODE", required=True, help="Name of this node.  [env: RESHAPE_NODE]"
+)
 @click.option(
     "--coordinator", metavar="URL", envvar="RESHAPE_COORDINATOR", required=True, help="[env: RESHAPE_COORDINATOR]"
 )
@@ -59,7 +61,7 @@ def coordinator(**options: Any) -> int | None:
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="RESHAPE_EMULATED",
-    help="Its file `gpus` has lines such as node-a=4xV100, for nodes without GPUs.  [env: RESHAPE_EMULATED]",
+    help="Emulate GPUs by lines such as node-a=4xV100 in the file `gpus` of this folder.  [env: RESHAPE_EMULATED]",
 )
 @click.option(
     "--heartbeat",
@@ -68,10 +70,10 @@ def coordinator(**options: Any) -> int | None:
     envvar="RESHAPE_HEARTBEAT_S",
     default=5.0,
     show_default=True,
-    help="How often to report until the coordinator says how often.  [env: RESHAPE_HEARTBEAT_S]",
+    help="Seconds between reports until the coordinator sets the interval.  [env: RESHAPE_HEARTBEAT_S]",
 )
 def agent(**options: Any) -> int | None:
-    """Tell the coordinator which GPUs this node has."""
+    """Run the node agent, which reports the GPUs of this node."""
     from reshape import foreign
 
     foreign.check()
@@ -82,9 +84,9 @@ def agent(**options: Any) -> int | None:
 
 @click.command()
 def launcher() -> int:
-    """Launch jobs as pods, let users' Volcano Jobs in, and answer the API server's webhook.
+    """Run the launcher: launch jobs as pods, admit Volcano Jobs, serve the webhook.
 
-    Told by variables: RESHAPE_STORE, RESHAPE_KEYS, RESHAPE_TLS, RESHAPE_COORDINATOR and RESHAPE_IMAGE.
+    Configured by the variables RESHAPE_STORE, RESHAPE_KEYS, RESHAPE_TLS, RESHAPE_COORDINATOR and RESHAPE_IMAGE.
     """
     import logging
     import os
@@ -103,10 +105,10 @@ def launcher() -> int:
 @click.option(
     "--mongodb",
     metavar="HOST:PORT",
-    help="Also make the Secret reshape-store: user and password of the MongoDB of our own at this address.",
+    help="Also make the Secret reshape-store, with user and password for the MongoDB at this address.",
 )
 def setup(mongodb: str | None) -> None:
-    """Make a cluster's keys and certificate, and keep those that are there."""
+    """Create the keys and the certificate of a cluster; keeps existing ones."""
     from coordinator.adapters.clock import SystemClock
     from launcher.admission.setup import set_up
     from launcher.cluster.api import KubernetesApi
@@ -116,10 +118,12 @@ def setup(mongodb: str | None) -> None:
 
 
 @click.command()
-@click.option("--context", metavar="NAME", help="Of the kubeconfig.  [default: the current one]")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, metavar="S", help="How long all may take.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig.  [default: the current one]")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to wait for what is missing."
+)
 def doctor(context: str | None, wait_s: float) -> int:
-    """Check a cluster: what is there, what is missing, what to do about it."""
+    """Check a cluster, and say what is missing and how to mend it."""
     from reshape.doctor import run
 
     return run(context, wait_s)
@@ -129,13 +133,13 @@ _FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command()
-@click.option("--name", required=True, help="Of the image, such as registry.example/me/train:1.")
-@click.option("--base", required=True, metavar="IMAGE", help="To begin from, or docker-archive:FILE; has python3.")
-@click.option("--code", type=_FOLDER, required=True, help="Folder that becomes /code, where the training starts.")
+@click.option("--name", required=True, help="Name of the image, such as registry.example/me/train:1.")
+@click.option("--base", required=True, metavar="IMAGE", help="Base image with python3, or docker-archive:FILE.")
+@click.option("--code", type=_FOLDER, required=True, help="Folder that is copied to /code, where the training starts.")
 @click.option(
     "--requirements",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File that lists framework and packages, as pip reads it.",
+    help="Requirements file of pip with framework and packages.",
 )
 @click.option("--dataset", help="Path or address of the data; the training finds it in RESHAPE_DATASET.")
 @click.option("--wheels", type=_FOLDER, help="Folder of wheels to install from, without a network.")
@@ -143,7 +147,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
     "--archive", type=click.Path(path_type=Path, dir_okay=False), help="Also write the image here, as docker-archive."
 )
 def containerize(**options: Any) -> None:
-    """Build the image of a training, with shim and sidecar in it."""
+    """Build the image of a training, with shim and sidecar."""
     from launcher.containerize import Image, build
     from reshape import shipped
 

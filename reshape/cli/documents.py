@@ -1,6 +1,6 @@
-"""Files that users write: job documents and profile rows, in JSON or YAML, several in one file.
+"""Reads job documents and profile rows from JSON or YAML files, one or several per file.
 
-Used by the command line. YAML only where PyYAML happens to be installed (ansible-core brings it).
+Used by the verbs. YAML needs PyYAML, which ansible-core installs.
 """
 
 from __future__ import annotations

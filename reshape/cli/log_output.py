@@ -1,7 +1,7 @@
-"""What a job's training wrote, piece by piece: `reshape logs`. Called by `cli.py`.
+"""Reads the output of a job's training piece by piece, for `reshape logs` and `submit --follow`.
 
-Promise: every byte once and in order, also while the job moves from pod to pod and after its last pod is gone, where
-the log lies on a claim. `CoordinatorRefused` has the coordinator's sentence where there is none any more.
+Promises every byte once and in order, also while the job moves between pods, and after its last pod is gone if the log
+lies on a claim. Raises `CoordinatorRefused` with the coordinator's sentence if the log is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The `reshape` command: its verbs, what they print, and how they end.
+"""Defines the `reshape` command and most of its verbs.
 
-Every verb imports what it needs by itself, so that `--help` loads nothing but click.
+Every verb imports its modules when it runs, so that `--help` loads only click.
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no coordinator answers, 130 Ctrl-C.
 """
 
@@ -37,7 +37,7 @@ TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")
 
 
 def main() -> None:
-    """The console script. Ends the process."""
+    """Run the console script, and exit."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -77,41 +77,39 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     envvar="RESHAPE_STATE",
     default="~/.reshape",
     show_default=True,
-    help="Folder of a coordinator: its address, token and books.  [env: RESHAPE_STATE]",
+    help="State folder of `reshape up`: address, token and store.  [env: RESHAPE_STATE]",
 )
 @click.option(
     "--url",
     metavar="URL",
     envvar="RESHAPE_URL",
-    help="A coordinator elsewhere, such as http://127.0.0.1:8080, instead of one by --state.  [env: RESHAPE_URL]",
+    help="Address of a coordinator, such as http://127.0.0.1:8080, instead of --state.  [env: RESHAPE_URL]",
 )
 @click.option(
     "--token",
     metavar="TOKEN",
     envvar="RESHAPE_TOKEN",
-    help="What it asks for; better in the variable, since arguments can be read by everybody.  [env: RESHAPE_TOKEN]",
+    help="Token of that coordinator; prefer the variable, since other users can read arguments.  [env: RESHAPE_TOKEN]",
 )
-@click.option("-o", "--output", type=OUTPUT, default="table", show_default=True, help="How to print.")
+@click.option("-o", "--output", type=OUTPUT, default="table", show_default=True, help="Output format.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
 @click.pass_context
 def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, output: str) -> None:
-    """Running training jobs that grow and shrink for one another."""
+    """Run elastic training jobs: they grow, shrink and move while they train."""
     ctx.obj = CliSettings(state.expanduser(), output, url, token)
 
 
 @cli.command()
-@click.option(
-    "--gpus", callback=as_inventory, metavar="NxTYPE", help="Emulate so many GPUs of this type, such as 4xV100."
-)
+@click.option("--gpus", callback=as_inventory, metavar="NxTYPE", help="Emulate GPUs of a type, such as 4xV100.")
 @NODES
 @click.option(
     "--store",
     metavar="URL",
     envvar="RESHAPE_STORE",
-    help="sqlite:///FILE or mongodb://HOST/NAME; one with a password belongs in the variable, since arguments "
-    "can be read by everybody.  [env: RESHAPE_STORE; default: SQLite in the state folder]",
+    help="sqlite:///FILE or mongodb://HOST/NAME; put a URL with a password into the variable, since "
+    "other users can read arguments.  [env: RESHAPE_STORE; default: SQLite in the state folder]",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on.  [default: any free one]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -120,11 +118,11 @@ def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, out
     type=click.Choice(["sidecar", "termination", "default"]),
     default="sidecar",
     show_default=True,
-    help="Reshape running jobs, or stop and relaunch them, or never touch them.",
+    help="Reshape running jobs in place, relaunch them, or leave them alone.",
 )
 @click.pass_obj
 def up(settings: CliSettings, /, **options: Any) -> int | None:
-    """Start everything on this machine, until Ctrl-C."""
+    """Run coordinator, launcher and node agent on this machine, until Ctrl-C."""
     from reshape import foreign
 
     foreign.check()
@@ -134,11 +132,11 @@ def up(settings: CliSettings, /, **options: Any) -> int | None:
 
 
 @cli.command()
-@click.option("-a", "--all", "ended", is_flag=True, help="Also those that ended earlier.")
+@click.option("-a", "--all", "ended", is_flag=True, help="Include jobs that ended earlier.")
 @printing
 @click.pass_obj
 def jobs(settings: CliSettings, ended: bool) -> None:
-    """List jobs: those that wait or run, and those that ended within a day."""
+    """List jobs that wait, run or ended within a day."""
     from reshape.client import LATELY_S
     from reshape.output import render
 
@@ -167,7 +165,7 @@ def job(settings: CliSettings, job_id: str) -> None:
 @printing
 @click.pass_obj
 def explain(settings: CliSettings, job_id: str) -> None:
-    """Show why: what was decided about a job, or one decision by its id."""
+    """Explain decisions: all about a job, or one by its id."""
     from reshape.output import render
 
     client = settings.client()
@@ -180,7 +178,7 @@ def explain(settings: CliSettings, job_id: str) -> None:
 
 
 def _now(client: Client, name: str) -> str:
-    """What is to be said of a job beside what was decided; a decision or a Slaml is no job."""
+    """Return the present facts about a job; empty if `name` is a decision or a Slaml."""
     from reshape.client import CoordinatorRefused
     from reshape.output import render
 
@@ -191,7 +189,7 @@ def _now(client: Client, name: str) -> str:
 
 
 def _decisions(client: Client, name: str) -> list[dict[str, Any]]:
-    """Of the job (or slaml.NAMESPACE.NAME) of that name; else the one decision of that name. Newest first."""
+    """Return the decisions about a job (or slaml.NAMESPACE.NAME), newest first; else the decision of that id."""
     from reshape.client import CoordinatorRefused
 
     try:
@@ -211,7 +209,7 @@ def _decisions(client: Client, name: str) -> list[dict[str, Any]]:
 @printing
 @click.pass_obj
 def gpus(settings: CliSettings) -> None:
-    """List GPUs and who has them."""
+    """List GPUs and the jobs on them."""
     from reshape.output import render
 
     print_out(settings, settings.client().gpus(), lambda rows: render.gpus(rows, width()))
@@ -229,10 +227,10 @@ def nodes(settings: CliSettings) -> None:
 
 @cli.command()
 @click.argument("job_id", metavar="ID")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends.")
 @click.pass_obj
 def logs(settings: CliSettings, job_id: str, follow: bool) -> None:
-    """Print what a job's training wrote."""
+    """Print the output of a job's training."""
     from reshape.cli.log_output import pieces
 
     for piece in pieces(settings.client(), job_id, follow):
@@ -256,9 +254,9 @@ def _cancelled(job: dict[str, Any]) -> str:
 
 @cli.command()
 @click.argument("job_id", metavar="ID")
-@click.option("--gpus", "count", type=click.IntRange(1), help="The GPU count that you want.")
-@click.option("--auto", is_flag=True, help="Leave the count to the scheduler again.")
-@click.option("--force", is_flag=True, help="Even if the job has not shown that it resumes, so that work may be lost.")
+@click.option("--gpus", "count", type=click.IntRange(1), help="New GPU count.")
+@click.option("--auto", is_flag=True, help="Let the scheduler choose the count again.")
+@click.option("--force", is_flag=True, help="Stop a job that has not shown that it resumes; work may be lost.")
 @printing
 @click.pass_obj
 def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, force: bool) -> None:
@@ -266,18 +264,20 @@ def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, f
     if (count is None) != auto:
         raise click.UsageError("Give either --gpus N or --auto.")
     answer = {"decision_id": settings.client().reshape(job_id, count, force)}
-    wish = "is the scheduler's to size again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
-    print_out(settings, answer, lambda a: f"Job {job_id} {wish}; `reshape explain {job_id}` tells what comes of it.")
+    wish = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
+    print_out(settings, answer, lambda a: f"Job {job_id} {wish}; `reshape explain {job_id}` shows the result.")
 
 
 @cli.command()
-@click.option("--trainer", type=click.Choice(["keras", "numpy"]), help="What to train with.  [default: keras if there]")
+@click.option(
+    "--trainer", type=click.Choice(["keras", "numpy"]), help="Training framework.  [default: keras if installed]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--measure-all", is_flag=True, help="Run both baselines, too, instead of predicting them.")
+@click.option("--measure-all", is_flag=True, help="Run both baselines instead of predicting them.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the charts.")
-@click.option("--short", is_flag=True, help="A smaller run, for tests.")
+@click.option("--short", is_flag=True, help="Run a shorter demo, for tests.")
 def demo(**options: Any) -> int | None:
-    """Train two models that share four emulated GPUs."""
+    """Train two models on four emulated GPUs, which they share by reshaping."""
     from reshape.demo.case_study import run as run_demo
 
     return run_demo(**options)
@@ -296,7 +296,7 @@ cli.add_command(containerize)
 
 @cli.group()
 def profile() -> None:
-    """What is known about job types: speeds, accuracies, overheads; and how long finished tasks took."""
+    """Show, import or export profiles: speeds, accuracies, overheads and task durations."""
 
 
 _TABLE = click.argument("table", type=click.Choice(TABLES))
@@ -308,7 +308,7 @@ _TABLE = click.argument("table", type=click.Choice(TABLES))
 @printing
 @click.pass_obj
 def import_(settings: CliSettings, table: str, source: Any) -> None:
-    """Add the rows in FILE (JSON or YAML), all or none; one about the same thing is replaced."""
+    """Import rows from FILE (JSON or YAML), all or none; replaces rows of the same key."""
     from reshape.cli import documents
 
     answer = {"imported": settings.client().import_profiles(table, documents.read(source.read()))}

@@ -1,7 +1,7 @@
-"""What a command line means in the shell that typed it: which program, in which folder, with which variables.
+"""Resolves program, folder and variables of a command as the user's shell would.
 
-Used by `cli_submit.py`, so that a job trains as if it had been started by hand. Promises that only the variables of
-an allow list are taken, none that looks like a secret, and that a program which a shell would not find is refused.
+Used by `submit_verb.py`, so that a job trains as if started by hand. Promises to take only variables of an allow list,
+none that looks like a secret, and to refuse a program that the shell would not find.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPT = re.compile(r"(.*)\.(?:py|sh|bash|ipynb)")
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those that a training needs to find its programs, packages and caches. The rest may hold secrets and stays."""
+    """Return the variables by which a training finds programs, packages and caches; others may hold secrets."""
     wanted = {name for name in environ if name in NAMES or name.startswith(PREFIXES)}
     known = {name: environ[name] for name in sorted(wanted) if re.fullmatch(r"\w+", name, re.ASCII)}
     return {
@@ -72,7 +72,7 @@ def _or_python(word: str) -> str:
 
 
 def in_words(word: str, path: str, environ: Mapping[str, str]) -> str:
-    """Which program that is: a Python by its environment, anything else by its path."""
+    """Describe the program: a Python by its environment, anything else by its path."""
     for variable, kind in (("VIRTUAL_ENV", "virtual"), ("CONDA_PREFIX", "conda")):
         home = environ.get(variable)
         if home and Path(path).is_relative_to(home) and Path(path).name.startswith("python"):
@@ -81,7 +81,7 @@ def in_words(word: str, path: str, environ: Mapping[str, str]) -> str:
 
 
 def name(command: Sequence[str]) -> str:
-    """What to call a job: as its script, its module, or else its program."""
+    """Return a job name after the script, the module, or else the program."""
     scripts = [match[1] for word in command if (match := SCRIPT.fullmatch(Path(word).name))]
     modules = [after.rpartition(".")[2] for word, after in pairwise(command) if word == "-m"]
     found = next(iter([*scripts, *modules]), Path(command[0]).name)

@@ -1,6 +1,6 @@
-"""`reshape simulate` and `reshape paper`: run the simulator and print what came out.
+"""Runs `reshape simulate` and `reshape paper`, and prints tables, JSON, CSV or charts.
 
-Called by `cli.py`. Results go to standard output; progress and what is wrong go to standard error.
+Called by `simulate_verbs.py`. Results go to standard output, progress and errors to standard error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SINCE = "seconds since the first job was submitted"
 ROWS = 200
 POINTS = 20
-"""Of a loss curve, between two changes of a job's speed."""
+"""Points of a loss curve between two changes of a job's speed."""
 
 HEAD = {
     "POLICY": ("policy", "{}"),
@@ -75,7 +75,7 @@ HEAD = {
 
 @dataclass(frozen=True, slots=True)
 class JobSource:
-    """Where the jobs come from: a workload by name, or the first `count` of a trace, on `nodes` where given."""
+    """Source of the jobs: a workload by name, or the first `count` jobs of a trace, on `nodes` if given."""
 
     name: str
     trace: bool = False
@@ -84,7 +84,7 @@ class JobSource:
     failures: DrawnFailures = NO_FAILURES
 
     def draws(self, seeds: int, data: Path | None) -> list[Callable[[], Workload]]:
-        """One for each seed; a single one where nothing is drawn."""
+        """Return a factory per seed; a single one if nothing is drawn."""
         are_drawn = self.failures or (not self.trace and is_drawn(self.name))
         return [partial(self._draw, seed, data) for seed in range(seeds if are_drawn else 1)]
 
@@ -99,7 +99,7 @@ class JobSource:
 def simulate(
     jobs: JobSource, *, policies: Sequence[str], seeds: int, output: str, plot: Path | None, data: Path | None
 ) -> None:
-    """Raises `Rejected` with a sentence for what cannot be simulated."""
+    """Simulate and print. Raises `Rejected` with a sentence for input that cannot be simulated."""
     if plot is not None:
         _make_room(plot)
     first, rows = _all_runs(jobs, seeds, policies, data)
@@ -116,7 +116,7 @@ def simulate(
 
 
 def _make_room(plot: Path) -> None:
-    """Before anything is simulated, which may take long."""
+    """Make the chart folder before the simulation, which may take long."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Rejected("charts need matplotlib; install volcano-reshape[plot].")
     try:
@@ -126,7 +126,7 @@ def _make_room(plot: Path) -> None:
 
 
 def paper(*, name: str, seeds: int, output: str, data: Path | None) -> int:
-    """0 if every figure that must be met is met. Raises `Rejected` as `simulate`."""
+    """Print an experiment beside its paper; return 0 if all claims hold. Raises `Rejected` as `simulate`."""
     first, rows = _all_runs(JobSource(name), seeds, (), data)
     result = summary(first[0].workload, rows)
     result["paper"] = published_figures.compare(result)
@@ -138,7 +138,7 @@ def paper(*, name: str, seeds: int, output: str, data: Path | None) -> int:
 
 
 def as_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
-    """As `reshape up --node` takes them, such as a=8xV100 or c=cpu:32; none for none."""
+    """Parse nodes as `reshape up --node` does, such as a=8xV100 or c=cpu:32."""
     return tuple(
         Node(n.name, n.gpus[0].gpu_type if n.gpus else "", tuple(Gpu(g.gpu_id) for g in n.gpus), cores=n.cores)
         for n in (inventory(None, texts) if texts else ())
@@ -155,7 +155,7 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def as_table(result: dict[str, Any]) -> str:
-    """The mean of each policy over all seeds, how they compare, and what the inputs rest on."""
+    """Return a table: means of each policy over all seeds, comparisons, and the sources of the inputs."""
     means = [row for row in result["rows"] if row["seed"] is None]
     ratios = [
         (c["policy"], c["against"], f"{c['makespan_ratio']:.3f}", f"{c['mean_jct_ratio']:.3f}")
@@ -172,9 +172,9 @@ def as_table(result: dict[str, Any]) -> str:
 
 
 def draw(runs_of_seed: Sequence[SimulationRun], folder: Path) -> list[Path]:
-    """A Gantt chart and loss curves per policy; JCTs, GPUs and cores in use of all together. SVG and PNG.
+    """Draw a Gantt chart and loss curves per policy, and JCTs, GPUs and cores in use of all. SVG and PNG.
 
-    No Gantt chart of more rows than anybody could read.
+    Omits Gantt charts of more than `ROWS` rows.
     """
     from reshape.output import plots
 
@@ -203,7 +203,7 @@ def draw(runs_of_seed: Sequence[SimulationRun], folder: Path) -> list[Path]:
 
 
 def _bars(run: SimulationRun, zero: float) -> list[plots.Bar]:
-    """A row for each GPU and, as jobs on CPU share a node, for each such job, coloured by its node."""
+    """Return a row per GPU, and per job on CPU (these share a node), coloured by node."""
     from reshape.output.plots import Bar
 
     spans = {"in use": run.outcome.held, "stopped": run.outcome.stops}
@@ -218,7 +218,7 @@ def _bars(run: SimulationRun, zero: float) -> list[plots.Bar]:
 
 
 def _losses(run: SimulationRun, zero: float) -> dict[str, plots.Points]:
-    """E over time of each job that has a curve: between two changes of its speed its work goes on evenly."""
+    """Return the evaluation value over time of each job with a curve; progress is even between speed changes."""
     curves: dict[str, plots.Points] = {}
     for job in run.workload.jobs:
         trail = run.outcome.trails.get(job.id, [])
@@ -249,7 +249,7 @@ def _gpus_in_use(run: SimulationRun, zero: float) -> plots.Points:
 
 
 def _cores_in_use(run: SimulationRun, zero: float) -> plots.Points:
-    """Of all nodes together; of what changes at one moment only the last counts."""
+    """Return the cores in use on all nodes; of several changes at one time the last counts."""
     now: dict[str, float] = {}
     points: dict[float, float] = {}
     for load in run.outcome.loads:
@@ -261,7 +261,7 @@ def _cores_in_use(run: SimulationRun, zero: float) -> plots.Points:
 def _all_runs(
     jobs: JobSource, seeds: int, policies: Sequence[str], data: Path | None
 ) -> tuple[list[SimulationRun], list[Row]]:
-    """The runs of the first seed, to draw, and the rows of all."""
+    """Run all seeds; return the runs of the first, for charts, and the rows of all."""
     try:
         draws = jobs.draws(seeds, data)
         workload = draws[0]()

@@ -1,7 +1,7 @@
-"""The verb `submit`: a command as it was typed, or documents from a file; and waiting for what becomes of them.
+"""Defines the verb `submit`: submits a command or job documents, and waits for their end.
 
-Called by `cli.py`. Loads nothing but click until it runs. Exit codes with `--wait` and `--follow`: 0 completed,
-1 failed, cancelled or refused.
+Added to the command by `main.py`. Imports only click until it runs. Exit codes with `--wait` and
+`--follow`: 0 completed, 1 failed, cancelled or refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reshape.client import Client
 
 ENDED = ("completed", "failed", "cancelled")
-POLL_S = 0.5  # how often it is asked whether a job has ended
+POLL_S = 0.5  # interval of polling the job's state
 NAMES_TRIED = 20
 MOST = 64  # counts of a range
 NOT_SENT = (
@@ -51,25 +51,25 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
 )
 @click.option(
     "--gpus", "--gpus-allowed", "gpus", callback=counts, metavar="N|N,N,…|N-N",
-    help="GPUs, or the counts that the job can run on.  [default: 1]",
+    help="GPU count, or the counts that the job can run on.  [default: 1]",
 )  # fmt: skip
 @click.option("--cpu", is_flag=True, help="Train on CPU, without any GPU.")
 @click.option("--name", help="The job's id.  [default: after the script]")
 @click.option("--code", metavar="DIR", help="Folder to run in.  [default: the current one]")
 @click.option(
     "--elastic/--rigid", default=None,
-    help="It saves on SIGTERM and resumes, so it may be resized at once; or it must never be stopped.  "
+    help="The job saves on SIGTERM and resumes, so that it can be reshaped at once; or it must never be stopped.  "
     "[default: once it has shown that it resumes]",
 )  # fmt: skip
-@click.option("--job-type", help="Jobs of one type take equally long per iteration.")
-@click.option("--iterations", type=click.IntRange(1), help="How long the job is.")
-@click.option("--wait", is_flag=True, help="Return when it has ended; 0 if it is completed, 1 if not.")
-@click.option("--follow", is_flag=True, help="The same, and print what it writes.")
+@click.option("--job-type", help="Jobs of one type share measured speeds.")
+@click.option("--iterations", type=click.IntRange(1), help="Length of the job in iterations.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the job; exit with 0 if it completed, else 1.")
+@click.option("--follow", is_flag=True, help="Like --wait, and print the job's output.")
 @click.argument("command", nargs=-1)
 @printing
 @click.pass_obj
 def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **options: Any) -> int:
-    """Submit jobs: one by its COMMAND, typed after `--` as without reshape, or those of a file."""
+    """Submit a job by its COMMAND after `--`, or the jobs of a file."""
     wait, follow = options.pop("wait"), options.pop("follow")
     given = {name: value for name, value in options.items() if value not in (None, False) or name == "elastic"}
     given = {name: value for name, value in given.items() if value is not None}
@@ -87,7 +87,7 @@ def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **op
 
 
 def _of_file(settings: CliSettings, source: Any) -> tuple[list[str], int]:
-    """One refused document does not keep the others back."""
+    """Submit the documents of a file; a refused one does not stop the others."""
     from reshape.cli import documents
     from reshape.client import CoordinatorRefused
 
@@ -120,7 +120,7 @@ def _typed(settings: CliSettings, command: Sequence[str], given: Mapping[str, An
 
 
 def _document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
-    """The record of a command, and what was understood, in words. `here`: it will run on this machine."""
+    """Return the job document of a command and its description. `here`: the job runs on this machine."""
     from reshape.cli import shell
 
     if given.get("cpu") and given.get("gpus", [0]) != [0]:
@@ -151,7 +151,7 @@ def _gpus(allowed: Sequence[int]) -> str:
 
 
 def _insert(client: Client, doc: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:
-    """Under its name, or under the first free one after its script: `train-1`, `train-2`."""
+    """Submit under the given name, or the first free one after the script: `train-1`, `train-2`."""
     from reshape.cli.shell import name
     from reshape.client import LATELY_S, CoordinatorRefused
 
@@ -169,11 +169,11 @@ def _insert(client: Client, doc: dict[str, Any], command: Sequence[str]) -> dict
     return client.submit(doc)  # the coordinator finds one
 
 
-# what becomes of it
+# waiting for the end
 
 
 def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int]:
-    """The exit code for each. Ctrl-C ends only the waiting."""
+    """Wait; return the exit code of each job. Ctrl-C ends only the waiting."""
     from reshape.cli.log_output import pieces
     from reshape.client import CoordinatorUnreachable
 
@@ -202,7 +202,7 @@ def _ended(client: Client, name: str) -> int:
 
 
 def _refused(job: Mapping[str, Any]) -> bool:
-    """Whether it was never let in; one that somebody changed into nonsense later has problems, too."""
+    """Return whether the job was never admitted; later invalid edits also give a job problems."""
     return bool(job["problems"]) and not job["launch"] and job["state"] not in ENDED
 
 

@@ -1,6 +1,6 @@
-"""`reshape simulate --validate`: what others published beside what the simulator gives for it.
+"""Runs `reshape simulate --validate`: published figures beside those of the simulator.
 
-Called by `cli.py`. The table goes to standard output, progress to standard error.
+Called by `simulate_verbs.py`. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERDICT = {True: "yes", False: "no", None: NONE}
 
 
 def run(*, output: str, data: Path | None) -> None:
-    """Raises `Rejected` with a sentence where the published figures are not there."""
+    """Validate and print. Raises `Rejected` with a sentence if the published figures are missing."""
     if output == "csv":
         raise Rejected("validation is printed as a table or as JSON; take -o table or -o json.")
     try:
@@ -34,11 +34,11 @@ def run(*, output: str, data: Path | None) -> None:
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """All rows, what holds of what was claimed, and why the others miss, or what else there is to say."""
+    """Return a table of all rows, the number of claims that hold, and the reasons of rows that miss."""
     claimed = [row for row in rows if row["holds"] is not None]
     parts = [
         table(HEAD, map(_cells, rows)),
-        f"{sum(row['holds'] for row in claimed)} of {len(claimed)} rows are within what was claimed before they ran.",
+        f"{sum(row['holds'] for row in claimed)} of {len(claimed)} rows are within the claimed error.",
         "\n".join(f"{row['name']}: {row['reason']}" for row in rows if row["reason"]),
         "Published in:\n" + "\n".join(dict.fromkeys(row["source"] for row in rows)),
     ]
@@ -46,7 +46,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _name(source: str | None) -> str:
-    """Of the source at hand; none when all are done."""
+    """Return the label of the progress bar; empty when done."""
     return source or ""
 
 

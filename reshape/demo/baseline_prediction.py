@@ -1,4 +1,4 @@
-"""What the two baselines of seed 004's case study would have taken, from one run's own measurements.
+"""Predicts the makespans of the case study's two baselines (SideCar scheduling) from the measurements of one run.
 
 Pure. `default` queues job two until job one ends; `termination` reshapes by stopping, removing and
 launching again (G15). The same iterations, speeds and overheads as the run that is compared with.

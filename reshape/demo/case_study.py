@@ -1,4 +1,4 @@
-"""`reshape demo`: seed 004's case study with real processes, told live and summed up.
+"""Runs `reshape demo`: the case study of SideCar scheduling with real processes, with live output and a summary.
 
 Two trainings share four emulated GPUs. The second gets two of the first's while both run, and the
 first takes them back. Beside it stand the two baselines: predicted from the same run's measured
@@ -92,7 +92,7 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
 
 
 def complaints(result: View, ours: DemoRun) -> list[str]:
-    """What no slowness of a machine excuses; empty when all went as promised."""
+    """Return broken promises that no slow machine excuses; empty if there are none."""
     found = [f"job {n} ended {j['state']}" for n, j in ours.jobs.items() if j["state"] != "completed"]
     for reshape in result["reshapes"]:
         if missing := [s for s in STAGES if s not in reshape["stages_s"] and (s != READY or reshape["for"])]:

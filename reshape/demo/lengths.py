@@ -1,8 +1,8 @@
-"""How long the demo's trainings are, so that what reshaping gains is more than what starting costs here.
+"""Chooses the lengths of the demo's trainings, so that reshaping gains more than starts cost on this machine.
 
-Pure; called by `demo.py` with what one start of the same trainer took on this machine just before. A reshape stops and
-starts a training. So where starts are slow the trainings must be longer for it to pay: job two's length decides
-whether both end sooner than one after the other, and what is left of job one then whether it is worth growing back.
+Pure; called by `case_study.py` with the measured start of the same trainer. A reshape stops and starts a training, so
+slow starts need longer trainings: job two's length decides whether sharing beats running one after the other, and the
+rest of job one then decides whether growing back pays.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEAST = {
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The two jobs (seed 004, Table I, in small): lengths in iterations, times in seconds."""
+    """The two jobs (SideCar scheduling, Table I, scaled down): lengths in iterations, times in seconds."""
 
     trainer: str
     first_iterations: int

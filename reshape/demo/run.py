@@ -1,7 +1,7 @@
-"""One run of the case study: two jobs on four emulated GPUs, under one policy, with real processes.
+"""Runs the case study once: two jobs on four emulated GPUs under one policy, with real processes.
 
-`reshape up` runs as a process of its own and is used like by any user: over HTTP. Everything that is
-reported comes from its events, from the trainers' output and from the trainers' own GPU locks.
+Starts `reshape up` as a process and uses it over HTTP, as any user does. Every reported value comes
+from its events, from the trainers' output and from the trainers' own GPU locks.
 """
 
 from __future__ import annotations

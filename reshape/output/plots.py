@@ -1,4 +1,4 @@
-"""Pictures: one Gantt function for demo, simulations and reruns of papers. SVG and PNG."""
+"""Draws Gantt charts, steps and curves for demo, simulations and papers, as SVG and PNG."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plain tables and texts for the terminal. Pure; used by `cli.py` and whoever prints jobs.
+"""Formats jobs, GPUs, nodes, profiles and decisions as tables and text for the terminal. Pure; used by the verbs.
 
-Promises that nothing a user wrote (a job id, a log line in a message) can move the cursor, colour the
-screen or reorder a line: characters that do not print are shown as their escape.
+Promises that text of users (a job id, a log line in a message) cannot move the cursor, colour the screen or reorder a
+line: characters that do not print are escaped.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def _pod(pod: View) -> str:
 
 
 def decision(view: View, width: int | None = None) -> str:
-    """Why something was decided: the sentence, then every way that was looked at, the chosen one marked."""
+    """Explain a decision: its sentence, then all candidates with the chosen one marked."""
     lines = [
         f"{_measured(view.get('at'), moment) or ''}  {plain(_what(view))}  [{_text(view.get('decision_id'))}]".lstrip(),
         f"  {plain(_text(view.get('sentence')))}",
     ]
     if unchanged := view.get("unchanged_makespan_s"):
         guesses = view.get("unchanged_guesses")
-        doubt = f", a guess, since nobody knew how long {_and(guesses)} would take" if guesses else ""
+        doubt = f", a guess, since the length of {_and(guesses)} was unknown" if guesses else ""
         ran = (
             f"If nothing changed, it was predicted then{doubt}, the jobs that ran would be done in {_exact(unchanged)}."
         )
@@ -124,13 +124,13 @@ def decision(view: View, width: int | None = None) -> str:
 
 
 def present(view: View) -> str:
-    """What is known of the job now, whatever was predicted when something was decided; empty where there is nothing."""
+    """Return the present facts about a job, which may differ from earlier predictions; empty if there are none."""
     facts = {"expected start": expected_start(view), "deadline": missed(view)}
     return "\n".join(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)
 
 
 def expected_start(view: View) -> str | None:
-    """When a waiting job starts, by how things stand; said to be a guess where it rests on unknown lengths."""
+    """Format the expected start of a waiting job; marked as a guess if it rests on unknown lengths."""
     start, guesses = view.get("start_in_s"), view.get("start_guesses")
     if not isinstance(start, int | float):
         return None
@@ -160,7 +160,7 @@ def progress(view: View) -> str:
 
 
 def _to_target(view: View) -> str | None:
-    """How far it is from its target: as predicted, or at most; None where it has none or nobody can say."""
+    """Format the distance to the target, predicted or at most; None if unknown."""
     aims = isinstance(view.get("target"), dict) or view.get("target_top5") is not None
     epochs = _measured(view.get("epochs_left"), "{:.1f} epochs")
     left = epochs or _measured(view.get("iterations_left"), "{:.0f} iterations")
@@ -176,7 +176,7 @@ def seconds(value: float) -> str:
 
 
 def _exact(value: float) -> str:
-    """Seconds for comparing: rivals often differ by less than a minute shows."""
+    """Format seconds for comparison: candidates often differ by less than a minute."""
     return f"{value:.1f} s"
 
 
@@ -300,13 +300,13 @@ def _target(view: View) -> str | None:
 
 
 def _limit(usage: View) -> str | None:
-    """Whoever cannot be held below its limit is named, too."""
+    """Format the CPU limit; names jobs that cannot be limited."""
     cores = _measured(usage.get("cpu_limit"), "{:.2f} cores")
     return cores and f"{cores} ({usage.get('limited_by') or 'its machine has no way to hold it'})"
 
 
 def _efficiency(view: View) -> str | None:
-    """How fast its value changes per second, by what it uses for that (seed 001)."""
+    """Format the growth efficiency (FlowCon): change of the value per second and used resource."""
     found = view.get("per_unit") or {}
     parts = [f"{found[r] * scale:.3g} per {unit}" for r, (scale, unit) in UNITS.items() if r in found]
     share = (view.get("shares") or {}).get("cpu")
@@ -315,13 +315,13 @@ def _efficiency(view: View) -> str | None:
 
 
 def _message(view: View) -> Any:
-    """What says more than the state does; None if nothing does."""
+    """Return a message that says more than the state; None if there is none."""
     message = view.get("message")
     return None if message == view.get("state") else message or None
 
 
 def _with_reason(view: View, message: Any) -> Any:
-    """Also why it is left alone, where it could train on other counts."""
+    """Add the reason why a job is not reshaped, if it could train on other counts."""
     why, counts = view.get("left_alone"), view.get("optional_num_gpus")
     several = isinstance(counts, list) and len(counts) > 1
     return f"trains; {why}" if why and several and message in (None, "trains") else message

@@ -1,6 +1,6 @@
-"""Tables that stay tables, whatever is in them, and text that fits a terminal. Pure; `render.py` fills them.
+"""Formats tables and wraps text to the width of a terminal. Pure; called by `render.py`.
 
-Promises that nothing a user wrote can move the cursor, colour the screen or reorder a line: characters that do not
+Promises that text of users cannot move the cursor, colour the screen or reorder a line: characters that do not
 print are shown as their escape.
 """
 

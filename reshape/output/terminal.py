@@ -1,6 +1,6 @@
-"""How verbs reach the coordinator, print what they got, and end. Used by `cli.py` only.
+"""Shares code between the verbs: settings, client, output and exit codes.
 
-Loads nothing but click until a verb needs it.
+Imports only click until a verb needs more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class CliSettings:
-    """What the options before the verb say."""
+    """Options before the verb."""
 
     state: Path
     output: str = "table"
@@ -39,7 +39,7 @@ class CliSettings:
         if not self.url:
             return Client.find(self.state)
         if not self.token:
-            raise click.UsageError(f"The coordinator at {self.url} wants its token: set RESHAPE_TOKEN.")
+            raise click.UsageError(f"The coordinator at {self.url} needs its token: set RESHAPE_TOKEN.")
         return Client(self.url, self.token)
 
 
@@ -64,7 +64,7 @@ def complain(text: str) -> None:
 
 
 def reader_has_gone() -> int:
-    """`reshape jobs | head -1`: whoever reads has had enough; Python must not complain at exit either."""
+    """Handle a reader that closed the pipe (`reshape jobs | head -1`); Python must not complain at exit either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -83,13 +83,13 @@ OUTPUT = click.Choice(["table", "json"])
 
 
 def printing(verb: Verb) -> Verb:
-    """`-o` also after the verb, where most people type it."""
+    """Add `-o` after the verb, where most users type it."""
 
     def keep(ctx: click.Context, _: click.Parameter, output: str | None) -> None:
         if output is not None:
             ctx.obj = replace(ctx.obj, output=output)
 
-    option = click.option("-o", "--output", type=OUTPUT, callback=keep, expose_value=False, help="How to print.")
+    option = click.option("-o", "--output", type=OUTPUT, callback=keep, expose_value=False, help="Output format.")
     return option(verb)
 
 
@@ -130,5 +130,5 @@ NODES = click.option(
     multiple=True,
     callback=as_inventory,
     metavar="NAME=NxTYPE|NAME=cpu:CORES",
-    help="Emulate a node, such as a=8xV100 or c=cpu:2; once for each.",
+    help="Emulate a node, such as a=8xV100 or c=cpu:2; repeat for several.",
 )

@@ -1,7 +1,7 @@
-"""`reshape coordinator`: one of the coordinators of a cluster. One acts, the others stand by.
+"""Runs `reshape coordinator`: one of a cluster's replicas, of which one acts and the others stand by.
 
 Promises: listens at once and is alive (`/livez`) while it waits for its store or its turn, ready (`/readyz`) only
-while it acts. Whoever takes over begins with nothing but the store. SIGTERM ends the term before anything else, so
+while it acts. A successor starts from the store alone. SIGTERM ends the term before anything else, so
 that a successor acts at once; after a crash it acts once the term has run out. Launches go through the table
 `launches`, which the launcher carries out.
 """

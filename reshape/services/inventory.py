@@ -1,6 +1,6 @@
-"""Which nodes `reshape up` has: this machine with its GPUs, or emulated ones that all run here.
+"""Builds the nodes of `reshape up`: this machine with its GPUs, or emulated nodes on it.
 
-Called by `up` before it starts anything. `Rejected` says in a sentence what to write.
+Called by `up` before it starts anything. Raises `Rejected` with a sentence that says how to write nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def inventory(gpus: str | None, nodes: Sequence[str] = ()) -> list[FoundNode]:
 
 
 def check_types(nodes: Sequence[FoundNode], known: Collection[str]) -> None:
-    """`Rejected` if GPUs are to be emulated of a type that nobody knows; real ones are what NVML says."""
+    """Raise `Rejected` for an emulated GPU type without profiles; real types come from NVML."""
     for gpu in [gpu for node in nodes for gpu in node.gpus if gpu.emulated]:
         if why := fields.unknown_gpu_type(gpu.gpu_type, known):
             end = "" if why.endswith("?") else "."

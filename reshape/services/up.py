@@ -54,8 +54,8 @@ POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "default": ({}, {"systems": ()}),
 }
-"""Name -> settings of the coordinator and of the judgement. `termination` is seed 004's case-study
-baseline (G15): the same decisions, carried out by stopping and launching again."""
+"""Name -> settings of the coordinator and of the scheduler. `termination` is the case-study baseline of SideCar
+scheduling (G15): the same decisions, carried out by stopping and launching again."""
 
 
 FENCELESS = {"RESHAPE_FENCES": "0"}

@@ -83,7 +83,7 @@ def test_an_expected_start_that_rests_on_an_unknown_length_says_so() -> None:
     hold = next(d for d in world.api.decisions("two", 9) if d["kind"] == "hold")
     assert hold["unchanged_guesses"] == ["one"]
     shown = render.decision(hold)
-    assert "it was predicted then, a guess, since nobody knew how long one would take, the jobs that ran" in shown
+    assert "it was predicted then, a guess, since the length of one was unknown, the jobs that ran" in shown
 
 
 def test_one_that_runs_has_no_expected_start_and_the_same_end_wherever_it_is_shown(shrunk: World) -> None:

@@ -89,6 +89,19 @@ def test_a_package_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
         foreign.check(["no_package_of_that_name"], tmp_path)
 
 
+@pytest.mark.parametrize("verb", [["simulate", "--workload", "case-study"], ["paper", "case-study"]])
+def test_an_image_without_the_simulator_says_what_to_install(tmp_path: Path, verb: list[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name in ('experiments', 'simulator') else find(name, *a)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [tmp_path, ROOT]))}
+    command = [sys.executable, "-m", "reshape", *verb]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: The package experiments is missing in {ROOT}: {foreign.IN_IMAGES}.\n"
+
+
 def test_up_without_what_launches_need_says_so_and_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "sitecustomize.py").write_text(

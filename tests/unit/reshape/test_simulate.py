@@ -116,7 +116,7 @@ def test_paper_prints_paper_ours_and_the_difference(reshape: Any) -> None:
 def test_paper_ends_with_1_and_says_so_where_a_figure_is_missed(reshape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     missed = {"policy": "sidecar", "measure": "makespan_s", "ours": 900.0, "claim": "within 3%", "holds": False}
     full = {"paper": 845.0, "against": None, "difference": 55.0, "relative": 0.065, "source": "SideCar scheduling"}
-    monkeypatch.setattr(verbs.published, "compare", lambda summary: [{**missed, **full}])
+    monkeypatch.setattr(verbs.published_figures, "compare", lambda summary: [{**missed, **full}])
     done = reshape("paper", "case-study")
     assert done.code == 1
     assert "sidecar misses makespan_s: 900, claimed within 3%." in done.err
