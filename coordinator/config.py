@@ -20,38 +20,38 @@ class Config:
     """Times in seconds. Defaults are those of `reliability.md` 5 and `algorithms.md` 1.9."""
 
     heartbeat_s: float = 5.0
-    """How often a sidecar reports without being asked."""
+    """Interval between two heartbeats of a sidecar."""
     lease_s: float = 300.0
-    """L: how long a job may train without an answered heartbeat. Kubernetes' own node-lost time."""
+    """L: how long a job may train without an answered heartbeat. The same as Kubernetes' node-lost time."""
     fences: bool = True
-    """Whether a lease ends a training. Not on one machine, where a shim's lock tells for certain whether it runs."""
+    """Whether a lease ends a training. Not on one machine, where a shim's lock proves whether it runs."""
     grace_s: float = 20.0
     """G: how long a trainer may take to save after SIGTERM before it is killed."""
     kill_s: float = 10.0
     """K: how long killing may take after that."""
     poll_s: float = 5.0
-    """How often the store is read for new, edited and deleted jobs, and the scheduler asked again."""
+    """Interval between two readings of the store for new, edited and deleted jobs."""
     init_timeout_s: float = 300.0
     """How long a launch may take until its sidecar reports."""
     first_step_timeout_s: float = 30.0
     """A trainer that shows no progress for so long, but lives, counts as running."""
     retries: int = 3
-    """How often a job whose trainer crashed is started again before it has failed."""
+    """Restarts of a crashed trainer before the job has failed."""
     retry_s: float = 1.0
-    """Pause before the first such start; doubles each time."""
+    """Pause before the first restart; doubles each time."""
     term_s: float = 15.0
     """T: how long a coordinator acts after it last renewed its term."""
     reshape_by: str = "sidecar"
-    """`sidecar`: in the living launch. `relaunch`: stop, remove and launch again (seed 004's
-    termination baseline; what the recreate device mode does)."""
+    """`sidecar`: in the living launch. `relaunch`: stop, remove and launch again (the
+    termination baseline of SideCar scheduling; what the recreate device mode does)."""
     checkpoints_last: bool = True
-    """Whether checkpoints outlive the launch that made them. Not those in a pod, where no claim keeps them."""
+    """Whether checkpoints outlive the launch that made them. Not in a pod without a claim."""
     many_pods: bool = True
     """Whether a job may have several pods (`gpus_per_pod`). Not on one machine, where launches are processes."""
     early_initialization: bool = True
-    """Whether a newcomer is brought up while its victim still trains (seed 004, III-A)."""
+    """Whether a newcomer is initialized while its victim still trains (SideCar scheduling, III-A)."""
     prometheus: str = ""
-    """Address of a Prometheus that scrapes kubelets and node exporters: it says what finished tasks used."""
+    """Address of a Prometheus that scrapes kubelets and node exporters, for the resource use of finished tasks."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,14 +67,14 @@ class Config:
 
     @property
     def granted_s(self) -> float:
-        """How long a training may go on after a heartbeat that was answered."""
+        """Seconds for which an answered heartbeat lets a training go on."""
         return self.lease_s if self.fences else ENDLESS_S
 
     @property
     def wait_out_s(self) -> float:
-        """How long after its last handled heartbeat a silent launch has certainly fenced itself.
+        """Seconds after its last handled heartbeat at which a silent launch has certainly fenced itself.
 
-        On one machine (no `many_pods`) never, also with fences: it may have been granted an endless lease before.
+        Infinite on one machine (no `many_pods`), also with fences: it may have been granted an endless lease before.
         """
         if not (self.fences and self.many_pods):
             return math.inf

@@ -1,9 +1,9 @@
 """The errors of the coordinator. Library exceptions never leave their adapter: they become one of these.
 
 ReshapeError
-  Rejected    the caller's fault: shown to the caller, word for word
-  Conflict    somebody else was first: read again
-  Transient   the outside world does not answer: try again later
+  Rejected    the caller's fault: shown to the caller verbatim
+  Conflict    another writer was first: read again
+  Transient   an external service does not answer: try again later
   Fatal       this job cannot go on: stop it and say why
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 
 class ReshapeError(Exception):
-    """A sentence for people is the first argument."""
+    """Base class; the first argument is a sentence for users."""
 
 
 class Rejected(ReshapeError):
@@ -24,7 +24,7 @@ class Rejected(ReshapeError):
 
 
 class Unauthorized(ReshapeError):
-    """Nobody we know, or not their job: always the same answer."""
+    """Unknown caller, or another user's job: always the same answer."""
 
 
 class Conflict(ReshapeError):
@@ -32,7 +32,7 @@ class Conflict(ReshapeError):
 
 
 class Transient(ReshapeError):
-    """Not now; the same call may succeed later."""
+    """The same call may succeed later."""
 
 
 class Fatal(ReshapeError):

@@ -1,7 +1,7 @@
-"""What the coordinator needs from the outside world. Adapters implement these; tests bring fakes.
+"""Ports: interfaces of the coordinator to external services. Adapters implement them; tests use fakes.
 
-All ports are synchronous and may be called from any thread: decisions, the reconciler and the
-journal read as plain code, and a crash test is a plain exception. Only the HTTP edge is asynchronous.
+All ports are synchronous and may be called from any thread, so that decisions and the reconciler are plain code, and a
+crash test is a plain exception. Only the HTTP API is asynchronous.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordinator.model.tables import JobRow
 from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall
 
 Doc = dict[str, Any]
-Key = Any  # `_id` as the user or we chose it: str, int, ObjectId
+Key = Any  # `_id`, chosen by the user or the coordinator: str, int, ObjectId
 
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")  # those that users may import
 
@@ -65,7 +65,7 @@ class Store(Protocol):
         ...
 
     def wait(self, seconds: float) -> bool:
-        """Wait until somebody inserted a job, or `seconds` passed; True if a change was seen.
+        """Wait until a job is inserted, or `seconds` passed; True if a change was seen.
 
         Only a hint that saves waiting for the next poll. Stores that cannot watch just sleep.
         """
@@ -107,7 +107,7 @@ class Platform(Protocol):
         ...
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """What keeps the launch from being begun though nothing is wrong with it, such as a node that is full."""
+        """Why the launch cannot be placed though it has not failed, such as a full node; None if it can."""
         ...
 
     def remove(self, doc: JobRow) -> None:
@@ -119,9 +119,9 @@ class Platform(Protocol):
         ...
 
     def nothing_runs(self, job_id: str) -> bool:
-        """Whether certainly no process runs of a job whose document is gone, of which nobody knows the launch.
+        """Whether certainly no process runs of a job whose document is gone and whose launch is unknown.
 
-        What still runs is ended. Always False where that cannot be found out: then its lease tells.
+        Ends processes that still run. Always False where that cannot be known: then its lease decides.
         """
         ...
 
@@ -138,8 +138,8 @@ class Measurements(Protocol):
     """A monitoring system that watches the pods and nodes of the cluster, beside what the pods report themselves."""
 
     def used(self, doc: JobRow, since: float, until: float) -> Doc:
-        """What the pods of the job in `doc` used between two times (seconds since 1970), as fields of a row of
-        `observations`; none that it does not know. `Transient` when it does not answer."""
+        """Resource use of the job's pods between two times (seconds since 1970), as fields of a row of
+        `observations`, without unknown ones. `Transient` when it does not answer."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The coordinator as one object: its parts and its threads.
+"""Composes the coordinator from its parts and runs its threads.
 
-Threads: one for the decision loop, a few for the reconciler, one that writes batches, one that
-watches the store. What callers may ask of it is in `desk.py`.
+Threads: one for the decision loop, several for the reconciler, one that writes batches, one that watches the store, one
+that renews the term, one that measures resource use. The operations for callers are in `coordinator.api.api_service`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 
 RECONCILERS = 4
 FLUSH_S = 0.5
-MIN_PAUSE_S = 0.05  # between two turns that only readings call for
-STUCK_TERMS = 8  # how many terms one turn of the loop may take until another coordinator shall try
-WATCH_S = 1.0  # the longest that leaving may wait for a look at the store
+MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call for
+STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up
+WATCH_S = 1.0  # longest wait for a change of the store, which delays `stop`
 
 
 class Coordinator:
@@ -57,7 +57,7 @@ class Coordinator:
         agent_key: bytes = b"",
         measurements: Measurements | None = None,
     ) -> None:
-        """`agent_key`: of the node agents; without one there are none. `measurements`: of a Prometheus, if any."""
+        """`agent_key`: of the node agents; empty without agents. `measurements`: Prometheus, if there is one."""
         self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
@@ -75,7 +75,7 @@ class Coordinator:
         )  # fmt: skip
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.stale = threading.Event()  # somebody else wrote to the store
+        self.stale = threading.Event()  # another process wrote to the store
         self.stale.set()
         self._read_at = 0.0
         self._turned_at = clock.now()  # when the present turn of the loop began
@@ -89,7 +89,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> JobRow:
-        """What the platform is told of a job: on emulated GPUs also how fast its steps shall be."""
+        """The job document for the platform; on emulated GPUs with the speed to emulate."""
         gpu = self.cache.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
         if gpu is None or not gpu.doc.get("emulated"):
             return job.doc
@@ -98,18 +98,18 @@ class Coordinator:
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
 
     def _node_unavailable(self, node: str | None) -> bool:
-        """Whether a node has an agent that is not heard of, or takes no new pods."""
+        """Whether a node's agent is silent, or the node takes no new pods."""
         doc = self.loop.inputs.nodes.get(str(node), {})
         silent = bool(doc.get("agent")) and self.telemetry.nodes.silent(str(node))
         return silent or not doc.get("schedulable", True)
 
     def look(self) -> None:
-        """The store was written to: read it now, not at the next poll."""
+        """Read the store now, not at the next poll, because it was written to."""
         self.stale.set()
         self.wake.set()
 
     def _notify(self, job_id: str | None) -> None:
-        """Something calls for a decision, and if it is about a job for its next step."""
+        """Wake the decision loop, and the reconciler if a job is given."""
         if job_id is not None:
             self.queue.add(job_id)
         self.wake.set()
@@ -119,7 +119,7 @@ class Coordinator:
     def start(self, first: Callable[[], None] = lambda: None) -> None:
         """Begin to act. `Rejected` if another coordinator acts on this store.
 
-        `first` is done once nobody else acts: it may write what only the acting one may.
+        `first` is called once this coordinator leads, so it may write what only the acting one may.
         """
         self._take_the_term()
         first()
@@ -131,7 +131,7 @@ class Coordinator:
             self._threads.append(thread)
 
     def _take_the_term(self) -> None:
-        """Who led before may be gone without a word: that shows once its term has run out."""
+        """Wait for the term: a former leader that crashed is replaced once its term has expired."""
         patience_s = self.config.term_s * (1 + CLOCK_DRIFT) + 1
         began, warned = self.clock.now(), False
         while not self.elector.try_to_lead():
@@ -145,13 +145,13 @@ class Coordinator:
         self._begin()
 
     def _begin(self) -> None:
-        """Another coordinator may have acted meanwhile: what was heard before is old."""
+        """Drop observations, which are outdated if another coordinator has acted meanwhile."""
         self.telemetry.begin()
         self.loop.begin()
         self.stale.set()
 
     def stop(self) -> None:
-        """Finish what is being done and let a successor begin. Stops no training."""
+        """Finish the work in progress and let a successor begin. Stops no training."""
         self._stopping.set()
         self.wake.set()
         self.queue.close()
@@ -170,13 +170,13 @@ class Coordinator:
             self.wake.wait(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Until the next turn, if nothing calls for one earlier. A store that does not answer is not pressed."""
+        """Seconds until the next cycle unless woken; a store that does not answer is polled no faster."""
         next_s = self.telemetry.progress.next_s(self.clock.now())
         due_s = self.config.poll_s if self.trouble else max(MIN_PAUSE_S, next_s)
         return min(self.config.poll_s, self.config.term_s / 3, due_s)
 
     def _renewer(self) -> None:
-        """Renew the term while a turn of the loop takes long, but not for one that never ends."""
+        """Renew the term while a cycle of the loop takes long, but not for one that hangs."""
         while not self._stopping.wait(self.config.term_s / 5):
             turns = self.clock.now() - self._turned_at < STUCK_TERMS * self.config.term_s
             if turns and self.elector.leads:
@@ -184,7 +184,7 @@ class Coordinator:
                     self.elector.try_to_lead()
 
     def _turn(self) -> None:
-        """One turn of the decision loop; trouble is shown by `/healthz` and tried again."""
+        """Run one cycle of the decision loop; an error is shown by `/healthz` and retried."""
         began = self._turned_at = self.clock.now()
         try:
             led = self.elector.leads
@@ -206,7 +206,7 @@ class Coordinator:
             self.stale.set()
             self.trouble = f"The store does not answer: {error}"
             log.warning("%s", self.trouble)
-        except Exception as error:  # one bad turn must not end the coordinator
+        except Exception as error:  # an error in one cycle must not end the coordinator
             self.trouble = f"The decision loop failed: {error}"
             log.exception("the decision loop failed")
         self.metrics.turned(self.clock.now() - began)
@@ -214,22 +214,22 @@ class Coordinator:
             self.queue.add(job_id)
 
     def _register_nodes(self) -> None:
-        """Write the inventories that node agents reported and that are not in the store yet."""
+        """Write inventories reported by node agents that are not in the store yet."""
         for name, report in self.telemetry.nodes.changed().items():
             try:
                 register_node(self.store, _discovered(name, report))
-            except Conflict:  # somebody changed a GPU meanwhile
+            except Conflict:  # a GPU was changed meanwhile
                 self.wake.set()
                 continue
             self.telemetry.nodes.written(name, report)
             self.stale.set()
 
     def _forget_nodes(self) -> None:
-        """Nodes come and go where a cluster scales itself: those that are no more must not be looked at for ever."""
+        """Delete nodes that are gone, so that a cluster that scales itself does not collect them."""
         for name in self.telemetry.nodes.gone(self.loop.inputs.nodes):
             if any(gpu.node == name and (gpu.job or gpu.held_by) for gpu in self.cache.gpus().values()):
                 continue
-            with suppress(Conflict):  # somebody has changed it meanwhile
+            with suppress(Conflict):  # changed meanwhile
                 forget_node(self.store, name)
                 self.telemetry.nodes.forget(name)
             self.stale.set()
@@ -256,12 +256,12 @@ class Coordinator:
         except Fatal as error:
             self._show(job_id, str(error))
             self.queue.retry(job_id)
-        except Exception as error:  # one bad job must not end the others
+        except Exception as error:  # an error in one job must not end the others
             log.exception("job %s: %s", job_id, error)
             self.queue.retry(job_id)
 
     def _show(self, job_id: str, trouble: str) -> None:
-        """Somebody has to see what trying again will not mend."""
+        """Show users an error that retries will not fix."""
         log.error("job %s: %s", job_id, trouble)
         job = self.cache.job(job_id)
         if job is not None and job.doc.get("message") != trouble:

@@ -1,7 +1,7 @@
-"""A queue of keys: each key at most once in it, never two consumers of one key, later looks by time.
+"""A work queue of keys, as in Kubernetes controllers: deduplicated, one consumer per key, with delays and backoff.
 
-`add` while a key is being worked on brings it back afterwards, so no change is ever missed. Threads
-take keys with `next` and give them back with `done`. Delays are on a clock that never jumps.
+`add` while a key is being processed requeues it afterwards, so no change is missed. Threads take keys with `next` and
+return them with `done`. Delays use a clock that never jumps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
 
 
 class WorkQueue:
-    """Keys to look at. All methods may be called from any thread."""
+    """Keys to process. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -28,7 +28,7 @@ class WorkQueue:
         self._closed = False
 
     def add(self, key: str, delay_s: float = 0.0) -> None:
-        """Look at `key` soon, or in `delay_s` seconds at the latest."""
+        """Process `key` soon, or in `delay_s` seconds at the latest."""
         with self._changed:
             if delay_s > 0:
                 self._add_later(time.monotonic() + delay_s, key)
@@ -39,13 +39,13 @@ class WorkQueue:
             self._changed.notify()
 
     def _add_later(self, due: float, key: str) -> None:
-        """Only the earliest counts: else each look that asks for the next one would begin a chain of its own."""
+        """Keep only the earliest delay of a key; else each delayed call would start a chain of its own."""
         if due < self._due.get(key, math.inf):
             self._due[key] = due
             heapq.heappush(self._later, (due, key))
 
     def retry(self, key: str) -> float:
-        """Look at `key` again after a pause that doubles with each failure in a row; returns it."""
+        """Process `key` again after a pause that doubles with each failure in a row; returns the pause."""
         with self._changed:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay: float = min(BACKOFF_S * 2.0 ** (failures - 1), BACKOFF_MAX_S)
@@ -53,7 +53,7 @@ class WorkQueue:
         return delay
 
     def forgive(self, key: str) -> None:
-        """The key went well: the next failure is the first again."""
+        """Reset the backoff of a key after a success."""
         with self._changed:
             self._failures.pop(key, None)
 

@@ -1,1 +1,1 @@
-"""Adapters of the other ports: sidecars, clock."""
+"""Adapters of the other ports: sidecars, platform of a cluster, archived logs, Prometheus, clock."""

@@ -1,4 +1,4 @@
-"""The real clock."""
+"""The system's clocks, as the Clock port."""
 
 from __future__ import annotations
 

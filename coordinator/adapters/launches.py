@@ -1,7 +1,7 @@
-"""The platform of a cluster: what is wanted of each launch, written into table `launches` for the launcher.
+"""The Platform port on a cluster: writes the wanted state of each launch into table `launches` for the launcher.
 
-Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may
-come from several coordinators; a launch that was once to be removed never comes up again, whoever asks late.
+Promises (`coordinator.ports.Platform`): every call is a read and at most one write, may be repeated, and may come from
+several coordinators; a launch whose removal was requested never comes up again, even if requested late.
 The launcher (`launcher.cluster.launch_service`) carries it out, and writes `failure`, `unplaced`, `gone`, `pod` and,
 of a gang, `pods` into it.
 """
@@ -20,11 +20,11 @@ from sidecar.protocol import launch_key
 
 TABLE = "launches"
 REMOVED = "this launch has been removed already"
-TRIES = 5  # at a document that others change meanwhile
+TRIES = 5  # attempts at a document that others change meanwhile
 
 
 class LaunchNamer(Protocol):
-    """`launcher.names.launch_name`: the layer above knows how launches are named."""
+    """The type of `launcher.names.launch_name`, which the layer above passes in."""
 
     def __call__(self, job_id: str, uid: str, launch: int) -> str: ...
 
@@ -36,15 +36,15 @@ class Launches:
         self, store: Store, sidecars: Sidecars, master_key: bytes, port: int, name: LaunchNamer, clock: Clock,
         claimed: bool = False,
     ) -> None:  # fmt: skip
-        """`port`: where sidecars in pods answer. `claimed`: whether jobs that name no claim have one all the same."""
+        """`port`: of sidecars in pods. `claimed`: whether jobs without a `checkpoint_claim` have a claim by default."""
         self._store, self._sidecars, self._master_key, self._port = store, sidecars, master_key, port
         self._name, self._claimed = name, claimed
         self._kept = ArchivedLogs(store, sidecars, master_key, clock)
 
     def launch(self, doc: JobRow) -> None:
-        """Nothing if it is wanted and has not failed; a launch that failed is tried again.
+        """Request a launch; does nothing if it is requested and has not failed. A failed launch is tried again.
 
-        One of a gang whose GPUs are others now gets a pod more or less (`launcher.cluster.controllers.gang_launch`).
+        A gang whose GPUs have changed gets or loses pods (`launcher.cluster.controllers.gang_launch`).
         """
         asked: LaunchChanges = {"wanted": "launch", "doc": doc, "failure": None, "unplaced": None}
         for _ in range(TRIES):
@@ -57,7 +57,7 @@ class Launches:
         raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
     def failure(self, doc: JobRow) -> str | None:
-        """Why the launch failed."""
+        """Why the launch failed; None if it has not."""
         found = self._found(doc)
         if found is None:
             return None
@@ -65,16 +65,16 @@ class Launches:
         return None if failure is None else str(failure)
 
     def nothing_runs(self, job_id: str) -> bool:
-        """Of a launch that nobody can name nothing is proof but the end of its lease."""
+        """Always False: without its launch number only the end of its lease proves that a job has ended."""
         return False
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Why Volcano has not given its pod a node yet."""
+        """Why Volcano has not placed its pod yet; None if it has."""
         why = (self._found(doc) or {}).get("unplaced")
         return None if why is None else str(why)
 
     def remove(self, doc: JobRow) -> None:
-        """Also of a launch that nobody asked for: it must not come up when somebody asks late."""
+        """Request the removal of a launch, even one never requested: a late request must not bring it up."""
         for _ in range(TRIES):
             found = self._found(doc)
             if found is None:
@@ -91,19 +91,19 @@ class Launches:
         """
         found = self._found(doc)
         if found is None:
-            return True  # nobody asked for it, or all of it was tidied away
+            return True  # never requested, or cleaned up
         came_up = doc.get("up") is not None and doc.get("up") == doc.get("launch")
         return bool(found.get("gone")) and not (came_up and found.get("pod") is None and found.get("applied"))
 
     def ended(self, doc: JobRow) -> frozenset[int]:
-        """Those that the launcher has proof of. One that it was told to take away is not of the gang any more."""
+        """Pods of a gang that ended by proof of the launcher, without those that the gang shrank by."""
         pods = (self._found(doc) or {}).get("pods") or []
         return frozenset(k for k, pod in enumerate(pods) if pod and pod.get("ended") and not pod.get("left"))
 
     def output(self, doc: JobRow, offset: int, limit: int) -> tuple[bytes, int]:
-        """From the sidecar of the present launch; of a job that has none any more from its claim.
+        """Output from the sidecar of the present launch, or from the claim of a job without one.
 
-        Nothing while there is none yet.
+        Empty before the first launch.
         """
         job = JobRecord(doc)
         pod, over = (self._found(doc) or {}).get("pod") or {}, job.state in s.ENDED or job.state == s.SUBMITTED
@@ -160,11 +160,11 @@ class Launches:
 
 
 def _scales(found: LaunchRow, doc: JobRow) -> bool:
-    """Whether a gang's launch is wanted with other pods."""
+    """Whether the number of pods of a gang's launch has changed."""
     return bool(doc.get("gpus_per_pod")) and (found.get("doc") or {}).get("gpu_ids") != doc.get("gpu_ids")
 
 
 def _is_done(found: LaunchRow, doc: JobRow) -> bool:
-    """Whether asking for the launch changes nothing."""
+    """Whether a request for the launch would change nothing."""
     as_before = found.get("failure") is None and not _scales(found, doc)
     return found.get("wanted") != "launch" or as_before

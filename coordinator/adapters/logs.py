@@ -1,9 +1,8 @@
-"""Logs of jobs whose pods are gone: they lie beside the checkpoints, on the job's claim.
+"""Reads logs of jobs whose pods are gone: they are stored beside the checkpoints, on the job's claim.
 
-Promises: asking never waits for a pod; at most one reader per job, which the launcher starts
-(`launcher.cluster.pods.log_reader`) while its document in table `readers` is asked for again and again, and removes
-soon after. The document: `job` (`_id` of the job), `asked` (when it was last read here), and by the launcher `ip` of
-the reader, `failure`.
+Promises: a call never waits for a pod; at most one reader per job, which the launcher starts
+(`launcher.cluster.pods.log_reader`) while its document in table `readers` is renewed, and removes soon after. Fields of
+the document: `job` (`_id` of the job), `asked` (time of the last call), and by the launcher `ip` and `failure`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sidecar.protocol import launch_key
 
 TABLE = "readers"
 READER = 0  # the launch number of a job's reader: those of trainings begin with 1
-AGAIN_S = 5.0  # between two writes that say that it is still being read
+AGAIN_S = 5.0  # least time between two renewals
 
 
 class ArchivedLogs:
@@ -38,7 +37,7 @@ class ArchivedLogs:
         raise Transient(f"The log of job {job.id} is being fetched from its claim; try again soon.")
 
     def _asked(self, name: str, job: JobRecord) -> Doc:
-        """Its reader's document, after saying that it is being read now. One that failed is left to be tidied away."""
+        """Renew and return its reader's document; a failed one is left for the launcher to clean up."""
         found, wall = self._store.get(TABLE, name), self._clock.wall()
         if found is None:
             found = {"_id": name, "job": job.key, "asked": wall, "ip": None, "failure": None, "version": 1}
@@ -51,6 +50,6 @@ class ArchivedLogs:
 
 
 def address(ip: object, port: int) -> str | None:
-    """Where a pod of that address serves."""
+    """The URL of a pod by its address; None without one."""
     host = f"[{ip}]" if ":" in str(ip) else ip
     return f"http://{host}:{port}" if ip else None

@@ -1,7 +1,7 @@
-"""Prometheus, asked over its HTTP API what the pods of a task used and how loaded its node was (seed 003, D15).
+"""Queries Prometheus for the resource use of a task's pods and the load of its node (Slaml, D15).
 
-The names are those of cAdvisor in each kubelet (`/metrics/cadvisor`) and of the node exporter. Per-container series
-come first; where only the pod's own is kept, or cAdvisor names no containers, that one. Called by `profiler.py`.
+Metric names are those of cAdvisor in each kubelet (`/metrics/cadvisor`) and of the node exporter. Series per container
+are preferred; series per pod serve where there are no others. Called by `coordinator.telemetry.observation_profiler`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ TIMEOUT_S = 5.0
 ANSWER_MAX = 8 * 1024 * 1024
 MOST_S = 6 * 3600.0  # of a longer run the last hours: all its samples would be megabytes
 CPU, MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
-CONTAINERS = 'container!="",container!="POD",container!~"reshape-.*"'  # all but the pause container and ours
+CONTAINERS = 'container!="",container!="POD",container!~"reshape-.*"'  # neither pause nor own containers
 WHOLE_POD = 'container="",image=""'
 
 
 @dataclass(frozen=True)
 class TaskRun:
-    """The pods of a task, and when they trained."""
+    """The pods of a task, and the time in which they trained."""
 
     namespace: str
     pods: tuple[str, ...]
@@ -41,7 +41,7 @@ class TaskRun:
 
 
 class Prometheus:
-    """Thread-safe: one short connection per question."""
+    """Thread-safe: one short connection per query."""
 
     def __init__(self, url: str, pods: Callable[[JobRow], Sequence[Doc]]) -> None:
         """`url`: `http://HOST:PORT`, with a path where it is served under one. `pods`: of a job, as {name, namespace,
@@ -53,7 +53,7 @@ class Prometheus:
         self._pods = pods
 
     def used(self, doc: JobRow, since: float, until: float) -> Doc:
-        """As `ports.Measurements` has it. Of a job that had several launches it is the last one's pods that tell."""
+        """See `ports.Measurements`. After several launches of a job, only the last one's pods count."""
         pods = self._pods(doc)
         if not pods:
             return {}
@@ -70,14 +70,14 @@ class Prometheus:
         return from_counters(cpu, self.ask(MEMORY + where, ran.until)) if cpu else {}
 
     def _node_load(self, ran: TaskRun) -> float | None:
-        """The mean of the one-minute load of the machine that calls itself so, or is labelled so."""
+        """Mean one-minute load of the node, found by its `nodename` or its label."""
         node, load = _quoted(str(ran.node)), f"avg_over_time(node_load1%s[{_span(ran)}])"
         named = f'on(job, instance) group_left node_uname_info{{nodename="{node}"}}'
         labelled = load % f'{{node="{node}"}}'
         return last(self.ask(f"{load % ''} * {named} or {labelled}", ran.until))
 
     def ask(self, query: str, at: float) -> list[Series]:
-        """What the query finds at that time, with its samples. `Transient` when there is no answer to be had."""
+        """The series that the query returns at that time, with their samples. `Transient` without a valid answer."""
         body = urlencode({"query": query, "time": f"{at:.3f}", "timeout": f"{TIMEOUT_S:g}s"})
         status, answer = self._post(body)
         try:
@@ -104,7 +104,7 @@ class Prometheus:
 
 
 def _series(given: Any) -> Series:
-    """A vector has one sample each, a matrix many. What is no number was not measured."""
+    """Parse a series of a vector (one sample) or a matrix (many); samples that are not finite are dropped."""
     pairs = given["values"] if "values" in given else [given["value"]]
     samples = [(float(at), float(value)) for at, value in pairs]
     return Series(given["metric"], [each for each in samples if math.isfinite(each[1])])
@@ -115,7 +115,7 @@ def _span(ran: TaskRun) -> str:
 
 
 def _literally(name: str) -> str:
-    """The name as part of a regular expression that fits it alone. Kubernetes' names hold only dots and dashes."""
+    """Escape a name for a regular expression that matches only it."""
     return re.sub(r"([^a-zA-Z0-9-])", r"\\\1", name)
 
 

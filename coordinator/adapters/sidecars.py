@@ -1,4 +1,4 @@
-"""Signed HTTP calls to sidecars. Every answer must be signed too, or it is not believed."""
+"""Sends signed HTTP calls to sidecars; unsigned answers are rejected."""
 
 from __future__ import annotations
 

@@ -358,9 +358,8 @@ def _cancel(w: ObservedState) -> Step:
         return Wait(POLL_S, "its launch is being removed") if w.remove_asked else RequestRemoval()
     if w.trains:
         return _stop_for_good(w)
-    if (
-        w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch
-    ):  # a launch that is still coming up may fail
+    # A launch that is still coming up may fail, so there is nothing to wait for.
+    if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:
         return Wait(POLL_S, "its sidecar has not reported yet")
     return end(w, s.CANCELLED, "cancelled by the user")
 

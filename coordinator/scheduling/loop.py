@@ -380,9 +380,8 @@ class DecisionLoop:
 
     def _store_decision(self, job: JobRecord, decision: Decision, basis: DecisionBasis, name: str = "") -> str:
         """Store the decision, its reason and the rejected candidates before it is carried out; returns its id."""
-        lasting = {Hold: "waits", Stay: "stays"}.get(
-            type(decision)
-        )  # only the last reason to wait or to stay is kept per job
+        # Only the last reason to wait or to stay is kept per job.
+        lasting = {Hold: "waits", Stay: "stays"}.get(type(decision))
         name = name or lasting or f"v{job.doc.get('version')}"
         decision_id = _operator_request(job, decision) or f"{job.id}-{name}"
         took_s = basis.took_s if isinstance(decision, Operation) else 0.0

@@ -1,1 +1,1 @@
-"""Adapters of the Store port."""
+"""Adapters of the Store port (SQLite, MongoDB), the cache over a store, leader election, and the initial rows."""

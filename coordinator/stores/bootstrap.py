@@ -1,4 +1,4 @@
-"""What a store holds before anybody wrote to it: the shipped profile tables, nodes and their GPUs."""
+"""Writes the initial rows of a store, the shipped profile tables, and registers nodes and their GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = ("job_type", "gpu_type", "origin")  # columns that are text; all others 
 
 @dataclass(frozen=True)
 class FoundGpu:
-    """One GPU of a node: by NVML, or emulated."""
+    """One GPU of a node, found by NVML or emulated."""
 
     gpu_id: str
     gpu_type: str
@@ -38,7 +38,7 @@ class FoundNode:
 
 
 def seed_profiles(store: Store) -> None:
-    """Insert the shipped rows; a row that is there already, changed or not, stays."""
+    """Insert the shipped rows; existing rows stay, edited or not."""
     for path in sorted(TABLES.glob("*.csv")):
         known = {row["_id"] for row in store.list(path.stem)}
         for row in shipped(path.stem):
@@ -55,7 +55,7 @@ def shipped(table: str) -> list[Doc]:
 
 
 def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
-    """Make these known as all the nodes that there are; what is gone is retired as in `register_gpus`."""
+    """Register these as the complete list of nodes; missing GPUs are retired as in `register_gpus`."""
     for node in nodes:
         _add(store, node.name, node.gpus)
     _retire_others(store, {gpu.gpu_id for node in nodes for gpu in node.gpus}, store.list("gpus"))
@@ -67,7 +67,7 @@ def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
 
 
 def register_node(store: Store, node: FoundNode) -> None:
-    """What the agent of one node reported; the others stay as they are.
+    """Register one node as its agent reported it; other nodes stay as they are.
 
     A GPU with a problem is faulty until it is reported without one.
     """
@@ -76,12 +76,12 @@ def register_node(store: Store, node: FoundNode) -> None:
         _judge(store, gpu)
     facts = {"cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
     _insert(store, "nodes", {"_id": node.name, **facts})
-    with suppress(Conflict):  # forgotten meanwhile: the next report makes it known again
-        store.update("nodes", node.name, {}, facts)  # whether it takes pods is the launcher's word, and stays
+    with suppress(Conflict):  # deleted meanwhile: the next report registers it again
+        store.update("nodes", node.name, {}, facts)  # `schedulable` is the launcher's and stays
 
 
 def forget_node(store: Store, node: str) -> None:
-    """One that is no more, and whose GPUs no job has."""
+    """Delete a node that is gone and whose GPUs no job has."""
     register_gpus(store, node, ())
     if store.get("nodes", node) is not None:
         store.delete("nodes", node)
@@ -98,7 +98,7 @@ def _judge(store: Store, gpu: FoundGpu) -> None:
 
 
 def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
-    """Make a node's GPUs known. Those known already keep their state; those that are gone are retired."""
+    """Register a node's GPUs. Known ones keep their state; missing ones are retired."""
     _add(store, node, gpus)
     _retire_others(store, {gpu.gpu_id for gpu in gpus}, store.list("gpus", {"node": node}))
 
@@ -122,7 +122,7 @@ def _retire_others(store: Store, present: Set[str], rows: Iterable[Doc]) -> None
 
 
 def _retire(store: Store, doc: Doc) -> None:
-    """An unused one is forgotten; a used one is faulty until its job lets go of it."""
+    """Delete an unused GPU; a used one is faulty until its job releases it."""
     try:
         store.delete("gpus", doc["_id"], {"job_id": None, "held_by": None})
     except Conflict:
@@ -130,20 +130,20 @@ def _retire(store: Store, doc: Doc) -> None:
 
 
 def _bring_back(store: Store, gpu_id: str) -> None:
-    """One that had been retired while in use is there again."""
+    """Restore a GPU that was retired while in use and is back."""
     doc = store.get("gpus", gpu_id)
     if doc is not None and doc.get("retired"):
         store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": _sound(doc), "retired": False})
 
 
 def _sound(doc: Doc) -> str:
-    """The state of a GPU that was faulty and is not any more."""
+    """The state of a GPU that is no longer faulty."""
     job, held_by = doc.get("job_id"), doc.get("held_by")
     return s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
 
 
 def _follow(store: Store, gpu_id: str, node: str, index: int) -> None:
-    """A machine may have got another name. What a job has stays where the job is said to be, until it lets go."""
+    """Update node and index of a GPU whose machine was renamed, unless a job has it: then after its release."""
     doc = store.get("gpus", gpu_id) or {}
     if (doc.get("node"), doc.get("index")) != (node, index):
         with suppress(Conflict):

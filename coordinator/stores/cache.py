@@ -1,11 +1,11 @@
-"""The coordinator's books: jobs and GPUs in memory, every change written to the store first.
+"""Write-through cache of jobs and GPUs: every change is written to the store first.
 
-The store is the truth; this is a copy that saves reading it at each step. Each write is a
-compare-and-set on the version that was looked at, and what comes back replaces the copy. Who loses
-such a race reads the one document again and gets `Conflict`.
+The store is authoritative; the copy saves reading it at each step. Each write is a compare-and-set on the cached
+version, and the returned document replaces the copy. A write that loses the race reads that document again and raises
+`Conflict`.
 
-Jobs are found by `closed`: missing = new, False = ours and not at rest, True = finished with. Every row comes in by
-one door (`core/reading.py`): what somebody changed into nonsense is mended here or set aside, and shown.
+Jobs are listed by `closed`: missing = new, False = accepted and not at rest, True = done. Every row passes
+`coordinator/model/document_validation.py`: invalid fields are replaced, or the row is set aside and shown.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ R = TypeVar("R", JobRecord, GpuRecord)
 
 
 class Cache:
-    """Thread-safe. Records are immutable; a reader keeps a consistent picture by copying the maps."""
+    """Thread-safe. Records are immutable; readers get copies of the maps, which are consistent."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = threading.Lock()
         self._jobs: dict[str, JobRecord] = {}
         self._gpus: dict[str, GpuRecord] = {}
-        self._closed: set[str] = set()  # closed since the last refresh began: its listing may be older
+        self._closed: set[str] = set()  # closed since the last refresh began, whose listing may be older
         self._writes = count()
         self._writer_id = secrets.token_hex(4)
-        self._deleted: set[str] = set()  # jobs whose document the user deleted: kept here until they are at rest
+        self._deleted: set[str] = set()  # jobs with deleted documents, kept until they are at rest
         self._read: dict[
             tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]
         ] = {}  # each row as it lay in the store last
@@ -60,15 +60,15 @@ class Cache:
         return None if found is None else found.node
 
     def find(self, job_id: str) -> JobRecord | None:
-        """A job by its id, ended ones and those not let in included.
+        """A job by its id, including ended ones and those not accepted.
 
-        Of several the one that has not ended, one that waits to be let in, then the last that had the name.
+        Of several: the open one, then one that waits for intake, then the last one of that id.
         """
         known = self.job(job_id) or self._aside.get(job_id)
         return known or max(self.named(job_id), key=_newest, default=None)
 
     def named(self, job_id: str) -> list[JobRecord]:
-        """All jobs that have or had this name, as they lie in the store."""
+        """All jobs of this id, open and ended, as stored."""
         whole = [int(job_id)] if job_id.isdecimal() and len(job_id) < 19 else []  # as MongoDB can hold it
         found: list[JobRecord] = []
         for raw in (job_id, *whole):
@@ -77,9 +77,9 @@ class Cache:
         return found
 
     def refresh(self) -> list[JobRecord]:
-        """Read the store again. Returns documents that intake has not let in (yet).
+        """Read the store again. Returns the documents that intake has not accepted (yet).
 
-        A deleted document of ours is a cancellation (`reliability.md` 7, row 17).
+        The deletion of an accepted job's document is a cancellation (`reliability.md` 7, row 17).
         """
         self._closed = set()
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
@@ -111,7 +111,7 @@ class Cache:
         return new
 
     def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
-        """Jobs of ours by id, and those that are set aside."""
+        """(Valid jobs by id, jobs set aside by id)."""
         ours: dict[str, JobRecord] = {}
         aside: dict[str, JobRecord] = {}
         for doc in docs:
@@ -121,9 +121,9 @@ class Cache:
         return ours, aside
 
     def _validate(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ValidatedDocument:
-        """A row as it may be used. One that has not changed since it was read last is not judged again.
+        """Validate a row; one that has not changed since the last reading is not validated again.
 
-        `owner`: the job that says of itself that it has this GPU.
+        `owner`: the job whose document says that it has this GPU.
         """
         key = _row(table, doc["_id"])
         before = self._read.get(key)
@@ -137,25 +137,25 @@ class Cache:
         return found
 
     def _prune(self, known: set[tuple[str, Any]]) -> None:
-        """Rows that are there no more; those set aside are kept as long as they are."""
+        """Drop validated rows that are gone; jobs set aside are kept."""
         known |= {_row("jobs", job.key) for job in self._aside.values()}
         for key in list(self._read):  # at once, as other threads add to it
             if key not in known:
                 self._read.pop(key, None)
 
     def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
-        """By `_id`: what does not fit in a row of `jobs` or `gpus`, as sentences."""
+        """Invalid fields of `jobs` or `gpus` as sentences, by `_id`."""
         read = list(self._read.items())
         found = {str(key): row.invalid_fields for (of, key), (_, row) in read if of == table}
         return {key: sentences for key, sentences in found.items() if sentences}
 
     def invalid_fields_of(self, job: JobRecord) -> tuple[str, ...]:
-        """What does not fit in the document of one job."""
+        """Invalid fields of one job's document, as sentences."""
         _, found = self._read.get(_row("jobs", job.key), (None, None))
         return () if found is None else found.invalid_fields
 
     def set_aside(self) -> dict[str, JobRecord]:
-        """Jobs whose documents make no sense, by id, without what does not fit: nothing is done with them."""
+        """Jobs with invalid documents, by id, without the invalid fields; they are not reconciled."""
         with self._lock:
             return dict(self._aside)
 
@@ -178,7 +178,7 @@ class Cache:
         return self._keep_job(JobRecord(self._validate("jobs", doc).doc))
 
     def write_gpu(self, gpu: GpuRecord, expect: GpuChanges, changes: GpuChanges) -> GpuRecord:
-        """Claim, free or mark one GPU: the filter holds what the change relies on."""
+        """Claim, free or mark one GPU; `expect` holds what the change relies on."""
         last_op = self._name("gpu")
         try:
             doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
@@ -187,11 +187,11 @@ class Cache:
         return self._keep_gpu(GpuRecord(self._validate("gpus", doc).doc))
 
     def _name(self, op: str) -> str:
-        """Different for every write, so that a write whose reply was lost can be recognised."""
+        """A name unique to each write, by which a write whose reply was lost is recognised."""
         return f"{op}:{self._writer_id}:{next(self._writes)}"
 
     def _reread(self, table: str, key: Any, last_op: str, error: ReshapeError) -> Doc:
-        """The outcome is unknown or the race lost: only reading tells (never blindly again)."""
+        """Read the document after a lost race or an unknown outcome; a write is never repeated blindly."""
         doc = self.store.get(table, key)
         if doc is not None and doc.get("last_op") == last_op:
             return doc
@@ -217,7 +217,7 @@ class Cache:
         return gpu
 
     def admit(self, job: JobRecord, changes: JobChanges) -> JobRecord:
-        """Let a new document in, or mark what is wrong with it."""
+        """Accept a new document, or mark what is wrong with it."""
         version = job.doc.get("version")
         comparable = version is None or isinstance(version, int | str)  # else it is marked as wrong, whatever it is now
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
@@ -231,7 +231,7 @@ def _newest(job: JobRecord) -> tuple[bool, bool, float]:
 
 
 def _newer(old: R | None, read: R) -> R:
-    """A write may have overtaken the listing."""
+    """The newer of two records, since a write may have overtaken the listing."""
     return old if old is not None and _version(old.doc) > _version(read.doc) else read
 
 
@@ -241,5 +241,5 @@ def _version(doc: JobRow | GpuRow) -> int:
 
 
 def _row(table: str, key: Any) -> tuple[str, Any]:
-    """Names a row in memory: a database may hold an `_id` that cannot be looked up."""
+    """A hashable key of a row: a database may hold an `_id` that is not hashable."""
     return table, key if isinstance(key, str | int) else repr(key)

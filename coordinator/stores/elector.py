@@ -1,8 +1,7 @@
-"""One acting coordinator (or launcher) per store, by compare-and-set on one document.
+"""Elects one acting coordinator (or launcher) per store, by compare-and-set on one document.
 
-Election is for economy: safety comes from versions and generations. Only locally observed time
-counts: a successor takes the term after seeing it unchanged for T(1 + drift). On the machine of a
-holder whose process is gone there is nothing to wait for.
+Election only saves work: safety comes from versions and generations. Only locally observed time counts: a successor
+takes the term after seeing it unchanged for T(1 + drift), or at once if the holder's process on this machine is gone.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ TERM = "coordinator"
 
 @dataclass(frozen=True)
 class Holder:
-    """A process, named so that another one can tell whether it still lives."""
+    """The identity of a process, by which another one on its machine can check that it still lives."""
 
-    machine: str  # boot id of the machine, and which of its spaces of process numbers (a container has its own)
+    machine: str  # boot id and PID namespace
     pid: int
     started: str  # clock ticks after boot at which the process began
 
@@ -40,10 +39,10 @@ class Holder:
 
 
 class Elector:
-    """Call `try_to_lead` again and again, from any thread; it costs nothing while the term is younger than T/3."""
+    """Call `try_to_lead` periodically, from any thread; it is free while the term is younger than T/3."""
 
     def __init__(self, store: Store, clock: Clock, term_s: float, me: Holder, term: str = TERM) -> None:
-        """`term`: the document that is striven for, one for each kind of process of which one may act."""
+        """`term`: the contended document, one for each kind of process."""
         self._store, self._clock, self.term_s, self._me, self._term = store, clock, term_s, me, term
         self._seen: tuple[object, float] = (None, 0.0)
         self._renewed_at = float("-inf")
@@ -51,7 +50,7 @@ class Elector:
 
     @property
     def leads(self) -> bool:
-        """Whether the own term was renewed within T: who could not, stops acting."""
+        """Whether this process renewed its term within T; if not, it must not act."""
         return self._clock.now() - self._renewed_at < self.term_s
 
     def try_to_lead(self) -> bool:
@@ -85,7 +84,7 @@ class Elector:
         self._renewed_at = float("-inf")
 
     def holder(self) -> str:
-        """Who leads, for a sentence."""
+        """The leader, as a phrase for messages."""
         doc = self._store.get("terms", self._term) or {}
         return f"process {doc.get('pid')}"
 

@@ -27,7 +27,7 @@ from coordinator.stores import rules
 
 DATABASE = "reshape"
 EVENTS = "events"
-ANSWER_MS = 5000  # a server that says nothing for so long counts as gone
+ANSWER_MS = 5000  # a server that does not answer for so long counts as down
 READ_MS = 15000  # must outlast a slow majority write, or its outcome is unknown for nothing
 MAJORITY = WriteConcern(w="majority", j=True, wtimeout=10000)
 WATCH_MS = 500  # the longest that one look at the change stream may block
@@ -132,7 +132,7 @@ class MongoStore:
             return [*self._table(EVENTS).find({"_id": {"$gt": seq}}).sort("_id", 1).limit(limit)]
 
     def last_event(self) -> int:
-        # Numbers only: a stray document of somebody else's must not stop the count.
+        # Numbers only: a foreign document must not break the count.
         with self._translated():
             last = [*self._table(EVENTS).find({"_id": {"$gte": 0}}).sort("_id", -1).limit(1)]
         return last[0]["_id"] if last else 0
@@ -186,7 +186,7 @@ class MongoStore:
             try:
                 inserts: Sequence[Doc] = [{"$match": {"operationType": "insert"}}]
                 with self._table("jobs").watch(inserts, max_await_time_ms=WATCH_MS) as stream:
-                    # Jobs may have come while nobody watched.
+                    # Jobs may have been inserted before the watch began.
                     self._woken.set()
                     self._follow(stream)
             except errors.ConnectionFailure:

@@ -1,4 +1,4 @@
-"""From a store's URL to the store. Called by whoever starts a service or a client on a store.
+"""Opens the store at a URL. Called by services and clients at their start.
 
 Each store is imported only when its URL asks for it, so that a start on SQLite never loads pymongo.
 """

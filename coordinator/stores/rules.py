@@ -1,7 +1,7 @@
-"""What every store refuses alike, so that a document accepted here is accepted by every server.
+"""Checks documents by rules common to all stores, so that a document accepted here is accepted by every server.
 
 Called by the two stores before they write or search. The rules are those of `reliability.md` 1:
-the narrowest of MongoDB, its stand-ins and SQLite. Imports no database.
+the intersection of MongoDB, compatible servers and SQLite. Imports no database.
 """
 
 from __future__ import annotations
