@@ -111,7 +111,7 @@ def _change_obstacle(job: Job) -> str:
     if not job.stoppable:
         return f"keeps its {gpus(job.num_gpus)}: {CANNOT_RESUME}"
     if job.wanted is not None:
-        return "keeps the count an operator wished"
+        return "keeps the count an operator requested"
     if job.stays and job.relaunches:
         return "would lose what it has trained: it has no checkpoint_claim"
     return ""

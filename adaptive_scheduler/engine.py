@@ -51,7 +51,7 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         return bool(more)
 
     # 1. Operators' requests come first; jobs that have reached their target finish.
-    accept(*operator.schedule_wished(world, now, settings))
+    accept(*operator.schedule_requests(world, now, settings))
     accept(*targets.schedule_finished(world, now, settings))
 
     # 2. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9).

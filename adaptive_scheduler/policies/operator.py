@@ -14,7 +14,7 @@ from adaptive_scheduler.tentative_snapshot import after
 OPERATOR = "operator"
 
 
-def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Reshape | Hold]:
+def schedule_requests(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Reshape | Hold]:
     """Return one answer for each running job with an unmet request, oldest first, also in its cool-down. A job with an
     operation under way gets none until that is done."""
     times = RemainingTimes.of(snapshot)
@@ -30,20 +30,20 @@ def schedule_wished(snapshot: ClusterSnapshot, now: float, settings: Settings) -
 def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTimes) -> Reshape | Hold:
     if not (job.stoppable or job.forced):
         sentence = (
-            f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {CANNOT_RESUME}, so it would begin "
-            f"again; wish with --force to agree to that."
+            f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were requested: {CANNOT_RESUME}, so it would "
+            f"begin again; repeat the request with --force to agree to that."
         )
         return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     node = snapshot.node.get(job.node or "")
     workers = () if node is None else _workers(snapshot, job, wanted, node)
     if node is None or not workers:
         why = f"its node {job.node} is not known; wait until it is back" if node is None else _why(job, wanted, node)
-        sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were wished: {why}."
+        sentence = f"{job.id} keeps {gpus(job.num_gpus)}, although {wanted} were requested: {why}."
         return Hold(job.id, explain(OPERATOR, sentence, [], None, times, snapshot.profiles))
     job_s = t_run(snapshot.profiles, job, node.gpu_type, wanted)
     candidate = RankedCandidate((GOOD,), job, node, wanted, *times.replace(job.id, job_s), job_s)
     where = " and ".join(worker.node for worker in workers)
-    sentence = f"{job.id} goes from {job.num_gpus} to {gpus(wanted)} on {where}, as an operator wished."
+    sentence = f"{job.id} goes from {job.num_gpus} to {gpus(wanted)} on {where}, as an operator requested."
     explanation = explain(OPERATOR, sentence, [candidate], candidate, times, snapshot.profiles)
     return Reshape(job.id, node.name, wanted, explanation, workers if len(workers) > 1 else ())
 
@@ -64,7 +64,7 @@ def _workers(snapshot: ClusterSnapshot, job: Job, wanted: int, node: Node) -> tu
 
 def _why(job: Job, wanted: int, node: Node) -> str:
     if wanted not in job.optional:
-        return f"it may only run on {', '.join(map(str, job.optional))}; wish for one of these"
+        return f"it may only run on {', '.join(map(str, job.optional))}; request one of these"
     if job.gpus_per_pod:
         more = (wanted - job.num_gpus) // job.gpus_per_pod
         return (
@@ -73,5 +73,5 @@ def _why(job: Job, wanted: int, node: Node) -> str:
         )
     more = wanted - gpus_on(job, node.name)
     if wanted > node.healthy:
-        return f"node {node.name} has only {node.healthy} working; wish for fewer"
+        return f"node {node.name} has only {node.healthy} working; request fewer"
     return f"{more} more are needed and {node.idle} idle on {node.name}; it gets them when they are free"

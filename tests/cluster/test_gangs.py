@@ -171,7 +171,7 @@ def test_a_gang_grows_by_a_pod_and_gives_it_back(
         assert [identity(pod)[2] for pod in two] == [0, 0]
         reasons = on.explained(job)
         assert any("from 2 to 3 GPUs" in each for each in reasons), reasons
-        assert any("from 3 to 2 GPUs" in each and "an operator wished" in each for each in reasons), reasons
+        assert any("from 3 to 2 GPUs" in each and "an operator requested" in each for each in reasons), reasons
         assert in_order(done(on, job)), "each step was done once, by all"
         assert violations(on, job) == []
 

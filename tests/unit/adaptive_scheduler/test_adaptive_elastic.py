@@ -241,7 +241,7 @@ HINDERED = {
     "restarting": ({"state": "restarting"}, "v is restarting."),
     "cooling": ({"cooling_until": 60.5}, "v was reshaped a short while ago and is left alone for 20.5 s more."),
     "rigid": ({"rigid": True}, "v keeps its 2 GPUs: it has not shown that it can save and resume."),
-    "wished": ({"wanted": 2}, "v keeps the count an operator wished."),
+    "wished": ({"wanted": 2}, "v keeps the count an operator requested."),
 }
 
 

@@ -108,7 +108,7 @@ def wish(n, wanted, idle=0, **more):
 def test_a_wish_for_more_is_fulfilled_from_idle_gpus_even_while_the_job_cools_down():
     (decision,) = wish(1, 4, idle=3, cooling_until=99.0)
     assert (type(decision), decision.num_gpus, decision.explanation.algorithm) == (Reshape, 4, "operator")
-    assert decision.explanation.sentence == "w goes from 1 to 4 GPUs on a, as an operator wished."
+    assert decision.explanation.sentence == "w goes from 1 to 4 GPUs on a, as an operator requested."
     assert decision.explanation.candidates[0].num_gpus == 4
 
 
@@ -120,8 +120,8 @@ def test_a_wish_for_less_needs_no_idle_gpu():
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (3, "although 3 were wished: it may only run on 1, 2, 4; wish for one of these."),
-        (4, "although 4 were wished: 3 more are needed and 2 idle on a; it gets them when they are free."),
+        (3, "although 3 were requested: it may only run on 1, 2, 4; request one of these."),
+        (4, "although 4 were requested: 3 more are needed and 2 idle on a; it gets them when they are free."),
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_says_why(wanted, words):
@@ -132,7 +132,7 @@ def test_a_wish_that_cannot_be_fulfilled_says_why(wanted, words):
 
 def test_a_wish_beyond_the_node_or_on_a_lost_node_says_so():
     (decision,) = decide(cluster(running("w", 1, wanted=4), idle=1, used=1), 0.0)
-    assert "node a has only 2 working; wish for fewer" in decision.explanation.sentence
+    assert "node a has only 2 working; request fewer" in decision.explanation.sentence
     (decision,) = decide(cluster(running("w", 1, wanted=4, node="gone")), 0.0)
     assert "its node gone is not known" in decision.explanation.sentence
 
@@ -146,8 +146,8 @@ def test_a_wish_that_would_lose_work_is_granted_only_to_who_agreed_to_that():
     (held,) = wish(1, 4, idle=3, rigid=True)
     assert isinstance(held, Hold)
     assert held.explanation.sentence == (
-        "w keeps 1 GPU, although 4 were wished: it has not shown that it can save and resume, so it would begin "
-        "again; wish with --force to agree to that."
+        "w keeps 1 GPU, although 4 were requested: it has not shown that it can save and resume, so it would begin "
+        "again; repeat the request with --force to agree to that."
     )
     (decision,) = wish(1, 4, idle=3, rigid=True, forced=True)
     assert (type(decision), decision.num_gpus) == (Reshape, 4)

@@ -74,5 +74,5 @@ def test_why_each_wish_must_wait_is_told_at_once() -> None:
     for wanted in (4, 3):
         wish = world.api.wish("one", wanted, None)["decision_id"]
         world.tick()
-        assert f"although {wanted} were wished" in message(world, "one")
+        assert f"although {wanted} were requested" in message(world, "one")
         assert world.api.decision(wish)["sentence"] == message(world, "one")
