@@ -1,8 +1,8 @@
-"""What one sidecar is told, read once at its start.
+"""Reads the configuration of one sidecar from its files, once at its start.
 
 Promise: a value that cannot be used stops the start with its name and what to do; the launch key is
 never printed. Written by the launcher: `launch.json` (shared with the shim, which reads other fields of it),
-`launch.key` and, where an operator may ask for something here, `operator.token`. On one machine they lie in the
+`launch.key` and, where an operator may send requests to it, `operator.token`. On one machine they lie in the
 launch's folder; in a pod in a folder of their own, which the training code does not see.
 """
 

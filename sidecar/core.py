@@ -1,4 +1,4 @@
-"""What the sidecar does next: a pure function of what it knows and what just happened.
+"""Computes what the sidecar does next: a pure function of its state and one event.
 
 Promises, each with a test in `tests/unit/sidecar/test_core.py`:
 * never two heartbeats at once, and none while the shim is out of reach: an old status is no news;

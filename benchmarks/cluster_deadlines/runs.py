@@ -33,7 +33,7 @@ HELD = 0.9  # of each node's allocatable CPU, by dummies and by all that stands 
 DUMMIES = 3  # on each node
 LIMIT_S = 200.0  # of one run; what has not ended by then has failed
 LOOK_S = 0.5
-STEPS_A_SECOND = 10  # of trainers/steps.py
+STEPS_A_SECOND = 10  # of tests/cluster/trainers/steps.py
 LABEL = "benchmark"
 BAD = ("Failed", "Aborted", "Terminated", "Cancelled", "Refused")
 

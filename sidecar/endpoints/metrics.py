@@ -1,4 +1,4 @@
-"""What Prometheus reads from a sidecar. Called by the `/metrics` endpoint; keeps nothing itself."""
+"""Renders the metrics of one training for Prometheus. Called by the `/metrics` endpoint; keeps no state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a Keras training elastic: save at a batch boundary, resume at that very batch.
+"""Makes a Keras training elastic: save at a batch boundary, resume at that very batch.
 
 Promises that a training interrupted at any batch and resumed sees the same batches in the same order
 as one that was never interrupted. Keras' own BackupAndRestore (3.15) restores weights and

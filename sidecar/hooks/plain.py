@@ -1,9 +1,9 @@
-"""What makes a training script elastic, in one file of the standard library (Python 3.8 or newer).
+"""Makes a training script elastic, in one file of the standard library (Python 3.8 or newer).
 
 Promises: a checkpoint is all old or all new, a damaged one is never loaded and never silently replaced
 by a start from zero (`reliability.md` 4 P3, 7 rows 8 and 9); SIGTERM is answered at a step boundary.
 Called by training scripts, which may also copy this file. Imports nothing of ours. Times are seconds of
-CLOCK_BOOTTIME, which all processes of one machine share and nobody can set.
+CLOCK_BOOTTIME, which all processes of one machine share and no process can set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What makes a TensorFlow training of several processes elastic: all begin alike and all stop at one step.
+"""Makes a TensorFlow training of several processes elastic: all begin alike and all stop at one step.
 
 Promises: the answer of each call is the same in all ranks, so that none stops, saves or begins where the
 others do not. Called by training scripts with a loop of their own, since Keras 3 has no `fit` on several

@@ -1,4 +1,4 @@
-"""What makes a PyTorch training of several processes elastic: all begin alike and all stop at one step.
+"""Makes a PyTorch training of several processes elastic: all begin alike and all stop at one step.
 
 Promises: the answer of each call is the same in all ranks, so that none stops, saves or begins where the
 others do not. Called by training scripts; imports PyTorch and `plain`, nothing else of ours. Ranks are

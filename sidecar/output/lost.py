@@ -1,10 +1,10 @@
-"""What a generation did again of what earlier ones had done, as its output says.
+"""Finds in the output which work a generation did again that an earlier one had done.
 
 Promise: like is compared with like only. The first report of a kind in this generation is compared with the last one
 of that kind before it; where it is no further, what lies between was done again. A count that goes back within one
 generation is no count of the whole training and tells nothing. Pure. Fed by `progress.py`.
 
-What was done since a generation's last report is not known to anybody, so the truth may be more than what is said, by
+Work done after a generation's last report is unknown, so the loss may be larger than reported, by
 less than the distance between two reports.
 """
 

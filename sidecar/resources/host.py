@@ -1,7 +1,7 @@
-"""How busy the machine is: R(w, t) of SpeCon, which breaks ties between nodes.
+"""Measures the load of the machine: R(w, t) of SpeCon, which breaks ties between nodes.
 
 Promise: shares between 0 and 1, or None where they cannot be known; never raises. /proc/stat and /proc/meminfo tell
-of the whole machine, also inside a container: that is what is wanted here. Called by the node agent at each report.
+of the whole machine, also inside a container: that is the load meant here. Called by the node agent at each report.
 """
 
 from __future__ import annotations

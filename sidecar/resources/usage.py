@@ -1,4 +1,4 @@
-"""What the trainer and its children use: CPU cores, resident memory, block I/O and, in a pod, network I/O.
+"""Measures what the trainer and its children use: CPU cores, memory, block I/O and, in a pod, network I/O.
 
 Promise: a process that has gone, a kernel file that is not there and a counter that went back give
 less, never an error. Called by `service.py` once per heartbeat interval, in a thread. Where the

@@ -1,4 +1,4 @@
-"""Whether a Python command can begin at all, found out before anybody makes room for it.
+"""Checks before a victim is stopped whether the Python command of a newcomer can start.
 
 Promises: what it says is certain, and said before the launch first reports; it executes nothing of the training code;
 what it cannot judge, such as a shell or torchrun, and whatever takes too long, passes. The shim says what is wrong with

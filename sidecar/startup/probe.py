@@ -1,4 +1,4 @@
-"""Whether a Python script or module can begin at all, asked in the very interpreter that is to run it.
+"""Checks whether a Python script or module can start, in the very interpreter that is to run it.
 
 Promises: executes nothing of it and imports nothing; names only what is certain, so whatever may change where modules
 are found (a call, a module of the user's own) ends the search; prints one JSON string, empty where nothing is wrong.
