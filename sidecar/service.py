@@ -26,7 +26,7 @@ import msgspec
 from sidecar import core
 from sidecar.checkpoints import CheckpointWatch, find_newest
 from sidecar.config import SidecarSettings
-from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected, CoordinatorUnreachable
+from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimLink, ShimUnreachable
 from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import LogTail
@@ -197,7 +197,7 @@ class Sidecar:
         self.sent += 1
         try:
             reply = msgspec.json.decode(await self._coordinator.post("/v1/heartbeats", body), type=HeartbeatReply)
-        except (CoordinatorUnreachable, CoordinatorRejected, msgspec.MsgspecError) as error:
+        except (NoTrustedAnswer, CoordinatorRejected, msgspec.MsgspecError) as error:
             self.failed += 1
             if self.state.failures == 0:
                 log.warning("heartbeats fail, training goes on until the lease ends: %s", error)

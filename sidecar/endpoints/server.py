@@ -26,7 +26,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 from sidecar import core
 from sidecar.config import TOKEN, SidecarSettings
 from sidecar.endpoints.metrics import CONTENT_TYPE, render
-from sidecar.links.coordinator_link import CoordinatorRejected, CoordinatorUnreachable
+from sidecar.links.coordinator_link import CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimUnreachable
 from sidecar.protocol import (
     HEADER_JOB,
@@ -196,7 +196,7 @@ class OperatorEndpoint(Endpoint):
             said = await self.sidecar.wish(gpus, signal, asked.force)
         except CoordinatorRejected as error:
             raise Refusal(error.status, str(error)) from None
-        except CoordinatorUnreachable as error:
+        except NoTrustedAnswer as error:
             raise Refusal(503, f"the wish was not passed on: {error}") from None
         self.set_status(202)
         self.answer(said)

@@ -1,7 +1,7 @@
 """Signed posts to the coordinator (`reliability.md` 6).
 
 Promise: what is returned was signed by the holder of the launch key for this very path; anything
-else is `CoordinatorUnreachable` or, where the coordinator refused what was asked,
+else is `NoTrustedAnswer` or, where the coordinator refused what was asked,
 `CoordinatorRejected`. Called by `service.py`; library exceptions end here.
 """
 
@@ -17,7 +17,7 @@ BODY_LIMIT = 64 * 1024  # bytes of an answer
 REFUSALS = (400, 404, 409, 429)  # what may be wrong with a wish, as opposed to with us
 
 
-class CoordinatorUnreachable(Exception):
+class NoTrustedAnswer(Exception):
     """No answer that can be trusted; as a sentence."""
 
 
@@ -49,9 +49,9 @@ class CoordinatorLink:
             raise CoordinatorRejected(response.code, refusal(response.body, "the coordinator refused"))
         signature = response.headers.get(HEADER_SIGNATURE, "")
         if not signed(key, "REPLY", path, response.body, signature):
-            raise CoordinatorUnreachable(f"the answer to {path} ({response.code}) was not signed with the launch key")
+            raise NoTrustedAnswer(f"the answer to {path} ({response.code}) was not signed with the launch key")
         if response.code not in (200, 202):
-            raise CoordinatorUnreachable(f"the coordinator answered {response.code} to {path}")
+            raise NoTrustedAnswer(f"the coordinator answered {response.code} to {path}")
         return response.body
 
     async def _fetch(self, path: str, headers: dict[str, str], body: bytes) -> HTTPResponse:
@@ -67,7 +67,7 @@ class CoordinatorLink:
         try:
             return await self._client.fetch(request, raise_error=False)
         except Exception as error:  # Tornado's client has no common base for what a broken peer makes it raise
-            raise CoordinatorUnreachable(f"the coordinator at {self._base} cannot be reached ({error})") from None
+            raise NoTrustedAnswer(f"the coordinator at {self._base} cannot be reached ({error})") from None
 
     def close(self) -> None:
         self._client.close()
