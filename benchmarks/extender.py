@@ -30,7 +30,7 @@ from tornado.web import Application, RequestHandler
 from benchmarks.result import Result, Row, Table, WrongAnswer
 from coordinator.api.volcano_extender import DECIDED_SCORE, VolcanoExtender
 from coordinator.http.app import make_app, make_server
-from coordinator.http.facade import Facade
+from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobChanges
 
@@ -145,7 +145,7 @@ def _post(connection: http.client.HTTPConnection, verb: str, raw: bytes) -> Any:
 # the servers
 
 
-class _Facade:
+class _Coordinator:
     """The one method of the coordinator that the extender needs, over jobs of which the first is decided."""
 
     def __init__(self, waiting: int) -> None:
@@ -169,7 +169,7 @@ class _Bare(RequestHandler):
 
 
 def _ours(waiting: int) -> HTTPServer:
-    return make_server(make_app(cast(Facade, _Facade(waiting)), "no token"))
+    return make_server(make_app(cast(CoordinatorApi, _Coordinator(waiting)), "no token"))
 
 
 def _bare(_: int) -> HTTPServer:

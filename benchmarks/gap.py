@@ -80,7 +80,7 @@ class InPlace:
 
     def reshape(self, gpus: int) -> dict[str, float]:
         before = self._cluster.api.last_event()
-        self._cluster.api.wish(self._job, gpus, None)
+        self._cluster.api.request(self._job, gpus, None)
         stages: dict[str, float] = self._cluster.until("reshaped", self._job, before)["stages_s"]
         return stages
 

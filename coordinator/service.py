@@ -84,7 +84,7 @@ class Coordinator:
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
-            event_log=self.event_log, metrics=self.metrics, look=self.look, news=self._notify,
+            event_log=self.event_log, metrics=self.metrics, read_store=self.look, notify=self._notify,
             trouble=lambda: self.trouble,
         )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Operations that callers may ask of the coordinator, and answers to Volcano's extender plugin."""
+"""Operations that the coordinator offers to callers, and answers to Volcano's extender plugin."""

@@ -1,4 +1,4 @@
-"""Everything that callers may ask of the coordinator: `coordinator.http.facade.Facade` made true."""
+"""Operations of the coordinator for HTTP callers: implements `coordinator.http.coordinator_api.CoordinatorApi`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
 )
 INSIST = '`reshape reshape ID --gpus N --force`, or "force": true in the call,'
-# A node before its GPUs.
+# A node before its GPUs are counted.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
 }  # fmt: skip
@@ -63,15 +63,18 @@ class ApiService:
         loop: DecisionLoop,
         event_log: EventLog,
         metrics: Metrics,
-        look: Callable[[], None],
-        news: Callable[[str | None], None],
+        read_store: Callable[[], None],
+        notify: Callable[[str | None], None],
         trouble: Callable[[], str],
     ) -> None:
-        """`look`: the store was written to; `news` of a job, or None; `trouble`: why it does not work, or nothing."""
+        """`read_store` makes the loop read at once; `notify` wakes it, and the reconciler for a job.
+
+        `trouble` returns why the coordinator does not work, as a sentence; empty if it does.
+        """
         self._store, self._sidecars, self._platform, self._clock = store, sidecars, platform, clock
         self._master_key, self._elector, self._cache, self._telemetry = master_key, elector, cache, telemetry
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
-        self._look, self._news, self._trouble = look, news, trouble
+        self._read_store, self._notify, self._trouble = read_store, notify, trouble
         self._messages = SignedMessages(
             cache,
             telemetry,
@@ -81,16 +84,16 @@ class ApiService:
             master_key,
             agent_key,
             self.acts,
-            news,
+            notify,
             loop.node_load_of,
-            self.wish,
+            self.request,
         )
-        self._extending = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
+        self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
 
     # jobs
 
     def submit(self, doc: View) -> View:
-        """Insert a job document, as anybody with access to the store could."""
+        """Check a job document and insert it, as a writer with access to the store could."""
         doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in fields.NOT_SUBMITTED}}
         found = intake.problems(doc)
         if not found and (why := self._loop.unknown_type(doc)):
@@ -104,7 +107,7 @@ class ApiService:
             self._store.insert("jobs", {"_id": key, **doc, **plain(pod_fields.storable_pod(doc))})
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
-        self._look()
+        self._read_store()
         return self._view(JobRecord(doc | {"_id": key, "job_type": intake.job_type(doc)}))
 
     def _free_key(self, name: str | int) -> str:
@@ -138,15 +141,18 @@ class ApiService:
             changes: JobChanges = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
             try:
                 job = self._cache.write_job(job, changes, "cancel")
-            except Conflict:  # it may even have been let in meanwhile: look again before writing
+            except Conflict:  # intake may have accepted it meanwhile: read it again
                 continue
-            self._news(job.id)
-            self._look()
+            self._notify(job.id)
+            self._read_store()
             return self._view(job)
         raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
 
-    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
-        """An operator's wish; it becomes a decision like any other. `force`: though work would be lost."""
+    def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+        """Take an operator's request for a GPU count or a signal; returns its decision id.
+
+        `force`: even if work is lost.
+        """
         job = self._get(job_id)
         if job.state in s.ENDED or not job.accepted:
             raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
@@ -162,7 +168,7 @@ class ApiService:
         asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
         self._note(decision_id, job, "wish", asked)
         self._cache.write_job(job, {"wanted": gpus, "wish_id": decision_id, "forced": True if loses else None}, "wish")
-        self._look()
+        self._read_store()
         return {"decision_id": decision_id}
 
     def _signal(self, job: JobRecord, signal: str) -> View:
@@ -189,7 +195,7 @@ class ApiService:
         return {"decision_id": decision_id}
 
     def _stop(self, job: JobRecord, force: bool) -> View:
-        """Its training is told to save and exit, and the job is cancelled: what it saved stays."""
+        """Ask its training to save and exit, and cancel the job; its checkpoint stays."""
         if resumption.rigid(job) and not force:
             raise Rejected(resumption.refuse_stop(job), 409)
         decision_id = f"{job.id}-e{job.doc.get('version')}"
@@ -198,7 +204,7 @@ class ApiService:
         return {"decision_id": decision_id}
 
     def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
-        """A decision that an operator made."""
+        """Store a decision that an operator made."""
         about = {"job_id": job.raw_id, "jobs": [job.id], "at": self._clock.wall(), "kind": kind}
         doc = {"_id": decision_id, **about, "algorithm": "operator", "sentence": sentence, "candidates": []}
         self._store.put("decisions", doc)
@@ -216,7 +222,7 @@ class ApiService:
         gpus = self._cache.gpus()
         node_gpus = [g for g in gpus.values() if job.node in (None, g.node) and not job.uses_cpu]
         emulated = any(g.doc.get("emulated") for g in node_gpus)
-        if job.doc.get("closed"):  # another job may have its name by now, and all that is heard is of that one
+        if job.doc.get("closed"):  # another job may have its name by now, which all reports are of
             view = views.job_view(job, None, {}, emulated)
             return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": []}
         stored, (_, efficiency, needs) = self._telemetry.batches.row(job), self._telemetry.progress.of(job)
@@ -258,7 +264,10 @@ class ApiService:
             node["emulated"] = node["emulated"] or gpu["emulated"]
         node_loads = self._loop.node_loads
         return [
-            {**nodes[name], **views.crowd_view(node_loads.get(name, NodeLoad()), self._telemetry.nodes.told(name))}
+            {
+                **nodes[name],
+                **views.node_load_view(node_loads.get(name, NodeLoad()), self._telemetry.nodes.jobs_of(name)),
+            }
             for name in sorted(nodes)
         ]
 
@@ -267,12 +276,12 @@ class ApiService:
         return [_decision_view(doc) for doc in found[:limit]]
 
     def _decided(self, job_id: str | None) -> Sequence[Doc]:
-        """All, those that touch one job, or those about what never became one, such as a Slaml that was refused."""
+        """All decisions, or those that touch one job or a refused object of that name, such as a Slaml."""
         if job_id is None:
             return self._store.list("decisions")
         job = self._cache.find(job_id)
         own = self._store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
-        found = {doc["_id"]: doc for doc in own}  # those of former versions name no others
+        found = {doc["_id"]: doc for doc in own}  # older versions stored no `jobs`
         found |= {doc["_id"]: doc for doc in self._store.list("decisions", {"jobs": job_id})}
         if job is None and not found:
             self._get(job_id)
@@ -308,7 +317,7 @@ class ApiService:
             self._store.put(table, doc)
         if table == OBSERVATIONS:
             self._telemetry.estimator.know(docs)
-        self._look()
+        self._read_store()
         return len(rows)
 
     # sidecars
@@ -316,8 +325,8 @@ class ApiService:
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         return self._messages.heartbeat(job_id, launch, raw, signature)
 
-    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
-        return self._messages.wished(job_id, launch, raw, signature)
+    def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        return self._messages.take_request(job_id, launch, raw, signature)
 
     def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
         return self._messages.node(name, path, raw, signature)
@@ -333,9 +342,9 @@ class ApiService:
         return self._elector.leads
 
     def extend(self, verb: str, raw: bytes) -> bytes:
-        if not self._elector.leads:  # Volcano then goes on without us
+        if not self._elector.leads:  # Volcano then decides without the coordinator
             raise Transient("This coordinator does not act now.")
-        return self._extending.answer(verb, raw)
+        return self._extender.answer(verb, raw)
 
     def metrics(self) -> bytes:
         cache = self._cache
@@ -344,7 +353,7 @@ class ApiService:
 
 
 def _since(decision: Doc, job: JobRecord) -> bool:
-    """Not one about an ended job that had the name before."""
+    """Whether a decision is about this job, not about an ended one of the same name."""
     return job.accepted and (number(decision.get("at")) or 0.0) >= job.submit_ts
 
 

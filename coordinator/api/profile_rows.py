@@ -1,4 +1,4 @@
-"""Rows of the profile tables that users import: checks them, and tells which rows describe the same thing. Pure."""
+"""Checks rows of the profile tables that users import, and finds rows that describe the same thing. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from coordinator.telemetry.profile_estimator import OBSERVATIONS
 
 View = dict[str, Any]
 
-OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # what a row is about, those of finished tasks excepted
+OF_A_TYPE = ("job_type", "gpu_type", "num_gpus", "iterations")  # key of a row, except of finished tasks
 OF_A_TASK = ("job_id", "at", "cores", "memory", "gpus", "execution_s")
 
 
 def table(name: str) -> str:
+    """The same name; `Rejected` with status 404 if there is no such profile table."""
     if name not in PROFILE_TABLES:
         raise Rejected(f"There is no profile table {name!r}; there are {', '.join(PROFILE_TABLES)}.", 404)
     return name
 
 
 def row_problems(table: str, rows: Sequence[View]) -> list[str]:
-    """Why these rows cannot be imported, each reason once."""
+    """Reasons why these rows cannot be imported, each once; empty if they can."""
     if odd := [number for number, row in enumerate(rows, 1) if not isinstance(row, dict)]:
         return [f"row {odd[0]} is not an object"]
     of: dict[str, Sequence[View]] = {t: rows if t == table else () for t in PROFILE_TABLES}
@@ -50,7 +51,7 @@ def _unstorable(rows: Sequence[View]) -> list[str]:
 
 
 def _unfit(row: View, number: int) -> Iterator[str]:
-    """What no store would keep: found before the first row is written, not after half of them."""
+    """Fields that no store takes, found before the first row is written, so that all or none are."""
     for field, value in row.items():
         if "." in field or field.startswith("$") or not field.isprintable():
             yield f"row {number} has a field {field!r}: use no dot, no control character and no `$` at its start"
@@ -65,12 +66,12 @@ def _sound(text: str) -> bool:
 
 
 def _number(value: object) -> bool:
-    """Whether it is one that every database can hold."""
+    """Whether it is a number that every database can hold."""
     return isinstance(value, int | float) and abs(value) < 2**63
 
 
 def describes(row: View) -> tuple[str, ...]:
-    """What tells a row from all others of its table; its origin comes last."""
+    """The key of a row within its table; its origin comes last."""
     parts = [row.get(f) for f in (OF_A_TASK if "execution_s" in row else OF_A_TYPE) if f in row]
     whole = [int(p) if isinstance(p, float) and p.is_integer() else p for p in parts]
     origin = row.get("origin")

@@ -1,4 +1,4 @@
-"""Messages of sidecars and node agents: heartbeats, requests of operators, inventories. Verifies and signs each."""
+"""Takes signed messages of sidecars and node agents: heartbeats, operator requests, inventories. Signs each reply."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REPORT = msgspec.json.Decoder(NodeReport)
 
 
 class SignedMessages:
-    """Thread-safe. `wish` carries out a wish and answers with its decision id."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -46,11 +46,14 @@ class SignedMessages:
         master_key: bytes,
         agent_key: bytes,
         leads: Callable[[], bool],
-        news: Callable[[str | None], None],
-        crowd: Callable[[str], NodeLoad | None],
-        wish: Callable[[str, int | None, str | None, bool], dict[str, Any]],
+        notify: Callable[[str | None], None],
+        node_load: Callable[[str], NodeLoad | None],
+        request: Callable[[str, int | None, str | None, bool], dict[str, Any]],
     ) -> None:
-        """`news` wakes the loop, and the reconciler for one job; `crowd` is how a node stood at the last turn."""
+        """`notify` wakes the loop, and the reconciler for a job; `node_load` is of the last turn.
+
+        `request` carries out an operator's request and returns its decision id.
+        """
         self._cache, self._telemetry, self._metrics, self._clock, self._config = (
             cache,
             telemetry,
@@ -58,12 +61,12 @@ class SignedMessages:
             clock,
             config,
         )
-        self._master_key, self._agent_key, self._leads, self._news = master_key, agent_key, leads, news
-        self._crowd, self._wish = crowd, wish
-        self._wish_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
+        self._master_key, self._agent_key, self._leads, self._notify = master_key, agent_key, leads, notify
+        self._node_load, self._request = node_load, request
+        self._request_seq: dict[tuple[str, int], int] = {}  # the newest of each launch
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
-        """Take a heartbeat; the reply renews the lease, or says that the launch is known no more."""
+        """Take a heartbeat; the reply renews the lease, or says that the launch must end."""
         job, key = self._authenticate(job_id, launch, "/v1/heartbeats", raw, signature)
         beat = _decode(raw, HEARTBEAT)
         if beat.job_id != job_id or beat.launch != launch:
@@ -86,7 +89,7 @@ class SignedMessages:
         return reply, sign(key, "REPLY", "/v1/heartbeats", reply)
 
     def _hear(self, job: JobRecord, beat: Heartbeat) -> bool:
-        """Keep what a heartbeat says; whether its launch is to live on. That of a job set aside is left alone."""
+        """Keep a heartbeat; returns whether its launch shall go on. A job that is set aside keeps its lease only."""
         if job.id in self._cache.set_aside():
             self._telemetry.reports.renewed(job.id)
             return True
@@ -95,20 +98,21 @@ class SignedMessages:
             take = self._telemetry.take_coming if coming else self._telemetry.take
             self._metrics.heartbeat()
             if take(job, beat):
-                self._news(job.id)
+                self._notify(job.id)
         return (coming or beat.launch == job.launch) and job.state in s.LAUNCHED
 
-    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
-        """A wish that an operator told the job's sidecar."""
+    def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """Carry out a request that an operator made of the job's sidecar; a repeated one is `Rejected` with 409."""
         _, key = self._authenticate(job_id, launch, "/v1/wishes", raw, signature)
-        wish = _decode(raw, REQUEST)
-        if wish.job_id != job_id:
-            raise Rejected("The wish is for another job than its headers say.")
-        if wish.seq <= self._wish_seq.get((job_id, launch), -1):
-            raise Rejected("This wish was made before; make it again.", 409)
+        request = _decode(raw, REQUEST)
+        if request.job_id != job_id:
+            raise Rejected("The request is for another job than its headers say.")
+        if request.seq <= self._request_seq.get((job_id, launch), -1):
+            raise Rejected("This request was made before; make it again.", 409)
         jobs = self._cache.jobs()
-        self._wish_seq = {of: seq for of, seq in self._wish_seq.items() if of[0] in jobs} | {(job_id, launch): wish.seq}
-        answer = msgspec.json.encode(self._wish(job_id, wish.gpus, wish.signal, wish.force))
+        kept = {of: seq for of, seq in self._request_seq.items() if of[0] in jobs}
+        self._request_seq = {**kept, (job_id, launch): request.seq}
+        answer = msgspec.json.encode(self._request(job_id, request.gpus, request.signal, request.force))
         return answer, sign(key, "REPLY", "/v1/wishes", answer)
 
     def node(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
@@ -124,14 +128,14 @@ class SignedMessages:
         if problem := self._unfit(name, report):
             raise Rejected(problem)
         if self._telemetry.nodes.take(name, report):
-            self._news(None)
-        crowd = self._crowd(name)
-        jobs = None if crowd is None else crowd.jobs
+            self._notify(None)
+        load = self._node_load(name)
+        jobs = None if load is None else load.jobs
         reply = msgspec.json.encode(NodeReply(report.seq, self._config.heartbeat_s, jobs))
         return reply, sign(key, "REPLY", path, reply)
 
     def _unfit(self, name: str, report: NodeReport) -> str:
-        """Why this inventory cannot be true, as a sentence; empty if it can."""
+        """The reason why this inventory cannot be true, as a sentence; empty if it can."""
         ids = [gpu.gpu_id for gpu in report.gpus]
         if len(ids) > MOST_GPUS or len(set(ids)) != len(ids) or not all(GPU.fullmatch(gpu_id) for gpu_id in ids):
             return f"Report at most {MOST_GPUS} GPUs, each once and by a name of letters, digits, dots and dashes."
@@ -149,7 +153,7 @@ class SignedMessages:
         return ""
 
     def _authenticate(self, job_id: str, launch: int, path: str, raw: bytes, signature: str) -> tuple[JobRecord, bytes]:
-        job = self._cache.find(job_id)  # a closed one, too: its sidecar is told to end
+        job = self._cache.find(job_id)  # also a closed one: the reply lets its sidecar end
         key = launch_key(self._master_key, job.uid if job else "", launch)
         if not signed(key, "POST", path, raw, signature) or job is None:
             raise Unauthorized("Not a call of a known job.")

@@ -1,4 +1,4 @@
-"""Jobs and GPUs as people and programs see them: the document and the newest report in one. Pure."""
+"""Builds the views of jobs, pods, GPUs and nodes that callers get, from documents and newest reports. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
 
 View = dict[str, Any]
 
-# Fields of the document shown as they are; the rest is computed or the user's own business.
+# Fields of the document that are shown as they are; the others are computed or not shown.
 SHOWN: tuple[JobField, ...] = (
     "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node", "generation", "launch", "message", "problems",
     "submit_ts", "start_ts", "finish_ts", "reshape", "reshapes", "reshape_cost_s", "command", "code", "dataset",
@@ -30,13 +30,13 @@ def job_view(
     job: JobRecord, beat: Heartbeat | None, stored: Mapping[str, Any], emulated: bool, needs: int | None = None,
     efficiency: Efficiency = UNMEASURED,
 ) -> View:  # fmt: skip
-    """`stored` is the row of the last written heartbeat: all there is until the sidecar reports again.
+    """The view of one job. `stored` is the row of the last written heartbeat, shown until the sidecar reports again.
 
-    `needs`: iterations in all until its target, as predicted from its curve.
+    `needs`: total iterations until its target, as predicted from its curve.
     """
     done, total = iteration_counts(job, beat)
     done = max(done, int(stored.get("iters_done") or 0))
-    ours: JobRow = job.doc if job.accepted else {}  # until then it may hold anything
+    ours: JobRow = job.doc if job.accepted else {}  # before intake a document may hold anything
     view: View = {"job_id": job.raw_id, "job_type": job.doc.get("job_type"), **{f: job.doc.get(f) for f in SHOWN}}
     view |= {
         "num_gpus": view["num_gpus"] or 0, "generation": job.generation, "launch": job.launch,
@@ -56,7 +56,7 @@ def job_view(
     if job.state not in s.ENDED:
         to_do = iterations_left(job, done, total, needs)
         view |= _length(job, to_do, needs)
-        # One that is back in the queue trains no more: its last report tells of processes that are gone.
+        # The last report of a job that is back in the queue shows processes that are gone.
         view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
     return view
 
@@ -64,10 +64,10 @@ def job_view(
 def times(
     job: JobRecord, view: Mapping[str, Any], expected: Mapping[str, ExpectedTimes], ago_s: float, wall: float
 ) -> View:
-    """When a waiting job starts and a placed one ends, and whether its deadline is missed.
+    """Fields of the view: when a waiting job starts, when a placed one ends, by how much its deadline is missed.
 
-    `expected` is of `ago_s` seconds ago. An end by the measured speed, which the view has, is better than a predicted
-    one. `guesses` names jobs of unknown length that the start rests on.
+    `expected` was computed `ago_s` seconds ago. An end by measured speed, which the view has, replaces a predicted
+    one. `start_guesses` names jobs of unknown length that the predicted start rests on.
     """
     found = expected.get(job.id, ExpectedTimes()) if job.accepted and job.state not in s.ENDED else ExpectedTimes()
     start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
@@ -80,31 +80,31 @@ def times(
 
 
 def _left_alone(job: JobRecord) -> str | None:
-    """Why a job that trains keeps what it has."""
+    """The reason why the scheduler leaves a training job as it is; None if it does not."""
     return resumption.rigidity_reason(job) or None if job.accepted and job.state in s.LAUNCHED else None
 
 
 def _lost(doc: JobRow) -> View | None:
-    """What it did again the last time, with a sentence."""
+    """The work that was repeated after the last stop, with a sentence."""
     lost = doc.get("lost")
     return {**lost, "sentence": resumption.describe_loss(lost)} if isinstance(lost, dict) else None
 
 
 def pods_view(job: JobRecord, beats: Mapping[int, Heartbeat], gpus: Mapping[str, GpuRecord]) -> list[View]:
-    """The pods of a gang, by rank; none of a job that has one pod."""
+    """Views of the pods of a gang, by rank; empty for a job that has one pod."""
     if job.gpus_per_pod is None or not job.gpu_ids:
         return []
     views = []
     for pod, part in enumerate(job.parts(job.gpu_ids)):
         gpu, beat = gpus.get(part[0]), beats.get(pod)
-        told = {"trainer": beat.shim.trainer, "exit_code": beat.shim.exit_code, "sidecar_url": beat.url} if beat else {}
+        live = {"trainer": beat.shim.trainer, "exit_code": beat.shim.exit_code, "sidecar_url": beat.url} if beat else {}
         place: View = {"pod": pod, "node": gpu.node if gpu else None, "gpu_ids": list(part)}
-        views.append({**place, "trainer": None, "exit_code": None, "sidecar_url": None, **told})
+        views.append({**place, "trainer": None, "exit_code": None, "sidecar_url": None, **live})
     return views
 
 
 def _length(job: JobRecord, to_do: float | None, needs: int | None) -> View:
-    """What is left of it; of a job with a target a prediction, or its maximum where no progress is visible."""
+    """Iterations and epochs left; with a target predicted, or the maximum if no progress is visible."""
     unsure = requirements.target(job.doc) is not None and needs is None
     epoch = job.epoch_iterations
     epochs = None if to_do is None or epoch is None else to_do / epoch
@@ -129,7 +129,7 @@ def _live(beat: Heartbeat, to_do: float | None) -> View:
 
 
 def _usage(usage: Usage) -> View:
-    """With the CPU limit that its sidecar says is in force, and how."""
+    """The use, with the CPU limit that its sidecar reports as in force and how it is enforced."""
     return {
         "cpu_cores": usage.cpu_cores, "memory": usage.memory, "block_io": usage.block_io,
         "network_io": usage.network_io, "cpu_limit": usage.limit, "limited_by": usage.limited_by or None,
@@ -138,7 +138,7 @@ def _usage(usage: Usage) -> View:
 
 
 def growth_efficiency(efficiency: Efficiency) -> View:
-    """How fast its value changes per second and unit of each resource: G of seed 001. Empty until it was measured.
+    """Change of its value per second and unit of each resource: G of FlowCon. Empty until it was measured.
 
     `shares`: of its own peak, by which jobs are compared; `list`: new (NL), watched (WL) or converging (CL).
     """
@@ -162,11 +162,15 @@ def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, An
     return view | {f: stored[f] for f in ("utilisation", "memory_used") if f in stored}
 
 
-def crowd_view(crowd: NodeLoad, told: NodeJobs | None) -> View:
-    """Its jobs as the coordinator knows them, and as its agent was told and said again; None where none does."""
-    jobs = crowd.jobs
+def node_load_view(load: NodeLoad, reported: NodeJobs | None) -> View:
+    """The load of a node; `told` holds its jobs as its agent got them in a reply and `reported` back, or None."""
+    jobs = load.jobs
     return {
-        "jobs": jobs.jobs, "categories": {"PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc}, "score": crowd.score,
-        "cpu_use": crowd.cpu_use, "memory_use": crowd.memory_use,
-        "told": None if told is None else {"jobs": told.jobs, "PC": told.pc, "WC": told.wc, "CC": told.cc},
+        "jobs": jobs.jobs, "categories": {"PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc}, "score": load.score,
+        "cpu_use": load.cpu_use, "memory_use": load.memory_use,
+        "told": None if reported is None else _as_told(reported),
     }  # fmt: skip
+
+
+def _as_told(jobs: NodeJobs) -> View:
+    return {"jobs": jobs.jobs, "PC": jobs.pc, "WC": jobs.wc, "CC": jobs.cc}

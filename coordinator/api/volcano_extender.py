@@ -1,21 +1,21 @@
-"""What Volcano's scheduler asks of us through its `extender` plugin, and what we answer. No I/O.
+"""Answers Volcano's scheduler, which calls through its `extender` plugin. No I/O.
 
-Promises: quick, from memory, only the few fields that matter are read. Of what is not ours it has no opinion,
-so that Volcano and its other plugins decide alone. Called by the desk with the body as Volcano sent it; field
-names without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/extender` and `api`, 1.10).
+Promises: answers from memory and reads only the fields that matter; abstains on jobs that are not ours, so that
+Volcano and its other plugins decide alone. Called by `ApiService.extend` with the body as Volcano sent it. Field names
+without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/extender` and `api`, 1.10).
 
-jobEnqueueable  0 (no opinion) or -1 (not now), never 1: in a tier where nobody says -1, a 1 skips all later tiers.
+jobEnqueueable  0 (no opinion) or -1 (not now), never 1: in a tier without a -1, a 1 skips all later tiers.
                 A Volcano Job of a user that is to be reshaped waits until the coordinator has decided where it
                 starts; one that our launcher made was decided before it existed.
 prioritize      the decided node, so much that no other plugin outweighs it; of a gang, that of this pod.
 predicate       refuses any other node. Not in the configuration that we ship: one call for each task and node.
 preemptable     a job of ours never is. Its GPUs are not in Volcano's books, so evicting it frees none that Volcano
-                could give away; who comes next in a queue of ours, the coordinator decides, and makes room by
-                reshaping. Others: no opinion.
+                could give away. The coordinator orders the jobs of our queues and makes room by reshaping.
+                Others: no opinion.
 reclaimable     a queue that takes back what it is owed may evict a job of ours, which goes on from its checkpoint:
                 shares of queues are the administrator's word (`reclaimable: false` on the queue says no). But not
                 while an operation is under way, when two jobs would lose: the next session may ask again.
-queueOverused   never: what a queue has used of what Volcano counts, Volcano knows best.
+queueOverused   never: Volcano itself counts what a queue has used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord
 
 PREFIX = "volcano-reshape.io/"
-JOB_LABEL = PREFIX + "job"  # on what our launcher made or attached
+JOB_LABEL = PREFIX + "job"  # on objects that our launcher made or attached
 JOB_ID = PREFIX + "job-id"
 INJECT = PREFIX + "inject"
 ASKS = frozenset({PREFIX + "gpus", PREFIX + "job"})  # annotations of a user's Volcano Job that is to be reshaped
@@ -57,7 +57,7 @@ class Metadata(msgspec.Struct):
 
     @property
     def volcano_job(self) -> Owner | None:
-        """The Volcano Job that it belongs to."""
+        """The Volcano Job that owns the object, if any."""
         return next((o for o in self.ownerReferences or () if o.kind == "Job"), None)
 
 
@@ -121,7 +121,7 @@ class VolcanoExtender:
         }
 
     def answer(self, verb: str, raw: bytes) -> bytes:
-        """`Rejected` for a verb that is not asked of us, and for what is no request of Volcano."""
+        """The answer to a request body. `Rejected` for an unknown verb (404) and for a body that is not Volcano's."""
         if verb not in self._verbs:
             raise Rejected(f"There is no verb {verb[:40]!r}; there are {', '.join(self._verbs)}.", 404)
         return msgspec.json.encode(self._verbs[verb](raw))
@@ -134,7 +134,7 @@ class VolcanoExtender:
         known = self._user_job(job.namespace, group.volcano_job)
         if known is not None:
             return {"status": ENTER if known.state in s.LAUNCHED else WAIT}
-        # One that asks to be reshaped, but the launcher has not told of it yet, or has told its user what is wrong.
+        # It asks to be reshaped, but the launcher has not made its record yet, or has reported a problem to its user.
         # Volcano gives a PodGroup the annotations and labels of its Volcano Job, not those of the template.
         labelled = (group.labels or {}).get(INJECT) == "true"
         asks = labelled or not (group.annotations or {}).keys().isdisjoint(ASKS)
@@ -155,14 +155,14 @@ class VolcanoExtender:
         return {"status": f"job {job.id} {why}", "code": NEVER_HERE}
 
     def _victims(self, raw: bytes, spared: Callable[[JobRecord], bool]) -> Doc:
-        """All but those that are spared; no opinion where none is. What Volcano then evicts has to be whole."""
+        """The evictees as they came, without those of spared jobs; abstains if no job is spared."""
         evictees = _read(raw, EvictionRequest).evictees or []
         jobs = [self._of(_read(evictee, TaskInfo)) for evictee in evictees]
         left = [evictee for evictee, job in zip(evictees, jobs, strict=True) if job is None or not spared(job)]
         return {"status": ABSTAIN, "victims": []} if len(left) == len(evictees) else {"status": PERMIT, "victims": left}
 
     def _decided(self, job: JobRecord | None, task: TaskInfo) -> str | None:
-        """Where this pod of the job goes. While a gang grows, its new pods follow the operation."""
+        """The node decided for this pod. While a gang grows, its new pods follow the operation."""
         if job is None or job.gpus_per_pod is None:
             return job.node if job is not None else None
         name = ((task.pod or ExtenderPod()).metadata or Metadata()).name
@@ -172,7 +172,7 @@ class VolcanoExtender:
         return self._node_of(part[0]) if part else None
 
     def _of(self, task: TaskInfo) -> JobRecord | None:
-        """The job of ours that a pod belongs to, if it still is a job of ours."""
+        """The record of the job that a pod belongs to, unless it has ended."""
         metadata = (task.pod or ExtenderPod()).metadata or Metadata()
         job = self._user_job(task.namespace, metadata.volcano_job) if metadata.volcano_job else None
         if job is None:  # the annotation of a pod that was made before its record may name an earlier job
@@ -180,7 +180,7 @@ class VolcanoExtender:
         return job if job is not None and job.state not in s.ENDED else None
 
     def _user_job(self, namespace: str, owner: Owner) -> JobRecord | None:
-        """The record that the launcher made from a user's Volcano Job; of several of that name, from this one."""
+        """The record that the launcher made from this Volcano Job of a user, told apart by its uid."""
         plain = f"{namespace}.{owner.name}"
         for job_id in (plain, f"{plain}.{owner.uid[:8]}"):
             job = self._job(job_id)
@@ -191,7 +191,7 @@ class VolcanoExtender:
 
 
 def _made(group: Metadata, owner: Owner) -> bool:
-    """Whether our launcher made it: it has the name of a launch, which a user's that has our label has not."""
+    """Whether our launcher made it: it has the name of a launch, which a user's job with our label does not have."""
     job = (group.labels or {}).get(JOB_LABEL)
     return job is not None and re.fullmatch(f"{re.escape(job)}-l[0-9]+", owner.name) is not None
 

@@ -1,8 +1,8 @@
-"""What happened, in order: events for people and programs, written to the store in batches.
+"""Numbers events and writes them to the store in batches.
 
-Each event has a number that grows by one. The newest are kept in memory for those who listen; older
-ones are read from the store. A crash may lose the events of the last fraction of a second, never
-state: state is written by compare-and-set before anything is told here.
+Numbers grow by one. The newest events are kept in memory for the event streams; older ones are read from the store. A
+crash may lose the events of the last fraction of a second, never state: state is written by compare-and-set before
+its event is appended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinator.errors import Conflict
 from coordinator.ports import Clock, Doc, Store
 
 KEPT = 5_000  # events in memory
-UNWRITTEN_MAX = 20_000  # events kept while the store is down; the oldest go first
+UNWRITTEN_MAX = 20_000  # events kept while the store is down; the oldest are dropped first
 
 
 class EventLog:
@@ -33,7 +33,7 @@ class EventLog:
         self._listeners: list[Callable[[], None]] = []
 
     def append(self, event: Mapping[str, Any]) -> int:
-        """Number an event, tell the listeners, keep it for the next `flush`."""
+        """Number an event, call the listeners, keep it for the next `flush`; returns the number."""
         with self._lock:
             self._last = number = self._last + 1
             doc = {"_id": number, "at": self._clock.wall(), "by": self._me, **event}
@@ -45,7 +45,7 @@ class EventLog:
         return number
 
     def flush(self) -> None:
-        """Write what is new, in one round trip. What could not be written stays for the next time."""
+        """Write the new events in one round trip; what could not be written stays for the next call."""
         with self._lock:
             batch = list(self._unwritten)
         if not batch:
@@ -58,7 +58,7 @@ class EventLog:
             self._written({e["_id"] for e in batch})
 
     def _settle(self, batch: list[Doc]) -> None:
-        """Some numbers are taken: by this batch, whose reply was lost, or by another coordinator."""
+        """Renumber: some numbers are taken, by this batch if its reply was lost, or by another coordinator."""
         stored = {e["_id"]: e for e in self._store.events_after(batch[0]["_id"] - 1, len(batch))}
         last = self._store.last_event()
         self._written({e["_id"] for e in batch if stored.get(e["_id"], {}).get("by") == self._me})
@@ -68,7 +68,7 @@ class EventLog:
             self._last = first + len(renumbered) - 1
             self._unwritten.clear()
             self._unwritten.extend(renumbered)
-            self._newest = deque(renumbered, maxlen=KEPT)  # what the others wrote between is in the store only
+            self._newest = deque(renumbered, maxlen=KEPT)  # events of others between these are only in the store
 
     def _written(self, numbers: set[int]) -> None:
         with self._lock:
@@ -77,7 +77,7 @@ class EventLog:
             self._unwritten.extend(left)
 
     def after(self, seq: int, limit: int) -> list[Doc]:
-        """Events with a number above `seq`, oldest first."""
+        """At most `limit` events with a number above `seq`, oldest first."""
         with self._lock:
             newest = list(self._newest)
         if newest and newest[0]["_id"] <= seq + 1:
@@ -90,7 +90,7 @@ class EventLog:
         return self._last
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, from any thread, whenever something was appended; returns how to stop that."""
+        """Call `callback`, from any thread, after each append; returns the function that ends this."""
         with self._lock:
             self._listeners.append(callback)
 

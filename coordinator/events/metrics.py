@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: base units, counters end in `_total`, no job ids as labels (each value is a time series)."""
+"""Metrics for Prometheus: base units, counters end in `_total`, no job ids as labels (each would be a time series)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._jobs = Gauge("reshape_jobs", "Unfinished jobs by state", ["state"], registry=registry)
         self._misfits = Gauge(
-            "reshape_misfit_rows", "Rows that somebody changed into nonsense", ["table"], registry=registry
+            "reshape_misfit_rows", "Rows with fields that make no sense", ["table"], registry=registry
         )
         self._gpus = Gauge("reshape_gpus", "GPUs by state", ["state"], registry=registry)
         self._reshapes = Counter("reshape_reshapes", "Reshapes done", ["direction"], registry=registry)
@@ -54,19 +54,19 @@ class Metrics:
     def text(
         self, jobs: Iterable[Any], gpus: Iterable[Any], node_loads: Mapping[str, NodeLoad], misfits: Mapping[str, int]
     ) -> bytes:
-        """Prometheus text, with the states counted now and the nodes as they stood at the last turn.
+        """Prometheus text, with the states counted now and the load of the nodes at the last turn.
 
-        `misfits`: by table, how many rows have fields that make no sense.
+        `misfits`: by table, the number of rows with fields that make no sense.
         """
         for table, number in misfits.items():
             self._misfits.labels(table).set(number)
         self._node_jobs.clear()
         self._node_use.clear()
-        for node, crowd in node_loads.items():
+        for node, load in node_loads.items():
             for category in ("pc", "wc", "cc"):
-                self._node_jobs.labels(node, category.upper()).set(getattr(crowd.jobs, category))
-            self._node_use.labels(node, "cpu").set(crowd.cpu_use)
-            self._node_use.labels(node, "memory").set(crowd.memory_use)
+                self._node_jobs.labels(node, category.upper()).set(getattr(load.jobs, category))
+            self._node_use.labels(node, "cpu").set(load.cpu_use)
+            self._node_use.labels(node, "memory").set(load.memory_use)
         for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):
             gauge.clear()
             for state, count in Count(r.state for r in records).items():

@@ -1,8 +1,8 @@
-"""How long each part of a reshape or start took, for people, for learning and for the metrics.
+"""Computes the duration of each stage of a reshape or start, for events, learned overheads and metrics. Pure.
 
-The sidecar's times are on the clock of its machine, the coordinator's on its own; only differences
-of times from one clock are taken, except for `signal` on one machine. What a move does on one machine
-and on the next one is joined by the coordinator's clock: when it said stop there and start here.
+The sidecar's times are on the clock of its machine, the coordinator's on its own; only differences of times from one
+clock are taken, except for `signal` on one machine. The two machines of a move are joined by the coordinator's clock:
+by the times at which it sent the stop and the start.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def start_stages(beat: Heartbeat, marks: Marks) -> Seconds:
 
 
 def _between(op: Operation, marks: Marks) -> float | None:
-    """Of a move: from the end of the training there to its start here."""
+    """Seconds from the end of a move's training on the old node to its start on the new one."""
     said, ended = span(marks.at.get("stop sent"), marks.at.get("start sent")), _apart(op.stopped, "stop_at", "exit_at")
     return None if said is None or ended is None else max(0.0, said - ended)
 
@@ -66,7 +66,7 @@ def _apart(times: Mapping[str, Any], begin: str, end: str) -> float | None:
 
 
 def moved_gap_s(op: Operation, beat: Heartbeat, marks: Marks) -> float | None:
-    """The same as `gap_s`, where the two steps are on two machines."""
+    """The same as `gap_s` for a move, whose two steps are on two machines."""
     said = span(marks.at.get("stop sent"), marks.at.get("start sent"))
     trained_on, begun = _apart(op.stopped, "stop_at", "last_step_at"), beat.progress.first_step_at
     if said is None or trained_on is None or begun is None or beat.shim.spawn_at is None:
@@ -75,9 +75,9 @@ def moved_gap_s(op: Operation, beat: Heartbeat, marks: Marks) -> float | None:
 
 
 def gap_s(op: Operation, beat: Heartbeat) -> float | None:
-    """Training standing still: from the last step of the old shape to the first of the new.
+    """Seconds without training: from the last step of the old shape to the first of the new.
 
-    A new launch's sidecar does not know the old one's steps; what was written at the stop does.
+    A new launch's sidecar does not know the old one's steps, so those written at the stop are used.
     """
     stopped: Mapping[str, Any] = op.doc.get("stopped") or {}
     return span(beat.progress.previous_last_step_at or stopped.get("last_step_at"), beat.progress.first_step_at)
@@ -94,7 +94,7 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
             "proc_init": span(beat.shim.spawn_at, beat.progress.first_step_at),
         }
     stages = reshape_stages(op, beat, marks)
-    alone = op.how != "in place" and op.launch is None  # its stages hold the launch, too
+    alone = op.how != "in place" and op.launch is None  # its stages include the launch
     if "spawn" not in stages or "first step" not in stages or alone:
         return {}
     return {

@@ -1,7 +1,6 @@
-"""The coordinator's HTTP API: its addresses, and a server with bounded patience for it.
+"""Addresses of the coordinator's HTTP API, and a server for it with timeouts and size limits.
 
-`coordinator.service` starts it; tests start it around a fake facade. What it answers is described
-by `openapi.yaml`, which `tests/api/test_openapi.py` holds it to.
+`reshape/services` starts it. `openapi.yaml` describes its answers; `tests/api/test_openapi.py` checks them against it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from tornado.web import Application, RequestHandler
 from coordinator.http import events, extender, jobs, profiles, signed
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, NothingHandler
-from coordinator.http.facade import Facade
+from coordinator.http.coordinator_api import CoordinatorApi
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
 MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts the connection without an error body
-BODY_S = 10.0  # how long a request's body may take to arrive
-IDLE_S = 60.0  # how long a connection may stand open without a request
+BODY_S = 10.0  # seconds in which a request's body must arrive
+IDLE_S = 60.0  # seconds that a connection may stay open without a request
 LARGEST_HEADER = 16 * 1024  # bytes
 
 log = logging.getLogger("reshape.http")
@@ -32,23 +31,23 @@ class HealthHandler(Handler):
     threads = "quick_threads"
 
     async def get(self) -> None:
-        health = await self.call(self.facade.health)
+        health = await self.call(self.coordinator.health)
         self.answer(health, 200 if health["ok"] else 503)
 
 
 class ReadyHandler(Handler):
-    """Whether calls shall come here: who is not ready gets no heartbeats, so trouble alone is no reason."""
+    """Whether this coordinator acts. Not `/healthz`: without readiness it would get no heartbeats, even in trouble."""
 
     public = True
 
     def get(self) -> None:
-        acts = self.facade.acts()
+        acts = self.coordinator.acts()
         sentence = "It acts." if acts else "Another coordinator acts, or none can now."
         self.answer({"ok": acts, "sentence": sentence}, 200 if acts else 503)
 
 
 class LiveHandler(Handler):
-    """Whether this process still turns."""
+    """Whether this process answers at all."""
 
     public = True
 
@@ -62,7 +61,7 @@ class MetricsHandler(Handler):
 
     async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.write(await self.call(self.facade.metrics))
+        self.write(await self.call(self.coordinator.metrics))
 
 
 class OpenApiHandler(Handler):
@@ -97,13 +96,13 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
 ]
 
 
-def make_app(facade: Facade, token: str) -> Application:
-    """The API over `facade`; callers need `token`, except sidecars and whoever reads health and metrics."""
+def make_app(coordinator: CoordinatorApi, token: str) -> Application:
+    """The API over `coordinator`; callers need `token`, except for signed messages, health and metrics."""
     return Application(
         ADDRESSES,
         default_handler_class=NothingHandler,
         log_function=_log_access,
-        facade=facade,
+        coordinator=coordinator,
         token=token,
         failures=Failures(),
         streams=set(),
@@ -114,7 +113,7 @@ def make_app(facade: Facade, token: str) -> Application:
 
 
 def make_server(app: Application) -> HTTPServer:
-    """A server for `app` with bounded patience, still without a socket (`add_socket`).
+    """A server for `app` with timeouts and size limits, still without a socket (`add_socket`).
 
     Stop it with `server.stop()` and `await server.close_all_connections()`, which ends the event streams, too.
     """
@@ -124,7 +123,7 @@ def make_server(app: Application) -> HTTPServer:
 
 
 def _log_access(handler: RequestHandler) -> None:
-    """One line per request, without the query: somebody may have put a token there."""
+    """Log one line per request, without the query, which may hold a token."""
     request = handler.request
     milliseconds = 1000 * request.request_time()
     log.debug("%s %s %d %.1f ms", request.method, request.path, handler.get_status(), milliseconds)

@@ -1,8 +1,8 @@
-"""Who may call: the coordinator's token, and a brake on those who keep guessing. Used by `base.py`.
+"""Checks the coordinator's token, and limits the rate of failed authentications. Used by `base.py`.
 
-A caller with the right token is always served, also when somebody else at the same address guesses:
-on one machine every caller is 127.0.0.1, and the brake must not lock the owner out. The token has
-256 random bits, so the brake is there to spare the log and the processor, not to make guessing hard.
+A caller with the right token is always served, even if another one at the same address guesses: on one machine every
+caller is 127.0.0.1, and the limit must not lock the owner out. The token has 256 random bits, so the limit is there to
+spare the log and the processor, not to make guessing hard.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every handler does: methods, authentication, body limits, calls into the facade, error bodies.
+"""Base of all handlers: methods, authentication, body limits, calls into the coordinator, error bodies.
 
 Promises that every answer to a well-formed request that is not a success is
 `{"error": {"sentence", "problems", "id"}}`, with an id that stands in the log, and that neither
@@ -19,13 +19,13 @@ from tornado.web import Application, HTTPError, RequestHandler, stream_request_b
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient, Unauthorized
 from coordinator.http import wire
 from coordinator.http.auth import Failures, is_bearer
-from coordinator.http.facade import Facade
+from coordinator.http.coordinator_api import CoordinatorApi
 
 log = logging.getLogger("reshape.http")
 T = TypeVar("T")
 
 BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
-CALL_S = 10.0  # how long a request may wait for the coordinator (`reliability.md` 6)
+CALL_S = 10.0  # seconds that a request may wait for the coordinator (`reliability.md` 6)
 RETRY_AFTER_S = 5
 METHODS = ("GET", "POST", "DELETE")
 
@@ -52,9 +52,9 @@ class Handler(RequestHandler):
         super().__init__(application, request, **kwargs)
 
     @property
-    def facade(self) -> Facade:
-        facade: Facade = self.settings["facade"]
-        return facade
+    def coordinator(self) -> CoordinatorApi:
+        coordinator: CoordinatorApi = self.settings["coordinator"]
+        return coordinator
 
     @property
     def body(self) -> bytes:
@@ -84,7 +84,7 @@ class Handler(RequestHandler):
         return wire.read_object(self.body)
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a facade method in a thread, so that a slow store never stops the loop."""
+        """Run a method of the coordinator in a thread, so that a slow store never blocks the event loop."""
         loop = asyncio.get_running_loop()
         try:
             return await asyncio.wait_for(loop.run_in_executor(self.settings[self.threads], function, *args), CALL_S)
@@ -135,7 +135,7 @@ class Handler(RequestHandler):
         self.finish(wire.write({"error": {"sentence": sentence, "problems": problems, "id": error_id}}))
 
     def _explain(self, status: int) -> None:
-        """The headers that go with some refusals."""
+        """Set the headers that some error statuses require."""
         if status == 405:
             self.set_header("Allow", ", ".join(self.allowed()))
         elif status == 401:
@@ -161,7 +161,7 @@ class Handler(RequestHandler):
 
 
 class NothingHandler(Handler):
-    """Any address that is none of ours."""
+    """Any other address: 404."""
 
     public = True
 
@@ -170,7 +170,7 @@ class NothingHandler(Handler):
 
 
 def _shown(error: BaseException | None, status: int) -> tuple[int, str, list[str]]:
-    """Status, sentence and problems for an exception; never the text of one that is not ours."""
+    """Status, sentence and problems for an exception; the text of a foreign one is never shown."""
     match error:
         case Rejected():
             return error.status, str(error), list(error.problems)

@@ -1,7 +1,7 @@
-"""Events as they happen, as a server-sent stream (text/event-stream), resumable by event id.
+"""Streams events as they happen (server-sent events, text/event-stream), resumable by event id.
 
-A client that was cut off sends the last id it saw and misses nothing. A slow client is waited for,
-one batch at a time, so it costs no memory.
+A client that lost its connection sends the last id it got and misses nothing. Each client is sent one batch at a time,
+so a slow one costs no memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from coordinator.http import wire
 from coordinator.http.base import Handler, log
 
 KEEP_ALIVE_S = 15.0  # proxies cut connections that are silent for longer than 30 to 60 s
-RETRY_MS = 2000  # how long a browser waits before it connects again
+RETRY_MS = 2000  # milliseconds that a browser waits before it reconnects
 BATCH = 500
 MOST_STREAMS = 200
 
 
 class EventsHandler(Handler):
     def __init__(self, application: Application, request: HTTPServerRequest, **kwargs: Any) -> None:
-        self._wake = asyncio.Event()
-        self._gone = False
+        self._appended = asyncio.Event()
+        self._closed = False
         super().__init__(application, request, **kwargs)
 
     async def get(self) -> None:
@@ -37,13 +37,13 @@ class EventsHandler(Handler):
         if len(streams) >= MOST_STREAMS:
             raise Transient("Too many clients follow the events already; try again later.")
         streams.add(self)
-        stop = self.facade.on_event(self._waker())
+        stop = self.coordinator.on_event(self._notifier())
         try:
             await self._follow(after)
         except StreamClosedError:
             pass
         except ReshapeError as error:
-            log.warning("an event stream ends: %s", error)  # the client comes back with the last id it saw
+            log.warning("an event stream ends: %s", error)  # the client reconnects with the last id it got
         finally:
             stop()
             streams.discard(self)
@@ -53,12 +53,12 @@ class EventsHandler(Handler):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        self._gone = True
-        self._wake.set()
+        self._closed = True
+        self._appended.set()
 
     async def _after(self) -> int:
-        """Where to begin: the header, which a browser sends when it reconnects, before the query; else now."""
-        last = await self.call(self.facade.last_event)
+        """The id to begin after: from the header that a reconnecting browser sends, else the query, else the newest."""
+        last = await self.call(self.coordinator.last_event)
         name, text = "Last-Event-ID", self.request.headers.get("Last-Event-ID")
         if text is None:
             name, text = "after", self.get_query_argument("after", None)
@@ -69,30 +69,30 @@ class EventsHandler(Handler):
         self._stream_headers()
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        while not self._gone:
-            self._wake.clear()
-            events = await self.call(self.facade.events_after, after, BATCH)
+        while not self._closed:
+            self._appended.clear()
+            events = await self.call(self.coordinator.events_after, after, BATCH)
             if events:
                 after = events[-1]["_id"]
                 self.write(_frames(events))
-            elif not await self._woken():
+            elif not await self._wait():
                 self.write(": keep-alive\n\n")
             await self.flush()
 
-    async def _woken(self) -> bool:
+    async def _wait(self) -> bool:
         """Wait for an event; False if none came in time."""
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self._wake.wait(), KEEP_ALIVE_S)
+            return await asyncio.wait_for(self._appended.wait(), KEEP_ALIVE_S)
         return False
 
-    def _waker(self) -> Callable[[], None]:
+    def _notifier(self) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
 
-        def wake() -> None:
+        def notify() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed a moment ago
-                loop.call_soon_threadsafe(self._wake.set)
+                loop.call_soon_threadsafe(self._appended.set)
 
-        return wake
+        return notify
 
     def _stream_headers(self) -> None:
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")

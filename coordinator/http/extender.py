@@ -1,9 +1,8 @@
-"""The door for Volcano's scheduler: its `extender` plugin posts here, one address for each verb.
+"""Takes the calls of Volcano's `extender` plugin, one address for each verb.
 
-The plugin can send no header of ours, so nobody is asked who they are. Whoever reaches the coordinator's port may
-ask, which sidecars in all namespaces must: the answers change nothing, and tell no more than the node on which a job
-that the caller can name is to run. Answered on the spot, from memory: a session of the scheduler makes thousands of
-calls.
+The plugin cannot send a token, so none is required. Every process that reaches the coordinator's port may call, as
+sidecars in all namespaces must reach it: the answers change nothing, and show only the node on which a job that the
+caller can name will run. Answered on the server's thread, from memory: a scheduler session makes thousands of calls.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from coordinator.errors import Transient
 from coordinator.http.base import Handler
 
 LARGE = 1024 * 1024  # bytes from which a body counts as large
-MOST_LARGE = 4  # at once: Volcano sends one after the other
+MOST_LARGE = 4  # large bodies read at the same time; Volcano sends one after the other
 
 
 class ExtenderHandler(Handler):
@@ -34,7 +33,7 @@ class ExtenderHandler(Handler):
             large.add(id(self))
 
     def post(self, verb: str) -> None:
-        answer = self.facade.extend(verb, self.body)
+        answer = self.coordinator.extend(verb, self.body)
         self.set_header("Content-Type", "application/json")
         self.write(answer)
 

@@ -1,4 +1,4 @@
-"""Jobs and what belongs to them: their logs, their GPUs, the decisions about them."""
+"""Handlers for jobs, their logs, GPUs, nodes and decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.http.base import Handler
 
 LOG_CHUNK = 256 * 1024  # bytes per answer
 MOST_DECISIONS = 1000
-LONGEST_ID = 512  # characters, as sent; nothing longer was ever let in (`core/intake.py`)
+LONGEST_ID = 512  # characters, as sent; intake accepts no longer ids
 HEADER_OFFSET = "X-Reshape-Offset"
 
 
@@ -18,24 +18,24 @@ class JobsHandler(Handler):
     async def get(self) -> None:
         include_ended = wire.truth("ended", self.get_query_argument("ended", None))
         within_s = wire.whole("ended_within", self.get_query_argument("ended_within", None), 0, 0, wire.MAX_INTEGER)
-        self.answer({"jobs": await self.call(self.facade.jobs, include_ended, within_s)})
+        self.answer({"jobs": await self.call(self.coordinator.jobs, include_ended, within_s)})
 
     async def post(self) -> None:
-        job = await self.call(self.facade.submit, self.read())
+        job = await self.call(self.coordinator.submit, self.read())
         self.set_header("Location", f"/v1/jobs/{quote(str(job['job_id']), safe='')}")
         self.answer(job, 201)
 
 
 class JobHandler(Handler):
     async def get(self, job_id: str) -> None:
-        self.answer(await self.call(self.facade.job, job_id))
+        self.answer(await self.call(self.coordinator.job, job_id))
 
     async def delete(self, job_id: str) -> None:
-        self.answer(await self.call(self.facade.cancel, job_id), 202)
+        self.answer(await self.call(self.coordinator.cancel, job_id), 202)
 
 
 class ReshapeHandler(Handler):
-    """An operator's wish for a GPU count; the scheduler fulfils it as soon as it can."""
+    """An operator's request for a GPU count; the scheduler carries it out as soon as it can."""
 
     async def post(self, job_id: str) -> None:
         doc = self.read()
@@ -45,15 +45,15 @@ class ReshapeHandler(Handler):
             raise Rejected("gpus must be a whole number from 1 to 65536, or null to let the scheduler choose again.")
         if type(force) is not bool:
             raise Rejected("force must be true, to lose what the training has not saved, or false.")
-        self.answer(await self.call(self.facade.wish, job_id, gpus, None, force), 202)
+        self.answer(await self.call(self.coordinator.request, job_id, gpus, None, force), 202)
 
 
 class LogsHandler(Handler):
-    """Raw bytes of the output; where to go on reading stands in a header."""
+    """Raw bytes of the output; a header holds the offset of the next read."""
 
     async def get(self, job_id: str) -> None:
         offset = wire.whole("offset", self.get_query_argument("offset", None), 0, 0, wire.MAX_INTEGER)
-        text, after = await self.call(self.facade.logs, job_id, offset, LOG_CHUNK)
+        text, after = await self.call(self.coordinator.logs, job_id, offset, LOG_CHUNK)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header(HEADER_OFFSET, str(after))
         self.write(text)
@@ -61,12 +61,12 @@ class LogsHandler(Handler):
 
 class GpusHandler(Handler):
     async def get(self) -> None:
-        self.answer({"gpus": await self.call(self.facade.gpus)})
+        self.answer({"gpus": await self.call(self.coordinator.gpus)})
 
 
 class NodesHandler(Handler):
     async def get(self) -> None:
-        self.answer({"nodes": await self.call(self.facade.nodes)})
+        self.answer({"nodes": await self.call(self.coordinator.nodes)})
 
 
 class DecisionsHandler(Handler):
@@ -75,9 +75,9 @@ class DecisionsHandler(Handler):
         job_id = self.get_query_argument("job", None)
         if job_id is not None and len(job_id) > LONGEST_ID:
             raise Rejected("There is no job with so long a name.", 404)
-        self.answer({"decisions": await self.call(self.facade.decisions, job_id, limit)})
+        self.answer({"decisions": await self.call(self.coordinator.decisions, job_id, limit)})
 
 
 class DecisionHandler(Handler):
     async def get(self, decision_id: str) -> None:
-        self.answer(await self.call(self.facade.decision, decision_id))
+        self.answer(await self.call(self.coordinator.decision, decision_id))

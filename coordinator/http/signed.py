@@ -38,7 +38,7 @@ class SignedHandler(Handler):
 class HeartbeatHandler(SignedHandler):
     async def post(self) -> None:
         job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.facade.heartbeat, job_id, launch, self.body, signature))
+        self.reply(await self.call(self.coordinator.heartbeat, job_id, launch, self.body, signature))
 
 
 class ForwardedRequestHandler(SignedHandler):
@@ -46,7 +46,7 @@ class ForwardedRequestHandler(SignedHandler):
 
     async def post(self) -> None:
         job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.facade.wished, job_id, launch, self.body, signature), 202)
+        self.reply(await self.call(self.coordinator.take_request, job_id, launch, self.body, signature), 202)
 
 
 class NodeHandler(SignedHandler):
@@ -56,4 +56,4 @@ class NodeHandler(SignedHandler):
         signature = self.request.headers.get(HEADER_SIGNATURE, "")
         if not signature:
             raise Unauthorized("This needs the signature of a node agent.")
-        self.reply(await self.call(self.facade.node_reported, name, self.request.path, self.body, signature))
+        self.reply(await self.call(self.coordinator.node_reported, name, self.request.path, self.body, signature))

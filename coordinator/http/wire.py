@@ -1,8 +1,7 @@
-"""JSON in and out of the HTTP edge. Pure; called by the handlers only.
+"""Reads and writes JSON of the HTTP API. Pure; called by the handlers only.
 
-Promises that whatever `read_object` lets through can be stored and written back: finite numbers that
-fit 64 bits, text that is UTF-8, no deeper than `MAX_DEPTH`. Everything else is `Rejected` with a
-sentence that names the field.
+Promises that every object that `read_object` returns can be stored and written back: finite numbers that fit 64 bits,
+text that is UTF-8, no deeper than `MAX_DEPTH`. Everything else is `Rejected` with a sentence that names the field.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing heartbeats to the store in batches: one document for up to 1,000 jobs, replaced each time."""
+"""Writes the newest heartbeats to the store: one document for up to 1,000 jobs, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLE = "heartbeats"
 
 
 class HeartbeatBatches:
-    """`flush` is called by one thread; the stored rows are what is known right after a restart."""
+    """`flush` is called by one thread. After a restart the stored rows are shown until sidecars report again."""
 
     def __init__(self, store: Store, reports: Reports, cache: Cache, clock: Clock) -> None:
         self._store, self._reports, self._cache, self._clock = store, reports, cache, clock
@@ -46,7 +46,7 @@ class HeartbeatBatches:
         self.stored = {str(row["job_id"]): row for row in rows}
 
     def row(self, job: JobRecord) -> Mapping[str, Any]:
-        """What was last written of it; nothing if that was of another job that had its name."""
+        """The row last written of this job; empty if an earlier job of the same name wrote it."""
         row = self.stored.get(job.id, {})
         return row if row.get("uid", job.uid) == job.uid else {}
 
@@ -59,7 +59,7 @@ def _without_time(rows: list[Doc]) -> list[Doc]:
 
 
 def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> Doc:
-    """What is kept of a heartbeat in the store."""
+    """The fields of a heartbeat that are stored."""
     progress = beat.progress
     return {
         "job_id": job.raw_id, "uid": job.uid, "at": wall, "iters_done": progress.iterations,

@@ -1,4 +1,4 @@
-"""Telemetry: one ingest for all that sidecars and node agents report, and what is learned from it.
+"""Takes all reports of sidecars and node agents, and learns from them.
 
 `take` keeps a heartbeat, measures progress and use, and learns speeds; the decision loop reads `seen`. In memory;
 `flush` writes what a successor needs. Called by `coordinator.api.signed_messages` with verified messages only.
@@ -23,7 +23,7 @@ from coordinator.telemetry.progress_tracker import ProgressTracker
 from coordinator.telemetry.reports import Reports
 from sidecar.protocol import Heartbeat
 
-LEARN_AFTER = 10  # iterations before a job's speed is believed
+LEARN_AFTER = 10  # iterations after which a measured speed is learned; the first ones are slower
 
 
 class Telemetry:
@@ -56,8 +56,8 @@ class Telemetry:
         self.reshaped_at.clear()
 
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
-        """Keep a heartbeat of the job's present launch; True if it says something that calls for action."""
-        self.profiler.heard(job, beat)  # which adds the pods of a gang up itself
+        """Keep a heartbeat of the job's present launch; True if it calls for a decision or a step."""
+        self.profiler.heard(job, beat)  # adds up the pods of a gang
         news = self.reports.take(job, beat)
         if job.gpus_per_pod is None:
             self._learn(job, beat)
@@ -66,7 +66,7 @@ class Telemetry:
         return news
 
     def take_coming(self, job: JobRecord, beat: Heartbeat) -> bool:
-        """Keep a heartbeat of a move's next launch: it is there, and says nothing of the training yet."""
+        """Keep a heartbeat of a move's next launch, which has no training to report yet."""
         return self.reports.take(job, beat)
 
     def _learn(self, job: JobRecord, beat: Heartbeat) -> None:

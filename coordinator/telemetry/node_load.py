@@ -1,6 +1,6 @@
-"""How the nodes stand by the last snapshot: their jobs, categories, score and use, as Algorithm 2 saw them. Pure.
+"""Computes the load of each node from a snapshot: jobs, categories, score and use, as Algorithm 2 saw them. Pure.
 
-Made by the loop at each turn; read by whoever shows nodes and by the replies to node agents.
+Made by the loop at each turn; shown by `views.py` and sent in the replies to node agents.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sidecar.protocol import NodeJobs
 
 @dataclass(frozen=True)
 class NodeLoad:
-    """One node."""
+    """Load of one node; `cpu_use` and `memory_use` are shares from 0 to 1."""
 
     jobs: NodeJobs = field(default_factory=NodeJobs)
-    score: float = 0.0  # 2.2: how much it is disturbed by the jobs that it trains on CPU
+    score: float = 0.0  # 2.2: contention by the jobs that it trains on CPU
     cpu_use: float = 0.0
     memory_use: float = 0.0
 
 
 def node_loads(snapshot: ClusterSnapshot, specon: SpeCon) -> dict[str, NodeLoad]:
-    """By node."""
+    """Load by node name."""
     counts = Counter(name for job in snapshot.jobs for name in _nodes(job))
     found = {}
     for node in snapshot.nodes:

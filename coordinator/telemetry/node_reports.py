@@ -1,6 +1,6 @@
-"""What node agents said lately, in memory: who is heard, how busy each is, and whose inventory is to be written.
+"""Keeps the newest report of each node agent in memory: when it came, the use it measured, the inventory to write.
 
-Only times that this process observed itself count: after a restart every agent has a few heartbeats to be heard
+Only times that this process observed itself count: after a restart every agent has a few heartbeats to report
 again. Thread-safe. A report costs no round trip; the loop's thread writes what has changed (`service.py`).
 """
 
@@ -14,9 +14,9 @@ from coordinator.errors import Conflict
 from coordinator.ports import Clock
 from sidecar.protocol import NodeJobs, NodeReport
 
-GONE_S = 86_400.0  # a node that was silent for so long is taken to be no more
-AWAY_BEATS = 4  # reports that may fail until a node counts as silent
-BOOTS = 16  # boots of a node that are remembered: a report captured during one of these is old for ever
+GONE_S = 86_400.0  # silence after which a node is forgotten
+AWAY_BEATS = 4  # reports that may be missed before a node counts as silent
+BOOTS = 16  # boots of a node that are remembered, so that a captured report of one of these is refused
 
 
 class NodeReports:
@@ -30,13 +30,13 @@ class NodeReports:
         self._written: dict[str, object] = {}
 
     def begin(self) -> None:
-        """Another coordinator may have acted: silence counts from here, and each inventory is written anew."""
+        """Start to lead: silence counts from now, and each inventory is written again, as others may write."""
         with self._lock:
             self._began = self._clock.now()
             self._written.clear()
 
     def take(self, name: str, report: NodeReport) -> bool:
-        """Keep a report; True if it says something new. `Conflict` for one that is not the node's newest."""
+        """Keep a report; True if its inventory is not the one last written. `Conflict` if a newer one is known."""
         with self._lock:
             boots = self._seqs.setdefault(name, {})
             if report.seq <= boots.get(report.boot, -1) or report.boot in list(boots)[:-1]:
@@ -57,41 +57,41 @@ class NodeReports:
             self._written[name] = _content(report)
 
     def silent(self, name: str) -> bool:
-        """Whether its agent has not been heard of lately."""
+        """Whether its agent has missed more reports than it may."""
         return self._silent_s(name) > AWAY_BEATS * self._heartbeat_s
 
     def _silent_s(self, name: str) -> float:
         return self._clock.now() - max(self._heard.get(name, self._began), self._began)
 
     def gone(self, docs: Mapping[str, dict[str, Any]]) -> list[str]:
-        """Those of these nodes that have an agent of which nobody has heard for a day."""
+        """Names of the nodes whose agent has been silent for `GONE_S`."""
         return [name for name, doc in docs.items() if doc.get("agent") and self._silent_s(name) > GONE_S]
 
     def forget(self, name: str) -> None:
-        """If it reports after all it is a new one."""
+        """Drop all that is kept of a node; if it reports again, it is a new one."""
         with self._lock:
             for kept in (self._heard, self._seqs, self._reports, self._written):
                 kept.pop(name, None)
 
     def as_heard(self, docs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The same documents of nodes, those with a silent agent marked; a node without agent is always heard.
+        """The same documents of nodes, with `heard: False` where the agent is silent; nodes without agent never are.
 
-        With what a heard one measured of itself, which is in no store: it changes with every report.
+        Adds the use that the newest report measured; it is not stored, as it changes with every report.
         """
-        return {name: {**doc, **self._said(name)} if doc.get("agent") else doc for name, doc in docs.items()}
+        return {name: {**doc, **self._reported(name)} if doc.get("agent") else doc for name, doc in docs.items()}
 
-    def _said(self, name: str) -> dict[str, Any]:
+    def _reported(self, name: str) -> dict[str, Any]:
         if self.silent(name):
             return {"heard": False}
         report = self._reports.get(name)
         return {} if report is None else {"cpu_use": report.cpu_use, "memory_use": report.memory_use}
 
-    def told(self, name: str) -> NodeJobs | None:
-        """The jobs that the node's agent says it has."""
+    def jobs_of(self, name: str) -> NodeJobs | None:
+        """The jobs that the node's agent reports; None while it is silent."""
         report = None if self.silent(name) else self._reports.get(name)
         return None if report is None else report.jobs
 
 
 def _content(report: NodeReport) -> object:
-    """What is kept in the store of it."""
+    """The inventory: the fields that are stored."""
     return report.gpus, report.cores, report.memory

@@ -1,8 +1,8 @@
-"""The Observation Profiler of seed 003: each task that finished adds a row to `observations`.
+"""Adds a row to `observations` for each finished task: the Observation Profiler of Slaml.
 
-The row holds what the task asked for, how long it trained, and what it really used: as its own pods reported, and
-where a Prometheus is given then as that saw it. Asking it is done by a thread of its own: nothing waits for it, and a
-row that it cannot better stays as it is. Called by whoever takes heartbeats and by `telling.py`.
+The row holds what the task asked for, how long it trained, and what it used: as its own pods reported, and where a
+Prometheus is configured as that measured. Prometheus is queried by a thread of its own, so that nothing waits for it;
+a row that it has no figures for stays as it is. Called by `ingest.py`.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from coordinator.telemetry.profile_estimator import ProfileEstimator
 from coordinator.telemetry.usage import Account
 from sidecar.protocol import Heartbeat
 
-MOST_WAITING = 1_000  # finished tasks that Prometheus was not asked about yet; of more the pods' own figures stay
+MOST_WAITING = 1_000  # finished tasks to query Prometheus about; beyond it the pods' own figures stay
 LOOK_S = 0.5
 
 log = logging.getLogger(__name__)
 
 
 class ObservationProfiler:
-    """Thread-safe. `run` is the body of its thread, which has work only where `prometheus` is given."""
+    """Thread-safe. `run` is the body of its thread, which has work only if `prometheus` is given."""
 
     def __init__(self, estimator: ProfileEstimator, clock: Clock, prometheus: Measurements | None) -> None:
         self._estimator, self._clock, self._prometheus = estimator, clock, prometheus
         self._lock = threading.Lock()
         self._accounts: dict[str, Account] = {}  # by the uid of a job
         self._waiting: queue.Queue[tuple[JobRecord, Doc]] = queue.Queue(MOST_WAITING)
-        self._answers = True  # whether Prometheus did, the last time
+        self._answers = True  # whether Prometheus answered the last query
 
     def heard(self, job: JobRecord, beat: Heartbeat) -> None:
         with self._lock:
             self._accounts.setdefault(job.uid, Account()).heard(beat, self._clock.now())
 
     def finished(self, job: JobRecord) -> None:
-        """It has come to its end: its row is known at once."""
+        """Add the row of a finished job at once; Prometheus may improve it later."""
         with self._lock:
             account = self._accounts.pop(job.uid, Account())
         row = observation(job, account.used())
@@ -64,16 +64,18 @@ class ObservationProfiler:
             except queue.Empty:
                 continue
             try:
-                self._better(job, row)
+                self._improve(job, row)
                 self._answers = True
             except ReshapeError as error:
-                (log.info if not self._answers else log.warning)("the use of job %s is as it told: %s", job.id, error)
+                (log.info if not self._answers else log.warning)(
+                    "the use of job %s stays as its pods reported it: %s", job.id, error
+                )
                 self._answers = False
             except Exception as error:  # one odd answer must not end the thread
-                log.exception("the use of job %s is as it told: %s", job.id, error)
+                log.exception("the use of job %s stays as its pods reported it: %s", job.id, error)
 
-    def _better(self, job: JobRecord, row: Doc) -> None:
-        """Put what Prometheus saw of the task's last pods into its row."""
+    def _improve(self, job: JobRecord, row: Doc) -> None:
+        """Put into its row what Prometheus measured of the task's last pods."""
         if self._prometheus is None:
             return
         if seen := self._prometheus.used(job.doc, row["at"] - row["execution_s"], row["at"]):
@@ -81,11 +83,11 @@ class ObservationProfiler:
 
 
 def observation(job: JobRecord, used: Doc) -> Doc | None:
-    """The row of a finished task; None for one that says nothing of how long such a task takes (D11).
+    """The row of a finished task; None if it does not tell how long such a task takes (D11).
 
-    A replica of a Slaml's task names that task first and then those after it; any other job with several tasks runs
-    them as one command, of which nobody knows which took how long. A job that was stopped and went on later counts the
-    time that it trained.
+    A replica of a Slaml's task names that task first and then those after it. Any other job with several tasks runs
+    them as one command, so the time of each is not known. A job that was stopped and resumed counts the time that it
+    trained.
     """
     tasks, took_s, at = requirements.tasks(job.doc), number(job.doc.get("ran_s")), number(job.doc.get("finish_ts"))
     if not tasks or (len(tasks) > 1 and not job.doc.get("slaml")) or not took_s or at is None:

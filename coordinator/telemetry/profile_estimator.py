@@ -1,7 +1,7 @@
-"""Learning from what ran: seconds per iteration, overheads and accuracy curves, written back as rows of origin
-`measured`, and how long finished jobs took that had said what they need (seed 003).
+"""Learns profiles from what ran: seconds per iteration, overheads, accuracy curves, and finished tasks (Slaml).
 
-Kept in memory until `flush`, so that learning costs no round trip while jobs are being changed.
+Writes them as rows of origin `measured`. They stay in memory until `flush`, so that learning costs no round trip
+while jobs are being changed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from coordinator.errors import Conflict
 from coordinator.model.records import number
 from coordinator.ports import Doc, Store
 
-LEAST_CHANGE = 0.02  # a speed that moved less than this share is not written again
-SPEED_SHARE = 0.1  # weight of the newest speed: jobs of one type differ a little from each other
-NEW_SHARE = 0.5  # weight of the newest overhead against what was known
-QUARTERS = 4  # points of an accuracy curve that are kept while the iterations double
+LEAST_CHANGE = 0.02  # a speed that changed by less than this share is not written again
+SPEED_SHARE = 0.1  # weight of the newest speed, small as jobs of one type differ a little
+NEW_SHARE = 0.5  # weight of the newest overhead
+QUARTERS = 4  # points of an accuracy curve that are kept per doubling of the iterations
 OBSERVATIONS, IMPORTED = "observations", "imported"
-MOST_OBSERVED = 10_000  # finished tasks, the newest; the older ones say little of the code of today
-MOST_TAKEN = 500  # foreign rows in one turn of the loop: each is marked with a write
+MOST_OBSERVED = 10_000  # newest finished tasks that are kept: older ones tell little about the present code
+MOST_TAKEN = 500  # imported rows per turn of the loop, as each is marked with a write
 OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
 
 
@@ -40,11 +40,11 @@ class ProfileEstimator:
         self._speeds: dict[tuple[str, str], float] = {}  # the running mean behind each row
         self._changed: set[tuple[str, str]] = set()
         self._finished: dict[str, Observation] = {}  # by `_id`, the newest last
-        self._table: Observations | None = None  # of these; None: to be made anew
+        self._table: Observations | None = None  # made of `_finished`; None: to be made again
         self.know(sorted(store.list(OBSERVATIONS), key=lambda row: (number(row.get("at")) or 0.0, str(row["_id"]))))
 
     def speed(self, job_type: str, gpu_type: str, num_gpus: int, seconds: float) -> None:
-        """One job of this type takes `seconds` per iteration on so many GPUs; what cannot be true is not learned."""
+        """Learn that a job of this type takes `seconds` per iteration on so many GPUs; impossible ones are ignored."""
         if not 0 < seconds <= LARGEST:
             return
         key = ("speed_profiles", f"{job_type}|{gpu_type}|{num_gpus}|{MEASURED}")
@@ -65,7 +65,7 @@ class ProfileEstimator:
             self._changed.add(key)
 
     def overheads(self, job_type: str, profiles: Profiles, **measured: float | None) -> None:
-        """Some of the five overheads of a type, in seconds; the others stay as they are known."""
+        """Learn some of the five overheads of a type, in seconds; the others stay as they are known."""
         key = ("overheads", f"{job_type}|{MEASURED}")
         found = {k: v for k, v in measured.items() if v is not None and 0 <= v <= LARGEST}
         if not found:
@@ -83,9 +83,9 @@ class ProfileEstimator:
             self._changed.add(key)
 
     def curve(self, job_type: str, points: Sequence[Point]) -> None:
-        """The Top-5 accuracy that a finished job of this type had by iterations.
+        """Learn the Top-5 accuracy by iterations of a finished job of this type.
 
-        Of each quarter of a doubling of the iterations one point is kept, the newest job's: some eighty at most.
+        One point is kept for each quarter of a doubling of the iterations, that of the newest job: about 80 at most.
         """
         with self._lock:
             for iterations, top5 in points:
@@ -97,7 +97,7 @@ class ProfileEstimator:
                 self._changed.add(key)
 
     def observed(self, row: Doc) -> None:
-        """A task that finished (seed 003); once more where more has become known of it."""
+        """Keep the row of a finished task (Slaml); called again with the same `_id` if more has become known."""
         key = (OBSERVATIONS, str(row["_id"]))
         with self._lock:
             self._rows[key] = {**row, "origin": MEASURED}
@@ -105,7 +105,7 @@ class ProfileEstimator:
         self.know([row])
 
     def take_foreign(self) -> None:
-        """Rows that somebody else has put into the table: they count from now on, and are marked as read."""
+        """Read the rows that were inserted into the table from outside, and mark them as read."""
         found = self._store.list(OBSERVATIONS, {"origin": None})[:MOST_TAKEN]
         for row in found:
             with suppress(Conflict):  # gone again, or being replaced
@@ -113,7 +113,7 @@ class ProfileEstimator:
         self.know(found)
 
     def know(self, rows: Iterable[Doc]) -> None:
-        """These lie in the table, or will with the next flush."""
+        """Count these rows, which are in the table or will be after the next flush."""
         with self._lock:
             for row in rows:
                 self._finished[str(row["_id"])] = _observation(row)
@@ -122,7 +122,7 @@ class ProfileEstimator:
                 del self._finished[oldest]
 
     def observations(self) -> Observations:
-        """Of all finished tasks that are known."""
+        """The table of all finished tasks that are known."""
         with self._lock:
             if self._table is None:
                 self._table = Observations.of(self._finished.values())

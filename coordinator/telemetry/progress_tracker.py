@@ -1,9 +1,9 @@
-"""How fast each running job still grows: the progress service of `algorithms.md` 5.2, on what sidecars report.
+"""Measures how fast each running job still improves, from its heartbeats: the progress service of `algorithms.md` 5.2.
 
-Promises a reading of every job at SpeCon's interval (seed 000), and of the jobs of each node at FlowCon's own
-interval and at once when its pool changes (seed 001, Algorithm 2); only for systems that may act. The loop calls
-`look` once a turn and puts `growth` and `efficiency` into the snapshot; whoever takes heartbeats calls `heard`.
-Kept in memory; only what a successor needs goes into the job's document, when a category or a list changes.
+Promises a reading of every job at SpeCon's interval, and of the jobs of each node at FlowCon's own interval and at
+once when its pool changes (FlowCon, Algorithm 2); only for systems that may act. The loop calls `look` once a turn and
+puts `growth` and `efficiency` into the snapshot; `ingest.py` calls `heard`. Kept in memory; the job's document gets
+only what the next coordinator needs, when a category or a list changes.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from sidecar.protocol import Heartbeat
 
 MOST_POINTS = 128
 LARGEST = 1e300
-IO, LEAST_IO = ("block_io", "network_io"), 1.0  # bytes per second: less is no use whose efficiency says anything
-MOST_HEARD = 1_000  # reports of one window: a job that stands still may send them for ever
-WINDOW = 32  # iterations that a reported speed is the mean of at most, as in `sidecar/output/progress.py`
+IO, LEAST_IO = ("block_io", "network_io"), 1.0  # bytes per second; below it an efficiency would be noise
+MOST_HEARD = 1_000  # reports kept of one window, as a job that makes no progress may send them for ever
+WINDOW = 32  # most iterations that a reported speed is the mean of, as in `sidecar/output/progress.py`
 Beats = Callable[[JobRecord], Heartbeat | None]
 
 
 @dataclass
 class _Uses:
-    """The reports of use that one monitor has not read yet."""
+    """Reports of use that one monitor has not read yet."""
 
     samples: deque[Mapping[str, float]] = field(default_factory=lambda: deque(maxlen=10_000))
 
     def take(self) -> dict[str, float]:
-        """The mean by resource since the last time; nothing of what nobody reported, or what hardly any is used of."""
+        """The mean by resource since the last call; without resources that were not reported or hardly used."""
         samples, self.samples = list(self.samples), deque(maxlen=self.samples.maxlen)
         known = sorted({resource for sample in samples for resource in sample})
         found = {r: [sample[r] for sample in samples if r in sample] for r in known}
@@ -62,16 +62,16 @@ class _Uses:
 
 @dataclass
 class _Timing:
-    """How fast it trains, and the cores in use during the very iterations that this is the mean of."""
+    """Training speed, and the cores in use during the same iterations."""
 
     speed: TrainingSpeed = UNTIMED
     lately: deque[tuple[int, float]] = field(
         default_factory=lambda: deque(maxlen=MOST_HEARD)
-    )  # iterations done then, and cores
+    )  # (iterations done, cores)
 
     def heard(self, beat: Heartbeat) -> None:
         seconds, done, cores = beat.progress.seconds_per_iteration, beat.progress.iterations, beat.usage.cpu_cores
-        if seconds is None or seconds <= 0:  # it has only just begun (again): what was known before stays
+        if seconds is None or seconds <= 0:  # it has just (re)started: keep what was known before
             self.lately.clear()
             return
         if cores is not None:
@@ -84,11 +84,11 @@ class _Timing:
 
 
 class Curve:
-    """Of one job: (iterations, value) of what its target names, or without a target of its Top-5 accuracy."""
+    """Points (iterations, value) of one job: of its target's value, or without a target of its Top-5 accuracy."""
 
     def __init__(self) -> None:
         self._points: list[Point] = []
-        self._every = 1  # of so many evaluations one is kept
+        self._every = 1  # one of so many evaluations is kept
         self._newest: Point | None = None
         self._count = 0
         self._last: tuple[int, float] | None = None  # evaluation, value
@@ -98,19 +98,19 @@ class Curve:
 
     @property
     def points(self) -> list[Point]:
-        """Those kept, and the newest."""
+        """The kept points and the newest one."""
         newest = [self._newest] if self._newest is not None and self._newest not in self._points[-1:] else []
         return self._points + newest
 
     @property
     def top5(self) -> list[Point]:
-        """The same if it is a Top-5 accuracy between 0 and 1, which other jobs of the type can use; else nothing."""
+        """The same points if they are a Top-5 accuracy from 0 to 1, which other jobs of the type can use; else none."""
         return [point for point in self.points if 0 <= point[1] <= 1 <= point[0]] if self._of_top5 else []
 
     def heard(self, job: JobRecord, beat: Heartbeat) -> None:
-        """One more point, if the job has evaluated since the last one; a count of iterations that stood still has one.
+        """Add a point if the job has evaluated since the last one and its iterations have grown.
 
-        The iterations are those of the heartbeat, at most its interval after the evaluation.
+        The iterations are those of the heartbeat, at most one interval after the evaluation.
         """
         target, p = requirements.target(job.doc), beat.progress
         evaluation = None if p.value is None else (p.evaluations, p.value)
@@ -127,10 +127,9 @@ class Curve:
             self._points, self._every = self._points[::2], 2 * self._every
 
     def needs(self, target: Target, profile: Sequence[Accuracy]) -> int | None:
-        """Iterations in all until the target, by the convergence fit on `profile` and on its own points.
+        """Total iterations until the target, by the convergence fit on `profile` and on its own points (1.5).
 
-        None where no progress is visible. `profile` counts only towards a Top-5. Fitted again only when something
-        is new.
+        None if no progress is visible. `profile` counts only towards a Top-5. Fitted again only with new points.
         """
         top5 = target.top5 or self._of_top5 or requirements.is_top5(target.name, target)
         known = tuple(profile) if top5 else ()
@@ -155,44 +154,44 @@ def _meant(target: Target | None, name: str) -> bool:
 
 @dataclass
 class _Watched:
-    """One job: its records, and what each of the two monitors has still to read."""
+    """One job: its measurements, and the reports that each of the two monitors has still to read."""
 
     growth: Growth = UNSEEN
     efficiency: Efficiency = UNMEASURED
     for_growth: _Uses = field(default_factory=_Uses)
     for_efficiency: _Uses = field(default_factory=_Uses)
     curve: Curve = field(default_factory=Curve)
-    needs: int | None = None  # iterations in all until its target
+    needs: int | None = None  # total iterations until its target
     timing: _Timing = field(default_factory=_Timing)
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Only a category, list or first measurement is worth a write."""
+        """The facts that are stored when they change: category, list, first measurement."""
         return self.growth.category, self.efficiency.list, self.efficiency.measured
 
 
 class ProgressTracker:
-    """`heard` may come from any thread, all else from the loop's."""
+    """`heard`, `forget` and `top5` may be called from any thread, all else from the loop's."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
-        self._due = 0.0  # SpeCon's next look at all jobs
+        self._due = 0.0  # when SpeCon reads all jobs next
         self._pace: dict[str, FlowConInterval] = {}
-        self._anew = False
+        self._take_over = False
 
     def begin(self) -> None:
-        """Another coordinator may have acted: at the next look what it found is believed. Curves are still ours."""
-        self._anew = True
+        """Start to lead: the next `look` takes over what another coordinator stored. Curves are kept."""
+        self._take_over = True
 
     def forget(self, job_id: str) -> None:
-        """Another job has the name from now on."""
+        """Drop all that is kept under this name, which a new job has."""
         with self._lock:
             self._watched.pop(job_id, None)
 
     def next_s(self, now: float) -> float:
-        """Seconds until a reading is due: what it makes a job ask for is asked at once (the Messenger of seed 000)."""
+        """Seconds until a reading is due, after which the loop decides at once (the Messenger of SpeCon)."""
         if not self._watched:
             return LARGEST
         due = [self._due] if "specon" in self._settings.systems else []
@@ -200,7 +199,7 @@ class ProgressTracker:
         return max(0.0, min(due, default=LARGEST) - now)
 
     def heard(self, job: JobRecord, beat: Heartbeat) -> None:
-        """What the job's training used since its last heartbeat, and what it measured."""
+        """Take the use, the speed and the evaluated value from a heartbeat."""
         with self._lock:
             if watched := self._watched.get(job.id):
                 watched.curve.heard(job, beat)
@@ -215,19 +214,19 @@ class ProgressTracker:
                     self._keep(watched, job, sample)
 
     def _keep(self, watched: _Watched, job: JobRecord, sample: Mapping[str, float]) -> None:
-        """Only what will be read: else each job would keep its last thousands."""
+        """Keep a sample for each system that will read it; others would pile up."""
         if "specon" in self._settings.systems:
             watched.for_growth.samples.append(sample)
         if "flowcon" in self._settings.systems and job.uses_cpu:
             watched.for_efficiency.samples.append(sample)
 
     def of(self, job: JobRecord) -> tuple[Growth, Efficiency, int | None]:
-        """Its two records, and how many iterations it is predicted to need for its target, if it has one."""
+        """Its two measurements, and the total iterations predicted until its target, if it has one."""
         w = self._watched.get(job.id)
         return (w.growth, w.efficiency, w.needs) if w else (UNSEEN, UNMEASURED, None)
 
     def top5(self, job: JobRecord) -> list[Point]:
-        """Its Top-5 accuracy by iterations, as far as it was heard: what others of its type can learn from it."""
+        """Its Top-5 accuracy by iterations, from which other jobs of its type are predicted."""
         with self._lock:
             watched = self._watched.get(job.id)
             return watched.curve.top5 if watched else []
@@ -239,7 +238,7 @@ class ProgressTracker:
     def look(
         self, jobs: Mapping[str, JobRecord], beats: Beats, at: Moment, profiles: Profiles | None = None
     ) -> dict[str, JobChanges]:
-        """Read whatever is due. Returns, by job, what is worth keeping in its document."""
+        """Make the readings that are due. Returns, by job, the fields to store in its document."""
         self._follow(jobs, at)
         before = {job_id: self._watched[job_id].facts for job_id in jobs}
         training = {j.id: (j, beat) for j in jobs.values() if (beat := beats(j)) is not None and _trains(j, beat)}
@@ -254,17 +253,17 @@ class ProgressTracker:
         return {job_id: self._kept(job_id, at) for job_id in changed}
 
     def _follow(self, jobs: Mapping[str, JobRecord], at: Moment) -> None:
-        """Forget jobs that have ended; take over what a former coordinator kept of the others."""
+        """Forget jobs that have ended; take over what another coordinator stored of the others."""
         with self._lock:
             for job_id in self._watched.keys() - jobs.keys():
                 del self._watched[job_id]
             for job_id in jobs.keys() - self._watched.keys():
                 self._watched[job_id] = _Watched(*restored(jobs[job_id].doc, at))
-            for job_id, watched in self._watched.items() if self._anew else ():
+            for job_id, watched in self._watched.items() if self._take_over else ():
                 growth, efficiency = restored(jobs[job_id].doc, at)
                 if watched.facts != _Watched(growth, efficiency).facts:
                     watched.growth, watched.efficiency = growth, efficiency
-            self._anew = False
+            self._take_over = False
 
     def _categorise(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
         for job_id, (job, beat) in sorted(training.items()):
@@ -273,7 +272,7 @@ class ProgressTracker:
             watched.growth = categorise(watched.growth, reading, self._settings.specon, moved)
 
     def _measure(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
-        """Node by node, the jobs trained on CPU; those on GPUs are left out (X4)."""
+        """Read the jobs trained on CPU, node by node; those on GPUs are left out (X4)."""
         pools: dict[str, dict[str, tuple[JobRecord, Heartbeat]]] = {node: {} for node in self._pace}
         for job_id, (job, beat) in sorted(training.items()):
             if job.uses_cpu:
@@ -291,14 +290,14 @@ class ProgressTracker:
             self._pace[node] = pace.stepped(now, pool, records, self._settings.flowcon)
 
     def _predict(self, jobs: Mapping[str, JobRecord], profiles: Profiles) -> None:
-        """From what other jobs of its type showed, then from its own curve (1.5)."""
+        """Predict each job with a target from other jobs of its type and from its own curve (1.5)."""
         for job_id, job in jobs.items():
             if target := requirements.target(job.doc):
                 watched = self._watched[job_id]
                 watched.needs = watched.curve.needs(target, profiles.accuracy(job.job_type))
 
     def _kept(self, job_id: str, at: Moment) -> JobChanges:
-        """What a successor needs: it begins with a reading of its own, but not with other categories."""
+        """The fields from which the next coordinator goes on with the same category and list."""
         g, e = self._watched[job_id].growth, self._watched[job_id].efficiency
         converged = None if g.converged_s is None else at.wall - (at.now - g.converged_s)
         return {
@@ -327,7 +326,7 @@ def _reading(job: JobRecord, beat: Heartbeat, usage: Mapping[str, float], now: f
 
 
 def restored(doc: JobRow, at: Moment) -> tuple[Growth, Efficiency]:
-    """What a former coordinator wrote into the job's document; whatever cannot be read counts as not known."""
+    """The measurements that another coordinator stored in the job's document; unreadable fields count as unknown."""
     growth, efficiency = _object(doc, "growth"), _object(doc, "efficiency")
     category = doc.get("category") if doc.get("category") in get_args(Category) else UNSEEN.category
     lists = efficiency.get("list") if efficiency.get("list") in get_args(LimitList) else UNMEASURED.list

@@ -1,7 +1,7 @@
-"""What sidecars have reported, in memory: the newest heartbeat of each pod of a job's present and coming launch.
+"""Keeps the newest heartbeat of each pod of a job's present and coming launch, in memory.
 
-Only times that this process observed itself count here; after a restart every lease is treated as
-renewed at the start (`reliability.md` 5). Thread-safe: records are replaced as a whole.
+Only times that this process observed itself count; after a restart every lease is treated as renewed at the start
+(`reliability.md` 5). Thread-safe: entries are replaced as a whole.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from coordinator.model.records import JobRecord
 from coordinator.ports import Clock
 from sidecar.protocol import Heartbeat, ShimStatus
 
-FRESH_BEATS = 2.4  # heartbeats that may fail before anybody asks the platform whether the launch lives
+FRESH_BEATS = 2.4  # heartbeats that may be missed before the platform is asked whether the launch is alive
 
-_Place: TypeAlias = tuple[int, int]  # launch, and pod of it
+_Place: TypeAlias = tuple[int, int]  # (launch, rank of the pod)
 _Kept: TypeAlias = tuple[Heartbeat, float]
 
 
@@ -27,21 +27,21 @@ class Reports:
         self._clock, self._heartbeat_s = clock, heartbeat_s
         self._started = clock.now()
         self._lock = threading.Lock()
-        self._newest: dict[str, dict[_Place, _Kept]] = {}  # by job, launch and pod: what, and when
-        self._renewed: dict[str, float] = {}  # by job set aside: when its lease was last renewed
-        self._left: dict[str, set[tuple[_Place, str]]] = {}  # by job: pods, or boots of their machine, that are over
+        self._newest: dict[str, dict[_Place, _Kept]] = {}  # by job and place: the heartbeat, and when it came
+        self._renewed: dict[str, float] = {}  # by job that is set aside: when its lease was last renewed
+        self._left: dict[str, set[tuple[_Place, str]]] = {}  # by job: (place, boot) of pods that have ended or must end
 
     def begin(self) -> None:
-        """Only from now on nobody else renews leases: silence counts from here, and what was heard is old."""
+        """Start to lead: only this process renews leases from now on, so silence counts from now; old reports go."""
         with self._lock:
             self._started = self._clock.now()
             self._newest.clear()
 
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
-        """Keep a heartbeat; True if it says something that calls for action.
+        """Keep a heartbeat; True if it calls for a decision or a step.
 
-        A pod of a gang that reports while it is not wanted is on its way out, and not believed any more: the next one
-        of that number is another pod.
+        A pod of a gang that reports beyond the gang's size is about to end and is ignored from then on: the next pod of
+        that rank is another one.
         """
         place = beat.launch, beat.member
         with self._lock:
@@ -56,15 +56,15 @@ class Reports:
                 left.add((place, old[0].boot))
             others = {at: kept for at, kept in self._newest.get(job.id, {}).items() if at[0] >= job.launch}
             self._newest[job.id] = {**others, place: (beat, self._clock.now())}
-        return old is None or _news(old[0], beat)
+        return old is None or _calls_for_action(old[0], beat)
 
     def renewed(self, job_id: str) -> None:
-        """A lease was renewed of a job whose reports cannot be read now: its silence counts from here."""
+        """Note that the lease of a job that is set aside was renewed: its silence counts from now."""
         with self._lock:
             self._renewed[job_id] = self._clock.now()
 
     def learn(self, job: JobRecord, status: ShimStatus, sent_at: float, member: int = 0) -> None:
-        """A command sent at `sent_at` was answered: newer than any heartbeat that does not know of it."""
+        """Take the answer to a command sent at `sent_at`: newer than any heartbeat that does not show the command."""
         place = job.launch, member
         with self._lock:
             if (old := self._kept(job.id, place)) is None:
@@ -75,7 +75,7 @@ class Reports:
                 self._newest[job.id] = {**self._newest[job.id], place: kept}
 
     def keep_only(self, job: JobRecord, members: int) -> None:
-        """A gang has so many pods from now on: those behind are not believed any more, whatever they still say."""
+        """Note that a gang has `members` pods from now on: later reports of pods beyond them are ignored."""
         with self._lock:
             kept, left = self._newest.get(job.id, {}), self._left.setdefault(job.id, set())
             out = [at for at in kept if at[0] == job.launch and at[1] >= members]
@@ -86,19 +86,19 @@ class Reports:
         return self._newest.get(job_id, {}).get(place)
 
     def of(self, job: JobRecord) -> Heartbeat | None:
-        """The newest report of the job's present launch, of a gang as one; given `job.coming`, of its next one."""
+        """The newest report of the job's present launch, joined for a gang; given `job.coming`, of the next."""
         if job.gpus_per_pod is not None:
             return merged_report(self.pods(job), job.members, fine=job.reshape_exit_codes)
         newest = self._kept(job.id, (job.launch, 0))
         return None if newest is None else newest[0]
 
     def pods(self, job: JobRecord) -> dict[int, Heartbeat]:
-        """The newest report of each pod of the present launch that is heard of."""
+        """By rank, the newest report of each pod of the present launch that has reported."""
         kept = self._newest.get(job.id, {})
         return {member: beat for (launch, member), (beat, _) in kept.items() if launch == job.launch}
 
     def silent_s(self, job: JobRecord, member: int | None = None) -> float:
-        """Seconds since the last report, of one pod or of any, was handled; at most since this process started."""
+        """Seconds since the last report of one pod or of any; at most the time since this process started."""
         if member is None:
             return min(self.silent_s(job, k) for k in range(job.members))
         newest = self._kept(job.id, (job.launch, member))
@@ -106,11 +106,11 @@ class Reports:
         return self._clock.now() - max(heard, self._renewed.get(job.id, heard))
 
     def fresh(self, job: JobRecord) -> bool:
-        """Whether the launch reported so recently that nobody needs to ask after it."""
+        """Whether each pod reported so recently that the platform need not be asked."""
         return self.of(job) is not None and all(self.recent(job, member) for member in range(job.members))
 
     def recent(self, job: JobRecord, member: int) -> bool:
-        """Whether this pod has missed no more heartbeats than any may."""
+        """Whether this pod has missed at most `FRESH_BEATS` heartbeats."""
         return self.silent_s(job, member) < FRESH_BEATS * self._heartbeat_s
 
     def forget(self, job_id: str) -> None:
@@ -120,27 +120,27 @@ class Reports:
             self._renewed.pop(job_id, None)
 
     def all(self) -> list[Heartbeat]:
-        """Of every pod that is heard of."""
+        """The newest report of every pod that has reported."""
         with self._lock:
             return [beat for pods in self._newest.values() for beat, _ in pods.values()]
 
 
 def _older(new: Heartbeat, old: Heartbeat) -> bool:
-    """A late or repeated heartbeat, of this sidecar or an earlier one of the same launch.
+    """Whether `new` is a late or repeated heartbeat, of this sidecar or an earlier one of the same launch.
 
     `seq` begins at the machine's uptime in milliseconds, so it grows over restarts of the sidecar.
     """
-    if new.boot != old.boot:  # both count from nothing
+    if new.boot != old.boot:  # `seq` begins anew with each boot
         return False
     return new.seq <= old.seq or new.shim.generation < old.shim.generation
 
 
-def _news(old: Heartbeat, new: Heartbeat) -> bool:
+def _calls_for_action(old: Heartbeat, new: Heartbeat) -> bool:
     first_step = (old.progress.first_step_at is None) != (new.progress.first_step_at is None)
     return first_step or _facts(old) != _facts(new)
 
 
 def _facts(beat: Heartbeat) -> tuple[object, ...]:
     shim = beat.shim
-    told = shim.trainer, shim.trainer_pid, shim.generation, shim.command_id, shim.ending
-    return beat.launch, beat.sidecar_pid, beat.url, beat.hook, beat.checkpoint is None, beat.lost, *told
+    command = shim.trainer, shim.trainer_pid, shim.generation, shim.command_id, shim.ending
+    return beat.launch, beat.sidecar_pid, beat.url, beat.hook, beat.checkpoint is None, beat.lost, *command

@@ -1,7 +1,7 @@
-"""What a task really used while it trained: summed up from its heartbeats, or read from counters (seed 003, D15). Pure.
+"""Sums up what a task used while it trained, from heartbeats or from counters (Slaml, D15). Pure.
 
-A few numbers per task, however long it runs. Called by `profiler.py`; what comes out are fields of its row in
-`observations`, beside what the task had asked for.
+Keeps a few numbers per task, however long it runs. Called by `observation_profiler.py`, which puts the result into the
+task's row in `observations`, beside what the task had requested.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import pairwise
 from coordinator.model.records import Doc
 from sidecar.protocol import Heartbeat
 
-SILENCE_S = 600.0  # of a longer one nobody knows what happened in it
+SILENCE_S = 600.0  # longer intervals between two heartbeats are not counted
 
 Sample = tuple[float, float]  # when, in seconds since 1970, and how much
 
 
 @dataclass(frozen=True)
 class Series:
-    """Samples of one thing that was measured, in order of time."""
+    """Samples of one metric, in order of time."""
 
     labels: Mapping[str, str]
     samples: Sequence[Sample]
@@ -29,18 +29,18 @@ class Series:
 
 @dataclass
 class Member:
-    """One pod of a task, as its heartbeats tell."""
+    """Use of one pod of a task, by its heartbeats."""
 
-    heard_at: float | None = None  # the last heartbeat of a trainer that ran; None: none runs
+    heard_at: float | None = None  # the last heartbeat while a trainer ran; None: none runs
     pid: int | None = None
-    seconds: float = 0.0  # for which the use of cores is known
+    seconds: float = 0.0  # over which the use of cores is known
     core_s: float = 0.0
     busy_s: float = 0.0  # GPU-seconds
     most_cores: float = 0.0
     most_memory: float = 0.0
 
     def heard(self, beat: Heartbeat, now: float) -> None:
-        """Cores and memory count from the second heartbeat of a trainer on: a report holds what was since the last."""
+        """Add a heartbeat. Cores count from a trainer's second one on: each reports the use since the one before."""
         running = beat.shim.trainer == "running"
         same = running and self.pid == beat.shim.trainer_pid and self.heard_at is not None
         lasted = max(0.0, now - self.heard_at) if same and self.heard_at is not None else 0.0
@@ -58,7 +58,7 @@ class Member:
 
 @dataclass
 class Account:
-    """All pods of one task."""
+    """Use of all pods of one task."""
 
     members: dict[int, Member] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class Account:
         self.members.setdefault(beat.member, Member()).heard(beat, now)
 
     def used(self) -> Doc:
-        """The mean of all time that is known, and the most; pods count together. Empty where nothing is known."""
+        """Mean and peak use of all pods together, as fields of the row; empty if nothing is known."""
         seconds = max((one.seconds for one in self.members.values()), default=0.0)
         if not seconds:
             return {}
@@ -82,9 +82,9 @@ class Account:
 
 
 def from_counters(cpu: Iterable[Series], memory: Iterable[Series]) -> Doc:
-    """The same of a task whose containers were watched from outside: counters of CPU seconds, and bytes in use.
+    """The same fields from counters of CPU seconds and from bytes in use, by container.
 
-    Empty unless some counter was seen twice. A container that was started anew goes on where it began.
+    Empty unless some counter has two samples. A container that was restarted is another series.
     """
     counted = [each.samples for each in cpu if len(each.samples) > 1]
     rates = [(last[1] - first[1]) / (last[0] - first[0]) for run in counted for first, last in pairwise(run)]
@@ -102,7 +102,7 @@ def from_counters(cpu: Iterable[Series], memory: Iterable[Series]) -> Doc:
 
 
 def _most(memory: Iterable[Series]) -> float:
-    """The largest of each container of each pod, of all together."""
+    """The sum over all containers of the largest value of each."""
     found: dict[tuple[str, str], float] = {}
     for each in memory:
         key = each.labels.get("pod", ""), each.labels.get("container", "")
@@ -111,6 +111,6 @@ def _most(memory: Iterable[Series]) -> float:
 
 
 def last(series: Iterable[Series], pick: Callable[[Iterable[float]], float] = max) -> float | None:
-    """One number out of what was found; None: nothing was."""
+    """`pick` of the last value of each series; None if there is none."""
     values = [each.samples[-1][1] for each in series if each.samples]
     return pick(values) if values else None

@@ -25,7 +25,7 @@ from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.config import Config, from_environment
 from coordinator.errors import Rejected, ReshapeError, Transient
 from coordinator.http.app import make_app, make_server
-from coordinator.http.facade import Facade
+from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import seed_profiles
 from coordinator.stores.elector import Elector, Holder
@@ -94,7 +94,7 @@ def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
 
 async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str) -> int:
     done, loop = asyncio.Event(), asyncio.get_running_loop()
-    app = make_app(cast(Facade, STANDBY), token)
+    app = make_app(cast(CoordinatorApi, STANDBY), token)
     server = make_server(app)
     server.add_sockets([listener])
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,7 +154,7 @@ class CoordinatorReplica:
         try:
             coordinator = self._coordinator(elector)
             coordinator.start(lambda: seed_profiles(self._store))
-            app.settings["facade"] = coordinator.api
+            app.settings["coordinator"] = coordinator.api
             log.info("This coordinator acts now.")
             while not (self.ending.wait(0.1) or coordinator.succeeded.is_set()):
                 pass
@@ -162,7 +162,7 @@ class CoordinatorReplica:
             log.warning("could not begin to act: %s", error)
             self.ending.wait(LOOK_S)
         finally:
-            app.settings["facade"] = STANDBY
+            app.settings["coordinator"] = STANDBY
             if coordinator is not None:
                 coordinator.stop()
 
@@ -180,7 +180,7 @@ class CoordinatorReplica:
         return Prometheus(self._config.prometheus, launches.pods) if self._config.prometheus else None
 
 
-class Standby:
+class StandbyApi:
     """Answers for a coordinator that does not act: everything is refused, for now."""
 
     def acts(self) -> bool:
@@ -199,7 +199,7 @@ class Standby:
         return refuse
 
 
-STANDBY = Standby()
+STANDBY = StandbyApi()
 
 
 def _key(path: Path) -> str:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes.facade import TOKEN, Live
+from tests.fakes.coordinator_api import TOKEN, Live
 from tests.patience import patient
 
 GOOD = {"command": ["true"], "optional_num_gpus": [1, 2]}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.api.caller import Caller
-from tests.fakes.facade import Live, serve
+from tests.fakes.coordinator_api import Live, serve
 
 
 @pytest.fixture

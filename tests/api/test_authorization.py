@@ -13,7 +13,7 @@ from coordinator.http.app import OPENAPI
 from coordinator.http.auth import Failures, is_bearer
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, ShimStatus, Wish, sign, signed
 from tests.api.caller import GOOD, Caller
-from tests.fakes.facade import KEY, TOKEN, Live
+from tests.fakes.coordinator_api import KEY, TOKEN, Live
 from tests.patience import patient
 
 PATHS = yaml.safe_load(OPENAPI)["paths"]
@@ -47,7 +47,7 @@ def headers(path: str, body: bytes, key: bytes = KEY) -> dict[str, str]:
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 def test_every_closed_address_wants_the_token_first(call: Caller, live: Live, method: str, path: str) -> None:
-    live.facade.broken = AssertionError("an unknown caller reached the books")
+    live.coordinator.broken = AssertionError("an unknown caller reached the books")
     assert call(method, path, Authorization=None).status == 401
     assert call(method, f"{path}?token={TOKEN}&access_token={TOKEN}", Authorization=None).status == 401
     assert call(method, path, b"\xff" * 100_000, Authorization="Bearer wrong").status == 401
@@ -149,7 +149,7 @@ def test_a_signed_message_that_makes_no_sense_is_refused(call: Caller) -> None:
 
 
 def test_a_forwarded_wish_is_answered_like_an_operators_own(call: Caller, live: Live) -> None:
-    live.facade.submit({**GOOD, "job_id": "a"})
+    live.coordinator.submit({**GOOD, "job_id": "a"})
     body = msgspec.json.encode(Wish(job_id="a", launch=1, seq=1, gpus=2))
     call.headers = headers("/v1/wishes", body)
     answer = call("POST", "/v1/wishes", body)
@@ -167,7 +167,7 @@ def test_heartbeats_are_answered_while_every_other_thread_waits_for_the_store(ca
         over.wait(patient(20))
         return []
 
-    live.facade.gpus = slow  # type: ignore[method-assign]
+    live.coordinator.gpus = slow  # type: ignore[method-assign]
     others = [threading.Thread(target=call, args=("GET", "/v1/gpus")) for _ in range(8)]
     for other in others:
         other.start()

@@ -19,7 +19,7 @@ from coordinator.http.extender import LARGE, MOST_LARGE, ExtenderHandler
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from tests.api.caller import Caller
-from tests.fakes.facade import Live
+from tests.fakes.coordinator_api import Live
 
 VERBS = ("jobEnqueueable", "prioritize", "predicate", "preemptable", "reclaimable", "queueOverused")
 RECORDED = {verb: (Path(__file__).parent / "volcano" / f"{verb}.json").read_bytes() for verb in VERBS}
@@ -214,7 +214,7 @@ def test_one_that_does_not_act_says_so_and_volcano_goes_on_without_it(call: Call
     def stands_by(verb: str, raw: bytes) -> bytes:
         raise Transient("This coordinator stands by.")
 
-    live.facade.extend = stands_by  # type: ignore[method-assign]
+    live.coordinator.extend = stands_by  # type: ignore[method-assign]
     assert call("POST", "/v1/extender/jobEnqueueable", RECORDED["jobEnqueueable"]).status == 503
 
 

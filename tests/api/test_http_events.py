@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.http import events
 from tests.api.caller import Caller
-from tests.fakes.facade import TOKEN, FakeCoordinator, Live, serve
+from tests.fakes.coordinator_api import TOKEN, FakeCoordinator, Live, serve
 from tests.patience import eventually, patient
 
 
@@ -42,7 +42,7 @@ class Stream:
 
 def tell(live: Live, count: int) -> None:
     for _ in range(count):
-        live.facade.tell({"type": "gpu", "gpu_id": "GPU-1"})
+        live.coordinator.tell({"type": "gpu", "gpu_id": "GPU-1"})
 
 
 def test_a_new_client_gets_what_happens_from_now_on(live: Live) -> None:
@@ -96,15 +96,15 @@ def test_a_stream_may_not_be_buffered_or_stored(live: Live) -> None:
 
 def test_a_client_that_goes_is_forgotten(live: Live) -> None:
     streams = [Stream(live) for _ in range(5)]
-    eventually(lambda: len(live.facade.callbacks) == 5)
+    eventually(lambda: len(live.coordinator.callbacks) == 5)
     for stream in streams:
         stream.close()
-    eventually(lambda: not live.facade.callbacks)
+    eventually(lambda: not live.coordinator.callbacks)
 
 
 def test_no_type_of_event_can_break_the_stream(live: Live) -> None:
     stream = Stream(live)
-    live.facade.tell({"type": "a\nid: 99\n\nb", "text": "line\n\nline\r"})
+    live.coordinator.tell({"type": "a\nid: 99\n\nb", "text": "line\n\nline\r"})
     number, kind, data = stream.event()
     assert (number, kind, data["text"]) == (1, "a-id:-99-b", "line\n\nline\r")
     stream.close()
@@ -112,10 +112,10 @@ def test_no_type_of_event_can_break_the_stream(live: Live) -> None:
 
 def test_a_stream_ends_when_the_store_goes_down(live: Live) -> None:
     stream = Stream(live)
-    live.facade.store_down = True
+    live.coordinator.store_down = True
     tell(live, 1)
     assert stream.response.read() == b""
-    eventually(lambda: not live.facade.callbacks)
+    eventually(lambda: not live.coordinator.callbacks)
     stream.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.errors import Conflict, Fatal
 from tests.api.caller import GOOD, Caller
-from tests.fakes.facade import TOKEN, Live
+from tests.fakes.coordinator_api import TOKEN, Live
 
 
 def test_a_submitted_job_is_there(call: Caller) -> None:
@@ -80,12 +80,12 @@ def test_a_wish_is_answered_with_a_decision_id_and_can_be_withdrawn(call: Caller
     call("POST", "/v1/jobs", {**GOOD, "job_id": "a"})
     assert call("POST", "/v1/jobs/a/reshape", {"gpus": 2}).doc == {"decision_id": "wish-a-2"}
     answer = call("POST", "/v1/jobs/a/reshape", {"gpus": None})
-    assert (answer.status, live.facade.documents["a"]["wanted"]) == (202, None)
+    assert (answer.status, live.coordinator.documents["a"]["wanted"]) == (202, None)
 
 
 def test_logs_are_read_piece_by_piece_without_losing_a_byte(call: Caller, live: Live) -> None:
     call("POST", "/v1/jobs", {**GOOD, "job_id": "a"})
-    live.facade.outputs["a"] = written = bytes(range(256)) * 2000
+    live.coordinator.outputs["a"] = written = bytes(range(256)) * 2000
     read, offset = b"", 0
     while part := call("GET", f"/v1/jobs/a/logs?offset={offset}"):
         if not part.raw:
@@ -153,7 +153,7 @@ def test_profiles_may_be_larger_than_jobs(call: Caller) -> None:
 
 
 def test_while_the_store_is_down_callers_are_told_to_come_back(call: Caller, live: Live) -> None:
-    live.facade.store_down = True
+    live.coordinator.store_down = True
     for method, path in (("GET", "/v1/jobs"), ("GET", "/v1/events"), ("DELETE", "/v1/jobs/a")):
         answer = call(method, path)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
@@ -163,14 +163,14 @@ def test_while_the_store_is_down_callers_are_told_to_come_back(call: Caller, liv
 
 
 def test_a_lost_race_is_a_conflict(call: Caller, live: Live) -> None:
-    live.facade.broken = Conflict("Somebody else changed this job; look again.")
+    live.coordinator.broken = Conflict("Somebody else changed this job; look again.")
     assert call("GET", "/v1/gpus").status == 409
 
 
 def test_a_mistake_of_ours_is_logged_under_the_id_that_the_caller_gets(
     call: Caller, live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live.facade.broken = KeyError("inner secret")
+    live.coordinator.broken = KeyError("inner secret")
     answer = call("GET", "/v1/gpus")
     assert answer.status == 500
     assert "inner secret" not in answer.sentence
@@ -179,7 +179,7 @@ def test_a_mistake_of_ours_is_logged_under_the_id_that_the_caller_gets(
 
 
 def test_a_fatal_error_keeps_its_own_sentence(call: Caller, live: Live) -> None:
-    live.facade.broken = Fatal("The books are newer than this coordinator; update it.")
+    live.coordinator.broken = Fatal("The books are newer than this coordinator; update it.")
     assert call("GET", "/v1/gpus").sentence == "The books are newer than this coordinator; update it."
 
 
@@ -193,12 +193,12 @@ def test_neither_token_nor_query_is_ever_logged(call: Caller, caplog: pytest.Log
 
 
 def test_numbers_that_json_cannot_hold_are_written_as_null(call: Caller, live: Live) -> None:
-    live.facade.gpu_rows[0]["utilisation"] = float("nan")
+    live.coordinator.gpu_rows[0]["utilisation"] = float("nan")
     assert call("GET", "/v1/gpus").doc["gpus"][0]["utilisation"] is None
 
 
 def test_decisions_are_found_by_job_and_by_id(call: Caller, live: Live) -> None:
-    live.facade.stored_decisions = [{"decision_id": f"{j}-v{i}", "job_id": j} for i, j in enumerate("aba")]
+    live.coordinator.stored_decisions = [{"decision_id": f"{j}-v{i}", "job_id": j} for i, j in enumerate("aba")]
     assert [d["decision_id"] for d in call("GET", "/v1/decisions?job=a").doc["decisions"]] == ["a-v2", "a-v0"]
     assert len(call("GET", "/v1/decisions?limit=1").doc["decisions"]) == 1
     assert call("GET", "/v1/decisions?limit=0").status == 400
@@ -213,7 +213,7 @@ def test_metrics_and_the_description_need_no_token(call: Caller) -> None:
 
 def test_a_wish_that_would_lose_work_is_refused_unless_it_is_forced(call: Caller, live: Live) -> None:
     call("POST", "/v1/jobs", {**GOOD, "job_id": "a"})
-    live.facade.documents["a"]["elastic"] = False
+    live.coordinator.documents["a"]["elastic"] = False
     refused = call("POST", "/v1/jobs/a/reshape", {"gpus": 2})
     assert (refused.status, "--force" in refused.sentence) == (409, True)
     odd = call("POST", "/v1/jobs/a/reshape", {"gpus": 2, "force": "yes"})

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.api.caller import Caller
-from tests.fakes.facade import TOKEN, Live
+from tests.fakes.coordinator_api import TOKEN, Live
 from tests.patience import patient
 
 

@@ -12,7 +12,7 @@ from sidecar.agent import AgentError, NodeAgent, NvmlInventory, emulated_gpus
 from sidecar.protocol import HEADER_SIGNATURE, NodeReport, sign, signed
 from sidecar.resources.gpus import NvmlProbe, list_gpus
 from tests.api.caller import Caller
-from tests.fakes.facade import KEY, Live
+from tests.fakes.coordinator_api import KEY, Live
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
 
 PATH = "/v1/nodes/node-a"
@@ -45,13 +45,13 @@ def agent(
 
 def test_an_agent_reports_what_its_node_has(live: Live, tmp_path: Path) -> None:
     taken: list[NodeReport] = []
-    take = live.facade.node_reported
+    take = live.coordinator.node_reported
 
     def keep(name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
         taken.append(msgspec.json.decode(raw, type=NodeReport))
         return take(name, path, raw, signature)
 
-    live.facade.node_reported = keep  # type: ignore[method-assign]
+    live.coordinator.node_reported = keep  # type: ignore[method-assign]
     reporting = agent(live, tmp_path)
     assert reporting.report().heartbeat_s == 5.0
     reporting.report()
@@ -74,7 +74,7 @@ def test_an_agent_says_what_is_wrong_and_goes_on(live: Live, tmp_path: Path, cap
     with pytest.raises(AgentError, match="is no address"):
         NodeAgent("node-a", "reshape-coordinator:8080", KEY, 1.0)
     end, heard = threading.Event(), threading.Event()
-    take = live.facade.node_reported
+    take = live.coordinator.node_reported
 
     def second_time(name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:
         if not heard.is_set():
@@ -83,7 +83,7 @@ def test_an_agent_says_what_is_wrong_and_goes_on(live: Live, tmp_path: Path, cap
         end.set()
         return take(name, path, raw, signature)
 
-    live.facade.node_reported = second_time  # type: ignore[method-assign]
+    live.coordinator.node_reported = second_time  # type: ignore[method-assign]
     agent(live, tmp_path).run(end)
     assert [r.getMessage()[:28] for r in caplog.records if r.name == "sidecar.agent"] == [
         "the coordinator answered 500",

@@ -16,7 +16,7 @@ import yaml
 from coordinator.http.app import ADDRESSES, OPENAPI
 from coordinator.http.base import METHODS, Handler
 from coordinator.model import states as s
-from tests.fakes.facade import TOKEN, serve
+from tests.fakes.coordinator_api import TOKEN, serve
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 

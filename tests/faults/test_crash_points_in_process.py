@@ -114,7 +114,7 @@ JOURNEYS = {
     "an operator shrinks a job": Journey(
         Behaviour(iterations=60),
         {"one": s.COMPLETED},
-        (Act(trains("one", 4), lambda world: world.api.wish("one", 2, None)),),
+        (Act(trains("one", 4), lambda world: world.api.request("one", 2, None)),),
         generations={"one": 2},
     ),
     "cancel while running": Journey(

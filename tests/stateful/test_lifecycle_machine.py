@@ -89,7 +89,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(index=JOBS, gpus=st.sampled_from([None, 1, 2, 4]))
     def wish(self, index: int, gpus: int | None) -> None:
-        self._ask(lambda: self.world.api.wish(self.name(index), gpus, None))
+        self._ask(lambda: self.world.api.request(self.name(index), gpus, None))
 
     # what the four systems decide
 
@@ -297,7 +297,7 @@ class GangLifecycle(Lifecycle):
 
     @rule(gpus=st.sampled_from([1, 2, 4]))
     def the_first_one_is_to_change(self, gpus: int) -> None:
-        self._ask(lambda: self.world.api.wish("job-0", gpus, None))
+        self._ask(lambda: self.world.api.request("job-0", gpus, None))
         self._pass(4.0)
 
     @rule(index=JOBS, cut=st.sets(st.integers(0, 3)))

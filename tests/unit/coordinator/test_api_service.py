@@ -110,9 +110,9 @@ def test_a_document_that_was_refused_is_listed_with_its_problems(world: World) -
     assert (view["job_id"], view["state"], len(view["problems"])) == ("bad", s.SUBMITTED, 2)
 
 
-@pytest.mark.parametrize("ask", ["job", "cancel", "logs", "wish", "decisions"])
+@pytest.mark.parametrize("ask", ["job", "cancel", "logs", "request", "decisions"])
 def test_a_job_that_does_not_exist_is_one_sentence_everywhere(world: World, ask: str) -> None:
-    more = {"logs": (0, 10), "wish": (1, None), "decisions": (5,)}.get(ask, ())
+    more = {"logs": (0, 10), "request": (1, None), "decisions": (5,)}.get(ask, ())
     assert refused(getattr(world.api, ask), "nobody", *more) == ("There is no job 'nobody'.", 404)
 
 
@@ -210,18 +210,18 @@ def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeyp
 
 
 def test_a_wish_becomes_a_decision_that_can_be_looked_up_by_its_id(training: World) -> None:
-    wish = training.api.wish("one", 2, None)["decision_id"]
+    wish = training.api.request("one", 2, None)["decision_id"]
     first = training.api.decision(wish)
     assert (first["kind"], first["sentence"]) == ("wish", "An operator asked for 2 GPUs.")
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states()["one"] == s.RUNNING)
     done = training.api.decision(wish)
     assert (done["kind"], done["algorithm"], done["num_gpus"]) == ("reshape", "operator", 2)
-    training.api.wish("one", None, None)
+    training.api.request("one", None, None)
     training.run(lambda w: w.job("one").doc["num_gpus"] == 4)
 
 
 def test_a_wish_for_a_count_that_is_not_allowed_names_the_allowed_ones(training: World) -> None:
-    answer = refused(training.api.wish, "one", 3, None)
+    answer = refused(training.api.request, "one", 3, None)
     assert answer == ("Job one can run on [1, 2, 4] GPUs, not on 3.", 400)
     assert training.job("one").wanted is None
 
@@ -231,26 +231,26 @@ def test_nothing_can_be_wished_of_a_job_that_ended_or_was_refused(world: World) 
     world.submit("one", [1], Behaviour(iterations=2))
     world.run(lambda w: w.states()["one"] == s.COMPLETED)
     sentence = "Job {} is {}: there is nothing to change."
-    assert refused(world.api.wish, "one", 1, None) == (sentence.format("one", s.COMPLETED), 409)
-    assert refused(world.api.wish, "bad", 1, None) == (sentence.format("bad", s.SUBMITTED), 409)
+    assert refused(world.api.request, "one", 1, None) == (sentence.format("one", s.COMPLETED), 409)
+    assert refused(world.api.request, "bad", 1, None) == (sentence.format("bad", s.SUBMITTED), 409)
 
 
 def test_only_a_trainer_that_runs_can_be_asked_for_a_checkpoint_and_only_for_that(world: World) -> None:
     world.submit("one", [1], Behaviour(iterations=4_000))
     world.tick()
     sentence = "Job one is not training now; try again once it runs."
-    assert refused(world.api.wish, "one", None, "checkpoint") == (sentence, 409)
+    assert refused(world.api.request, "one", None, "checkpoint") == (sentence, 409)
     world.run(lambda w: w.states()["one"] == s.RUNNING)
     sentence = "The signal must be `checkpoint` (save and go on) or `stop` (save and end), not 'kill'."
-    assert refused(world.api.wish, "one", None, "kill") == (sentence, 400)
+    assert refused(world.api.request, "one", None, "kill") == (sentence, 400)
     before = len(world.api.decisions("one", 99))
-    answer = refused(world.api.wish, "one", None, "checkpoint")
+    answer = refused(world.api.request, "one", None, "checkpoint")
     assert answer == ("Job one was not asked for a checkpoint: this trainer cannot save without exiting.", 409)
     assert len(world.api.decisions("one", 99)) == before, "what was refused was not decided"
 
 
 def test_a_training_that_is_told_to_stop_ends_as_cancelled_and_its_decision_is_kept(training: World) -> None:
-    decided = training.api.wish("one", None, "stop")["decision_id"]
+    decided = training.api.request("one", None, "stop")["decision_id"]
     training.run(lambda w: w.states()["one"] == s.CANCELLED)
     sentence = training.api.decision(decided)["sentence"]
     assert sentence == "An operator asked its training to save and end."
@@ -268,9 +268,9 @@ def test_a_rigid_job_is_told_to_stop_only_by_force(world: World, record: dict[st
     world.submit("one", [1], Behaviour(iterations=4_000), **record)
     world.run(lambda w: w.states()["one"] == s.RUNNING)
     sentence = f'Job one was not told to end: {why}; "force": true in the call ends it all the same.'
-    assert refused(world.api.wish, "one", None, "stop") == (sentence, 409)
+    assert refused(world.api.request, "one", None, "stop") == (sentence, 409)
     assert not world.job("one").cancel
-    world.api.wish("one", None, "stop", True)
+    world.api.request("one", None, "stop", True)
     world.run(lambda w: w.states()["one"] == s.CANCELLED)
 
 
@@ -278,7 +278,7 @@ def test_a_rigid_job_is_told_to_stop_only_by_force(world: World, record: dict[st
 
 
 def test_decisions_are_told_newest_first_with_their_rejected_rivals(training: World) -> None:
-    training.api.wish("one", 2, None)
+    training.api.request("one", 2, None)
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states()["one"] == s.RUNNING)
     newest, *_, oldest = training.api.decisions("one", 99)
     assert (newest["kind"], oldest["kind"]) == ("reshape", "start")

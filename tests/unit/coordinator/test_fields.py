@@ -60,7 +60,7 @@ def test_a_copy_of_a_job_that_has_ended_is_let_in() -> None:
     behaviour = Behaviour(iterations=400, value=0.5, cores=1.0, launch_failures=1)
     world.submit("one", [2, 4], behaviour, sla="10s", target={"value": 0.9})
     world.run(lambda w: w.states() == {"one": s.RUNNING})
-    world.api.wish("one", 2, None)
+    world.api.request("one", 2, None)
     world.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states() == {"one": s.RUNNING})
     world.order(Requeue("one", Explanation("test", "It goes."), ()))
     world.run(World.at_rest)

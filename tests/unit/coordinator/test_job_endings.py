@@ -27,7 +27,7 @@ def test_a_job_of_unknown_length_that_saves_and_ends_with_0_when_asked_goes_on_w
     world = World.training([1, 2, 4], behaviour, iterations=None)
     before = len(world.job("one").gpu_ids)
     wanted = {4: 2, 2: 1, 1: 2}[before]
-    world.api.wish("one", wanted, None)
+    world.api.request("one", wanted, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == wanted and w.states()["one"] == s.RUNNING, 60)
     (launch,) = world.machines.launches.values()
     assert (len(launch.status.gpu_ids), launch.status.trainer) == (wanted, "running")

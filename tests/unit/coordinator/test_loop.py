@@ -95,7 +95,7 @@ def test_a_decision_on_a_job_that_changed_meanwhile_is_not_carried_out(monkeypat
     world = World()
     world.submit("one", [1, 2, 4], Behaviour(iterations=100))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    world.api.wish("one", 2, None)
+    world.api.request("one", 2, None)
     real = loop_module.decide
 
     def slowly(*given: Any) -> Any:

@@ -78,13 +78,13 @@ def test_a_wish_that_was_told_the_sidecar_is_carried_out(training: World) -> Non
     job = training.job("one")
     key = launch_key(MASTER, job.uid, job.launch)
     raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, seq=1, gpus=2))
-    body, signature = training.api.wished("one", job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
+    body, signature = training.api.take_request("one", job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
     assert signature == sign(key, "REPLY", "/v1/wishes", body)
     wish = msgspec.json.decode(body)["decision_id"]
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2)
     assert training.api.decision(wish)["num_gpus"] == 2
     with pytest.raises(Unauthorized):
-        training.api.wished("one", job.launch, raw, sign(key, "POST", "/v1/heartbeats", raw))
+        training.api.take_request("one", job.launch, raw, sign(key, "POST", "/v1/heartbeats", raw))
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[]", b'{"job_id": 3}'])
@@ -109,11 +109,11 @@ def test_of_wishes_for_jobs_that_have_ended_nothing_is_kept(training: World) -> 
         job = training.job(job_id)
         raw = msgspec.json.encode(Wish(job_id=job_id, launch=job.launch, seq=1, gpus=1))
         key = launch_key(MASTER, job.uid, job.launch)
-        training.api.wished(job_id, job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
+        training.api.take_request(job_id, job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
 
     wish("one")
     training.api.cancel("one")
     training.submit("two", [1], Behaviour(iterations=4_000))
     training.run(lambda w: w.states() == {"one": s.CANCELLED, "two": s.RUNNING} and "one" not in w.c.cache.jobs())
     wish("two")
-    assert [job_id for job_id, _ in training.api._messages._wish_seq] == ["two"]
+    assert [job_id for job_id, _ in training.api._messages._request_seq] == ["two"]

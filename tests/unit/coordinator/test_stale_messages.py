@@ -47,7 +47,7 @@ def test_an_answer_that_a_heartbeat_overtook_is_not_taken_for_newer(monkeypatch:
         return status
 
     monkeypatch.setattr(world.machines, "stop", late)
-    world.api.wish("one", 2, None)
+    world.api.request("one", 2, None)
     world.turn()
     assert world.machines.executed["one:2:start"] == 1, "in the same turn: the end was known"
     world.run(lambda w: w.states()["one"] == s.RUNNING and len(w.job("one").gpu_ids) == 2, 30)
@@ -58,12 +58,12 @@ def test_a_captured_wish_is_fulfilled_once() -> None:
     job = world.job("one")
     raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, seq=5, gpus=2))
     captured = "one", job.launch, raw, sign(launch_key(MASTER, job.uid, job.launch), "POST", "/v1/wishes", raw)
-    world.api.wished(*captured)
+    world.api.take_request(*captured)
     world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING, 60)
-    world.api.wish("one", 1, None)
+    world.api.request("one", 1, None)
     world.run(lambda w: len(w.job("one").gpu_ids) == 1 and w.states()["one"] == s.RUNNING, 60)
     with pytest.raises(Rejected) as refusal:
-        world.api.wished(*captured)
+        world.api.take_request(*captured)
     assert refusal.value.status == 409
     world.pass_time(20)
     assert (len(world.job("one").gpu_ids), world.job("one").wanted) == (1, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reshape.cli import main
-from tests.fakes.facade import TOKEN, Live, serve
+from tests.fakes.coordinator_api import TOKEN, Live, serve
 from tests.fakes.terminal import Output, start
 
 

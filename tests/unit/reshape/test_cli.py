@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.errors import Rejected, Transient
 from reshape.cli import log_output as logs_of_jobs
-from tests.fakes.facade import Live
+from tests.fakes.coordinator_api import Live
 from tests.fakes.terminal import ROOT, Output, environment
 from tests.patience import patient
 
@@ -56,8 +56,8 @@ def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
 
 def test_a_command_becomes_a_job(reshape: Run, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {}
-    submit_ = live.facade.submit
-    monkeypatch.setattr(live.facade, "submit", lambda doc: got.update(doc) or submit_(doc))
+    submit_ = live.coordinator.submit
+    monkeypatch.setattr(live.coordinator, "submit", lambda doc: got.update(doc) or submit_(doc))
     done = reshape(
         "submit", "--gpus-allowed", "4,1,2", "--job-type", "digits", "--iterations", "100", "--name", "a",
         "--code", str(tmp_path), "--", "sh", "train.sh", "--epochs", "3",
@@ -76,7 +76,7 @@ def test_one_bad_document_does_not_keep_the_others_back(reshape: Run, live: Live
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps([{**good, "job_id": "a"}, {"job_id": "b"}, {**good, "job_id": "c"}]))
     done = reshape("submit", "-f", str(file))
-    assert (done.code, set(live.facade.documents)) == (1, {"a", "c"})
+    assert (done.code, set(live.coordinator.documents)) == (1, {"a", "c"})
     assert done.err.startswith("Job b: The job was not accepted: ")
     assert "optional_num_gpus is missing" in done.err
 
@@ -94,10 +94,10 @@ def test_the_examples_can_be_submitted_from_anywhere(
     reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     got: list[dict[str, Any]] = []
-    submit_ = live.facade.submit
-    monkeypatch.setattr(live.facade, "submit", lambda doc: got.append(doc) or submit_(doc))
+    submit_ = live.coordinator.submit
+    monkeypatch.setattr(live.coordinator, "submit", lambda doc: got.append(doc) or submit_(doc))
     for folder, file in ((ROOT, f"examples/{name}"), (tmp_path, str(ROOT / "examples" / name))):
-        live.facade.documents.clear()
+        live.coordinator.documents.clear()
         monkeypatch.chdir(folder)
         assert reshape("submit", "-f", file).code == 0
     assert [doc["code"] for doc in got] == [str(ROOT / "examples")] * 2
@@ -136,7 +136,13 @@ def test_wrong_usage_ends_with_2_and_a_sentence(reshape: Run, arguments: list[st
 
 def test_jobs_are_listed_as_a_table_and_as_json(reshape: Run, live: Live) -> None:
     submit(reshape)
-    live.facade.documents["a"] |= {"state": "running", "num_gpus": 2, "node": "local", "iters_done": 25, "eta_s": 75.0}
+    live.coordinator.documents["a"] |= {
+        "state": "running",
+        "num_gpus": 2,
+        "node": "local",
+        "iters_done": 25,
+        "eta_s": 75.0,
+    }
     table = reshape("jobs").out.splitlines()
     assert table[0].split() == ["JOB", "STATE", "GPUS", "NODE", "PROGRESS", "ETA", "RESHAPES", "MESSAGE"]
     assert table[1].split("  ")[0] == "a"
@@ -161,7 +167,7 @@ def test_no_jobs_is_a_sentence(reshape: Run) -> None:
 
 def test_one_job_is_shown_with_what_is_known(reshape: Run, live: Live) -> None:
     submit(reshape)
-    live.facade.documents["a"] |= {"num_gpus": 1, "gpu_ids": ["GPU-1"], "value": 0.5, "value_name": "loss"}
+    live.coordinator.documents["a"] |= {"num_gpus": 1, "gpu_ids": ["GPU-1"], "value": 0.5, "value_name": "loss"}
     shown = reshape("job", "a").out
     assert "1 (emulated): GPU-1" in shown
     assert "loss:        0.5" in shown
@@ -195,7 +201,7 @@ DECISION = {
 
 def test_explain_shows_every_candidate_with_its_makespan(reshape: Run, live: Live) -> None:
     submit(reshape, "b")
-    live.facade.stored_decisions = [DECISION]
+    live.coordinator.stored_decisions = [DECISION]
     shown = reshape("explain", "b").out
     assert shown == reshape("explain", "b-v1").out
     unchanged = "If nothing changed, it was predicted then, the jobs that ran would be done in 80.0 s."
@@ -217,10 +223,10 @@ def test_explain_tells_an_unknown_job_from_an_undecided_one(reshape: Run) -> Non
 def test_an_operators_wish_is_passed_on_and_withdrawn(reshape: Run, live: Live) -> None:
     submit(reshape)
     assert "shall run on 2 GPUs" in reshape("reshape", "a", "--gpus", "2").out
-    assert live.facade.documents["a"]["wanted"] == 2
+    assert live.coordinator.documents["a"]["wanted"] == 2
     assert reshape("reshape", "a", "--auto", "-o", "json").doc == {"decision_id": "wish-a-None"}
-    assert live.facade.documents["a"]["wanted"] is None
-    live.facade.documents["a"]["elastic"] = False
+    assert live.coordinator.documents["a"]["wanted"] is None
+    live.coordinator.documents["a"]["elastic"] = False
     refused = reshape("reshape", "a", "--gpus", "2")
     assert (refused.code, "--force" in refused.err) == (1, True)
     assert reshape("reshape", "a", "--gpus", "2", "--force").code == 0
@@ -245,45 +251,45 @@ def test_a_refusal_shows_every_problem_once(reshape: Run, tmp_path: Path) -> Non
 
 def test_logs_are_printed_byte_for_byte(reshape: Run, live: Live, process: Process) -> None:
     submit(reshape)
-    live.facade.outputs["a"] = "épochs ▁▂▃\n".encode() * 40_000
+    live.coordinator.outputs["a"] = "épochs ▁▂▃\n".encode() * 40_000
     out, err = process("logs", "a").communicate(timeout=patient(30))
-    assert (out.encode(), err) == (live.facade.outputs["a"], "")
+    assert (out.encode(), err) == (live.coordinator.outputs["a"], "")
 
 
 def test_following_logs_ends_with_the_job_and_loses_nothing(
     reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(reshape)
-    live.facade.documents["a"]["state"] = "running"
+    live.coordinator.documents["a"]["state"] = "running"
     monkeypatch.setattr(logs_of_jobs, "POLL_S", 0.0)
     steps = iter([b"one\n", b"two\n", b"last words\n"])
-    logs = live.facade.logs
+    logs = live.coordinator.logs
 
     def grow(job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
         answer = logs(job_id, offset, limit)
         part = next(steps, b"")
-        live.facade.outputs[job_id] = live.facade.outputs.get(job_id, b"") + part
+        live.coordinator.outputs[job_id] = live.coordinator.outputs.get(job_id, b"") + part
         if part == b"last words\n":
-            live.facade.documents[job_id]["state"] = "completed"
+            live.coordinator.documents[job_id]["state"] = "completed"
         return answer
 
-    monkeypatch.setattr(live.facade, "logs", grow)
+    monkeypatch.setattr(live.coordinator, "logs", grow)
     done = reshape("logs", "-f", "a")
     assert (done.code, done.out) == (0, "one\ntwo\nlast words\n")
 
 
 def test_a_log_that_outlived_its_pod_is_waited_for(reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     submit(reshape)
-    live.facade.outputs["a"] = b"step 1\n"
+    live.coordinator.outputs["a"] = b"step 1\n"
     monkeypatch.setattr(logs_of_jobs, "POLL_S", 0.0)
-    logs, tries = live.facade.logs, iter([Transient("It is being fetched.")] * 3)
+    logs, tries = live.coordinator.logs, iter([Transient("It is being fetched.")] * 3)
 
     def later(job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
         for not_yet in tries:
             raise not_yet
         return logs(job_id, offset, limit)
 
-    monkeypatch.setattr(live.facade, "logs", later)
+    monkeypatch.setattr(live.coordinator, "logs", later)
     done = reshape("logs", "a")
     assert (done.code, done.out) == (0, "step 1\n")
     monkeypatch.setattr(logs_of_jobs, "FETCHES_S", 0.0)
@@ -296,25 +302,25 @@ def test_a_log_that_went_with_its_pod_is_said_to_be_lost_and_ends_who_followed_i
     reshape: Run, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(reshape)
-    logs = live.facade.logs
+    logs = live.coordinator.logs
 
     def gone(job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
-        if offset or not live.facade.outputs:
+        if offset or not live.coordinator.outputs:
             raise Rejected("It went with its pod.", 410)
         return logs(job_id, offset, limit)
 
-    monkeypatch.setattr(live.facade, "logs", gone)
+    monkeypatch.setattr(live.coordinator, "logs", gone)
     done = reshape("logs", "a")
     assert (done.code, done.out) == (1, "") and "It went with its pod." in done.err
-    live.facade.outputs["a"] = b"step 1\n"
-    live.facade.documents["a"]["state"] = "running"
+    live.coordinator.outputs["a"] = b"step 1\n"
+    live.coordinator.documents["a"]["state"] = "running"
     done = reshape("logs", "-f", "a")
     assert (done.code, done.out, done.err) == (0, "step 1\n", "")
 
 
 def test_interrupting_logs_ends_quietly_with_130(reshape: Run, live: Live, process: Process) -> None:
     submit(reshape)
-    live.facade.outputs["a"] = b"step 1\n"
+    live.coordinator.outputs["a"] = b"step 1\n"
     running = process("logs", "-f", "a")
     assert running.stdout is not None
     assert running.stdout.readline() == "step 1\n"
@@ -325,7 +331,7 @@ def test_interrupting_logs_ends_quietly_with_130(reshape: Run, live: Live, proce
 
 def test_a_reader_that_has_had_enough_ends_it_quietly(reshape: Run, process: Process, live: Live) -> None:
     for number in range(300):
-        live.facade.submit({"command": "x" * 500, "optional_num_gpus": [1], "job_id": f"job-{number}"})
+        live.coordinator.submit({"command": "x" * 500, "optional_num_gpus": [1], "job_id": f"job-{number}"})
     for arguments in (["jobs"], ["jobs", "-o", "json"]):
         running = process(*arguments)
         assert running.stdout is not None
@@ -346,21 +352,21 @@ def test_without_a_coordinator_it_ends_with_3_and_says_what_to_do(tmp_path: Path
 
 
 def test_while_the_store_is_down_the_sentence_reaches_the_user(reshape: Run, live: Live) -> None:
-    live.facade.store_down = True
+    live.coordinator.store_down = True
     done = reshape("jobs")
     assert (done.code, done.err) == (1, "The store does not answer; try again soon.\n")
 
 
 def test_profiles_go_out_and_come_back_the_same(reshape: Run, live: Live, tmp_path: Path) -> None:
     rows = [{"job_type": "t", "gpu_type": "V100", "num_gpus": n, "seconds": 0.2 / n} for n in (1, 2)]
-    live.facade.tables["speed_profiles"] = [{"_id": i, **r} for i, r in enumerate(rows)]
+    live.coordinator.tables["speed_profiles"] = [{"_id": i, **r} for i, r in enumerate(rows)]
     exported = reshape("profile", "export", "speed_profiles")
     assert exported.doc == rows
-    live.facade.tables["speed_profiles"] = []
+    live.coordinator.tables["speed_profiles"] = []
     file = tmp_path / "rows.json"
     file.write_text(exported.out)
     assert reshape("profile", "import", "speed_profiles", str(file)).out == "2 rows imported into speed_profiles.\n"
-    assert live.facade.tables["speed_profiles"] == rows
+    assert live.coordinator.tables["speed_profiles"] == rows
     shown = reshape("profile", "show", "speed_profiles").out.splitlines()
     assert shown[0].split() == ["JOB_TYPE", "GPU_TYPE", "NUM_GPUS", "SECONDS"]
     assert len(shown) == 3

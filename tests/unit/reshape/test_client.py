@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
-from tests.fakes.facade import TOKEN, Live
+from tests.fakes.coordinator_api import TOKEN, Live
 
 GOOD = {"command": ["true"], "optional_num_gpus": [1, 2]}
 
@@ -50,17 +50,17 @@ def test_a_wrong_token_is_refused_not_unreachable(live: Live) -> None:
 
 def test_events_are_followed_and_resumed(client: Client, live: Live) -> None:
     for _ in range(3):
-        live.facade.tell({"type": "gpu"})
+        live.coordinator.tell({"type": "gpu"})
     events = client.events(after=1)
     assert [next(events)["_id"], next(events)["_id"]] == [2, 3]
-    threading.Thread(target=live.facade.tell, args=({"type": "late"},)).start()
+    threading.Thread(target=live.coordinator.tell, args=({"type": "late"},)).start()
     assert next(events)["type"] == "late"
     events.close()
 
 
 def test_health_is_told_also_when_it_is_bad(client: Client, live: Live) -> None:
     assert client.health()["ok"] is True
-    live.facade.store_down = True
+    live.coordinator.store_down = True
     assert client.health() == {"ok": False, "sentence": "The store does not answer."}
 
 

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from reshape.cli import main, shell, submit_verb
-from tests.fakes.facade import TOKEN, Live
+from tests.fakes.coordinator_api import TOKEN, Live
 from tests.fakes.terminal import Output
 
 Run = Callable[..., Output]
@@ -27,8 +27,8 @@ Run = Callable[..., Output]
 def got(live: Live, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The documents that were submitted."""
     docs: list[dict[str, Any]] = []
-    submit = live.facade.submit
-    monkeypatch.setattr(live.facade, "submit", lambda doc: docs.append(doc) or submit(doc))
+    submit = live.coordinator.submit
+    monkeypatch.setattr(live.coordinator, "submit", lambda doc: docs.append(doc) or submit(doc))
     return docs
 
 
@@ -104,7 +104,7 @@ def test_whether_it_may_be_stopped_can_be_said(
 
 def test_jobs_are_numbered_after_their_script(reshape: Run, live: Live, folder: Path) -> None:
     names = [reshape("submit", "--", "./run.sh").out.split()[1] for _ in range(2)]
-    live.facade.documents["run-7"] = {**live.facade.documents["run-1"], "job_id": "run-7"}
+    live.coordinator.documents["run-7"] = {**live.coordinator.documents["run-1"], "job_id": "run-7"}
     names.append(reshape("submit", "--", "./run.sh").out.split()[1])
     assert names == ["run-1", "run-2", "run-8"]
 
@@ -165,10 +165,10 @@ def ends(live: Live, name: str, state: str, message: str, text: bytes = b"") -> 
 
     def run() -> None:
         until = time.monotonic() + 20
-        while name not in live.facade.documents and time.monotonic() < until:
+        while name not in live.coordinator.documents and time.monotonic() < until:
             time.sleep(0.01)
-        live.facade.outputs[name] = text
-        live.facade.documents[name] |= {"state": state, "message": message}
+        live.coordinator.outputs[name] = text
+        live.coordinator.documents[name] |= {"state": state, "message": message}
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -207,13 +207,13 @@ def test_ctrl_c_ends_the_waiting_and_says_that_the_job_goes_on(
     running = process("submit", "--follow", "--name", "a", "--", sys.executable, "train.py")
     assert running.stdout is not None
     running.stdout.readline()
-    live.facade.documents["a"]["state"] = "running"
+    live.coordinator.documents["a"]["state"] = "running"
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 130
     assert err == "Job a goes on: `reshape logs -f a` follows it, `reshape cancel a` ends it.\n"
-    assert live.facade.documents["a"]["state"] == "running"
+    assert live.coordinator.documents["a"]["state"] == "running"
 
 
 def test_only_one_job_can_be_followed(reshape: Run, tmp_path: Path) -> None:

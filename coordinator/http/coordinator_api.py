@@ -1,8 +1,8 @@
-"""What the HTTP edge needs from the coordinator, as one protocol. `coordinator.service` fulfils it.
+"""The protocol by which the HTTP API calls the coordinator; `coordinator.api.api_service.ApiService` implements it.
 
-All methods are synchronous and may be called from any thread; the edge calls them in threads of its
-own. They raise only `coordinator.errors`: `Rejected` (its sentence and status are shown), `Conflict`
-(409), `Transient` (503), `Unauthorized` (401). Everything returned can be written as JSON as it is.
+All methods are synchronous and may be called from any thread; the handlers call them in threads of their own.
+They raise only `coordinator.errors`: `Rejected` (its sentence and status are shown), `Conflict` (409), `Transient`
+(503), `Unauthorized` (401). Everything returned can be written as JSON as it is.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 View = dict[str, Any]
 
 
-class Facade(Protocol):
-    """The coordinator as its callers see it."""
+class CoordinatorApi(Protocol):
+    """Operations of the coordinator."""
 
     def submit(self, doc: View) -> View:
         """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`."""
@@ -32,10 +32,10 @@ class Facade(Protocol):
         """Ask for the job to be stopped; returns at once with its view."""
         ...
 
-    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
-        """`{"decision_id": …}`. Neither `gpus` nor `signal`: the wish is withdrawn.
+    def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+        """Take an operator's request; returns `{"decision_id": …}`. Without `gpus` and `signal` it is withdrawn.
 
-        `force`: though work would be lost.
+        `force`: even if work is lost.
         """
         ...
 
@@ -60,15 +60,15 @@ class Facade(Protocol):
     def last_event(self) -> int: ...
 
     def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, from any thread, whenever events were appended; returns what ends that."""
+        """Call `callback`, from any thread, whenever events were appended; returns the function that ends this."""
         ...
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """The reply's body and its signature (`sidecar/protocol.py`)."""
         ...
 
-    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
-        """A wish that an operator told a sidecar; answered like a heartbeat."""
+    def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+        """A request that an operator made of a sidecar; answered like a heartbeat."""
         ...
 
     def node_reported(self, name: str, path: str, raw: bytes, signature: str) -> tuple[bytes, str]:

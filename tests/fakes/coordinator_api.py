@@ -19,7 +19,7 @@ from tornado.web import Application
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.http.app import make_app, make_server
-from coordinator.http.facade import Facade
+from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.ports import PROFILE_TABLES
@@ -89,7 +89,7 @@ class FakeCoordinator:
         self.tell({"type": "cancelled", "job_id": job_id})
         return self.job(job_id)
 
-    def wish(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+    def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         self.job(job_id)
         if gpus is not None and gpus not in (1, 2):
             raise Rejected(f"Job {job_id} may not run on {gpus} GPUs, only on 1 or 2.")
@@ -148,9 +148,9 @@ class FakeCoordinator:
         reply = msgspec.json.encode(protocol.HeartbeatReply(seq=beat.seq, lease_s=300.0, grace_s=20.0))
         return reply, protocol.sign(KEY, "REPLY", "/v1/heartbeats", reply)
 
-    def wished(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
+    def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         wish = self._checked("/v1/wishes", raw, signature, protocol.Wish)
-        reply = msgspec.json.encode(self.wish(wish.job_id, wish.gpus, wish.signal))
+        reply = msgspec.json.encode(self.request(wish.job_id, wish.gpus, wish.signal))
         return reply, protocol.sign(KEY, "REPLY", "/v1/wishes", reply)
 
     def _checked(self, path: str, raw: bytes, signature: str, kind: type[Any]) -> Any:
@@ -202,25 +202,25 @@ class FakeCoordinator:
 class Live:
     url: str
     port: int
-    facade: Any  # a FakeCoordinator, or whatever was served
+    coordinator: Any  # a FakeCoordinator, or whatever was served
     loop: asyncio.AbstractEventLoop
     app: Application
 
 
 @contextmanager
-def serve(facade: Facade | None = None, token: str = TOKEN) -> Iterator[Live]:
+def serve(coordinator: CoordinatorApi | None = None, token: str = TOKEN) -> Iterator[Live]:
     """The real application on a free loopback port, in a thread, until the block ends."""
-    facade = facade or FakeCoordinator()
+    coordinator = coordinator or FakeCoordinator()
     ready: list[Live] = []
     started, over = threading.Event(), asyncio.Event()
 
     async def run() -> None:
-        app = make_app(facade, token)
+        app = make_app(coordinator, token)
         server = make_server(app)
         sockets = bind_sockets(0, "127.0.0.1")
         port = sockets[0].getsockname()[1]
         server.add_sockets(sockets)
-        ready.append(Live(f"http://127.0.0.1:{port}", port, facade, asyncio.get_running_loop(), app))
+        ready.append(Live(f"http://127.0.0.1:{port}", port, coordinator, asyncio.get_running_loop(), app))
         started.set()
         await over.wait()
         server.stop()
