@@ -6,11 +6,16 @@ BIN := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
-# What computes runs in two processes, what runs real trainings by itself: it measures them. Both always run.
+# Half of the tests compute; the others run real trainings and mostly wait for them. Both halves always run.
 REAL := tests/e2e tests/faults
 PURE := tests $(addprefix --ignore=,$(REAL))
+# $(call halves,which tests,options for those that wait)
+halves = failed=; \
+	$(BIN)/pytest -n 3 --dist loadscope -m "$(1)" $(PURE) || failed=1; \
+	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
+	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test check bench bench-cluster cluster cluster-down test-cluster reference lock clean
+.PHONY: help install demo test test-deep check bench bench-cluster cluster cluster-down test-cluster reference lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,10 +29,11 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	then $(BIN)/reshape demo --trainer keras $(ARGS); \
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
-test: install ## run all tests but those on a cluster (ARGS="-k shim" passes options on)
-	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),failed=; \
-	$(BIN)/pytest -n 2 --dist loadscope $(PURE) || failed=1; $(BIN)/pytest $(REAL) || failed=1; \
-	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; })
+test: install ## run every test that needs no cluster and not long (6 min; ARGS="-k shim" passes options on)
+	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,not deep,-n 6 --dist loadscope))
+
+test-deep: install ## thousands of drawn states, long runs, TensorFlow trainings, what measures (15 min)
+	@export RESHAPE_TEST_DEPTH=deep; $(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,deep,))
 
 check: install ## lint, format, types, layers, house rules
 	$(BIN)/ruff check .

@@ -505,8 +505,9 @@ def test_a_frozen_shim_is_told_by_healthz_and_calls_wait_for_no_answer(begin: Be
 def test_progress_may_come_from_a_file_and_a_relaunch_tells_of_the_checkpoint_before(
     coordinator: TinyCoordinator, begin: Begin
 ) -> None:
-    launch = begin(progress={"file": "progress.json"})
+    launch = begin(progress={"file": "progress.json"}, grace_s=patient(5))  # time to save
     launch.start(1)
+    eventually(lambda: "step=" in (launch.folder / "output.log").read_text(), "it saves from now on when told to end")
     (launch.folder / "progress.json").write_text('{"iteration": 12, "total": 40, "accuracy": 0.5}')
     beat = last(coordinator, lambda b: b.progress.iterations, "progress from the file")
     assert (beat.progress.iterations, beat.progress.total_iterations, beat.progress.value) == (12, 40, 0.5)

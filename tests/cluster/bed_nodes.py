@@ -6,7 +6,6 @@ Called by bed.py; tests kill and start a node's kubelet through it. Nothing is p
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,7 +191,8 @@ def _end_shims(run_folder: Path) -> None:
             shims.append(int(folder.name))
     end([pid for pid in shims if start_time(pid)], kill=True)
     for file in run_folder.glob("nodes/*/state/io.containerd.runtime.v2.task/k8s.io/*/address"):
-        Path(_read(file).removeprefix("unix://") or os.devnull + "-").unlink(missing_ok=True)
+        if socket := _read(file).removeprefix("unix://"):
+            Path(socket).unlink(missing_ok=True)
 
 
 def _read_bytes(file: Path) -> bytes:

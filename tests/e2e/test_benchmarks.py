@@ -17,6 +17,8 @@ import pytest
 from tests.patience import patient
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.deep  # measures, so nothing should run beside it
+
 NAMES = ("gap", "round_trips", "decide", "extender")
 WITHIN_S = patient(100.0)
 

@@ -22,9 +22,6 @@ from tests.patience import patient
 
 View = dict[str, Any]
 
-# One run may be the set-up of several tests: its time counts for the first.
-pytestmark = pytest.mark.slow
-
 GAP_S = 2.0  # twice the second that is promised of a machine that starts a training in half a second
 STAGES = {"decide", "signal", "checkpoint", "exit", "spawn", "first step"}
 needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow here")
@@ -85,6 +82,7 @@ def keras(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return demo(tmp_path_factory.mktemp("keras"), "--json", "--trainer", "keras", "--short")
 
 
+@pytest.mark.deep
 def test_the_one_object_says_that_gpus_are_emulated_and_none_had_two_users(numpy: Demo) -> None:
     result = numpy.result
     assert result["emulated"] is True and result["gpus"] == 4 and result["trainer"] == "numpy"
@@ -95,6 +93,7 @@ def test_the_one_object_says_that_gpus_are_emulated_and_none_had_two_users(numpy
     assert "emulated" in numpy.stderr and json.loads(numpy.file("result.json").read_text()) == result
 
 
+@pytest.mark.deep
 def test_one_reshape_goes_down_and_one_up_and_training_stands_still_for_a_moment(numpy: Demo) -> None:
     down, up = numpy.result["reshapes"]
     assert (down["job"], down["direction"], down["from_gpus"], down["to_gpus"]) == ("one", "down", 4, 2)
@@ -107,6 +106,7 @@ def test_one_reshape_goes_down_and_one_up_and_training_stands_still_for_a_moment
         assert after_the_last_step <= reshape["gap_s"] + reshape["stages_s"]["checkpoint"] + 0.1
 
 
+@pytest.mark.deep
 def test_shim_and_sidecar_live_through_it_and_no_step_is_lost_or_done_again(numpy: Demo) -> None:
     result = numpy.result
     assert [len(pairs) for pairs in result["pids"].values()] == [1, 1]
@@ -116,6 +116,7 @@ def test_shim_and_sidecar_live_through_it_and_no_step_is_lost_or_done_again(nump
     assert steps == list(range(1, steps[-1] + 1))
 
 
+@pytest.mark.deep
 def test_it_is_shorter_than_both_measured_baselines_by_five_percent(numpy: Demo) -> None:
     baselines = numpy.result["baselines"]
     assert set(baselines) == {"default", "termination"}
@@ -130,6 +131,7 @@ def test_it_is_shorter_than_both_measured_baselines_by_five_percent(numpy: Demo)
         assert numpy.result["makespan_s"] <= 0.95 * base["makespan_s"] + noise
 
 
+@pytest.mark.deep
 def test_the_predictions_come_within_ten_percent_of_what_was_measured(numpy: Demo) -> None:
     """Beyond what launches and removals took longer in one run than in the other: other programs slow Ansible down."""
     ours = numpy.overheads("sidecar")
@@ -141,6 +143,7 @@ def test_the_predictions_come_within_ten_percent_of_what_was_measured(numpy: Dem
         assert error <= 0.1 * base["makespan_s"] + noise, (name, base, noise)
 
 
+@pytest.mark.deep
 def test_the_pictures_can_be_opened(numpy: Demo) -> None:
     assert numpy.code == 0
     svg = ElementTree.parse(numpy.file("gantt.svg")).getroot()
@@ -151,11 +154,12 @@ def test_the_pictures_can_be_opened(numpy: Demo) -> None:
     assert height > 100 and width > 300
 
 
+@pytest.mark.deep
 def test_nothing_is_left_running(numpy: Demo) -> None:
     assert of_folder(numpy.out) == {}
 
 
-@pytest.mark.keras
+@pytest.mark.deep
 @needs_tensorflow
 def test_keras_trainings_share_gpus_too_and_the_first_step_takes_most_of_the_gap(keras: Demo) -> None:
     """Where this machine became so much slower that growing back did not pay, that is said, with figures."""

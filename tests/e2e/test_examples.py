@@ -220,7 +220,7 @@ def keras_weights(folder: Path) -> list[list[float]]:
         return found
 
 
-@pytest.mark.keras
+@pytest.mark.deep
 @needs_tensorflow
 def test_keras_interrupted_in_the_middle_of_epochs_ends_as_if_never_interrupted(start, tmp_path):
     options = ("--iterations", "170")  # 46 steps an epoch: stops in the first and the second of four
@@ -237,7 +237,7 @@ def test_keras_interrupted_in_the_middle_of_epochs_ends_as_if_never_interrupted(
     assert violations(tmp_path / "locks") == []
 
 
-@pytest.mark.keras
+@pytest.mark.deep
 @needs_tensorflow
 def test_keras_prints_nothing_but_its_reports(start):
     run = start(KERAS, "--iterations", "3", "--evaluate-every", "2")

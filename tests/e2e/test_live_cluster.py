@@ -11,12 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from coordinator.stores.opening import open_store
 from tests.e2e.up import ROOT, TRAINERS, Up, digits, running, wait_for
-
-pytestmark = pytest.mark.slow
 
 CURVE = str(TRAINERS / "curve.py")
 SPEEDS = [

@@ -14,11 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
-
-pytestmark = pytest.mark.slow
 
 LIMIT = 0.5  # cores: 1 / (beta x jobs) = a quarter of two
 FAST = {

@@ -19,8 +19,6 @@ from coordinator.stores.opening import open_store
 from reshape.client import CoordinatorRefused
 from tests.e2e.up import Up, digits, running, wait_for
 
-pytestmark = pytest.mark.slow
-
 # As anybody writes it: no hook, no checkpoint, and nothing that it knows of us.
 PLAIN = """
 import sys, time

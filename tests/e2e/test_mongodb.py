@@ -23,8 +23,6 @@ from tests.fakes.nx import start_nx, stop_nx
 
 Doc = dict[str, Any]
 
-pytestmark = pytest.mark.slow
-
 GPU_FIELDS = {"gpu_id", "state", "job_id", "worker_id"}  # SideCar scheduling, Table III
 SLOW = StartTimes(launch_s=6.0, first_step_s=1.5, speeds={2: 0.0705882, 4: 0.05})  # long enough on a busy machine
 MALFORMED = {

@@ -19,8 +19,6 @@ from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
 from tests.fakes.gpu_log import GpuLog
 from tests.interpreters import python_with
 
-pytestmark = pytest.mark.slow
-
 View = dict[str, Any]
 
 SCRIPTS = Path(__file__).parent / "ordinary"

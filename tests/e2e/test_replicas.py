@@ -23,7 +23,6 @@ from tests.e2e.up import ROOT, SHORT, digits, wait_for
 from tests.fakes.nx import _free_port, start_nx, stop_nx
 from tests.patience import patient
 
-pytestmark = pytest.mark.slow
 TERM_S = 2.0
 TOKEN = "0123456789abcdef-token"
 

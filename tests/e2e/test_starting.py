@@ -46,7 +46,7 @@ def test_the_table_has_a_script_for_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[pytest.mark.keras] if name == "Keras" else []) for name in SCRIPTS]
+    "script", [pytest.param(name, marks=[pytest.mark.deep] if name == "Keras" else []) for name in SCRIPTS]
 )
 def test_a_script_that_is_stopped_goes_on_where_it_was(script: str, tmp_path: Path) -> None:
     if script in NEEDS and importlib.util.find_spec(NEEDS[script]) is None:

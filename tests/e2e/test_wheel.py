@@ -12,9 +12,6 @@ import pytest
 
 from tests.e2e.up import ROOT, of_folder
 
-# Downloads what the extra needs: the time is the network's.
-pytestmark = pytest.mark.slow
-
 SHIPPED = (
     "reshape/_playbooks/launch_local.yml",
     "reshape/_playbooks/remove_local.yml",
@@ -50,6 +47,7 @@ def test_the_wheel_holds_all_that_is_needed_and_no_tests(wheel: Path) -> None:
     assert not [name for name in names if "test" in name.lower() or "__pycache__" in name]
 
 
+@pytest.mark.deep
 def test_installed_with_its_demo_extra_it_runs_the_demo_from_any_folder(wheel: Path, tmp_path: Path) -> None:
     """PATH names nothing but the new environment; PYTHONPATH nothing at all."""
     home, elsewhere = tmp_path / "venv", tmp_path / "any folder"

@@ -250,8 +250,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=250, stateful_step_count=50, deadline=None, derandomize=True, database=None, print_blob=True,
-    suppress_health_check=list(HealthCheck),
+    stateful_step_count=50, suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
 
@@ -262,7 +261,7 @@ class RelaunchingLifecycle(Lifecycle):
 
 
 TestRelaunching = RelaunchingLifecycle.TestCase
-TestRelaunching.settings = settings(TestLifecycle.settings, max_examples=80)
+TestRelaunching.settings = TestLifecycle.settings
 
 
 class MixedLifecycle(Lifecycle):
@@ -272,7 +271,7 @@ class MixedLifecycle(Lifecycle):
 
 
 TestMixed = MixedLifecycle.TestCase
-TestMixed.settings = settings(TestLifecycle.settings, max_examples=80)
+TestMixed.settings = TestLifecycle.settings
 
 
 class GangLifecycle(Lifecycle):
@@ -306,4 +305,4 @@ class GangLifecycle(Lifecycle):
 
 
 TestGangs = GangLifecycle.TestCase
-TestGangs.settings = settings(TestLifecycle.settings, max_examples=100)
+TestGangs.settings = TestLifecycle.settings

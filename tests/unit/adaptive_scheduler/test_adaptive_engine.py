@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_scheduler import engine
@@ -274,7 +274,6 @@ choices = st.builds(
 )
 
 
-@settings(max_examples=250, deadline=None)
 @given(snapshots(), choices)
 def test_any_snapshot_gets_decisions_that_can_be_carried_out_and_are_the_same_again(snapshot, chosen):
     decisions = decide(snapshot, 50.0, chosen)
@@ -294,7 +293,6 @@ def test_any_snapshot_gets_decisions_that_can_be_carried_out_and_are_the_same_ag
             assert decision.num_gpus > job.num_gpus or there.gpu_type != here.gpu_type or job.workers
 
 
-@settings(max_examples=250, deadline=None)
 @given(snapshots(), choices)
 def test_once_the_decisions_are_accepted_deciding_again_changes_nothing(snapshot, chosen):
     decisions = decide(snapshot, 50.0, chosen)
@@ -302,7 +300,6 @@ def test_once_the_decisions_are_accepted_deciding_again_changes_nothing(snapshot
     assert moves(decide(accepted, 50.0, chosen)) == []
 
 
-@settings(max_examples=150, deadline=None)
 @given(snapshots(), choices)
 def test_every_queued_job_is_started_or_told_why_not(snapshot, chosen):
     decisions = decide(snapshot, 50.0, chosen)
@@ -315,7 +312,6 @@ def test_every_queued_job_is_started_or_told_why_not(snapshot, chosen):
             assert 0 <= way.makespan_s <= way.sum_s * 1.001 < 1e12
 
 
-@settings(max_examples=100, deadline=None)
 @given(snapshots())
 def test_without_arrivals_running_jobs_only_grow_and_soon_stay_as_they_are(snapshot):
     world = replace(snapshot, jobs=tuple(replace(j, wanted=None) for j in snapshot.jobs if j.state != "submitted"))

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from adaptive_scheduler.decision import Move, Reshape, Start
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming, schedule_running
 from adaptive_scheduler.profiles.growth import Growth
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
+from tests.depth import drawn
 
-STATES = 5000  # of each of the two algorithms, 10,000 in all
+STATES = drawn(500, 5000)  # of each of the two algorithms
 COUNTS = (1, 2, 3, 4, 6, 8)
 NAMES = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
 
@@ -161,6 +164,7 @@ class Oracle:
         return self.cost(job) + self.training(job, kind, n) + self.end(job) + elsewhere
 
 
+@pytest.mark.drawn
 def test_algorithm_1_chooses_what_the_literal_search_chooses():
     rng = random.Random(1)
     chosen = []
@@ -173,10 +177,11 @@ def test_algorithm_1_chooses_what_the_literal_search_chooses():
             got = (answer.node, answer.num_gpus, answer.victim, answer.victim_num_gpus)
         assert got == Oracle(nodes, speeds, overheads, jobs, flags).incoming(new)
         chosen.append(got)
-    assert sum(c is None for c in chosen) > 150  # the states are of every sort
-    assert sum(c is not None and c[2] is not None for c in chosen) > 500
+    assert sum(c is None for c in chosen) > 0.03 * STATES  # the states are of every sort
+    assert sum(c is not None and c[2] is not None for c in chosen) > 0.1 * STATES
 
 
+@pytest.mark.drawn
 def test_algorithm_2_chooses_what_the_literal_search_chooses():
     rng = random.Random(2)
     chosen = []
@@ -188,6 +193,6 @@ def test_algorithm_2_chooses_what_the_literal_search_chooses():
         assert got == Oracle(nodes, speeds, overheads, jobs, flags).grown()
         assert answer is None or isinstance(answer, Move) == (answer.node != snapshot.job[answer.job].node)
         chosen.append(answer)
-    assert sum(c is None for c in chosen) > 500
-    assert sum(isinstance(c, Reshape) for c in chosen) > 500
-    assert sum(isinstance(c, Move) for c in chosen) > 100
+    assert sum(c is None for c in chosen) > 0.1 * STATES
+    assert sum(isinstance(c, Reshape) for c in chosen) > 0.1 * STATES
+    assert sum(isinstance(c, Move) for c in chosen) > 0.02 * STATES

@@ -6,7 +6,7 @@ Which way the search then takes is compared with the literal search in `test_ada
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_scheduler.candidates import LISTED, reshape_obstacle
@@ -27,7 +27,6 @@ from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
 NOW = 50.0
 
 
-@settings(max_examples=100, deadline=None)
 @given(snapshots(), choices)
 def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
     times, expected = CostTable(snapshot, NOW, chosen).times, RemainingTimes.of(snapshot)
@@ -37,7 +36,6 @@ def test_every_remaining_time_is_that_of_the_formulas(snapshot, chosen):
     assert expected.seconds == {j.id: t_keep(snapshot.profiles, j, kinds.get(j.node, "")) for j in snapshot.placed}
 
 
-@settings(max_examples=100, deadline=None)
 @given(snapshots(), choices, st.sampled_from([0.0, 40.0, 3000.0]))
 def test_whoever_may_be_reshaped_gives_what_it_can_on_each_of_its_hosts_and_takes_as_long_as_predicted(
     snapshot, chosen, trains_on_s
@@ -63,7 +61,6 @@ def test_whoever_may_be_reshaped_gives_what_it_can_on_each_of_its_hosts_and_take
     assert got == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(snapshots(), choices)
 def test_a_table_that_comes_of_another_finds_what_a_new_one_finds(snapshot, chosen):
     table = CostTable(snapshot, NOW, chosen)

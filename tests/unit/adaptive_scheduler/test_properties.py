@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import Finish, Hold, Limit, Move, Requeue, Reshape, Start, Stay, placed_on, workers_of
@@ -30,7 +30,6 @@ ROOT = Path(__file__).parents[3]
 OPERATIONS = (Start, Reshape, Move, Requeue, Finish)
 
 seeds = st.integers(0, 10**6)
-some = settings(max_examples=150, deadline=None, derandomize=True)  # the same clusters in every run
 
 
 def operations(decisions):
@@ -97,7 +96,6 @@ class Books:
         return self.gives(victim.id, decision.node, victim.num_gpus - decision.victim_num_gpus)
 
 
-@some
 @given(seeds)
 def test_a_gpu_never_has_two_jobs_and_a_job_only_counts_that_it_allows(seed):
     snapshot, chosen = drawn(seed)
@@ -110,7 +108,6 @@ def test_a_gpu_never_has_two_jobs_and_a_job_only_counts_that_it_allows(seed):
             assert decision.num_gpus in job.optional and len(mine) == decision.num_gpus + old
 
 
-@some
 @given(seeds)
 def test_nobody_is_changed_twice_or_while_an_operation_is_under_way_or_against_its_rules(seed):
     snapshot, chosen = drawn(seed)
@@ -136,7 +133,6 @@ def stopped(decision):
     return None if isinstance(decision, Finish | Hold | Stay | Limit) else whose
 
 
-@some
 @given(seeds)
 def test_no_policy_ever_stops_a_job_that_has_not_shown_that_it_resumes(seed):
     snapshot, chosen = drawn(seed)
@@ -146,7 +142,6 @@ def test_no_policy_ever_stops_a_job_that_has_not_shown_that_it_resumes(seed):
             assert by(decision) == "operator" and job.forced and decision.num_gpus == job.wanted
 
 
-@some
 @given(seeds)
 def test_no_comparison_policy_ever_stops_such_a_job(seed):
     snapshot, _ = drawn(seed)
@@ -155,7 +150,6 @@ def test_no_comparison_policy_ever_stops_such_a_job(seed):
     assert not any(job.rigid for job in map(snapshot.job.get, map(stopped, decisions)) if job is not None)
 
 
-@some
 @given(seeds)
 def test_a_job_starts_or_goes_only_where_it_may(seed):
     snapshot, chosen = drawn(seed)
@@ -168,7 +162,6 @@ def test_a_job_starts_or_goes_only_where_it_may(seed):
             assert not isinstance(decision, Move) or (nodes[0].heard and snapshot.node[job.node].heard)
 
 
-@some
 @given(seeds)
 def test_what_jobs_on_cpu_have_asked_for_is_never_given_twice(seed):
     snapshot, chosen = drawn(seed)
@@ -181,7 +174,6 @@ def test_what_jobs_on_cpu_have_asked_for_is_never_given_twice(seed):
 # ---- finality
 
 
-@some
 @given(seeds)
 def test_what_is_accepted_stays_as_it_is(seed):
     """Deciding again brings only what comes one at a time: the next overdue job (D7), the next move to a node with too
@@ -207,7 +199,6 @@ def test_what_is_accepted_stays_as_it_is(seed):
     raise AssertionError("there is no end of it")
 
 
-@some
 @given(seeds)
 def test_the_order_of_jobs_and_nodes_does_not_matter(seed):
     snapshot, chosen = drawn(seed)
@@ -247,7 +238,6 @@ def test_the_decisions_are_the_same_under_any_hash_seed():
 # ---- every change is worth its cost (1.9, 5.5)
 
 
-@some
 @given(seeds)
 def test_nobody_grows_or_moves_for_less_than_that_costs(seed):
     snapshot, chosen = drawn(seed)
@@ -274,7 +264,6 @@ MAY = {
 }  # fmt: skip
 
 
-@some
 @given(seeds)
 def test_a_system_that_is_switched_off_decides_nothing_and_nobody_does_its_work_for_it(seed):
     snapshot, chosen = drawn(seed)
@@ -285,7 +274,6 @@ def test_a_system_that_is_switched_off_decides_nothing_and_nobody_does_its_work_
             assert not isinstance(decision, Reshape) or by(decision) == "operator"
 
 
-@some
 @given(seeds)
 def test_what_a_lower_line_does_never_changes_what_a_higher_one_decides(seed):
     """5.4: the answers without FlowCon are the first of those with it, and so without SpeCon."""

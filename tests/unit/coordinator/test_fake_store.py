@@ -35,7 +35,7 @@ def answer(store: Store, verb: str, *given: Any) -> Any:
 
 
 @given(st.lists(ASKED, max_size=12))
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_answer_alike(tmp_path: Path, questions: list[tuple[Any, ...]]) -> None:
     memory, sqlite = MemoryStore(), SqliteStore(":memory:")
     for question in questions:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.model import states as s
@@ -113,7 +113,6 @@ def test_all_problems_are_listed_at_once_but_no_more_than_twenty() -> None:
 
 @given(st.dictionaries(FIELDS | st.text(max_size=8), JSON, max_size=8))
 @example({})
-@settings(max_examples=300, deadline=None, derandomize=True)
 def test_whatever_is_inserted_gets_sentences_or_is_let_in_with_its_own_fields_kept(doc: dict[str, Any]) -> None:
     doc = {**GOOD, **doc}
     found = problems(doc)
@@ -174,7 +173,6 @@ def test_a_hole_in_the_list_of_counts_is_named(counts: list[Any]) -> None:
 
 
 @given(st.lists(ODD, max_size=5))
-@settings(max_examples=100, deadline=None, derandomize=True)
 def test_counts_are_let_in_only_if_they_go_up_from_one_or_are_the_one_0_of_a_job_on_cpu(counts: list[Any]) -> None:
     on_gpus = bool(counts) and all(type(n) is int and n >= 1 for n in counts) and sorted(set(counts)) == counts
     good = on_gpus or (counts == [0] and type(counts[0]) is int)
@@ -184,7 +182,6 @@ def test_counts_are_let_in_only_if_they_go_up_from_one_or_are_the_one_0_of_a_job
 @given(
     st.lists(ODD, max_size=3), st.sampled_from(["command", "env", "reshape_exit_codes", "job_id", "state", "schema"])
 )
-@settings(max_examples=100, deadline=None, derandomize=True)
 def test_lists_of_anything_get_sentences(value: list[Any], field: str) -> None:
     assert all(0 < len(sentence) <= LONGEST for sentence in problems({**GOOD, field: value}))
 

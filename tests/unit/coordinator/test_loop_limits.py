@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
-from hypothesis import settings as checked
 from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import Decision, Explanation, Finish, Limit, Move, Requeue
@@ -246,7 +245,6 @@ def seconds_until(world: World, so: Callable[[], bool]) -> float:
     raise AssertionError("not within a minute")
 
 
-@checked(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.0, 90.0), st.one_of(st.none(), st.sampled_from([0.25, 0.5, 1.0])), st.booleans()),

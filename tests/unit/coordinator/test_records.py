@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.model.records import GpuRecord, JobRecord, Operation, number
@@ -34,7 +34,6 @@ def read(record: object) -> dict[str, Any]:
 
 
 @given(documents(JOB_FIELDS), documents(OP_FIELDS), documents(GPU_FIELDS))
-@settings(max_examples=300, deadline=None, derandomize=True)
 def test_any_document_can_be_read(job: dict[str, Any], op: dict[str, Any], gpu: dict[str, Any]) -> None:
     values = read(JobRecord(job))
     assert all(isinstance(n, int) and n >= 0 for n in values["optional"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.events.stages import Marks, direction, gap_s, learned, moved_gap_s, reshape_stages, span, start_stages
@@ -89,7 +89,6 @@ SPANS = st.lists(st.floats(0, 1e4), min_size=6, max_size=6)
 
 
 @given(begin=st.floats(0, 1e6), spans=SPANS, saves=st.booleans(), sent_before=st.floats(0, 10))
-@settings(max_examples=200, deadline=None, derandomize=True)
 def test_from_the_stop_to_the_first_step_the_stages_add_up_to_the_gap(
     begin: float, spans: list[float], saves: bool, sent_before: float
 ) -> None:

@@ -12,7 +12,7 @@ import random
 from functools import cache
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from experiments.bounds import BoundJob, BoundNode, fluid_makespan, jct_bound, lp_makespan
@@ -252,7 +252,6 @@ def placed(jobs, left, now, cluster, rng):
     return chosen
 
 
-@settings(max_examples=150, deadline=None)
 @given(worlds(), st.integers(0, 1000))
 def test_no_random_schedule_ends_below_the_bounds(world, seed):
     jobs, cluster = world
@@ -265,7 +264,6 @@ def test_no_random_schedule_ends_below_the_bounds(world, seed):
         assert at_most(bounds[jct_bound], mean_jct)
 
 
-@settings(max_examples=80, deadline=None)
 @given(worlds(), st.sampled_from("VPX"), st.integers(1, 4))
 def test_more_gpus_never_raise_a_bound(world, gpu_type, gpus):
     jobs, cluster = world
@@ -273,7 +271,6 @@ def test_more_gpus_never_raise_a_bound(world, gpu_type, gpus):
         assert at_most(bound(jobs, [*cluster, BoundNode(gpu_type, gpus)]), bound(jobs, cluster))
 
 
-@settings(max_examples=80, deadline=None)
 @given(worlds())
 @example(([job(0.0, V={1: 2000})] * 5, [BoundNode("V", 4)]))
 def test_the_lp_is_never_below_the_fluid_bound(world):

@@ -92,6 +92,7 @@ def test_where_jobs_beside_each_other_lose_speed_shorter_overlaps_lower_the_make
 # ---- the random runs
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("count", [5, 10, 15])
 def test_over_20_seeds_flowcon_lowers_the_mean_jct_and_keeps_the_makespan(count):
     summary = simulate(f"flowcon-random-{count}", 20)

@@ -76,6 +76,7 @@ def test_workload_s_is_drawn_word_for_word():
     assert [(j.arrival_s, j.type, j.fixed_gpus) for j in build("workload-s", 7).jobs] == drawn
 
 
+@pytest.mark.deep
 def test_workload_s_meets_its_floors_over_seeds_0_to_19(workload_s):
     ratio = {c["against"]: c for c in workload_s["comparisons"] if c["policy"] == "sidecar"}
     row = by_policy(workload_s)["sidecar"]
@@ -88,6 +89,7 @@ def test_workload_s_meets_its_floors_over_seeds_0_to_19(workload_s):
     assert [c["holds"] for c in compare(workload_s) if c["claim"].startswith("at most")] == [True] * 6
 
 
+@pytest.mark.deep
 def test_workload_s_baselines_come_out_as_published(workload_s):
     rows = by_policy(workload_s)
     assert (round(rows["default"]["makespan_s"]), round(rows["default"]["mean_jct_s"])) == (22364, 6074)
@@ -95,6 +97,7 @@ def test_workload_s_baselines_come_out_as_published(workload_s):
     assert rows["termination"]["mean_jct_s"] == pytest.approx(4292, rel=0.01)
 
 
+@pytest.mark.deep
 def test_no_run_of_workload_s_is_better_than_possible(workload_s):
     for row in workload_s["rows"]:
         assert 1 <= row["makespan_over_lp"] <= row["makespan_over_fluid"]
@@ -103,6 +106,7 @@ def test_no_run_of_workload_s_is_better_than_possible(workload_s):
         assert 0 < row["mean_gpus_in_use"] <= 16
 
 
+@pytest.mark.deep
 def test_overheads_and_waiting_jobs_have_the_papers_order_on_workload_s(workload_s):
     rows = by_policy(workload_s)
     assert rows["default"]["overhead_share"] == 0 < rows["sidecar"]["overhead_share"]

@@ -59,7 +59,7 @@ def test_a_move_costs_what_the_prediction_reckons_with():
         assert held.end_s - held.begin_s == pytest.approx(OVERHEADS.ckpt + OVERHEADS.proc_init)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("name", RANDOM)
 def test_over_20_seeds_specon_lowers_makespan_and_mean_completion_time(name):
     before = [numbers(name, seed, DS) for seed in range(20)]

@@ -134,7 +134,7 @@ def test_a_workload_of_pollux_comes_out_as_published_to_the_second(policy):
 
 
 @with_data
-@pytest.mark.slow
+@pytest.mark.deep
 def test_pollux_comes_out_within_a_tenth_of_its_own_figure():
     ours = pollux_figures.mean_jct_s(
         Path(DATA), pollux_jobs.read(Path(DATA)), "0.5", "workload-6", pollux_figures.POLICIES["pollux"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.model.records import JobRecord
@@ -232,7 +232,6 @@ def test_quantities_are_read_as_kubernetes_writes_them(text: object, value: floa
 MAYBE = st.one_of(st.none(), st.integers(1, 4000))
 
 
-@settings(deadline=None)
 @given(
     requests=MAYBE, limits=MAYBE, memory=MAYBE, memory_limit=MAYBE, beside=st.booleans(),
     cores=st.floats(0.001, 7.9), by=st.sampled_from(["quota", "weight"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.output.formats import TABLE, FormatMatcher, ProgressLine
@@ -144,7 +144,6 @@ def test_values_of_one_data_set_rank_alike_whatever_it_is_called() -> None:
     assert rank("v_num") is rank("lr") is None
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from([row.example for row in TABLE]) | st.text(max_size=40), max_size=8), st.data())
 def test_whatever_is_printed_nothing_is_raised_and_counts_never_fall(lines: list[str], data: st.DataObject) -> None:
     reader, text = ProgressReader(), "\r".join(lines).encode()

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import Explanation, Move, Requeue, Start
@@ -333,7 +333,6 @@ breakdowns = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(submissions, st.sampled_from(sorted(PLANS)), breakdowns)
 def test_every_job_ends_no_gpu_has_two_and_nobody_is_on_a_node_that_is_down(drawn, name, broken):
     on_cpu = name in {"sidecar", "surplus", "relaunch", "slow end", "free"}

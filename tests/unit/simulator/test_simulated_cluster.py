@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_scheduler.decision import BrokenDecision, Explanation, Hold, Move, Requeue, Reshape, Start
@@ -309,7 +309,6 @@ submissions = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(submissions, st.sampled_from(sorted(PLANS)), st.sampled_from([0.0, 10.0]), st.booleans())
 def test_every_job_ends_and_no_gpu_ever_has_two(drawn, name, cooldown_factor, two_nodes):
     jobs = [
