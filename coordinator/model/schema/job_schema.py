@@ -68,7 +68,7 @@ def _described(field: Field, schema: Schema) -> Schema:
 
 def _json_schema(field: Field) -> Schema:
     """With null, which means that the field is left out; bounds are numbers of their own."""
-    schema = _bounds(field.schema)
+    schema: Schema = _bounds(field.schema)
     if field.name in NEVER_NULL or not schema:
         return schema
     return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
