@@ -216,6 +216,7 @@ def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> 
     assert unknown == []
 
 
+AT_MOST = 12  # files side by side: what can be seen at a glance
 NAMED_ALIKE = {"__init__.py", "__main__.py", "config.py", "metrics.py"}  # what these hold is clear in each folder
 ALIKE = 10  # consecutive lines that may not be equal in two places
 CODE_CITED = re.compile(r"(?:(?<![\w/.])(?=\w[\w-]*/)|(?<=`))((?:[\w-]+/)*[\w-]+\.py)\b(?:::?([A-Za-z_][\w.]*\w))?")
@@ -225,9 +226,25 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST_CITED = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
 
 
+def test_no_folder_holds_more_than_12_files_side_by_side() -> None:
+    count = Counter(str(Path(name).parent) for name in committed() if not name.startswith("tests/"))
+    assert {folder: files for folder, files in count.items() if files > AT_MOST} == {}
+
+
 def test_a_file_name_stands_in_at_most_two_folders() -> None:
     count = Counter(path.name for path in MODULES if path.name not in NAMED_ALIKE)
     assert {name: folders for name, folders in count.items() if folders > 2} == {}
+
+
+def test_the_name_of_a_public_class_occurs_once() -> None:
+    """Over all packages; the hooks for frameworks show scripts of each framework the same names."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        if not short(path).startswith("sidecar/hooks/"):
+            for node in tree(path).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(short(path))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
 def code_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -252,6 +269,19 @@ def test_ten_equal_lines_do_not_stand_in_two_places() -> None:
             if (there := seen.setdefault(block, here)) != here:
                 twice.append(f"{there} and {here}")
     assert twice == []
+
+
+def test_the_scheduler_is_under_5000_lines() -> None:
+    lengths = [
+        len(path.read_text(encoding="utf-8").splitlines())
+        for path in MODULES
+        if package_of(path) == "adaptive_scheduler"
+    ]
+    assert sum(lengths) < 5_000
+
+
+def package_of(path: Path) -> str:
+    return short(path).partition("/")[0]
 
 
 def names_in(path: Path) -> set[str]:

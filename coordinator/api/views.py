@@ -7,7 +7,7 @@ from typing import Any
 
 from adaptive_scheduler.expected_times import ExpectedTimes
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
-from coordinator.model import missed_deadlines, requirements, resumption
+from coordinator.model import progress, requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import GpuRecord, JobRecord, number
@@ -75,7 +75,7 @@ def times(
     return {
         "start_in_s": start if waits else None, "start_guesses": list(found.guesses) if waits else [],
         "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
-        "late_s": missed_deadlines.tardiness_s(job.doc, wall) if job.accepted else None,
+        "late_s": progress.tardiness_s(job.doc, wall) if job.accepted else None,
     }  # fmt: skip
 
 

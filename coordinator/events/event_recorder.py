@@ -14,7 +14,7 @@ from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
 from coordinator.events.stages import Marks
 from coordinator.model import events as e
-from coordinator.model import missed_deadlines
+from coordinator.model import progress
 from coordinator.model.records import JobRecord, Operation
 from coordinator.ports import Clock
 from coordinator.telemetry.ingest import Telemetry
@@ -55,7 +55,7 @@ class EventRecorder:
                 self._append(job, event)
         match event:
             case e.JobCompleted() | e.JobFailed():
-                if missed := missed_deadlines.missed_event(job, self.clock.wall()):
+                if missed := progress.missed_event(job, self.clock.wall()):
                     self._append(job, missed)
             case e.LaunchRemoved():
                 self._removed(job)

@@ -24,7 +24,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from adaptive_scheduler.tentative_snapshot import after
 from coordinator.config import Config
 from coordinator.errors import Conflict, Rejected
-from coordinator.model import fields, missed_deadlines, resumption
+from coordinator.model import fields, progress, resumption
 from coordinator.model import states as s
 from coordinator.model.events import (
     CpuLimited,
@@ -289,7 +289,7 @@ class DecisionLoop:
         """Record once that the deadline of a job has passed."""
         wall, written = self.clock.wall(), dict[str, JobRecord]()
         for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
-            if missed := missed_deadlines.missed_event(job, wall):
+            if missed := progress.missed_event(job, wall):
                 with suppress(Conflict):
                     written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
                     self._record(written[job.id], missed)

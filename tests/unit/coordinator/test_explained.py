@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.model import missed_deadlines
+from coordinator.model import progress
 from coordinator.model import states as s
 from reshape.output import render
 from tests.fakes.shims import Behaviour
@@ -113,7 +113,7 @@ def test_a_missed_deadline_is_told_as_it_passes_and_with_the_whole_delay_at_the_
     assert events(world, "missed")[0]["sentence"].endswith(" so far.")
     world.run(World.at_rest)
     passed, ended = events(world, "missed")
-    assert ended["sentence"] == f"one missed its deadline by {missed_deadlines.format_duration(ended['late_s'])}."
+    assert ended["sentence"] == f"one missed its deadline by {progress.format_duration(ended['late_s'])}."
     assert ended["late_s"] > passed["late_s"] > 0
     view = world.api.job("one")
     assert view["late_s"] == pytest.approx(ended["late_s"])
@@ -148,9 +148,9 @@ def test_another_coordinator_does_not_tell_it_again() -> None:
     ],
 )
 def test_how_late_a_job_is(doc: dict[str, Any], late: float | None) -> None:
-    assert missed_deadlines.tardiness_s(doc, 200.0) == late
+    assert progress.tardiness_s(doc, 200.0) == late
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(5.2, "5 s"), (89, "89 s"), (725, "12 m"), (12_010, "3 h 20 m")])
 def test_a_delay_is_said_in_short(seconds: float, said: str) -> None:
-    assert missed_deadlines.format_duration(seconds) == said
+    assert progress.format_duration(seconds) == said
