@@ -78,9 +78,9 @@ class Coordinator:
         self.stale = threading.Event()  # another process wrote to the store
         self.stale.set()
         self._read_at = 0.0
-        self._turned_at = clock.now()  # when the present turn of the loop began
+        self._cycle_began_at = clock.now()  # begin of the present cycle
         self.succeeded = threading.Event()  # another coordinator acts now
-        self.trouble = "Starting."  # empty once the last turn of the loop went well
+        self.trouble = "Starting."  # empty after a cycle without an error
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
@@ -178,14 +178,14 @@ class Coordinator:
     def _renewer(self) -> None:
         """Renew the term while a cycle of the loop takes long, but not for one that hangs."""
         while not self._stopping.wait(self.config.term_s / 5):
-            turns = self.clock.now() - self._turned_at < STUCK_TERMS * self.config.term_s
+            turns = self.clock.now() - self._cycle_began_at < STUCK_TERMS * self.config.term_s
             if turns and self.elector.leads:
                 with suppress(ReshapeError):
                     self.elector.try_to_lead()
 
     def _turn(self) -> None:
         """Run one cycle of the decision loop; an error is shown by `/healthz` and retried."""
-        began = self._turned_at = self.clock.now()
+        began = self._cycle_began_at = self.clock.now()
         try:
             led = self.elector.leads
             if not self.elector.try_to_lead():

@@ -146,10 +146,8 @@ def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> V
     if table == "gpus" and any(
         field in ("node", "state", "job_id", "held_by") and field not in before for field in wrong
     ):
-        mended |= {
-            "node": mended.get("node") or UNKNOWN_NODE,
-            "state": s.FAULTY,
-        }  # nobody gets it: it may be somebody's
+        # A job may have it, so it is not assigned.
+        mended |= {"node": mended.get("node") or UNKNOWN_NODE, "state": s.FAULTY}
     return ValidatedDocument(
         mended, tuple(_sentence(field, doc[field], rules[field], field in before) for field in wrong), usable
     )

@@ -32,7 +32,7 @@ def rigid(job: JobRecord) -> bool:
 
 
 def unapproved_loss(job: JobRecord) -> Doc:
-    """The loss of work that nobody had agreed to, after which the job is not reshaped any more; empty if none."""
+    """The loss of work without consent, after which the job is not reshaped any more; empty if none."""
     lost = job.doc.get("lost")
     return dict(lost) if isinstance(lost, dict) and lost.get("agreed") is not True else {}
 

@@ -73,7 +73,7 @@ def evaluate(job: JobRecord, states: Mapping[str, str | None]) -> DependencyVerd
     if not left:
         return DependencyVerdict()
     unknown = [one for one in left if ended[one] is None]
-    more = f"; nobody knows {_listed(unknown)} yet" if unknown else ""
+    more = f"; there is no {_listed(unknown)} yet" if unknown else ""
     return DependencyVerdict(
         waits=f"{job.id} waits until {_listed(left)} {'is' if len(left) == 1 else 'are'} completed{more}."
     )

@@ -94,7 +94,7 @@ class CycleResult:
 
 
 class DecisionLoop:
-    """`tick` is one turn. `record` gets an event for each change that a turn has written."""
+    """`tick` is one cycle. `record` gets an event for each change that a cycle has written."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class Cache:
         self._closed = set()
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
         open_ = self.store.list("jobs", {"closed": False})
-        new += [JobRecord(doc) for doc in open_ if doc.get("uid") in (None, "")]  # somebody else wrote that `closed`
+        new += [JobRecord(doc) for doc in open_ if doc.get("uid") in (None, "")]  # `closed` was written by hand
         ours, aside = self._let_in([doc for doc in open_ if doc.get("uid") not in (None, "")])
         owners = {gpu_id: job for job in ours.values() for gpu_id in job.gpu_ids}
         rows = self.store.list("gpus")
@@ -95,9 +95,7 @@ class Cache:
             if doc is None or self._validate("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
                 self._deleted.add(job_id)
                 ours[job_id] = JobRecord({**job.doc, "cancel": True})
-            elif not document_validation.is_closed(
-                doc
-            ):  # by hand: another coordinator, which acted meanwhile, closes it
+            elif not document_validation.is_closed(doc):  # else another coordinator closed it meanwhile
                 ours[job_id] = JobRecord(self._validate("jobs", doc).doc)
         with self._lock:
             gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up

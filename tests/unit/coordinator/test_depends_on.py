@@ -26,7 +26,7 @@ def test_it_waits_for_those_that_are_not_completed_and_names_them() -> None:
 
 
 def test_one_that_nobody_knows_may_still_come_unless_it_was_there() -> None:
-    assert dependencies.evaluate(job("x"), {}).waits == "c waits until x is completed; nobody knows x yet."
+    assert dependencies.evaluate(job("x"), {}).waits == "c waits until x is completed; there is no x yet."
     assert dependencies.evaluate(job("x", slaml={"uid": "u"}), {}).fails.endswith("before it, was deleted")
 
 
