@@ -1,1 +1,1 @@
-"""Shim, sidecar, node agent and hooks: the code that runs beside a training. Imports nothing of the other packages."""
+"""Runs beside a training process; imports nothing of the other packages."""

@@ -1,8 +1,8 @@
-"""`python -m sidecar --folder F [--keys K]`: one sidecar, until it is told to end.
+"""Runs one sidecar until it is told to end: `python -m sidecar --folder F [--keys K]`.
 
-Promise: listens before it does anything else and writes where into F/sidecar.url, unless it is in a container of its
-own; what keeps it from starting is one sentence on stderr and exit status 1 (then the shim, or the kubelet, tries
-again later). In a pod it listens on that pod's address, which Kubernetes tells in POD_IP.
+Promise: listens before it does anything else and writes its URL into F/sidecar.url, unless it is in a container of its
+own; an error at its start is one sentence on stderr and exit status 1 (then the shim, or the kubelet, tries again
+later). In a pod it listens on the pod's address, from POD_IP.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def main() -> int:
     try:
         asyncio.run(serve(read(options.folder, options.keys, os.environ.get("POD_IP", ""))))
     except ConfigError as error:
-        print(f"sidecar: {error}", file=sys.stderr)  # noqa: T201 (the one place where a person may be watching)
+        print(f"sidecar: {error}", file=sys.stderr)  # noqa: T201 (read by the person who started it)
         return 1
     return 0
 
 
 async def serve(settings: SidecarSettings) -> None:
-    """Until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
+    """Serve until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
     sockets, url = listen(settings.launch)
     sidecar = Sidecar(settings, url)
     server = make_server(sidecar)
@@ -52,7 +52,7 @@ async def serve(settings: SidecarSettings) -> None:
 
 
 def listen(launch: LaunchFile) -> tuple[list[socket.socket], str]:
-    """The sockets, and where they are reached. `ConfigError` if the address cannot be listened on."""
+    """Return listening sockets and their URL. `ConfigError` if the address cannot be listened on."""
     try:
         sockets = bind_sockets(launch.port, address=launch.host)
     except OSError as error:
@@ -62,7 +62,7 @@ def listen(launch: LaunchFile) -> tuple[list[socket.socket], str]:
 
 
 def write_url(path: Path, url: str) -> None:
-    """All or nothing: others read it while we write."""
+    """Write the file atomically: others read it at the same time."""
     fresh = path.with_suffix(".new")
     fresh.write_text(url + "\n")
     fresh.replace(path)

@@ -1,8 +1,8 @@
-"""The node agent: tells the coordinator which GPUs this node has, whether they work, and how busy the node is.
+"""Reports to the coordinator which GPUs this node has, whether they work, and how busy the node is.
 
-Promise: reports at every heartbeat until it is told to end, and after any trouble (no coordinator, a GPU off
-the bus) simply reports again. A GPU once seen that can no longer be read is reported unhealthy, not left out.
-It needs no right at the Kubernetes API. Called by `reshape agent`, one on each node.
+Promise: reports at every heartbeat until it is told to end, and after any error (no coordinator, a GPU off the bus)
+reports again. A known GPU that can no longer be read is reported unhealthy, not left out. Needs no right at the
+Kubernetes API. Called by `reshape agent`, one on each node.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class AgentError(Exception):
-    """What is wrong with the agent's settings or its coordinator, as a sentence."""
+    """An error in the agent's settings or of its coordinator, as a sentence."""
 
 
 @dataclass
 class NvmlInventory:
-    """The GPUs that NVML finds, and those that it found before and finds no more."""
+    """Lists the GPUs that NVML finds, and as unhealthy those that it no longer finds."""
 
     find: Callable[[], list[DeviceInfo]] = list_gpus
     probe: NvmlProbe = field(default_factory=NvmlProbe)
@@ -57,9 +57,9 @@ class NvmlInventory:
 
 
 def emulated_gpus(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
-    """The GPUs that the line `node=4xV100` gives to this node; None if no line names it.
+    """Return the GPUs that a line such as `node=4xV100` gives to this node; None if no line names it.
 
-    Their names hold the node's, so that no two nodes have the same.
+    Their ids contain the node's name, so they are unique over all nodes.
     """
     for line in lines:
         name, _, given = (part.strip() for part in line.partition("#")[0].partition("="))
@@ -74,7 +74,7 @@ def emulated_gpus(lines: Iterable[str], node: str) -> list[NodeGpu] | None:
 
 
 class NodeAgent:
-    """`run` reports until `end` is set. `folder`: of emulated inventories, read anew for each report."""
+    """Reports of one node. `folder`: holds emulated inventories, read again for each report."""
 
     def __init__(self, node: str, coordinator: str, key: bytes, heartbeat_s: float, folder: Path | None = None) -> None:
         address = urlsplit(coordinator)
@@ -91,6 +91,7 @@ class NodeAgent:
         self._seq = 0
 
     def run(self, end: threading.Event) -> None:
+        """Report until `end` is set; log when an error begins and ends."""
         told = ""
         while not end.is_set():
             try:
@@ -104,7 +105,7 @@ class NodeAgent:
             end.wait(self._heartbeat_s)
 
     def report(self) -> NodeReply:
-        """Report once. `AgentError` where that failed."""
+        """Report once; return the reply. `AgentError` if that failed."""
         self._seq = max(self._seq + 1, int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000))
         report = NodeReport(
             boot=self._boot,
@@ -126,7 +127,7 @@ class NodeAgent:
         return reply
 
     def _inventory(self) -> list[NodeGpu]:
-        """Emulated GPUs where a line gives this node some, else the real ones."""
+        """Return this node's emulated GPUs if it has a line for them, else the real ones."""
         given = None
         if self._folder is not None:
             try:

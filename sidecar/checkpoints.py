@@ -1,7 +1,7 @@
 """Finds the newest checkpoint of a job that is whole (`reliability.md` 4, P3).
 
-Promise: only what was verified hash by hash against its manifest is ever named; whatever lies in
-the folder, nothing is raised and nothing is changed (a trainer's hook sets bad ones aside, not we).
+Promise: returns only checkpoints that were verified hash by hash against their manifest; raises nothing and changes
+nothing, whatever the folder holds (setting bad ones aside is left to a trainer's hook).
 Called by `service.py` in a thread of its own, since the files may be large; standard library only.
 
 The format is `hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step and
@@ -25,7 +25,7 @@ CHUNK = 1 << 20  # bytes
 
 
 class DamagedCheckpoint(Exception):
-    """Why one checkpoint cannot be used, as a sentence."""
+    """A checkpoint cannot be used; the reason as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class _Manifest:
 
 
 def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
-    """The verified checkpoint with the highest (generation, step), or None."""
+    """Return the verified checkpoint with the highest (generation, step), or None."""
     return find_newest(folder, job_id)[0]
 
 
 def find_newest(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
-    """The same, and a sentence for each one that was passed over on the way to it."""
+    """Return the newest verified checkpoint, and a sentence for each newer one that was passed over."""
     problems: list[str] = []
     found: list[_Manifest] = []
     for path in _folders(folder, problems):
@@ -57,7 +57,7 @@ def find_newest(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]
 
 
 class CheckpointWatch:
-    """Finds, while training goes on, each newer checkpoint once. What was looked at is not read again."""
+    """Finds each newer checkpoint once while training goes on. Does not read a checkpoint twice."""
 
     def __init__(self, folder: Path, job_id: str) -> None:
         self._folder, self._job_id = folder, job_id
@@ -84,7 +84,7 @@ class CheckpointWatch:
 
 
 def _written(manifest: Path) -> tuple[int, int] | None:
-    """None where there is none: it comes last, so the checkpoint is not complete."""
+    """Return modification time and size; None if it is missing: it is written last, so the checkpoint is incomplete."""
     try:
         status = manifest.lstat()
     except OSError:
@@ -106,7 +106,7 @@ def _verified(folder: Path, one: _Manifest, problems: list[str]) -> Checkpoint |
 
 
 def _folders(folder: Path, problems: list[str]) -> list[Path]:
-    """Those that may be checkpoints; names with a dot in front or `bad-` are being written or set aside."""
+    """Return folders that may be checkpoints: `.` and `bad-` names are being written or set aside."""
     try:
         plain = [e for e in sorted(folder.iterdir()) if e.name.isprintable() and not e.name.startswith((".", "bad-"))]
         return [e for e in plain if e.is_dir() and not e.is_symlink()]
@@ -173,6 +173,6 @@ def _sha256(path: Path, name: str) -> str:
 
 
 def _must_be_file(path: Path) -> None:
-    """Opening a pipe would wait for ever."""
+    """Raise `DamagedCheckpoint` unless it is a plain file: opening a pipe would block."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise DamagedCheckpoint(f"{path.name[:80]!a} is not a plain file")

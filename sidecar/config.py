@@ -1,9 +1,9 @@
-"""Reads the configuration of one sidecar from its files, once at its start.
+"""Reads the settings of one sidecar, once at its start.
 
-Promise: a value that cannot be used stops the start with its name and what to do; the launch key is
-never printed. Written by the launcher: `launch.json` (shared with the shim, which reads other fields of it),
-`launch.key` and, where an operator may send requests to it, `operator.token`. On one machine they lie in the
-launch's folder; in a pod in a folder of their own, which the training code does not see.
+Promise: a value that cannot be used stops the start with its name and what to do; the launch key is never printed.
+Written by the launcher: `launch.json` (shared with the shim, which reads other fields of it), `launch.key` and, where
+an operator may ask for something here, `operator.token`. On one machine they lie in the launch's folder; in a pod in a
+folder of their own, which the training code does not see.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
 class ConfigError(Exception):
-    """One sentence for the person who started us."""
+    """A setting cannot be used; one sentence for the user."""
 
 
 class ProgressSource(msgspec.Struct, frozen=True):
-    """Where progress is read from, if not from the output as it is."""
+    """The source of progress, if not the output in a known format."""
 
     pattern: str | None = None  # regular expression with groups out of iteration, epoch, value, total
     file: str | None = None  # JSON file, read instead of the output; relative to the working directory
-    measure: str = ""  # the evaluation value that the record names; empty: whichever says most
-    never: str = ""  # part of the name of any value that cannot be meant: "loss" where the target is to be risen to
+    measure: str = ""  # the evaluation value that the job names; empty: the best-ranked one
+    never: str = ""  # values with this in their name count last: "loss" where the target is reached from below
 
 
 class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,16 +41,16 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
     launch: int
     member: Annotated[int, msgspec.Meta(ge=0)] = 0  # which pod of a gang this is
     pod_uid: str = ""  # of the pod, where it is in one
-    command: list[Any] = []  # of the trainer; empty in a pod, where it stands in the container
+    command: list[Any] = []  # of the trainer; empty in a pod, where the container has it
     env: dict[str, Any] = {}  # the trainer's, over the shim's own
     coordinator: str  # base URL, as http://127.0.0.1:8080
     output: str  # the trainer's log file
     checkpoints: str = ""  # folder; without one no checkpoint is reported
     workdir: str | None = None
-    host: str = "127.0.0.1"  # address to listen on, also the one others are told
+    host: str = "127.0.0.1"  # address to listen on and to report
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # 0: any free one
     pod: bool = False  # whether the shim is the first process of a container
-    sidecar: list[str] | None = None  # what the shim starts us with; None in a pod: we are in another container
+    sidecar: list[str] | None = None  # the sidecar's command for the shim; None in a pod: another container runs it
     gpus: Literal["nvml", "emulated", "none"] = "nvml"
     gpu_memory: Annotated[int, msgspec.Meta(ge=0)] | None = None  # bytes of each emulated GPU
     progress: ProgressSource | None = None
@@ -60,7 +60,7 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SidecarSettings:
-    """One sidecar's configuration."""
+    """The settings of one sidecar."""
 
     folder: Path  # where the shim's socket and our files lie
     launch: LaunchFile
@@ -69,7 +69,7 @@ class SidecarSettings:
 
     @property
     def apart(self) -> bool:
-        """Whether the trainer is in another container: its processes, limits and control groups are not ours."""
+        """Whether the trainer is in another container, with processes, limits and control groups of its own."""
         return self.launch.pod and not self.launch.sidecar
 
     @property
@@ -91,7 +91,7 @@ class SidecarSettings:
 
 
 def read(folder: Path, keys: Path | None = None, address: str = "") -> SidecarSettings:
-    """`ConfigError` if something is missing or cannot be. `address`: to listen on instead of the launch's own."""
+    """Return the settings. `ConfigError` if a value is missing or bad. `address`: replaces the launch's `host`."""
     keys = keys or folder
     try:
         launch = msgspec.json.decode(_bytes(keys / LAUNCH), type=LaunchFile)

@@ -1,13 +1,13 @@
-"""Computes what the sidecar does next: a pure function of its state and one event.
+"""Decides what the sidecar does next: a pure function of its state and an event.
 
 Promises, each with a test in `tests/unit/sidecar/test_core.py`:
-* never two heartbeats at once, and none while the shim is out of reach: an old status is no news;
-* a change that the coordinator waits for is told at once, else every `heartbeat_s`; so are a hook that announces
-  itself and the first checkpoint that is verified while a trainer runs, since from then on it may be stopped;
+* never two heartbeats at once, and none while the shim is out of reach: its last status is outdated;
+* a heartbeat every `heartbeat_s`, and at once after a change that the coordinator waits for, a hook's announcement or
+  the first checkpoint verified while a trainer runs, since from then on it may be stopped;
 * a lease runs from the moment the answered heartbeat was *sent* (`reliability.md` 5);
-* that a trainer has ended is first said by a heartbeat that also names its verified checkpoint, so
-  that nobody restarts it from an older one (`reliability.md` 4, P3).
-`service.py` feeds the events and carries out the instructions. No clock, no I/O, no chance: times
+* the first heartbeat that reports a trainer's end also names its verified checkpoint, so that it is not restarted from
+  an older one (`reliability.md` 4, P3).
+`service.py` feeds the events and carries out the instructions. No clock, no I/O, no random numbers: times
 (CLOCK_BOOTTIME, seconds) and the jitter of a back-off come with the events.
 """
 
@@ -21,26 +21,30 @@ from sidecar.protocol import Checkpoint, HeartbeatReply, ShimStatus
 
 BACKOFF_S = 0.2  # pause after the first failed heartbeat, doubling up to `heartbeat_s`
 
-TrainerEnd = tuple[int, float | None, float | None]  # which trainer's end: shim, spawned, ended
+TrainerEnd = tuple[int, float | None, float | None]  # names one trainer's end: shim_pid, spawn_at, exit_at
 
 
-# what happened
+# events
 
 
 @dataclass(frozen=True)
 class ShimReported:
+    """The shim sent its status."""
+
     at: float
     status: ShimStatus
 
 
 @dataclass(frozen=True)
 class ShimDisconnected:
+    """The connection to the shim was lost."""
+
     at: float
 
 
 @dataclass(frozen=True)
 class EndInspected:
-    """The output was read to its end and the checkpoints were verified, as `InspectEnd` asked."""
+    """The output was read to its end and the checkpoints were verified, as `InspectEnd` instructs."""
 
     at: float
     end: TrainerEnd
@@ -49,7 +53,7 @@ class EndInspected:
 
 @dataclass(frozen=True)
 class OutputRead:
-    """Output was read; `first_step_at` is that of the present generation. `hook`: its trainer has announced itself."""
+    """Output was read. `first_step_at`: of the present generation; `hook`: whether its trainer announced a hook."""
 
     at: float
     first_step_at: float | None
@@ -58,7 +62,7 @@ class OutputRead:
 
 @dataclass(frozen=True)
 class CheckpointVerified:
-    """A checkpoint that was completed while the trainer runs."""
+    """A checkpoint that was completed while the trainer runs is verified."""
 
     at: float
     checkpoint: Checkpoint
@@ -66,12 +70,14 @@ class CheckpointVerified:
 
 @dataclass(frozen=True)
 class TimerFired:
+    """The timer of heartbeats has run out."""
+
     at: float
 
 
 @dataclass(frozen=True)
 class HeartbeatAnswered:
-    """The heartbeat under way was answered, and the signature was right."""
+    """The heartbeat under way got a reply with a valid signature."""
 
     at: float
     reply: HeartbeatReply
@@ -79,7 +85,7 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True)
 class HeartbeatFailed:
-    """It was not, or not by the coordinator. `jitter`: 0..1, drawn by the caller."""
+    """The heartbeat under way got no valid reply. `jitter`: 0..1, drawn by the caller."""
 
     at: float
     jitter: float
@@ -97,11 +103,13 @@ Event = (
 )
 
 
-# what to do
+# instructions
 
 
 @dataclass(frozen=True)
 class SendHeartbeat:
+    """Send a heartbeat with this content."""
+
     seq: int
     shim: ShimStatus
     checkpoint: Checkpoint | None
@@ -109,14 +117,14 @@ class SendHeartbeat:
 
 @dataclass(frozen=True)
 class RenewLease:
-    """Tell the shim that the trainer may run until `deadline`."""
+    """Renew the trainer's lease at the shim until `deadline`."""
 
     deadline: float
 
 
 @dataclass(frozen=True)
 class LimitCpu:
-    """Hold the trainer below so many cores until then; None: no longer."""
+    """Limit the trainer to so many cores until then; None: lift the limit."""
 
     cores: float | None
     until: float
@@ -124,23 +132,23 @@ class LimitCpu:
 
 @dataclass(frozen=True)
 class EndShim:
-    """The coordinator knows no such launch: stop training and end."""
+    """Stop training and end: the coordinator knows no such launch."""
 
     completed: bool  # whether the job has reached its end
 
 
 @dataclass(frozen=True)
 class InspectEnd:
-    """Read the output to its end, then verify the checkpoints; answer with `EndInspected`."""
+    """Read the output to its end and verify the checkpoints, then feed `EndInspected`."""
 
     end: TrainerEnd
 
 
 @dataclass(frozen=True)
 class NewGeneration:
-    """Another trainer writes the output: from byte `output_from` of its file on, where that is known.
+    """Another trainer writes the output, from byte `output_from` of its file on if that is known.
 
-    `generation` is None where it is not known, since a command of the next one has come meanwhile.
+    `generation` is None if a command of the next one has arrived meanwhile, so that it is not known.
     """
 
     spawn_at: float
@@ -153,7 +161,7 @@ Instruction = SendHeartbeat | RenewLease | LimitCpu | EndShim | InspectEnd | New
 
 @dataclass(frozen=True)
 class SidecarState:
-    """Everything the sidecar remembers; a restarted one learns it again from shim, output and disk."""
+    """The sidecar's whole state; a restarted one recovers it from shim, output and disk."""
 
     heartbeat_s: float
     seq: int  # of the newest heartbeat
@@ -176,7 +184,7 @@ Result = tuple[SidecarState, tuple[Instruction, ...]]
 
 
 def step(state: SidecarState, event: Event) -> Result:
-    """The new state, and what to do in this order."""
+    """Return the new state, and the instructions in order."""
     match event:
         case ShimReported():
             return _shim_said(state, event.at, event.status)
@@ -197,14 +205,14 @@ def step(state: SidecarState, event: Event) -> Result:
 
 
 def reportable(state: SidecarState, status: ShimStatus) -> ShimStatus:
-    """What an answer to a call may say: an end only after a heartbeat has told it with its checkpoint."""
+    """Return the status that a reply may show: an end only after a heartbeat has reported it with its checkpoint."""
     if status.trainer != "exited" or (state.told is not None and trainer_end(state.told) == trainer_end(status)):
         return status
     return msgspec.structs.replace(status, trainer="stopping")
 
 
 def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
-    """Until when a trainer started now may run. It may have passed: the call was late, nothing may start.
+    """Return the deadline of a trainer that is started now. If it has passed, the call was late: do not start.
 
     Not counted from the call's receipt: a call that lay in the socket of a frozen sidecar would then
     start a trainer after the coordinator has waited out the lease and given the GPUs away.
@@ -214,7 +222,7 @@ def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
 
 
 def settled(state: SidecarState) -> bool:
-    """Whether the coordinator has heard all there is to say."""
+    """Whether the coordinator has received every change."""
     if state.shim is None:
         return True
     heard = state.told is not None and _facts(state.told) == _facts(state.shim)
@@ -222,17 +230,17 @@ def settled(state: SidecarState) -> bool:
 
 
 def running(state: SidecarState) -> bool:
-    """Whether there is a trainer, as far as is known."""
+    """Whether a trainer runs, by the last status."""
     return state.shim is not None and state.ended is None and trainer_end(state.shim) is None
 
 
 def leaving(state: SidecarState) -> bool:
-    """Whether the shim, in another container, only waits until the end of its trainer has been told."""
+    """Whether the shim, in another container, only waits for the report of its trainer's end."""
     return state.shim is not None and state.shim.ending and trainer_end(state.shim) is not None and settled(state)
 
 
 def trainer_end(status: ShimStatus) -> TrainerEnd | None:
-    """Names the end of one trainer; None while it runs."""
+    """Return the name of a trainer's end; None while it runs."""
     return (status.shim_pid, status.spawn_at, status.exit_at) if status.trainer in ("none", "exited") else None
 
 
@@ -258,14 +266,14 @@ def _inspected(state: SidecarState, event: EndInspected) -> Result:
 
 
 def _adopt(state: SidecarState, at: float, status: ShimStatus) -> Result:
-    """From now on heartbeats say this; one goes out at once if it is news."""
+    """Report this status in heartbeats from now on, at once if it has changed."""
     news = state.shim is None or _facts(state.shim) != _facts(status)
     state = replace(state, shim=status, due_at=at if news else state.due_at)
     return _beat(state, at)
 
 
 def _facts(status: ShimStatus) -> ShimStatus:
-    """What the coordinator waits for; deadlines and counters change all the time."""
+    """Return the fields that the coordinator waits for, without deadlines and counters, which always change."""
     return msgspec.structs.replace(status, lease_deadline=0.0, cpu_s=None, memory=None, block_io=None)
 
 
@@ -278,7 +286,7 @@ def _read(state: SidecarState, event: OutputRead) -> Result:
 
 
 def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
-    """The first one is news: it shows that this training can save. What was found at its end counts for more."""
+    """Take a verified checkpoint; report the first one at once, since it shows that the training can save."""
     have, found = state.checkpoint, event.checkpoint
     if not running(state) or (have is not None and (found.generation, found.step) <= (have.generation, have.step)):
         return state, ()
@@ -287,7 +295,7 @@ def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
 
 
 def _beat(state: SidecarState, at: float) -> Result:
-    """Send if it is time, there is something to say and none is under way."""
+    """Send a heartbeat if it is due, the shim's status is known and none is under way."""
     if state.shim is None or state.sent_at is not None or at < state.due_at:
         return state, ()
     beat = SendHeartbeat(state.seq + 1, state.shim, state.checkpoint)
@@ -304,7 +312,7 @@ def _beat(state: SidecarState, at: float) -> Result:
 
 def _answered(state: SidecarState, event: HeartbeatAnswered) -> Result:
     if state.sent_at is None or event.reply.seq != state.seq:
-        return _failed(state, event.at, 1.0), ()  # an answer to some other heartbeat renews nothing
+        return _failed(state, event.at, 1.0), ()  # a reply to another heartbeat renews nothing
     sent_at = state.sent_at
     state = replace(state, sent_at=None, told=state.sending, failures=0)
     if not event.reply.known:

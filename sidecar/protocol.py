@@ -1,17 +1,17 @@
-"""Messages between coordinator, sidecar and shim, and how they are signed.
+"""Defines and signs the messages between coordinator, sidecar and shim.
 
 The one module of the sidecar that other packages import. Pure: no I/O, no clock.
 
 Two wires use it:
 
 * HTTP between coordinator and sidecar, both ways, signed with the launch key (`reliability.md` 6).
-  The signature covers method, path and body; generation and command id are inside the body, so a
-  captured call is worth nothing under another generation. No timestamp: there is no clock to trust.
+  The signature covers method, path and body; generation and command id are inside the body, so a captured call is
+  useless under another generation. No timestamp: clocks cannot be trusted.
 * JSON lines on the Unix socket between sidecar and shim. The shim is a single file that cannot
   import this module; `ShimStatus` is what it writes there (test: `tests/contract/test_shim_wire.py`).
 
 All times in seconds. Times named `*_at` are CLOCK_BOOTTIME of the machine that runs the job: only
-differences of them mean something to anybody else.
+their differences mean something on another machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Trainer = Literal["none", "running", "stopping", "exited"]
 
 
 class Progress(msgspec.Struct, omit_defaults=True):
-    """How far training has come, as the trainer's own output says (`progress.py`)."""
+    """The progress of training, read from the trainer's output (`output/progress.py`)."""
 
     iterations: int = 0  # global steps done since the job began, never going back across restarts
     epochs: float = 0.0
@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
 
 
 class GpuReading(msgspec.Struct, omit_defaults=True):
-    """One GPU as seen by NVML or emulated."""
+    """The state of one GPU, by NVML or emulated."""
 
     gpu_id: str
     utilisation: float | None = None  # share of time busy, 0..1
@@ -58,14 +58,14 @@ class GpuReading(msgspec.Struct, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, omit_defaults=True):
-    """What the training process and its children use, from cgroup or /proc (`usage.py`)."""
+    """What the trainer and its children use, by control group or /proc (`resources/usage.py`)."""
 
     cpu_cores: float | None = None  # mean over the last heartbeat interval
     memory: int | None = None  # bytes resident
     block_io: float | None = None  # bytes per second, mean over the last heartbeat interval
     network_io: float | None = None  # likewise, both ways; of its whole pod, so only known there
     limit: float | None = None  # cores it is held to now
-    limited_by: str = ""  # how: a control group, stop and go, pod resize; or its pod, where it had that limit anyway
+    limited_by: str = ""  # a control group, stop and go, pod resize; or its pod, if it had that limit before
     cpu_weight: int | None = None  # of its container among others, in the kernel's own measure; only known in a pod
 
 
@@ -78,15 +78,15 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
 
 
 class Lost(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What a generation did again of what earlier ones had done, as the output says (`lost.py`)."""
+    """The work that a generation repeated, read from the output (`output/lost.py`)."""
 
     iterations: int = 0
     epochs: float = 0.0
-    generation: int = 0  # the one that did it again
+    generation: int = 0  # the one that repeated it
 
 
 class ShimStatus(msgspec.Struct, omit_defaults=True):
-    """What the shim knows: facts only, the coordinator judges them."""
+    """The shim's status: facts only, the coordinator judges them."""
 
     version: int = VERSION
     shim_pid: int = 0
@@ -98,7 +98,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     stop_asked: bool = False  # whether SIGTERM was sent to this trainer
     fenced: bool = False  # whether the lease ran out and stopped it
     exit_code: int | None = None  # negative: the signal that ended it
-    exit_note: str = ""  # why it could not be started, or which processes had to be killed
+    exit_note: str = ""  # why it could not be started, or the processes that had to be killed
     output_tail: str = ""  # the end of its output, at most 2 KiB, once it exited badly
     lease_deadline: float = 0.0
     stop_at: float | None = None  # SIGTERM sent
@@ -106,7 +106,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     spawn_at: float | None = None  # this trainer spawned
     output_from: int | None = None  # where in its log file the output of this trainer begins, bytes
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
-    unfit: str = ""  # why its command cannot be started, as far as that is certain before it is tried
+    unfit: str = ""  # why its command certainly cannot be started
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
     block_io: int | None = None  # bytes it ever read and wrote on disks
@@ -120,9 +120,9 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     version: int = VERSION
     job_id: str
     launch: int
-    member: int = 0  # which pod of a gang this is, its rank; 0 where there is one
+    member: int = 0  # rank of this pod in a gang; 0 without a gang
     seq: int  # grows with each heartbeat, over restarts of the sidecar, too: begins at uptime in ms
-    url: str  # where this sidecar answers
+    url: str  # of this sidecar
     sidecar_pid: int
     boot: str = ""  # of the machine, as uptime begins anew with it, and which pod: another one may follow on it
     shim: ShimStatus
@@ -132,32 +132,32 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     checkpoint: Checkpoint | None = None
     checkpoint_at: float | None = None  # when that checkpoint was complete on disk
     emulated: bool = False
-    unfit: str = ""  # why a trainer would certainly fail at its start, as a sentence; found out before there is one
+    unfit: str = ""  # why a trainer would certainly fail at its start, as a sentence; set before one is started
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked
-    lost: Lost | None = None  # None: not known yet, or nothing was done before
+    lost: Lost | None = None  # None: not known yet, or there was no work before
 
 
 class HeartbeatReply(msgspec.Struct, omit_defaults=True):
-    """Coordinator -> sidecar. A renewal is worth `lease_s` from the moment the heartbeat was *sent*."""
+    """Coordinator -> sidecar. Renews the lease to `lease_s` after the heartbeat was *sent*."""
 
     seq: int
     lease_s: float
     grace_s: float
     known: bool = True  # False: no such job or launch any more; stop training and end
     completed: bool = False  # with known False: the job has reached its end, so its pod has succeeded
-    limit: float | None = None  # CPU cores that the trainer may use; None: all it can get
+    limit: float | None = None  # CPU cores that the trainer may use; None: no limit
     limit_s: float = 0.0  # the limit lifts itself so long after the heartbeat was *sent*, unless renewed
 
 
 class StartCall(msgspec.Struct, kw_only=True):
-    """`POST /v1/start`. Argv and image were fixed at launch and are not here."""
+    """`POST /v1/start`. Command and image were fixed at launch."""
 
     generation: int
     command_id: str
     gpu_ids: list[str]
     checkpoint: str | None = None
     lease_s: float = 300.0
-    env: dict[str, str] = {}  # where the pods of a gang meet in this generation: TF_CONFIG, MASTER_ADDR, ...
+    env: dict[str, str] = {}  # rendezvous of a gang's pods in this generation: TF_CONFIG, MASTER_ADDR, ...
 
 
 class StopCall(msgspec.Struct, kw_only=True):
@@ -183,9 +183,9 @@ class OutputCall(msgspec.Struct, kw_only=True):
 
 
 class Output(msgspec.Struct):
-    """The answer to `OutputCall`: `data` (base64) and the offset to go on from.
+    """The answer to `OutputCall`: `data` (base64) and the next offset.
 
-    Begins at the beginning when `offset` is beyond the end: the shim has begun a new file meanwhile.
+    Starts at 0 when `offset` is beyond the end: the shim has begun a new file meanwhile.
     """
 
     data: bytes
@@ -234,7 +234,7 @@ class NodeReport(msgspec.Struct, omit_defaults=True, kw_only=True):
     memory: int = 0  # bytes
     cpu_use: float | None = None  # R(w, t): share of the cores busy since the last report, 0..1; None: not known
     memory_use: float | None = None  # share of the memory that is not available
-    jobs: NodeJobs | None = None  # as the last reply told them: shown beside the coordinator's own, never believed
+    jobs: NodeJobs | None = None  # from the last reply: shown beside the coordinator's own, never trusted
 
 
 class NodeReply(msgspec.Struct, omit_defaults=True):
@@ -246,32 +246,32 @@ class NodeReply(msgspec.Struct, omit_defaults=True):
 
 
 def command_id(job_id: str, generation: int, verb: str) -> str:
-    """Derived, never stored: the same command asked twice has the same id (`reliability.md` 3)."""
+    """Return the id of a command: derived, so a repeated command has the same id (`reliability.md` 3)."""
     return f"{job_id}:{generation}:{verb}"
 
 
 def launch_key(master: bytes, uid: str, launch: int) -> bytes:
-    """The key of one launch of one job. Nothing is stored: a wiped database locks nobody out."""
+    """Return the key of one launch of one job: derived, so it survives the loss of the database."""
     return hmac.new(master, f"{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
 
 
 def launch_token(master: bytes, uid: str, launch: int) -> bytes:
-    """The operator's token of one launch on a cluster, where it lies in a namespace of users: good for no other."""
+    """Return the operator's token of one launch, valid for no other: on a cluster it lies in a user's namespace."""
     return hmac.new(master, f"operator token\n{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
 
 
 def sign(key: bytes, method: str, path: str, body: bytes) -> str:
-    """HMAC-SHA256 over method, path and body, in hex. A reply is signed with method `REPLY`."""
+    """Return the HMAC-SHA256 over method, path and body, in hex. A reply is signed with method `REPLY`."""
     return hmac.new(key, f"{method}\n{path}\n".encode() + body, hashlib.sha256).hexdigest()
 
 
 def signed(key: bytes, method: str, path: str, body: bytes, signature: str) -> bool:
-    """Whether `signature` fits; takes the same time whether it does or not."""
+    """Whether `signature` is valid, compared in constant time."""
     return hmac.compare_digest(sign(key, method, path, body).encode(), signature.encode("utf-8", "replace"))
 
 
 def refusal(body: bytes, otherwise: str) -> str:
-    """The coordinator's sentence out of {"error": sentence} or {"error": {"sentence": …}}."""
+    """Return the coordinator's sentence out of {"error": sentence} or {"error": {"sentence": …}}."""
     try:
         error = msgspec.json.decode(body).get("error")
         sentence = error.get("sentence") if isinstance(error, dict) else error

@@ -1,4 +1,4 @@
-"""`python -m sidecar.reader --keys K`: shows the log of a job whose pod is gone, until it is told to end.
+"""Serves the log of a job whose pod is gone, until it is told to end: `python -m sidecar.reader --keys K`.
 
 Promise: answers `/v1/output` to the holder of the launch key, as a sidecar does, and nothing else; changes nothing.
 The launcher starts it in a pod of its own that mounts the job's checkpoints read-only
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 async def serve(settings: SidecarSettings) -> None:
-    """Until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
+    """Serve until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
     sockets, url = listen(settings.launch)
     server, end = make_reader(settings), asyncio.Event()
     server.add_sockets(sockets)

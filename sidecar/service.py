@@ -1,9 +1,8 @@
-"""One sidecar at work: feeds `core.step` with what happens and carries out what it says.
+"""Runs one sidecar: feeds events to `core.step` and carries out its instructions.
 
-Promises: stateless, so a restarted one goes on as if nothing had been; the event loop never waits
-for a disk, a driver or the coordinator, so a frozen one of these cannot keep a lease from being
-renewed by the others. Started by `__main__.py`; the endpoints (`server.py`) ask it for status and
-let it talk to the shim.
+Promises: stateless, so a restarted one continues the work; the event loop never waits for a disk, a driver or the
+coordinator, so none of these that hangs can keep a lease from being renewed. Started by `__main__.py`; the endpoints
+(`endpoints/server.py`) read its state and use its connection to the shim.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def boottime() -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured last; `at` in seconds."""
+    """The last measurement; `at` in seconds of CLOCK_BOOTTIME."""
 
     at: float
     usage: Usage = field(default_factory=Usage)
@@ -60,15 +59,17 @@ class Sample:
 
 
 class Sidecar:
+    """One sidecar: its state, its connections and what it measures."""
+
     def __init__(self, settings: SidecarSettings, url: str) -> None:
-        """`url`: where the endpoints answer."""
+        """`url`: of the endpoints."""
         launch = settings.launch
         self.settings, self.url = settings, url
         # Heartbeats number on from the clock: no answer recorded from an earlier process of ours fits.
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._boot = f"{boot}/{launch.pod_uid}" if launch.pod_uid else boot
         self.state = core.SidecarState(heartbeat_s=launch.heartbeat_s, seq=int(boottime() * 1000))
-        self.shim = ShimLink(settings.folder, self._shim_said, self._output_grew, self._shim_gone)
+        self.shim = ShimLink(settings.folder, self._shim_reported, self._output_grew, self._shim_disconnected)
         self.reader = ProgressReader(settings.pattern, settings.progress.measure, settings.progress.never)
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
@@ -89,7 +90,7 @@ class Sidecar:
         self._awake, self._leaving, self._measure_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
-        """Until `end`. An error in here ends the process: the shim starts another."""
+        """Work until `end`. An error ends the process; the shim starts another."""
         work = (self.shim.run(), self._look(), self._watch(), self._measure(), self._farewell())
         running = [asyncio.create_task(one) for one in work]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -100,13 +101,13 @@ class Sidecar:
             one.result()
 
     def end(self) -> None:
-        """Finish what the coordinator should still hear, then let `run` return."""
+        """Send what the coordinator still lacks, then let `run` return."""
         self._leaving.set()
 
     async def _farewell(self) -> None:
         await self._leaving.wait()
         until = boottime() + FAREWELL_S
-        try:  # the shim tells us to end in the same breath in which the trainer's end becomes known
+        try:  # the shim ends us at the same moment at which it learns of the trainer's end
             await self.shim.ask({"do": "status"}, FAREWELL_S)
         except ShimUnreachable:
             pass
@@ -114,7 +115,7 @@ class Sidecar:
             await asyncio.sleep(0.02)
 
     def heartbeat(self, shim: ShimStatus, seq: int) -> Heartbeat:
-        """What this sidecar knows, around the given status of the shim."""
+        """Return a heartbeat with everything known and the given status of the shim."""
         named = self.state.checkpoint
         return Heartbeat(
             job_id=self.settings.launch.job_id,
@@ -137,7 +138,7 @@ class Sidecar:
         )
 
     async def wish(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
-        """Hand an operator's wish to the coordinator; its answer. Raises as `CoordinatorLink.post`."""
+        """Forward an operator's request to the coordinator; return its answer. Raises as `CoordinatorLink.post`."""
         launch = self.settings.launch
         seq = int(boottime() * 1e6)
         wish = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force)
@@ -153,11 +154,11 @@ class Sidecar:
             self.shim.leave()
         self._awake.set()
 
-    def _shim_said(self, status: ShimStatus) -> None:
+    def _shim_reported(self, status: ShimStatus) -> None:
         self.handle(core.ShimReported(boottime(), status))
         self._met = True
 
-    def _shim_gone(self) -> None:
+    def _shim_disconnected(self) -> None:
         self.handle(core.ShimDisconnected(boottime()))
 
     def _output_grew(self, at: float | None) -> None:
@@ -172,9 +173,9 @@ class Sidecar:
             case core.RenewLease():
                 self._start(self._tell_shim({"do": "renew", "deadline": instruction.deadline}))
             case core.LimitCpu():
-                news = instruction.cores != self._limit.cores
+                changed = instruction.cores != self._limit.cores
                 self._limit = instruction
-                if news:
+                if changed:
                     self._measure_now.set()
             case core.EndShim():
                 log.warning("the coordinator knows no such launch any more: training stops and this launch ends")
@@ -185,7 +186,7 @@ class Sidecar:
                 self._new_generation(instruction)
 
     def _new_generation(self, begun: core.NewGeneration) -> None:
-        """All that earlier trainers printed has been read, unless this one was there before us."""
+        """Begin another trainer's output; all earlier output was read, unless this sidecar started after it."""
         self.reader.new_generation(begun.spawn_at)
         if self._late and self.settings.progress_file is None:
             self._unread = begun
@@ -219,7 +220,7 @@ class Sidecar:
     async def _inspect(self, end: core.TrainerEnd) -> None:
         found: Checkpoint | None = None
         try:
-            if end[1] is None:  # nothing has been started yet: who makes room for it must know before
+            if end[1] is None:  # nothing was started yet: the coordinator must know before it frees GPUs for it
                 self._unfit = await self._judge()
             await self._read(None)
             self.reader.flush(boottime(), self._late)
@@ -227,8 +228,8 @@ class Sidecar:
                 found, problems = await asyncio.to_thread(find_newest, folder, self.settings.launch.job_id)
                 for problem in problems:
                     log.warning("%s", problem)
-        except Exception:  # an end that is never told would keep the job and its GPUs for ever
-            log.exception("output or checkpoints could not be read; the end is told without them")
+        except Exception:  # an end that is never reported would keep the job and its GPUs for ever
+            log.exception("output or checkpoints could not be read; the end is reported without them")
         self.handle(core.EndInspected(boottime(), end, found))
 
     async def _judge(self) -> str:
@@ -241,7 +242,7 @@ class Sidecar:
     # what is read and measured
 
     async def _look(self) -> None:
-        """The timer: reads on, and lets heartbeats go out when they are due."""
+        """Run the timer: read new output, and send heartbeats when they are due."""
         while True:
             idle = self.state.shim is None or self.state.sent_at is not None
             wait = LOOK_S if idle else min(LOOK_S, max(0.0, self.state.due_at - boottime()))
@@ -253,16 +254,16 @@ class Sidecar:
             self.handle(core.TimerFired(boottime()))
 
     async def read_on(self) -> None:
-        """Before another trainer prints: what an earlier launch wrote into the same log must not be taken for its own.
+        """Read to the end before another trainer prints, so that an earlier launch's output is not taken for its own.
 
-        A file that is opened anew is seen as it is, also where it lies on another machine.
+        Opens the file again first, which refreshes a network file system's view of it.
         """
         with contextlib.suppress(OSError), Path(self.settings.launch.output).open("rb"):
             pass
         await self._read(None)
 
     async def _read(self, at: float | None) -> None:
-        """Everything new in the output, or the progress file. `at`: when it was printed, if known."""
+        """Read everything new in the output, or the progress file. `at`: when it was printed, if known."""
         if not self._met:
             return
         async with self._reading:
@@ -280,7 +281,7 @@ class Sidecar:
         self.handle(core.OutputRead(boottime(), self.reader.progress.first_step_at, hook))
 
     def _feed(self, piece: bytes, at: float) -> None:
-        """A piece of the output; where the present trainer's begins in it, that is told."""
+        """Feed a piece of the output, with the point in it at which the present trainer's output begins."""
         begun = None if self._unread is None else self._unread.output_from
         if begun is not None and begun <= self._tail.began + len(piece):
             cut = begun - self._tail.began
@@ -306,7 +307,7 @@ class Sidecar:
             self.reader.line(content.decode("utf-8", "replace"), boottime(), self._late)
 
     async def _watch(self) -> None:
-        """Verify what the trainer saves while it goes on: the bigger, the rarer."""
+        """Verify checkpoints while training goes on, more rarely the longer it takes."""
         folder, pause = self.settings.checkpoints, WATCH_S
         watch = None if folder is None else CheckpointWatch(folder, self.settings.launch.job_id)
         while True:
@@ -317,8 +318,8 @@ class Sidecar:
             began = boottime()
             try:
                 found = await asyncio.to_thread(watch.find_newer)
-            except Exception:  # whatever lies there, leases must go on being renewed
-                log.exception("the checkpoints could not be looked at")
+            except Exception:  # a bad checkpoint must not keep leases from being renewed
+                log.exception("the checkpoints could not be read")
                 continue
             pause = max(WATCH_S, (boottime() - began) / WATCH_SHARE)
             if found is not None:
@@ -333,19 +334,19 @@ class Sidecar:
                 shim, at = self.state.shim, boottime()
                 try:
                     self.sample = await asyncio.get_running_loop().run_in_executor(self._sampler, self._take, shim, at)
-                except Exception as error:  # whatever measuring does, leases must go on being renewed
+                except Exception as error:  # a failed measurement must not keep leases from being renewed
                     log.warning("usage could not be measured: %r", error)
             self._measure_now.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._measure_now.wait(), self._next_sample_s())
 
     def _next_sample_s(self) -> float:
-        """A limit that ends before the next sample is due is lifted then."""
+        """Return the seconds to the next sample, at most to the end of the limit, which is lifted then."""
         usual, left = self.settings.launch.heartbeat_s if self.state.shim else LOOK_S, self._limit.until - boottime()
         return min(usual, left) if left > 0 else usual
 
     def _take(self, shim: ShimStatus, at: float) -> Sample:
-        """In the sampling thread."""
+        """Measure usage and GPUs and apply the limit, in the sampling thread."""
         alive = shim.trainer in ("running", "stopping")
         usage = self._meter.sample(shim.trainer_pid if alive else None, at, shim if self.settings.apart else None)
         wanted = self._limit.cores if at < self._limit.until else None
@@ -359,7 +360,7 @@ class Sidecar:
         return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:
-        """The last sample of the GPUs it has now; if that is old, the driver hangs."""
+        """Return the last readings of the GPUs it has now, as unhealthy if they are old: then the driver hangs."""
         known = {reading.gpu_id: reading for reading in self.sample.gpus}
         readings = [known[gpu_id] for gpu_id in shim.gpu_ids if gpu_id in known]
         if boottime() - self.sample.at <= max(LOOK_S, self.settings.launch.heartbeat_s) * STALE_BEATS:
@@ -375,11 +376,11 @@ class Sidecar:
     def _finished(self, work: asyncio.Task[None]) -> None:
         self._running.discard(work)
         if not work.cancelled() and (fault := work.exception()) is not None:
-            log.error("an error that nobody foresaw: %r", fault, exc_info=fault)
+            log.error("an unexpected error: %r", fault, exc_info=fault)
 
 
 def _is_there(path: Path) -> bool:
-    """Whether it is a plain file; its text is the shim's business."""
+    """Whether it is a plain file; only the shim reads it."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

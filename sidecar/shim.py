@@ -1,8 +1,8 @@
-"""The shim: the parent of one training process, and the only one who can give it other GPUs.
+"""Runs one training process as its parent, and restarts it with other GPUs on command.
 
-Promises: the trainer runs only under the newest generation told, on the GPUs given to it, until its lease ends; when
-the shim says `exited`, nothing of it is left. If the shim dies the kernel kills the trainer, and the next shim or
-`--end` on the folder its children. Called by the launch playbook, or as a container's first process (`pod` in
+Promises: the trainer runs only under the newest generation commanded, on the GPUs given to it, until its lease ends;
+when the shim reports `exited`, no process of it is left. If the shim dies the kernel kills the trainer, and the next
+shim or `--end` on the folder its children. Called by the launch playbook, or as a container's first process (`pod` in
 launch.json): then its exit status is its trainer's, and a restarted container goes on where it was. The sidecar
 commands it over a Unix socket, where it writes `sidecar.protocol.ShimStatus`. Imports only the standard library and
 runs as `python3 -I -S shim.py` on Python 3.8: it lives in the user's image. One thread; times are CLOCK_BOOTTIME.
@@ -27,7 +27,7 @@ BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, byte
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for what outlives a trainer that nobody stopped
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
-FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to tell the end; exit status
+FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
@@ -37,7 +37,7 @@ FRESH: "dict[str, Any]" = {
 
 
 class Refused(Exception):
-    """A request without effect: a sentence, and 409 where the caller's view of the job is old."""
+    """A request was refused: a sentence, and 409 if the caller's view of the job is outdated."""
 
 
 def boottime() -> float:
@@ -50,20 +50,20 @@ def say(sentence: str) -> None:
 
 
 def send(pid: int, sign: int) -> None:
-    """Signals a process, or a group when `pid` is negative. One that is gone is fine; one that stays is seen later."""
+    """Signal a process, or a group if `pid` is negative. Ignores one that is gone; one that stays is found later."""
     with contextlib.suppress(OSError):
         os.kill(pid, sign)
 
 
 def everybody(name: str) -> "Iterator[tuple[int, bytes]]":
-    """The pid and the file /proc/<pid>/`name` of every process that we may look at."""
+    """Yield the pid and the file /proc/<pid>/`name` of every process that can be read."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
             yield int(pid), file.read()
 
 
 def family(stranger: "Child | None") -> "dict[int, str]":
-    """pid -> name of all our descendants, except `stranger`, those below it and in its session."""
+    """Return pid -> name of all our descendants, except `stranger`, its descendants and its session."""
     below: dict[int, list[tuple[int, int, str]]] = {}
     for pid, stat in everybody("stat"):
         head, _, tail = stat.decode("ascii", "replace").rpartition(")")
@@ -80,7 +80,7 @@ def family(stranger: "Child | None") -> "dict[int, str]":
 
 
 def counted(path: str, *names: str) -> "list[int]":
-    """The numbers in a file of our container's control group: all of them, or those behind these names."""
+    """Return the numbers in a file of our container's control group: all, or those after these names."""
     with contextlib.suppress(OSError), open("/sys/fs/cgroup/" + path) as file:
         words = file.read().replace("=", " ").split()
         named = [word for before, word in zip(["", *words], words) if not names or before in names]
@@ -89,7 +89,7 @@ def counted(path: str, *names: str) -> "list[int]":
 
 
 def container_use() -> "dict[str, Any]":
-    """What our container has used and may use, by version 2 or 1 of the kernel's interface."""
+    """Return usage and limits of our container, by version 2 or 1 of the kernel's interface."""
     used, memory, spare = counted("cpu.stat", "usage_usec"), counted("memory.current"), ("memory.stat", "inactive_file")
     disk, quota, weight, unit = counted("io.stat", "rbytes", "wbytes"), counted("cpu.max"), counted("cpu.weight"), 1e6
     if not used:
@@ -106,7 +106,7 @@ def container_use() -> "dict[str, Any]":
 
 
 def unfit(launch: argparse.Namespace) -> str:
-    """Why its command certainly cannot be started, as a sentence; nothing where it may be."""
+    """Return why the command certainly cannot be started, as a sentence; empty if it may start."""
     home, program, env = launch.workdir, launch.command[0], {**os.environ, **launch.env}
     if not os.path.isdir(home):
         return f"no such folder: {home}; correct the job's `code`"
@@ -126,7 +126,7 @@ def unfit(launch: argparse.Namespace) -> str:
 
 
 def locate(program: str, home: str, env: "dict[str, str]") -> "str | None":
-    """The file that is executed, or would be if it could; as the kernel and `execvp` look for it."""
+    """Return the file that would be executed, found as the kernel and `execvp` find it."""
     places = [""] if "/" in program else os.get_exec_path(env)
     files = list(filter(os.path.isfile, (os.path.join(home, place, program) for place in places)))
     return next((file for file in files if os.access(file, os.X_OK)), files[0] if files else None)
@@ -145,7 +145,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
 
         def die_with_parent() -> None:
             LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-            if os.getppid() != parent:  # it died before the line above
+            if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
 
         with open(writer, "wb") as output:
@@ -156,7 +156,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         shim.selector.register(self.pipe, selectors.EVENT_READ, self.read)
 
     def read(self) -> bool:
-        """Logs one piece of output; False when there is none (now). A full disk loses text, nothing else."""
+        """Log one piece of output; False if there is none now. A full disk loses only text."""
         data = None if self.pipe.closed else self.pipe.read(select.PIPE_BUF)
         if data == b"":
             self.shim.selector.unregister(self.pipe)
@@ -169,7 +169,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
                     self.log = open(self.path, "ab", buffering=0)
                     self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
                 self.log.write(data)
-                if self.tee and select.select([], [1], [], 0)[1]:  # who does not read our stdout must not stop us
+                if self.tee and select.select([], [1], [], 0)[1]:  # a reader of our stdout that stops must not block us
                     os.write(1, data)
             except OSError as fault:
                 say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
@@ -202,7 +202,7 @@ class Shim:
             say(f"cannot start: {self.status['unfit']}")
 
     def _go_on(self) -> None:
-        """From where the container was that ended under us. Not its lease: the machine may have started anew."""
+        """Resume from the state of the ended container, except its lease: the machine may have rebooted."""
         try:
             with open("shim.state", encoding="utf-8") as file:
                 status, done = json.load(file)
@@ -219,7 +219,7 @@ class Shim:
             self.status.update(trainer="exited", trainer_pid=None, exit_code=-9, exit_note=note, exit_at=boottime())
 
     def _keep(self) -> None:
-        """Before anybody is told: who starts after us must not obey the same command again."""
+        """Save the state before it is published: a successor must not obey the same command again."""
         if self.launch.pod and self.status != self.kept:
             with contextlib.suppress(OSError), open("shim.new", "w", encoding="utf-8") as file:
                 json.dump([self.status, self.done], file)
@@ -232,7 +232,7 @@ class Shim:
             self._obey(json.loads(line))
         except Refused as no:
             answer = {"ok": False, "error": no.args[0], "conflict": no.args[1:] == (409,)}
-        except Exception as fault:  # whatever somebody sends, the trainer's parent must live on
+        except Exception as fault:  # no request may end the trainer's parent
             answer = {"ok": False, "error": f"send one JSON object with all its fields on one line ({fault!r:.200})"}
         self._keep()
         return {**answer, "status": self.status}
@@ -291,9 +291,9 @@ class Shim:
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
 
     def _devices(self, gpu_ids: "list[str]") -> "list[str]":
-        """What the trainer is told. Where a device plugin chose (`device_plugin`): as many of those that it chose.
+        """Return the devices for the trainer: the granted ones, or as many of a device plugin's (`device_plugin`).
 
-        The books go on naming the granted ones: they say how many are taken of which node, the plugin whose they are.
+        The status keeps naming the granted ones: they count the GPUs taken of a node; the plugin chooses which.
         """
         if not self.launch.device_plugin:
             return gpu_ids
@@ -334,8 +334,8 @@ class Shim:
         self._keep_sidecar(now)
 
     def _clear(self, trainer: Child, now: float) -> None:
-        """The leader is gone or its time is over: nothing of it may stay."""
-        rest = family(self.sidecar) or family(self.sidecar)  # again: one may be born while we look, and its parent go
+        """End all that is left of a trainer whose leader has ended or whose time is over."""
+        rest = family(self.sidecar) or family(self.sidecar)  # again: one may start meanwhile, and its parent end
         names = ", ".join(f"{name} ({pid})" for pid, name in list(self.killed.items())[:8])
         if not rest and trainer.returncode is not None:
             while trainer.read():
@@ -356,7 +356,7 @@ class Shim:
         return self.status.update(trainer="stopping", exit_note=stuck)
 
     def _keep_sidecar(self, now: float) -> None:
-        """Restarted when it dies; ended after the trainer when all ends."""
+        """Restart the sidecar when it dies; end it after the trainer."""
         side = self.sidecar
         if side and side.returncode is not None:
             send(-side.pid, signal.SIGKILL)  # what it had started
@@ -392,7 +392,7 @@ class Shim:
             self._hang_up(sock)
 
     def _tell(self, sock: socket.socket, message: "dict[str, Any]") -> None:
-        """Never waits: a client that has no room for it has not read for long, and may connect again."""
+        """Send without waiting: a client with a full buffer has not read for long; it is disconnected."""
         line = json.dumps(message).encode() + b"\n"
         with contextlib.suppress(OSError):
             if sock.send(line) == len(line):
@@ -411,7 +411,7 @@ class Shim:
             for sock in list(self.clients):
                 self._tell(sock, {"event": "status", "status": self.shown})
         if self.trainer and self.trainer.wrote_at > self.told_at and boottime() > self.told_at + TICK_S:
-            self.told_at = boottime()  # only to who has read nearly all before: the room left is for statuses
+            self.told_at = boottime()  # only to clients that have read nearly all: the rest of a buffer is for statuses
             for sock in select.select([], list(self.clients), [], 0)[1]:
                 self._tell(sock, {"event": "output", "size": self.trainer.log.tell(), "at": self.trainer.wrote_at})
 
@@ -419,7 +419,7 @@ class Shim:
         self.ending = self.status["ending"] = True
 
     def _exit_status(self) -> int:
-        """In a container the trainer's, as a shell says it; one that was only stopped has not come to its end."""
+        """Return the exit status: in a container the trainer's, as a shell does; STOPPED if it was only stopped."""
         code = self.status["exit_code"] if self.end_as is None else self.end_as
         if code is None and self.status["unfit"]:
             return 127 if self.launch.pod else 0
@@ -428,7 +428,7 @@ class Shim:
         return (code if code >= 0 else 128 - code) if self.launch.pod else 0
 
     def run(self) -> int:
-        """Until all is gone after `end` or a signal. The exit status."""
+        """Run until all processes are gone after `end` or a signal. Return the exit status."""
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         bell, ringer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
@@ -448,7 +448,7 @@ class Shim:
 
 
 def take_lock(end: bool) -> "int | None":
-    """The lock of this folder. While a living shim has it: None, or with `end` waits until that one has ended."""
+    """Take the lock of this folder. While a living shim has it: None, or with `end` wait until that shim has ended."""
     lock, limit = os.open("shim.lock", os.O_RDWR | os.O_CREAT, 0o600), boottime() + 2 * STRAGGLERS_S
     mark = b"RESHAPE_ANNOUNCE=" + os.fsencode(os.path.abspath("announce"))  # children of a trainer inherit it
     while end or boottime() < limit:
@@ -458,7 +458,7 @@ def take_lock(end: bool) -> "int | None":
                 peer.sendall(b'{"do": "end"}\n' if end else b"")
             if not end:
                 return None
-        except OSError:  # nobody listens: whoever has the mark was left by a dead shim
+        except OSError:  # no shim listens: processes with the mark were left by a dead one
             left = [pid for pid, env in everybody("environ") if mark in env.split(b"\0") and pid != os.getpid()]
             for pid in left:
                 send(pid, signal.SIGKILL)
@@ -471,7 +471,7 @@ def take_lock(end: bool) -> "int | None":
 
 
 def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
-    """The life of a shim; its exit status."""
+    """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
     vars(launch).update(pod=False, device_plugin=False, checkpoints="")
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:

@@ -1,1 +1,1 @@
-"""The sidecar's HTTP server and its metrics."""
+"""Serves the sidecar's HTTP endpoints and metrics."""

@@ -1,4 +1,4 @@
-"""Renders the metrics of one training for Prometheus. Called by the `/metrics` endpoint; keeps no state."""
+"""Renders the sidecar's metrics for Prometheus. Called by the `/metrics` endpoint; stateless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def render(sidecar: Sidecar) -> bytes:
-    """In Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(sidecar))
     return generate_latest(registry)
@@ -50,5 +50,5 @@ class _Collector:
 
 
 def _gauge(name: str, what: str, value: float | None) -> Metric:
-    """Without a sample where the value is not known: 0 would be a lie."""
+    """Return a gauge, without a sample if the value is not known: 0 would be wrong."""
     return GaugeMetricFamily(name, what) if value is None else GaugeMetricFamily(name, what, value)

@@ -1,10 +1,10 @@
-"""The sidecar's endpoints (`reliability.md` 6).
+"""Serves the sidecar's endpoints (`reliability.md` 6).
 
-Promises: `/v1/start`, `/v1/stop` and `/v1/checkpoint` obey nobody but the holder of the launch key,
-and answer every other caller alike; an operator's `/v1/reshape` and `/v1/signal` change nothing
-here, they become a wish to the coordinator; `/v1/output` shows what the trainer printed to the coordinator
-only; `/v1/status`, `/livez`, `/healthz` and `/metrics` only read. Bad input gets a 4xx with {"error":
-sentence}, a shim out of reach 503 with Retry-After; 500 is a bug.
+Promises: `/v1/start`, `/v1/stop` and `/v1/checkpoint` obey only the holder of the launch key, and refuse every other
+caller in the same way; an operator's `/v1/reshape` and `/v1/signal` change nothing here, they are forwarded to the
+coordinator; `/v1/output` returns the trainer's output to the coordinator only; `/v1/status`, `/livez`, `/healthz` and
+`/metrics` only read. Bad input gets a 4xx with {"error": sentence}, a shim out of reach 503 with Retry-After; 500 is a
+bug.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ T = TypeVar("T")
 
 
 class ReshapeBody(msgspec.Struct):
-    """`POST /v1/reshape`."""
+    """The body of `POST /v1/reshape`."""
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]
     force: bool = False  # even if work is lost
 
 
 class SignalBody(msgspec.Struct):
-    """`POST /v1/signal`: `checkpoint` or `stop`; the coordinator knows whether it can be done."""
+    """The body of `POST /v1/signal`: `checkpoint` or `stop`; the coordinator decides whether it is possible."""
 
     signal: Annotated[str, msgspec.Meta(pattern="^[a-z]{1,32}$")]
     force: bool = False  # even if work is lost
@@ -88,6 +88,8 @@ class Refusal(HTTPError):
 
 
 class Endpoint(RequestHandler):
+    """The base of all endpoints: signed answers, errors, reading of bodies."""
+
     def initialize(self, sidecar: Sidecar) -> None:
         self.sidecar = sidecar
         self.trusted = False  # whether the caller showed the launch key; then the answer is signed too
@@ -102,7 +104,7 @@ class Endpoint(RequestHandler):
         self.finish(body)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Every error has the same shape."""
+        """Answer an error as {"error": sentence}."""
         fault = kwargs.get("exc_info", (None, None, None))[1]
         if status_code == 503:
             self.set_header("Retry-After", "1")
@@ -112,14 +114,14 @@ class Endpoint(RequestHandler):
         self.answer(msgspec.json.encode({"error": sentence}))
 
     def read(self, kind: type[T]) -> T:
-        """The body; 400 with the field's name if it is anything else."""
+        """Return the body as `kind`; 400 with the field's name if it cannot be read so."""
         try:
             return msgspec.json.decode(self.request.body, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise Refusal(400, f"the body cannot be used: {error}") from None
 
     def is_signed(self) -> bool:
-        """Whether the caller holds the launch key. All is compared, so nobody can tell what was wrong."""
+        """Whether the caller holds the launch key. Always compares everything, so timing reveals nothing."""
         settings, headers = self.sidecar.settings, self.request.headers
         rights = (
             _same(headers.get(HEADER_JOB, ""), settings.launch.job_id),
@@ -140,12 +142,14 @@ class Endpoint(RequestHandler):
 
 
 class NotFoundEndpoint(Endpoint):
+    """404 for every other path."""
+
     def prepare(self) -> None:
         raise Refusal(404)
 
 
 class CommandEndpoint(Endpoint):
-    """`POST /v1/start`, `/v1/stop`, `/v1/checkpoint`: passed on to the shim, which holds generation and answers."""
+    """`POST /v1/start`, `/v1/stop`, `/v1/checkpoint`: passed on to the shim, which keeps generation and answers."""
 
     def initialize(self, sidecar: Sidecar, verb: str, kind: type[Call]) -> None:  # type: ignore[override]
         super().initialize(sidecar)
@@ -170,7 +174,7 @@ class CommandEndpoint(Endpoint):
         self.answer(msgspec.json.encode(core.reportable(self.sidecar.state, answer.status)))
 
     def deadline(self, call: StartCall) -> float:
-        """Of the lease; a call that was done already is only to be answered, whatever became of the lease."""
+        """Return the lease's deadline; 503 if it has run out, unless the call was carried out before."""
         state, now = self.sidecar.state, boottime()
         deadline = core.start_deadline(state, call.lease_s, now)
         done = state.shim is not None and state.shim.command_id == call.command_id
@@ -180,7 +184,7 @@ class CommandEndpoint(Endpoint):
 
 
 class OperatorEndpoint(Endpoint):
-    """`POST /v1/reshape`, `/v1/signal`: forwarded, so that the books are never bypassed."""
+    """`POST /v1/reshape`, `/v1/signal`: forwarded to the coordinator, which alone allocates GPUs."""
 
     def initialize(self, sidecar: Sidecar, kind: type[ReshapeBody] | type[SignalBody]) -> None:  # type: ignore[override]
         super().initialize(sidecar)
@@ -202,9 +206,9 @@ class OperatorEndpoint(Endpoint):
         self.answer(said)
 
     def is_operator(self) -> bool:
-        """With the token that only its owner can read. No token file, no operator.
+        """Whether the caller shows the token that only its owner can read. Without a token file: False.
 
-        On one machine only from there; in a pod, whose address is its own, from wherever the network lets through.
+        On one machine only from that machine; in a pod from every address that network policies let through.
         """
         settings = self.sidecar.settings
         try:
@@ -216,7 +220,7 @@ class OperatorEndpoint(Endpoint):
 
 
 class StatusEndpoint(Endpoint):
-    """`GET /v1/status`: a heartbeat for anybody; what the trainer printed last only for the coordinator."""
+    """`GET /v1/status`: a heartbeat for every caller; the end of the output only for the coordinator."""
 
     async def get(self) -> None:
         self.trusted = self.is_signed()
@@ -234,7 +238,7 @@ class StatusEndpoint(Endpoint):
 
 
 class OutputEndpoint(Endpoint):
-    """`POST /v1/output`: a piece of the log."""
+    """`POST /v1/output`: a part of the log."""
 
     async def post(self) -> None:
         if not self.is_signed():
@@ -252,14 +256,14 @@ class OutputEndpoint(Endpoint):
 
 
 class LivenessEndpoint(Endpoint):
-    """`GET /livez`: our own event loop turns, whatever the shim does."""
+    """`GET /livez`: the event loop runs, whatever the shim does."""
 
     def get(self) -> None:
         self.answer(b'{"status":"ok"}')
 
 
 class HealthEndpoint(Endpoint):
-    """`GET /healthz`: the shim answers, too."""
+    """`GET /healthz`: the shim answers as well."""
 
     async def get(self) -> None:
         try:
@@ -270,13 +274,15 @@ class HealthEndpoint(Endpoint):
 
 
 class MetricsEndpoint(Endpoint):
+    """`GET /metrics`, for Prometheus."""
+
     def get(self) -> None:
         self.set_header("Content-Type", CONTENT_TYPE)
         self.finish(render(self.sidecar))
 
 
 def check(call: Call) -> None:
-    """What the types do not say; 400 with the field's name."""
+    """Check what the types do not; 400 with the field's name."""
     seconds = call.lease_s if isinstance(call, StartCall) else call.grace_s if isinstance(call, StopCall) else 1.0
     bad = {
         "generation": not 0 <= call.generation < MOST_GENERATION,
@@ -315,7 +321,7 @@ def make_server(sidecar: Sidecar) -> HTTPServer:
 
 
 def make_reader(settings: SidecarSettings) -> HTTPServer:
-    """Of a launch that is gone only the log is left (`reader.py`)."""
+    """Return the server of a launch that is gone, of which only the log is left (`reader.py`)."""
     own = {"sidecar": SimpleNamespace(settings=settings)}
     routes: list[Any] = [("/v1/output", OutputEndpoint, own), ("/livez", LivenessEndpoint, own)]
     return _server(
@@ -330,14 +336,14 @@ def _server(app: Application) -> HTTPServer:
 
 
 def may_be_operator(host: str, remote: str | None) -> bool:
-    """Whether one who calls from `remote` may show a token to a sidecar that listens on `host`."""
+    """Whether a caller at `remote` may use a token at a sidecar that listens on `host`."""
     return not _is_loopback(host) or _is_loopback(remote)
 
 
 def _output(path: Path, offset: int, limit: int) -> Output:
-    """Nothing while there is no file: the trainer has not been started yet.
+    """Return a part of the output; empty while there is no file, before the trainer starts.
 
-    Training code can write where it lies: what it puts there leads to no other file, and keeps nobody waiting.
+    Training code can write to that folder: a link or pipe there is neither followed nor waited for.
     """
     try:
         with open(path, "rb", opener=_as_it_is) as file:
@@ -358,7 +364,7 @@ def _is_plain(name: str | None) -> bool:
 
 
 def _is_variable(given: tuple[str, str]) -> bool:
-    """Whether a process can be given it."""
+    """Whether it is a valid environment variable."""
     return VARIABLE.fullmatch(given[0]) is not None and "\0" not in given[1]
 
 

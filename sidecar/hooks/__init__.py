@@ -1,5 +1,5 @@
-"""Hooks with which a training script saves on SIGTERM and resumes; each module stands alone.
+"""Lets a training script save on SIGTERM and resume; each module can be used alone.
 
-`plain` needs the standard library only, `keras` needs Keras 3. Nothing is imported here, so that a
-script pays for what it uses.
+`plain` needs the standard library only, `keras` needs Keras 3. Nothing is imported here, so that a script loads only
+what it uses.
 """

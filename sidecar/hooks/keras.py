@@ -1,4 +1,4 @@
-"""Makes a Keras training elastic: save at a batch boundary, resume at that very batch.
+"""Makes a Keras training elastic: saves at a batch boundary, resumes at that batch.
 
 Promises that a training interrupted at any batch and resumed sees the same batches in the same order
 as one that was never interrupted. Keras' own BackupAndRestore (3.15) restores weights and
@@ -26,7 +26,7 @@ POSITION = "position.json"
 
 @dataclass
 class Position:
-    """Where training stands: `step` batches done of `total`, `steps_per_epoch` of them an epoch."""
+    """The position of a training: `step` batches done of `total`, `steps_per_epoch` of them an epoch."""
 
     total: int
     steps_per_epoch: int
@@ -43,7 +43,7 @@ class Position:
 
 
 def restore(checkpoints: plain.Checkpoints, position: Position, prefer: str | None = None) -> Any:
-    """The model with its optimizer state, and `position` moved to where it was saved; None to begin.
+    """Return the model with its optimizer state, and `position` moved to where it was saved; None to begin.
 
     Raises CheckpointError, also where the steps per epoch are not those of the checkpoint: the same
     batch could not be found again.
@@ -129,7 +129,7 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
             self.save()
 
     def save(self) -> None:
-        """A checkpoint of now; call it between batches only. Raises CheckpointError."""
+        """Save a checkpoint; call it between batches only. Raises CheckpointError."""
         at = self.position
         where = {"step": at.step, "epoch": at.epoch, "batch": at.batch, "steps_per_epoch": at.steps_per_epoch}
         self.checkpoints.save(at.step, {MODEL: self.model.save, POSITION: json.dumps(where).encode()})

@@ -1,7 +1,7 @@
-"""The oracle of tests and demo: shows from outside the coordinator who used which GPU when.
+"""Records which process used which GPU when, independent of the coordinator: the oracle of tests and demo.
 
 Promises that two processes on one GPU at once leave evidence, even when one is killed with SIGKILL.
-The example trainings call `GpuLocks`; whoever judges a run calls `violations`, or runs
+The example trainings call `GpuLocks`; the judge of a run calls `violations`, or runs
 `python -m sidecar.hooks.locks FOLDER`. Imports `plain` and the standard library only.
 """
 
@@ -65,7 +65,7 @@ class GpuLocks:
 
 
 def violations(folder: str | os.PathLike[str]) -> list[Line]:
-    """Refused locks, and pairs of processes whose times on one GPU overlap. Empty: each GPU had one user."""
+    """Return refused locks, and pairs of processes whose times on one GPU overlap. Empty: each GPU had one user."""
     refused = [{"kind": "refused lock", **line} for line in _lines(Path(folder) / "violations")]
     return refused + _overlaps([line for path in sorted(Path(folder).glob("*.jsonl")) for line in _lines(path)])
 

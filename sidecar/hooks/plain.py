@@ -3,7 +3,7 @@
 Promises: a checkpoint is all old or all new, a damaged one is never loaded and never silently replaced
 by a start from zero (`reliability.md` 4 P3, 7 rows 8 and 9); SIGTERM is answered at a step boundary.
 Called by training scripts, which may also copy this file. Imports nothing of ours. Times are seconds of
-CLOCK_BOOTTIME, which all processes of one machine share and no process can set.
+CLOCK_BOOTTIME, which all processes of one machine share and which cannot be set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-STOPPED = 143  # 128 + SIGTERM: saved and ended because somebody asked
+STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
 BAD = "bad-"
@@ -37,7 +37,7 @@ def boottime() -> float:
 
 
 def tell(text: str) -> None:
-    """One line to standard output, at once: the sidecar times steps by it."""
+    """Print one line and flush: the sidecar times steps by it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -49,7 +49,7 @@ def say(**fields: Any) -> None:
 
 
 class Environment(NamedTuple):
-    """What the shim told this process. `step_seconds` is None on real hardware."""
+    """The variables that the shim set for this process. `step_seconds` is None on real hardware."""
 
     job_id: str
     generation: int
@@ -66,7 +66,7 @@ class Environment(NamedTuple):
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> Environment:
-    """Read what the shim set. By hand nothing is set: checkpoints go below the current folder.
+    """Read the variables of the shim. Without a shim checkpoints go below the current folder.
 
     Raises SystemExit with a sentence when a value cannot be used.
     """
@@ -140,7 +140,7 @@ class Pace:
         self.due = boottime()
 
     def start(self) -> None:
-        """Training begins now."""
+        """Begin pacing now."""
         self.due = boottime()
 
     def wait(self) -> None:
@@ -250,7 +250,7 @@ class Checkpoints:
         return any(NAME.match(path.name, len(BAD)) for path in self.folder.glob(f"{BAD}*"))
 
     def _fault(self, name: str) -> str | None:
-        """Why this checkpoint cannot be trusted, or None."""
+        """Return why this checkpoint cannot be trusted, or None."""
         folder = self.folder / name
         try:
             manifest = _manifest_at(folder)

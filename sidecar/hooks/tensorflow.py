@@ -1,7 +1,7 @@
-"""Makes a TensorFlow training of several processes elastic: all begin alike and all stop at one step.
+"""Makes a TensorFlow training of several processes elastic: all start from one state and stop at one step.
 
-Promises: the answer of each call is the same in all ranks, so that none stops, saves or begins where the
-others do not. Called by training scripts with a loop of their own, since Keras 3 has no `fit` on several
+Promises: the answer of each call is the same in all ranks, so that all of them stop, save and begin
+together. Called by training scripts with a loop of their own, since Keras 3 has no `fit` on several
 machines; imports TensorFlow, NumPy and `plain`, nothing else of ours. Ranks are those of TF_CONFIG, which
 the shim sets in a pod of a gang; without it one process is a gang of one.
 """
@@ -37,11 +37,11 @@ class Gang:
         return [float(number) for number in self._sum(np.array(values))]
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says so. `if gang.any(stop.stopping)`, once a step, stops all ranks at the same one."""
+        """Whether any rank sets the flag. `if gang.any(stop.stopping)`, once a step, stops all ranks at one step."""
         return self.total(float(flag))[0] > 0
 
     def share(self, arrays: list[Any]) -> list[Any]:
-        """What rank 0 has, in all ranks: only it looks for a checkpoint, so that all begin at the same one.
+        """Return rank 0's value in all ranks: only it looks for a checkpoint, so that all begin at the same one.
 
         The arrays of the others must have the same shapes and types.
         """
@@ -55,7 +55,7 @@ class Gang:
     def leave(self, code: int) -> NoReturn:
         """End this process once rank 0 has saved what it had to save; TensorFlow would take a second more."""
         if self.size > 1 and code in (0, plain.STOPPED):
-            with contextlib.suppress(tf.errors.OpError):  # whoever is gone has ended well, or the shim sees how
+            with contextlib.suppress(tf.errors.OpError):  # a rank that is gone has ended well, or its shim reports how
                 self.any(False)
         sys.stdout.flush()
         sys.stderr.flush()

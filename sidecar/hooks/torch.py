@@ -1,7 +1,7 @@
-"""Makes a PyTorch training of several processes elastic: all begin alike and all stop at one step.
+"""Makes a PyTorch training of several processes elastic: all start from one state and stop at one step.
 
-Promises: the answer of each call is the same in all ranks, so that none stops, saves or begins where the
-others do not. Called by training scripts; imports PyTorch and `plain`, nothing else of ours. Ranks are
+Promises: the answer of each call is the same in all ranks, so that all of them stop, save and begin
+together. Called by training scripts; imports PyTorch and `plain`, nothing else of ours. Ranks are
 those of the environment: the shim's in a pod of a gang, torchrun's, or none for one process alone.
 """
 
@@ -40,11 +40,11 @@ class Gang:
         return [float(number) for number in numbers]
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says so. `if gang.any(stop.stopping)`, once a step, stops all ranks at the same one."""
+        """Whether any rank sets the flag. `if gang.any(stop.stopping)`, once a step, stops all ranks at one step."""
         return self.total(float(flag))[0] > 0
 
     def share(self, value: Any) -> Any:
-        """What rank 0 has, in all ranks: only it looks for a checkpoint, so that all begin at the same one."""
+        """Return rank 0's value in all ranks: only it looks for a checkpoint, so that all begin at the same one."""
         box = [value]
         if self.size > 1:
             distributed.broadcast_object_list(box, src=0)
@@ -57,7 +57,7 @@ class Gang:
     def leave(self, code: int) -> NoReturn:
         """End this process once rank 0 has saved what it had to save."""
         if self.size > 1 and code in (0, plain.STOPPED):
-            with contextlib.suppress(RuntimeError):  # whoever is gone has ended well, or the shim sees how
+            with contextlib.suppress(RuntimeError):  # a rank that is gone has ended well, or its shim reports how
                 distributed.barrier()
         sys.stdout.flush()
         sys.stderr.flush()

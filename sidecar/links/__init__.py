@@ -1,1 +1,1 @@
-"""Connections of the sidecar: to its coordinator and to its shim."""
+"""Connects the sidecar to its coordinator and to its shim."""

@@ -1,8 +1,8 @@
-"""Signed posts to the coordinator (`reliability.md` 6).
+"""Posts signed messages to the coordinator (`reliability.md` 6).
 
-Promise: what is returned was signed by the holder of the launch key for this very path; anything
-else is `NoTrustedAnswer` or, where the coordinator refused what was asked,
-`CoordinatorRejected`. Called by `service.py`; library exceptions end here.
+Promise: a returned body was signed with the launch key for this path; anything else is `NoTrustedAnswer` or, where
+the coordinator refused what was asked, `CoordinatorRejected`. Called by `service.py`; library exceptions end
+here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, refusa
 
 TIMEOUT_S = 5.0
 BODY_LIMIT = 64 * 1024  # bytes of an answer
-REFUSALS = (400, 404, 409, 429)  # what may be wrong with a wish, as opposed to with us
+REFUSALS = (400, 404, 409, 429)  # the request is wrong, not the connection
 
 
 class NoTrustedAnswer(Exception):
-    """No answer that can be trusted; as a sentence."""
+    """There was no trusted answer; the reason as a sentence."""
 
 
 class CoordinatorRejected(Exception):
-    """The coordinator does not want what was asked."""
+    """The coordinator refused the request."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -30,13 +30,15 @@ class CoordinatorRejected(Exception):
 
 
 class CoordinatorLink:
+    """The HTTP client of one launch."""
+
     def __init__(self, settings: SidecarSettings) -> None:
         self._settings = settings
         self._base = settings.launch.coordinator.rstrip("/")
         self._client = AsyncHTTPClient(force_instance=True, max_body_size=BODY_LIMIT)
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """The body of a rightly signed answer."""
+        """Return the body of a correctly signed answer."""
         key, launch = self._settings.key, self._settings.launch
         headers = {
             HEADER_JOB: launch.job_id,

@@ -1,8 +1,8 @@
-"""The sidecar's end of the shim's Unix socket: JSON lines, one answer per request, pushes in between.
+"""Talks to the shim over its Unix socket: JSON lines, one answer per request, pushes in between.
 
-Promises: it connects again whenever the connection ends; a shim that does not answer counts as out
-of reach (a frozen one still accepts connections); nothing that arrives raises out of here except
-`ShimUnreachable` from `ask`. Called by `service.py` and the endpoints. The protocol is `shim.py`'s.
+Promises: reconnects whenever the connection ends; a shim that does not answer counts as out of reach (a frozen one
+still accepts connections); no input raises anything except `ShimUnreachable` from `ask`. Called by `service.py` and
+the endpoints. The protocol is `shim.py`'s.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ log = logging.getLogger("sidecar")
 
 SOCKET = "shim.sock"
 LINE_LIMIT = 256 * 1024  # bytes
-PATIENCE_S = 5.0  # silence after which the shim is asked, and again after which it is given up
+PATIENCE_S = 5.0  # silence after which the shim is queried, and once more until it counts as out of reach
 AGAIN_S, AGAIN_MOST_S = 0.05, 1.0  # pause before connecting again
 
 
 class ShimUnreachable(Exception):
-    """The shim does not answer; as a sentence."""
+    """The shim does not answer; the reason as a sentence."""
 
 
 class ShimAnswer(msgspec.Struct):
@@ -41,7 +41,7 @@ class ShimAnswer(msgspec.Struct):
 
 
 class _Push(msgspec.Struct):
-    """Any line; those with an event were not asked for."""
+    """Any line; those with an event are pushes."""
 
     event: str | None = None
     status: ShimStatus | None = None
@@ -63,7 +63,7 @@ class ShimLink:
         self._waiting: deque[asyncio.Future[ShimAnswer | None]] = deque()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Stay connected until cancelled."""
         pause = AGAIN_S
         while True:
             try:
@@ -77,14 +77,14 @@ class ShimLink:
             pause = min(AGAIN_MOST_S, 2 * pause)
 
     async def ask(self, request: dict[str, Any], timeout_s: float = PATIENCE_S) -> ShimAnswer:
-        """`ShimUnreachable` when there is no connection or no answer in time."""
+        """Send a request; return the answer. `ShimUnreachable` without a connection or a timely answer."""
         if self._writer is None or self._writer.is_closing():
             raise ShimUnreachable("the shim is not running or does not listen; the launch is starting or has ended")
         waiting: asyncio.Future[ShimAnswer | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         self._writer.write(msgspec.json.encode(request) + b"\n")
         try:
-            # Shielded: answers come in order, so even one that nobody waits for any more keeps its place.
+            # Shielded: answers come in order, so one that is no longer awaited keeps its place.
             answer = await asyncio.wait_for(asyncio.shield(waiting), timeout_s)
         except TimeoutError:
             raise ShimUnreachable(f"the shim did not answer within {timeout_s:g} s; is it stopped?") from None
@@ -93,7 +93,7 @@ class ShimLink:
         return answer
 
     def leave(self) -> None:
-        """Hang up: nothing more is wanted of a shim that ends. If it does not, it will be connected again."""
+        """Close the connection to a shim that ends. If it does not end, `run` reconnects."""
         if self._writer is not None:
             self._writer.close()
 
@@ -108,7 +108,7 @@ class ShimLink:
         return reader
 
     async def _serve(self, reader: asyncio.StreamReader) -> float:
-        """Until the connection ends. The pause before the next one: short, since this one worked."""
+        """Handle lines until the connection ends. Return the pause before the next one, short after a success."""
         self._ask_quietly()
         asked = True
         while True:
@@ -126,7 +126,7 @@ class ShimLink:
             self._heard(line)
 
     def _ask_quietly(self) -> None:
-        """A question whose answer matters only to `on_status`."""
+        """Request the status for `on_status`, without waiting for the answer."""
         if self._writer is not None:
             self._waiting.append(asyncio.get_running_loop().create_future())
             self._writer.write(b'{"do":"status"}\n')

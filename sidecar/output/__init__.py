@@ -1,1 +1,1 @@
-"""A training's output: tailing, known formats, progress, lost work."""
+"""Reads a training's output: tailing, known formats, progress, lost work."""

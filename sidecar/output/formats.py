@@ -1,6 +1,6 @@
-"""The usual outputs of trainings: one table, each row with a name, a pattern and an example that is its test.
+"""Parses the usual outputs of trainings: one table, each row with a name, a pattern and an example that is its test.
 
-Promises: a line counts only where a row fits all of it, so that nobody's prose is taken for progress; iterations are
+Promises: a line counts only if a row matches all of it, so that prose is not taken for progress; iterations are
 those of the whole training, `(epoch - 1) * per epoch + done`, wherever an output counts them anew in each epoch; a bar
 of validation, of a download or of unknown purpose moves nothing. Pure. Called by `progress.py`.
 
@@ -34,7 +34,7 @@ _NO_MEASURE = re.compile(r".*(?:runtime|per_second|_time|grad_norm|learning_rate
 
 @dataclass(frozen=True)
 class ProgressLine:
-    """What one line says. `kind`: lines of one kind can be compared with one another (`lost.py`)."""
+    """The content of one line. Lines of one `kind` can be compared with one another (`lost.py`)."""
 
     kind: str
     step: int | None = None  # iterations done since training began

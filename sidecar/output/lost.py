@@ -1,11 +1,11 @@
-"""Finds in the output which work a generation did again that an earlier one had done.
+"""Counts the work that a generation repeated, as its output shows.
 
-Promise: like is compared with like only. The first report of a kind in this generation is compared with the last one
-of that kind before it; where it is no further, what lies between was done again. A count that goes back within one
+Promise: only reports of one kind are compared. The first report of a kind in this generation is compared with the last
+one of that kind before it; if it is no further, what lies between was repeated. A count that goes back within one
 generation is no count of the whole training and tells nothing. Pure. Fed by `progress.py`.
 
-Work done after a generation's last report is unknown, so the loss may be larger than reported, by
-less than the distance between two reports.
+Work after a generation's last report is not known, so the true loss may be higher by less than the distance between
+two reports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Series:
 
 
 class LostWorkCounter:
-    """`lost` is that of the present generation; None while nothing can be compared, or nobody knows which it is."""
+    """`lost`: of the present generation; None while nothing can be compared, or the generation is not known."""
 
     def __init__(self) -> None:
         self.lost: Lost | None = None
@@ -41,7 +41,7 @@ class LostWorkCounter:
         self._generation: int | None = None
 
     def new_generation(self, generation: int | None) -> None:
-        """What follows was printed by another trainer. None: nobody knows where it began to print."""
+        """Begin the reports of another trainer. None: where its output begins is not known."""
         self.lost, self._generation = None, generation
         for series in self._series.values():
             series.before, series.comes = series.before or series.comes, False
@@ -85,7 +85,7 @@ class LostWorkCounter:
 
     @staticmethod
     def _covered(series: _Series, given: float, report: ProgressLine) -> float:
-        """How much was done for this very report; nothing was, where it comes before the work."""
+        """Return the work that this report covers itself; none if it is printed before the work."""
         if report.begins or (series.repeats and not series.iterations):
             return 0.0
         return min(given, 1.0 if series.distance is None else series.distance)

@@ -1,4 +1,4 @@
-"""Reads how far training has come out of what the trainer prints.
+"""Reads the progress of training from what the trainer prints.
 
 Promise: any text may be fed and nothing is raised; iterations and epochs never go back; numbers
 that cannot be (NaN, 1e300, a negative step) are dropped field by field. Pure: no clock, no files.
@@ -43,12 +43,12 @@ _VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
 
 
 class ProgressReader:
-    """Fed with the trainer's output in order; `progress` is what it says so far."""
+    """Takes the trainer's output in order; `progress` is what was read so far."""
 
     def __init__(self, pattern: str | None = None, measure: str = "", never: str = "") -> None:
         """`pattern`: a regular expression with groups out of iteration, epoch, value, total. `re.error` if bad.
 
-        `measure`: the value that counts before all others. `never`: a name with this in it counts after all others.
+        `measure`: the value that ranks before all others. `never`: a name that contains it ranks after all others.
         """
         self._measure, self._never = measure, never
         self.progress = Progress()
@@ -63,11 +63,11 @@ class ProgressReader:
 
     @property
     def lost(self) -> Lost | None:
-        """What this generation did again."""
+        """The work that this generation repeated."""
         return self._losses.lost
 
     def new_generation(self, spawn_at: float) -> None:
-        """A new trainer was spawned: times start afresh, counts stay."""
+        """Begin a new trainer: times restart, counts stay."""
         p = self.progress
         last = p.last_step_at if p.last_step_at is not None else p.previous_last_step_at
         self.progress = msgspec.structs.replace(
@@ -77,12 +77,12 @@ class ProgressReader:
         self._window.clear()
 
     def new_output(self, generation: int | None) -> None:
-        """What is fed from here on was printed by that generation; None: nobody knows since when."""
+        """Begin the output of that generation; None: where it begins is not known."""
         self._formats.new_generation()
         self._losses.new_generation(generation)
 
     def feed(self, chunk: bytes, at: float, late: bool = False) -> None:
-        """Output as it came, cut anywhere, at `at`. `late`: printed long before, so only a line's own time counts."""
+        """Take output that arrived at `at`, cut anywhere. `late`: printed earlier, so only a line's own time counts."""
         *lines, self._rest = _BREAK.split(self._rest + self._decode(chunk))
         for line in lines:
             if not self._skipping:
@@ -95,14 +95,14 @@ class ProgressReader:
             self._rest = "" if report.closes else self._rest
 
     def flush(self, at: float, late: bool = False) -> None:
-        """The trainer has ended: what is left is a whole line."""
+        """Take the rest as a whole line: the trainer has ended."""
         rest, self._rest = self._rest, ""
         if not self._skipping:
             self.line(rest, at, late)
         self._skipping = False
 
     def line(self, text: str, at: float, late: bool = False) -> None:
-        """One line, or the whole of a progress file."""
+        """Take one line, or the whole of a progress file."""
         if not text or len(text) > LINE_LIMIT:
             return
         text = _ANSI.sub("", text).strip()
@@ -133,7 +133,7 @@ class ProgressReader:
             self._stepped(report.step, at)
 
     def _value(self, pairs: dict[str, Any]) -> None:
-        """Once a better-ranked value was seen a lesser one never replaces it: a curve of two measures is none."""
+        """Take the best-ranked value; a lower-ranked one never replaces it, so a curve has one measure only."""
         known = [(self._rank(name), name, number(given)) for name, given in pairs.items()]
         usable = [(r, name, value) for r, name, value in known if value is not None and r is not None]
         if not usable:
@@ -152,7 +152,7 @@ class ProgressReader:
 
     def _stepped(self, step: int, at: float) -> None:
         if self._spawn_at is None:
-            return  # read again after a restart of ours, of a trainer that is not known: its clock may be another's
+            return  # read again after a restart, of an unknown trainer: its clock may be another machine's
         p = self.progress
         if at < self._spawn_at:
             last = max(at, p.previous_last_step_at or at)
@@ -180,13 +180,13 @@ class ProgressReader:
 
 
 def _report(kind: str, pairs: dict[str, Any]) -> ProgressLine:
-    """What names and values say, whatever the line around them."""
+    """Return the step, total and values among pairs of names and values."""
     step, total = (next((pairs[key] for key in keys if key in pairs), None) for keys in (STEP_KEYS, TOTAL_KEYS))
     return ProgressLine(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
 
 
 def rank(name: str) -> int | None:
-    """Which measure says most of the training's success: lower is better, None is no measure."""
+    """Return the rank of a measure of success: lower is better, None is no measure."""
     name = _plain(name).removesuffix("_step")
     if name == "value":
         return 0
@@ -205,7 +205,7 @@ def _plain(name: str) -> str:
 
 
 def number(given: Any) -> float | None:
-    """A finite number of believable size, else None."""
+    """Return a finite number of plausible size, else None."""
     if isinstance(given, bool) or not isinstance(given, (int, float, str)):
         return None
     try:
@@ -216,7 +216,7 @@ def number(given: Any) -> float | None:
 
 
 def count(given: Any) -> int | None:
-    """A whole number from 0, else None."""
+    """Return a whole number from 0, else None."""
     value = number(given)
     return int(value) if value is not None and value >= 0 and value.is_integer() else None
 

@@ -1,9 +1,9 @@
 """Follows the trainer's log file.
 
-Promise: every byte is handed on once and in order, over truncation and rotation (the shim moves a
-full file to `<output>.1` and begins another); a file that is not there yet is an empty one. Of a file that is long
-already when it is first seen, since the log of a job outlives its launches, only the beginning and the end are handed
-on: to read all of it would keep the next training waiting. Called by `service.py`.
+Promise: returns every byte once and in order, over truncation and rotation (the shim moves a full file to `<output>.1`
+and begins another); a missing file counts as empty. Of a file that is long when it is first opened, since a job's log
+outlives its launches, only the beginning and the end are returned: reading all of it would delay the next training.
+Called by `service.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-PIECE = 256 * 1024  # bytes handed on at once
-BEHIND = 1024 * 1024  # bytes at the end that are always handed on
+PIECE = 256 * 1024  # bytes returned at once
+BEHIND = 1024 * 1024  # bytes at the end that are always returned
 
 
 class LogTail:
+    """The unread output of one log file."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
@@ -26,7 +28,7 @@ class LogTail:
         self.began = 0  # where in its file the last piece began
 
     def read(self) -> bytes:
-        """The next piece, empty when there is no more for now."""
+        """Return the next piece; empty if there is none now."""
         if self._file is None and not self._reopen():
             return b""
         piece = self._piece()
@@ -55,7 +57,7 @@ class LogTail:
         return piece
 
     def _moved(self) -> bool:
-        """Whether the path now names another file. If it names none, the next one is still to come."""
+        """Whether the path now names another file; False while it names none."""
         if self._file is None:
             return False
         try:

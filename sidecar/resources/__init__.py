@@ -1,1 +1,1 @@
-"""Resources of a pod or node: GPUs, usage, CPU limits."""
+"""Measures and limits resources of a pod or node: GPUs, usage, CPU."""

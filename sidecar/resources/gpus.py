@@ -1,7 +1,7 @@
-"""GPUs behind one probe: real ones by NVML, or emulated ones where there are none.
+"""Reads GPUs through one probe: real ones by NVML, or emulated ones.
 
-Promise: whatever NVML does (no library, no driver, a GPU fallen off the bus), nothing is raised; a
-GPU that cannot be read is reported unhealthy with a sentence. Only GPUs that were asked for are
+Promise: raises nothing, whatever NVML does (no library, no driver, a GPU fallen off the bus); a GPU that cannot be read
+is reported unhealthy with a sentence. Only GPUs that were asked for are
 touched. Called by `service.py` once per heartbeat interval in a thread, since a driver can hang,
 and by the node agent (`list_gpus`). pynvml is imported on first use: most machines have none.
 """
@@ -37,12 +37,12 @@ class DeviceInfo:
 
 
 class EmulatedProbe:
-    """A GPU is as busy as its trainer keeps the CPU; nothing of it is ever broken."""
+    """Emulated GPUs: as busy as the trainer keeps the CPU, and always healthy."""
 
     emulated = True
 
     def __init__(self, memory: int | None = None) -> None:
-        """`memory`: bytes each GPU pretends to have."""
+        """`memory`: bytes of each GPU."""
         self._memory = memory
 
     def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
@@ -51,7 +51,7 @@ class EmulatedProbe:
 
 
 class NoProbe:
-    """Where this container cannot see the trainer's GPUs: the node agent watches them."""
+    """No readings: this container cannot see the trainer's GPUs; the node agent watches them."""
 
     emulated = False
 
@@ -65,7 +65,7 @@ class NvmlProbe:
     emulated = False
 
     def __init__(self, nvml: Any = None) -> None:
-        """`nvml`: the pynvml module, where a test brings its own."""
+        """`nvml`: replaces the module pynvml in tests."""
         self._nvml = nvml
         self._open = False
 
@@ -118,12 +118,12 @@ class NvmlProbe:
 
 
 def probe_for(kind: str, memory: int | None) -> GpuProbe:
-    """`kind`: `nvml`, `emulated` or `none`; `memory`: bytes each emulated GPU pretends to have."""
+    """Return the probe of a kind: `nvml`, `emulated` or `none`. `memory`: bytes of each emulated GPU."""
     return EmulatedProbe(memory) if kind == "emulated" else NoProbe() if kind == "none" else NvmlProbe()
 
 
 def list_gpus(nvml: Any = None) -> list[DeviceInfo]:
-    """Every GPU of this machine that NVML can name; none without library or driver."""
+    """Return every GPU of this machine that NVML lists; none without library or driver."""
     try:
         nvml = nvml or importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -140,7 +140,7 @@ def list_gpus(nvml: Any = None) -> list[DeviceInfo]:
 
 
 def short_type(name: str) -> str:
-    """The GPU type that speed profiles are kept under: `NVIDIA H100 80GB HBM3` is an H100."""
+    """Return the GPU type as in speed profiles: `NVIDIA H100 80GB HBM3` is an H100."""
     if match := re.search(r"\b(?:GTX|RTX)\s+(\d{3,4})\s*(Ti|SUPER)?", name):
         return match[1] + (match[2] or "")
     match = re.search(r"\b[A-Z]{1,2}\d{1,4}\b", name)

@@ -1,7 +1,7 @@
 """Measures the load of the machine: R(w, t) of SpeCon, which breaks ties between nodes.
 
-Promise: shares between 0 and 1, or None where they cannot be known; never raises. /proc/stat and /proc/meminfo tell
-of the whole machine, also inside a container: that is the load meant here. Called by the node agent at each report.
+Promise: shares between 0 and 1, or None if they are not known; never raises. /proc/stat and /proc/meminfo describe the
+whole machine, also inside a container, as needed here. Called by the node agent at each report.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ TIMES = 8  # columns that add up to all time; those of guests are counted in the
 
 
 class HostUsage:
-    """`cpu` is the share of cores that were busy since it was last asked."""
+    """The machine's use of CPU and memory."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._before = self._times()
 
     def cpu(self) -> float | None:
+        """Return the share of cores that were busy since the last call."""
         before, now = self._before, self._times()
         self._before = now or before
         if not before or not now:
@@ -30,7 +31,7 @@ class HostUsage:
         return min(1.0, max(0.0, 1.0 - idle / whole)) if whole > 0 else None
 
     def memory(self) -> float | None:
-        """What is not free for a new process: caches count as free."""
+        """Return the share of memory that is not available to a new process; caches count as available."""
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
             bytes_of = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
@@ -39,7 +40,7 @@ class HostUsage:
             return None
 
     def _times(self) -> list[int]:
-        """Of all cores together since the machine started; empty where nobody tells."""
+        """Return the times of all cores together since the machine started; empty if unreadable."""
         try:
             words = (self._proc / "stat").read_text().split("\n", 1)[0].split()
             times = [int(word) for word in words[1 : 1 + TIMES]]

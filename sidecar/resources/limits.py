@@ -1,10 +1,9 @@
-"""Holds the trainer below a number of CPU cores: a limit of FlowCon's, in force on this machine.
+"""Holds the trainer below a number of CPU cores, for limits of FlowCon.
 
-Promises: only the trainer of this launch and its children are held; a limit can be set, changed and lifted at any
-time without the trainer noticing more than its speed; what an earlier sidecar of this launch left is lifted first.
-By a control group of the kernel where one can be made here, else by a stated substitute: the trainer's process
-group is stopped and continued ten times a second. Called by `service.py` in its sampling thread; the launcher
-lifts what a killed launch has left.
+Promises: only the trainer of this launch and its children are held; a limit can be set, changed and lifted at any time
+and changes only the trainer's speed; a limit that an earlier sidecar of this launch left is lifted first. Uses a
+control group of the kernel where one can be made, else stops and continues the trainer's process group ten times a
+second. Called by `service.py` in its sampling thread; the launcher lifts limits that a killed launch has left.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ LEAST_SHARE = 0.01
 
 
 class LimitMechanism(Protocol):
-    """One way to hold processes; `name` is told to people. May be asked again and again."""
+    """One way to hold processes. `name` is shown to users. Calls may be repeated."""
 
     @property
     def name(self) -> str: ...
 
     def hold(self, pid: int, cores: float, used: float | None) -> None:
-        """Raises OSError where that is not possible here."""
+        """Hold `pid` and its children. OSError if that is not possible here."""
 
     def lift(self) -> None:
-        """Also what an earlier process of ours left; nothing if there is nothing."""
+        """Lift the limit, also one that an earlier process of ours left."""
 
 
 class CpuLimiter:
@@ -49,10 +48,9 @@ class CpuLimiter:
         self._lift_all()
 
     def hold(self, pid: int | None, cores: float | None, used: float | None = None) -> str:
-        """`pid` and its children have at most `cores` from now on, or what they can get (None).
+        """Limit `pid` and its children to `cores`, or lift the limit (None). Return the mechanism in force, or "".
 
-        `used`: cores they use now. Ask again now and then: new children and their use count then. Returns
-        the mechanism in force, or "".
+        `used`: cores they use now. Call it repeatedly: each call includes new children and their use.
         """
         if pid is not None and pid != self._met:
             self._met = pid
@@ -79,9 +77,9 @@ class CpuLimiter:
 
 
 def in_pod(quota: float | None, told: float | None) -> tuple[float | None, str]:
-    """The limit in force and whose it is, where the launcher limits by resizing the pod: we only look.
+    """Return the limit in force and its origin in a pod, where the launcher limits by resizing the pod.
 
-    `quota`: cores, as the trainer's own container has them; `told`: what FlowCon wants of it now.
+    `quota`: cores of the trainer's own container; `told`: the limit that FlowCon wants now.
     """
     if quota is None:
         return None, ""
@@ -89,12 +87,12 @@ def in_pod(quota: float | None, told: float | None) -> tuple[float | None, str]:
 
 
 def for_launch(name: str, pod: bool) -> CpuLimiter:
-    """`name`: of the launch; no other on this machine has it. In a pod nobody but its kubelet may hold the trainer."""
+    """Return the limiter of a launch, whose `name` is unique on this machine. In a pod only the kubelet limits."""
     return CpuLimiter([] if pod else [ControlGroup(name), StopAndGo()])
 
 
 class ControlGroup:
-    """A group of its own below ours, with a quota; version 1 or 2 of the kernel's interface."""
+    """A control group of its own below ours, with a quota; version 1 or 2 of the kernel's interface."""
 
     def __init__(self, name: str, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc, self._parent, self._version = proc, *_cpu_group(proc, cgroups)
@@ -115,7 +113,7 @@ class ControlGroup:
             (self.folder / "cpu.cfs_period_us").write_text(str(period))
             (self.folder / "cpu.cfs_quota_us").write_text(str(quota))
         inside = set[int]()
-        while new := process_tree(self._proc, pid) - inside:  # again: one may be born while we look
+        while new := process_tree(self._proc, pid) - inside:  # again: one may start meanwhile
             for member in sorted(new):
                 with contextlib.suppress(ProcessLookupError):
                     (self.folder / "cgroup.procs").write_text(str(member))
@@ -129,12 +127,12 @@ class ControlGroup:
         for member in members:
             with contextlib.suppress(OSError):
                 (self._parent / "cgroup.procs").write_text(member)
-        with contextlib.suppress(OSError):  # somebody was born meanwhile: the next call finds it
+        with contextlib.suppress(OSError):  # a child started meanwhile: the next call finds it
             self.folder.rmdir()
 
 
 def _cpu_group(proc: Path, cgroups: Path) -> tuple[Path, int]:
-    """Our own group of the CPU controller, and the interface's version."""
+    """Return our own group of the CPU controller, and the interface's version."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
     except OSError:
@@ -149,7 +147,7 @@ def _cpu_group(proc: Path, cgroups: Path) -> tuple[Path, int]:
 class StopAndGo:
     """SIGSTOP and SIGCONT to the trainer's process group, so that it runs for a share of each tenth of a second.
 
-    How large that share is follows from what it used with the last one: nobody says how many threads it has.
+    The share follows from the use with the last share, since the number of its threads is not known.
     """
 
     name = "stop and go"

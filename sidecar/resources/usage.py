@@ -1,9 +1,9 @@
-"""Measures what the trainer and its children use: CPU cores, memory, block I/O and, in a pod, network I/O.
+"""Measures what the trainer and its children use: CPU cores, resident memory, block I/O and, in a pod, network I/O.
 
-Promise: a process that has gone, a kernel file that is not there and a counter that went back give
-less, never an error. Called by `service.py` once per heartbeat interval, in a thread. Where the
-trainer has a control group of its own, that is asked (it also knows of children that have ended);
-else /proc is walked from the trainer down. A trainer in another container is counted by its shim.
+Promise: a process that has gone, a missing kernel file and a counter that went back give less, never an error. Called
+by `service.py` once per heartbeat interval, in a thread. Reads the trainer's own control group if it has one (which
+also counts children that have ended), else /proc from the trainer down. A trainer in another container is measured by
+its shim.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sidecar.protocol import ShimStatus, Usage
 
-LIMIT_GROUP = "reshape-"  # how the names of the groups begin in which `limits.py` holds trainers
+LIMIT_GROUP = "reshape-"  # prefix of the groups in which `limits.py` holds trainers
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -30,19 +30,20 @@ class _Counters:
 
 
 class UsageMeter:
-    """Remembers the counters of the last sample: cores and bytes per second are differences."""
+    """Measures by differences of counters between two samples."""
 
     def __init__(
         self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), network: bool = False
     ) -> None:
-        """`network`: whether what goes over the network here is the trainer's own, as in a pod."""
+        """`network`: whether the network traffic here is the trainer's own, as in a pod."""
         self._proc, self._cgroups, self._network = proc, cgroups, network
         self._last: tuple[int, float, _Counters] | None = None  # pid, when, what
 
     def sample(self, pid: int | None, now: float, shim: ShimStatus | None = None) -> Usage:
-        """`pid`: the trainer, None when none runs. Cores are the mean since the last sample of the same pid.
+        """Return the usage; cores are the mean since the last sample of the same pid.
 
-        `shim`: in another container; what `pid` names here is something else, or nothing.
+        `pid`: the trainer, None if none runs. `shim`: its status if the trainer is in another container, where `pid`
+        names no process of ours.
         """
         counters = None if pid is None else self._counters(pid) if shim is None else _told(shim)
         if counters is not None and self._network:
@@ -65,7 +66,7 @@ class UsageMeter:
         return self._own_group(pid) or self._tree(pid)
 
     def _tree(self, pid: int) -> _Counters | None:
-        """From /proc. Pages that several processes share count once in each."""
+        """Return the counters from /proc. Pages that several processes share count once in each."""
         stats = _stats(self._proc)
         members = _members(stats, pid)
         if not members:
@@ -75,9 +76,9 @@ class UsageMeter:
         return _Counters(ticks / _TICK, sum(stats[m][2] for m in members) * _PAGE, False, sum(known) if known else None)
 
     def _own_group(self, pid: int) -> _Counters | None:
-        """From the trainer's control group, if that is not also ours.
+        """Return the counters of the trainer's control group, if that is not also ours.
 
-        The group of its limit is left aside: it is not charged for what the trainer had before.
+        The group of its limit does not count: it is not charged for what the trainer had before.
         """
         theirs, ours = self._groups(str(pid)), self._groups("self")
         if "" in theirs and theirs[""] != ours.get("") and not Path(theirs[""]).name.startswith(LIMIT_GROUP):
@@ -86,7 +87,7 @@ class UsageMeter:
         return self._version_1(theirs) if own else None
 
     def _groups(self, pid: str) -> dict[str, str]:
-        """Controller -> path; version 2 has the controller ''."""
+        """Return controller -> path; version 2 has the controller ''."""
         lines = [line.split(":", 2) for line in _text(self._proc / pid / "cgroup").splitlines()]
         return {c: parts[2] for parts in lines if len(parts) == 3 for c in parts[1].split(",")}
 
@@ -109,7 +110,7 @@ class UsageMeter:
 
 
 def cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """The cores that our own container may use at most."""
+    """Return the cores that our own container may use at most; None without a quota."""
     words = _text(cgroups / "cpu.max") or " ".join(_text(cgroups / f"cpu/cpu.cfs_{w}_us") for w in ("quota", "period"))
     numbers = [int(word) for word in words.split() if word.isdecimal()]
     return numbers[0] / numbers[1] if len(numbers) == 2 and numbers[1] else None
@@ -126,20 +127,20 @@ def _rate(before: int | None, now: int | None, seconds: float) -> float | None:
 
 
 def _disk(proc: Path, pid: int) -> int | None:
-    """Bytes that a process, and children that it has reaped, moved to and from disks."""
+    """Return the bytes that a process, and children that it has reaped, moved to and from disks."""
     found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", _text(proc / str(pid) / "io")))
     return sum(map(int, found.values())) if found else None
 
 
 def _traffic(proc: Path) -> int | None:
-    """Bytes that came and went through all network devices but the one that leads back to ourselves."""
+    """Return the bytes received and sent by all network devices but the loopback."""
     rows = [line.partition(":") for line in _text(proc / "net" / "dev").splitlines()]
     fields = [after.split() for name, _, after in rows if after and name.strip() != "lo"]
     return sum(int(one[0]) + int(one[8]) for one in fields if len(one) > 8 and one[0].isdecimal()) if fields else None
 
 
 def process_tree(proc: Path, pid: int) -> set[int]:
-    """The process and all below it; empty if it has gone."""
+    """Return the process and all its descendants; empty if it has gone."""
     return _members(_stats(proc), pid)
 
 

@@ -1,1 +1,1 @@
-"""Checks and installation before a training starts."""
+"""Checks a command and installs the shim before a training starts."""

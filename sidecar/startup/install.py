@@ -1,8 +1,9 @@
-"""`python -m sidecar.startup.install --from SECRET --to FOLDER`: puts the shim into a pod, before its containers start.
+"""Copies the shim into a pod before its containers start.
 
-Promise: afterwards FOLDER holds shim.py and launch.json, readable by every user, each all or nothing, and a folder for
-checkpoints that every user of this pod may write; the keys stay where they are. May be repeated, as the kubelet does.
-Called by the init container; standard library only.
+Called by the init container as `python -m sidecar.startup.install --from SECRET --to FOLDER`. Promise: afterwards
+FOLDER holds shim.py and launch.json, each written atomically and readable by every user, and a folder for checkpoints
+that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may repeat it. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main() -> int:
 
 
 def install(secret: Path, folder: Path) -> None:
-    """`OSError` when the volume is full, or the Secret is not whole."""
+    """Copy shim and launch.json. `OSError` if the volume is full or the Secret lacks launch.json."""
     for source in (Path(__file__).parent.with_name(SHIM), secret / LAUNCH):
         fresh = folder / f"{source.name}.new"
         fresh.write_bytes(source.read_bytes())
@@ -37,7 +38,7 @@ def install(secret: Path, folder: Path) -> None:
         fresh.replace(folder / source.name)
     checkpoints = folder / CHECKPOINTS
     checkpoints.mkdir(exist_ok=True)
-    checkpoints.chmod(0o777)  # whoever the image's user is
+    checkpoints.chmod(0o777)  # for any user of the image
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Checks before a victim is stopped whether the Python command of a newcomer can start.
+"""Checks whether a Python command can start, before GPUs are freed for it.
 
-Promises: what it says is certain, and said before the launch first reports; it executes nothing of the training code;
-what it cannot judge, such as a shell or torchrun, and whatever takes too long, passes. The shim says what is wrong with
-the folder and the program themselves. On one machine only: in a pod the command stands in the user's container, where
-there may be no file of ours but the shim. Called by `service`; `probe` is what it runs.
+Promises: a reported fault is certain, and reported with the launch's first heartbeat; no training code is executed;
+what cannot be judged, such as a shell or torchrun, or takes too long, passes. The shim checks the folder and the
+program itself. On one machine only: in a pod the command is in the user's container, which may hold no file of ours
+but the shim. Called by `service`; runs `probe`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-PATIENCE_S = 15.0  # then it starts as if nothing had been asked
+PATIENCE_S = 15.0  # after which the command passes
 LONGEST = 1000  # characters of a sentence
 
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
@@ -24,7 +24,7 @@ WITH_VALUE = "WX"
 
 
 class PythonCommand(NamedTuple):
-    """What a command line of Python runs."""
+    """The script or module that a command line of Python runs."""
 
     python: list[str]  # with its options
     kind: str  # script or module
@@ -32,7 +32,7 @@ class PythonCommand(NamedTuple):
 
 
 def python_command(command: Sequence[str], workdir: str = ".") -> PythonCommand | None:
-    """None where it is not Python that is asked to run a script or module. A script may name its Python itself."""
+    """Return the Python command; None if it runs no script or module. A script may name its Python itself."""
     words = [*interpreter(Path(workdir) / command[0]), *command] if "/" in command[0] else [*command]
     if not PYTHON.fullmatch(Path(words[0]).name):
         return None
@@ -57,7 +57,7 @@ def python_command(command: Sequence[str], workdir: str = ".") -> PythonCommand 
 
 
 def interpreter(script: Path) -> list[str]:
-    """The Python that the first line of an executable script names, with its option; nothing where it names none."""
+    """Return the Python, with its option, that the first line of a script names; empty if it names none."""
     try:
         with script.open("rb") as file:
             head = file.readline(256).decode()
@@ -73,9 +73,9 @@ def interpreter(script: Path) -> list[str]:
 async def startup_fault(
     command: Sequence[str], env: Mapping[str, str], workdir: str, patience_s: float = PATIENCE_S
 ) -> str:
-    """Why this command would certainly fail at its start, as a sentence; empty where it may be all right.
+    """Return why this command would certainly fail at its start, as a sentence; empty if it may start.
 
-    `env` and `workdir` are those that the trainer will have.
+    `env` and `workdir`: those that the trainer will have.
     """
     run = python_command(command, workdir)
     if run is None:
@@ -101,6 +101,6 @@ async def startup_fault(
 
 
 def environment(own: Mapping[str, str], given: Mapping[str, object]) -> dict[str, str]:
-    """What the trainer sees, made of what we see: the same but for where our own modules are."""
+    """Return the trainer's environment: ours without PYTHONPATH, which names our modules, and the `given` variables."""
     ours = {name: value for name, value in own.items() if name != "PYTHONPATH"}
     return {**ours, **{name: str(value) for name, value in given.items()}}

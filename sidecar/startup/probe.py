@@ -1,8 +1,8 @@
-"""Checks whether a Python script or module can start, in the very interpreter that is to run it.
+"""Checks whether a Python script or module can start, inside the interpreter that is to run it.
 
-Promises: executes nothing of it and imports nothing; names only what is certain, so whatever may change where modules
-are found (a call, a module of the user's own) ends the search; prints one JSON string, empty where nothing is wrong.
-Its text is handed to that interpreter by `preflight`: standard library only, Python 3.8 and newer.
+Promises: executes nothing of it and imports nothing; reports only certain faults, so anything that may change where
+modules are found (a call, a module of the user's own) ends the search; prints one JSON string, empty without a fault.
+`preflight` passes this text to that interpreter: standard library only, Python 3.8 and newer.
 """
 
 import ast
@@ -23,15 +23,15 @@ STDLIB = [os.path.join(sysconfig.get_paths()[name], "") for name in ("stdlib", "
 
 
 class Undecidable(Exception):
-    """What comes next may be found in another way."""
+    """Later imports may be resolved in another way: nothing more is certain."""
 
 
 class MissingModule(Exception):
-    """A module that is certainly not there; and in which line it is asked for."""
+    """A module is certainly missing; with the line that imports it."""
 
 
 def fault_of(kind: str, name: str) -> str:
-    """The sentence about `kind` (script or module) of that name, begun in the present folder."""
+    """Return the fault of the script or module (`kind`) of that name, run in the present folder; empty without one."""
     if kind == "script":
         if not os.path.lexists(name):
             return "no such file: %s (in %s); correct the job's command" % (name, os.getcwd())
@@ -47,7 +47,7 @@ def fault_of(kind: str, name: str) -> str:
 
 
 def begin_in(folder: str) -> None:
-    """Python looks there first, unless it was told not to."""
+    """Put the folder first on the path, as Python does unless an option says otherwise."""
     if sys.path and sys.path[0] == "":
         sys.path[0] = folder
 
@@ -71,7 +71,7 @@ def about(path: str) -> str:
 
 
 def look(body: "Sequence[ast.stmt]", needed: bool) -> None:
-    """Finds what these statements import. `needed`: whether they cannot go on without it."""
+    """Check the imports of these statements. `needed`: whether a failing import ends the program."""
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in imported(node):
@@ -106,7 +106,7 @@ def demand(name: str, line: int, needed: bool) -> None:
 
 
 def find(name: str) -> "ModuleSpec | None":
-    """None where there is no such module."""
+    """Return the module's spec; None if there is no such module."""
     try:
         return importlib.util.find_spec(name)
     except Exception:
@@ -114,13 +114,13 @@ def find(name: str) -> "ModuleSpec | None":
 
 
 def is_own(spec: ModuleSpec) -> bool:
-    """Whether importing it may change where others are found: the user's own does what it likes, others seldom."""
+    """Whether importing it may change where others are found: a user's own module may, an installed one seldom."""
     path = spec.origin or ""
     if path in ("built-in", "frozen"):
         return False
     if re.search(r"[/\\](site|dist)-packages[/\\]", path):
         if not path.endswith(".py"):
-            return True  # compiled: nobody can read what other modules it brings along
+            return True  # compiled: the modules that it imports cannot be read
         with open(path, "rb") as file:
             return bool(MOVES_THE_PATH.search(file.read()))
     return not any(path.startswith(folder) for folder in STDLIB)
@@ -131,7 +131,7 @@ def calls(node: ast.AST) -> bool:
 
 
 def is_plain(target: ast.AST) -> bool:
-    """A name of its own, or a variable of the environment."""
+    """Whether the target is a plain name or a variable of the environment."""
     if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
         return target.value.attr == "environ"
     return isinstance(target, ast.Name)
@@ -140,7 +140,7 @@ def is_plain(target: ast.AST) -> bool:
 def main() -> None:
     try:
         sentence = fault_of(sys.argv[1], sys.argv[2])
-    except Exception:  # whatever keeps us from judging is not said to be wrong with the script
+    except Exception:  # a script that cannot be judged passes
         sentence = ""
     sys.stdout.write("\n" + json.dumps(sentence) + "\n")
 
