@@ -219,6 +219,8 @@ def test_every_section_and_id_of_the_algorithms_that_is_cited_stands_there() -> 
 AT_MOST = 12  # files side by side: what can be seen at a glance
 NAMED_ALIKE = {"__init__.py", "__main__.py", "config.py", "metrics.py"}  # what these hold is clear in each folder
 ALIKE = 10  # consecutive lines that may not be equal in two places
+INDIRECT = re.compile(r"(What|How|Who|Where|Why|Whether|When|Which)\b")
+NUMBERED_SEED = re.compile(r"\bseeds? 00[0-9]")
 CODE_CITED = re.compile(r"(?:(?<![\w/.])(?=\w[\w-]*/)|(?<=`))((?:[\w-]+/)*[\w-]+\.py)\b(?:::?([A-Za-z_][\w.]*\w))?")
 EXAMPLES = {f"{folder}/NAME.py" for folder in ("adaptive_scheduler/policies", "coordinator/stores", "sidecar/hooks")}
 EXAMPLES |= {"train.py"}  # what users write, and contributors shall
@@ -284,6 +286,14 @@ def package_of(path: Path) -> str:
     return short(path).partition("/")[0]
 
 
+def test_a_module_says_what_it_does_not_in_an_indirect_question() -> None:
+    assert [short(path) for path in MODULES if INDIRECT.match(ast.get_docstring(tree(path)) or "")] == []
+
+
+def test_the_papers_are_called_by_their_names() -> None:
+    assert lines_with(NUMBERED_SEED, {name: text for name, text in committed().items() if name != "CHANGELOG.md"}) == []
+
+
 def names_in(path: Path) -> set[str]:
     """What a module defines, methods and fields of its classes as `Class.name`."""
     found = set[str]()
@@ -320,7 +330,7 @@ def test_every_module_and_name_in_it_that_is_cited_exists() -> None:
     """`engine.py`, `policies/cpu.py`, `adaptive_scheduler/engine.py:decide`, with the name that stands behind it."""
     missing = []
     for name, text in committed().items():
-        if name == "CHANGELOG.md" or not name.endswith((".md", ".toml", ".yaml", ".yml")):
+        if name == "CHANGELOG.md" or not name.endswith((".md", ".py", ".toml", ".yaml", ".yml")):
             continue
         remarks = "\n".join(REMARK.findall(text)) if name.endswith(".py") else text
         for module, inside in CODE_CITED.findall(remarks):
