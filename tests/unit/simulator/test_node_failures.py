@@ -288,9 +288,9 @@ def test_the_exact_search_which_plans_all_starts_ahead_refuses_nodes_that_fail()
 def test_the_same_seed_fails_alike_whatever_the_hash_seed():
     code = (
         "from experiments.workloads import build\n"
-        "from experiments.failures import Failures\n"
+        "from experiments.failures import DrawnFailures\n"
         "from simulator.cluster import SimulatedCluster\n"
-        "w = Failures(5000.0, 300.0, 0.2).drawn(build('workload-s', 3), 3)\n"
+        "w = DrawnFailures(5000.0, 300.0, 0.2).drawn(build('workload-s', 3), 3)\n"
         "for c in w.policy_setups:\n"
         "    o = SimulatedCluster(w, c).run()\n"
         "    print(c.name, [(j.finished_s, j.lost_s) for j in o.jobs], [repr(d) for d in o.decisions])\n"
