@@ -41,6 +41,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.timeout(TEST_LIMIT_S, func_only=True))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The rights of the service accounts come last: they are held against what all the others used."""
+    items.sort(key=lambda item: item.path.name == "test_rbac.py")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if found := config.stash.get(REPORT, None):
         terminalreporter.section("scenarios on the cluster")

@@ -29,29 +29,29 @@ ALL = Settings(specon=SpeCon(accept_move="always"))
 RULES = {
     "X1": ("specon.test_x1_a_job_under_an_operation_asks_again_later",
            "conflicts.test_x1_a_job_that_asks_while_it_is_adjusting_keeps_its_one_move"),
-    "X2": ("moves.test_x2_a_job_moves_to_faster_gpus_though_it_gets_no_more_of_them",
-           "moves.test_x2_a_move_that_would_not_lower_the_makespan_is_never_made_even_as_printed"),
+    "X2": ("elastic_moves.test_x2_a_job_moves_to_faster_gpus_though_it_gets_no_more_of_them",
+           "elastic_moves.test_x2_a_move_that_would_not_lower_the_makespan_is_never_made_even_as_printed"),
     "X3": ("specon.test_x3_a_job_that_is_to_shrink_for_another_does_not_move_too",
            "conflicts.test_x3_a_job_that_gives_its_place_away_does_not_move_too"),
     "X4": ("flowcon.test_x4_jobs_on_gpus_are_neither_limited_nor_counted",),
-    "X5": ("growth.test_x5_a_new_limit_makes_nobody_look_converged",
+    "X5": ("specon_categories.test_x5_a_new_limit_makes_nobody_look_converged",
            "conflicts.test_x5_a_limit_says_nothing_of_how_fast_a_job_will_be_elsewhere"),
     "X6": ("flowcon.test_x6_a_job_near_its_deadline_gets_its_fair_share_and_one_that_would_miss_it_no_limit",
            "conflicts.test_x6_who_loses_idle_cores_to_a_late_job_is_not_made_late_by_that"),
-    "X7": ("moves.test_x7_a_victim_that_would_miss_its_deadline_gives_nothing",),
-    "X8": ("growth.test_x8_an_interval_with_a_restart_or_a_move_in_it_is_forgotten",
-           "efficiency.test_x8_the_interval_of_a_restart_is_forgotten_and_the_record_kept"),
+    "X7": ("elastic_moves.test_x7_a_victim_that_would_miss_its_deadline_gives_nothing",),
+    "X8": ("specon_categories.test_x8_an_interval_with_a_restart_or_a_move_in_it_is_forgotten",
+           "growth_efficiency.test_x8_the_interval_of_a_restart_is_forgotten_and_the_record_kept"),
     "X9": ("deadline.test_x9_an_overdue_gpu_job_gives_gpus_instead_of_being_stopped",
            "conflicts.test_x9_a_second_overdue_job_does_not_give_way_to_whom_another_makes_room_for",
            "conflicts.test_x9_without_seed_004_nobody_shrinks_and_nobody_is_stopped_for_less_than_a_fixed_count"),
-    "X10": ("moves.test_x10_of_two_jobs_that_gain_the_same_the_converged_one_does_not_grow",),
+    "X10": ("elastic_moves.test_x10_of_two_jobs_that_gain_the_same_the_converged_one_does_not_grow",),
     "X11": ("conflicts.test_x11_jobs_that_do_not_train_on_cpu_count_for_no_score_and_no_limit",),
-    "X12": ("cpu.test_volcanos_own_choice_stands",
+    "X12": ("cpu_jobs.test_volcanos_own_choice_stands",
             "conflicts.test_x12_a_job_starts_where_volcano_put_it_whatever_else_would_be_better"),
     "X13": ("deadline.test_x13_the_queue_is_sorted_by_latest_start_and_jobs_without_a_deadline_age",),
     "X14": ("conflicts.test_x14_a_gpu_change_or_a_move_ends_the_back_off",),
     "X15": ("specon.test_x15_idle_gpus_are_dealt_out_before_nodes_even_out",),
-    "X16": ("moves.test_x16_what_a_job_took_just_before_an_arrival_it_gives_back_once_it_has_cooled_down",),
+    "X16": ("elastic_moves.test_x16_what_a_job_took_just_before_an_arrival_it_gives_back_once_it_has_cooled_down",),
 }  # fmt: skip
 """By conflict: the tests that hold its rule, as `file.name` without the beginning of the file's name."""
 
@@ -60,8 +60,7 @@ RULES = {
 def test_every_conflict_has_a_test(rule):
     for test in RULES[rule]:
         subject, name = test.split(".")
-        files = [HERE / f"test_{subject}.py", HERE / f"test_adaptive_{subject}.py"]
-        source = next(path for path in files if path.exists()).read_text(encoding="utf-8")
+        source = (HERE / f"test_{subject}.py").read_text(encoding="utf-8")
         assert name in {n.name for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)}
 
 

@@ -10,7 +10,7 @@ from adaptive_scheduler.decision import Hold, Start
 from adaptive_scheduler.models.prediction import all_work_s
 from adaptive_scheduler.policies.elastic.algorithms import schedule_incoming
 from adaptive_scheduler.settings import Settings
-from tests.unit.adaptive_scheduler.test_adaptive_elastic import cluster, incoming, running, waiting
+from tests.unit.adaptive_scheduler.test_elastic import cluster, incoming, running, waiting
 
 
 def test_all_work_counts_waiting_jobs_and_each_on_its_thriftiest_count() -> None:

@@ -2,7 +2,7 @@
 the same every time, and final: once accepted nothing more is decided.
 
 The clusters are drawn so that every kind of decision comes up often; Hypothesis draws the odd ones
-(`test_adaptive_engine.py`).
+(`test_engine.py`).
 """
 
 from __future__ import annotations

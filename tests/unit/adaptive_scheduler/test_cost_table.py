@@ -1,6 +1,6 @@
 """Promise: the arrays hold what `prediction.py` says, to the last bit, also when only what changed is worked out anew.
 
-Which way the search then takes is compared with the literal search in `test_adaptive_exact_search.py`.
+Which way the search then takes is compared with the literal search in `test_exact_search.py`.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Worker
 from adaptive_scheduler.tentative_snapshot import after
-from tests.unit.adaptive_scheduler.test_adaptive_engine import choices, snapshots
+from tests.unit.adaptive_scheduler.test_engine import choices, snapshots
 from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
 
 NOW = 50.0
