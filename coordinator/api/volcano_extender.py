@@ -29,6 +29,7 @@ import msgspec
 from coordinator.errors import Rejected
 from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord
+from coordinator.model.tables import QueueRow
 
 PREFIX = "volcano-reshape.io/"
 JOB_LABEL = PREFIX + "job"  # on objects that our launcher made or attached
@@ -107,7 +108,7 @@ class VolcanoExtender:
     """
 
     def __init__(
-        self, job: Callable[[str], JobRecord | None], queues: Callable[[], Mapping[str, Doc]],
+        self, job: Callable[[str], JobRecord | None], queues: Callable[[], Mapping[str, QueueRow]],
         node_of: Callable[[str], str | None] = lambda gpu: None,
     ) -> None:  # fmt: skip
         self._job, self._queues, self._node_of = job, queues, node_of

@@ -41,8 +41,8 @@ from coordinator.model.events import (
 from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
-from coordinator.model.tables import JobChanges, JobRow
-from coordinator.ports import Clock, Doc
+from coordinator.model.tables import JobChanges, JobRow, QueueRow
+from coordinator.ports import Clock
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
@@ -110,7 +110,7 @@ class DecisionLoop:
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._record = config, settings, record
         self.inputs = SnapshotInputs()
-        self.queues: dict[str, Doc] = {}  # Volcano's queues, as the launcher copies them
+        self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
         self.node_loads: dict[str, NodeLoad] = {}  # at the last cycle
         self._last_cycle: CycleResult | None = None  # None before the first cycle
         self._dependencies, self._slamls = (

@@ -17,8 +17,8 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.errors import Conflict, Rejected
 from coordinator.model import pod_fields
 from coordinator.model import states as s
-from coordinator.model.records import Doc, JobRecord, number
-from coordinator.model.tables import JobChanges, JobRow, plain
+from coordinator.model.records import JobRecord, number
+from coordinator.model.tables import JobChanges, JobRow, SlamlChanges, SlamlRow, plain
 from coordinator.ports import Clock
 from coordinator.scheduling import slaml_status
 from coordinator.scheduling.slaml_spec import Slaml, documents
@@ -36,7 +36,7 @@ class SlamlController:
 
     def __init__(self, cache: Cache, clock: Clock, settings: Settings) -> None:
         self._cache, self._store, self._clock, self._settings = cache, cache.store, clock, settings
-        self._rows: dict[str, Doc] = {}
+        self._rows: dict[str, SlamlRow] = {}
         self._ended: dict[str, dict[str, JobRow]] = {}  # by Slaml: closed job documents, by key
 
     def sync(self, snapshot: ClusterSnapshot, read: bool) -> None:
@@ -52,7 +52,7 @@ class SlamlController:
             except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
                 log.exception("Slaml %s/%s", doc.get("namespace"), doc.get("name"))
 
-    def _sync_one(self, doc: Doc, snapshot: ClusterSnapshot) -> None:
+    def _sync_one(self, doc: SlamlRow, snapshot: ClusterSnapshot) -> None:
         if doc.get("deleted"):
             self._delete(Slaml.of(doc))
             return
@@ -68,14 +68,14 @@ class SlamlController:
         if doc.get("judged"):
             self._update_status(slaml, snapshot)
 
-    def _write(self, slaml: Doc, changes: Doc) -> Doc:
+    def _write(self, slaml: SlamlRow, changes: SlamlChanges) -> SlamlRow:
         after = self._store.update(TABLE, slaml["_id"], {"version": slaml.get("version")}, changes)
         self._rows[str(slaml["_id"])] = after
         return after
 
     # acceptance
 
-    def _judge(self, doc: Doc, snapshot: ClusterSnapshot) -> Doc:
+    def _judge(self, doc: SlamlRow, snapshot: ClusterSnapshot) -> SlamlRow:
         """Decide on acceptance. Its deadline counts from its creation, or from the edit of a refused one."""
         wall = self._clock.wall()
         created = number(doc.get("created")) or wall
@@ -91,7 +91,7 @@ class SlamlController:
         judged = {**found.doc, "generation": doc.get("generation")}
         if judged == doc.get("judged"):
             return doc
-        changes: Doc = {"judged": judged, "since": since}
+        changes: SlamlChanges = {"judged": judged, "since": since}
         if found.accepted and not doc.get("plan"):
             changes |= {"plan": slaml.plan, "again": self._needs_suffix(slaml)}
         self._explain(slaml, judged, wall)
@@ -130,7 +130,7 @@ class SlamlController:
             if record is not None and record.state not in s.ENDED and record.doc.get("sla") != slaml.target_s:
                 self._cache.write_job(record, {"sla": slaml.target_s}, "sla")
         over = bool(jobs) and all(job is None or job.get("closed") for of_task in jobs for job in of_task)
-        changes: Doc = {"status": slaml_status.status(slaml, replicas, snapshot, self._settings, wall)}
+        changes: SlamlChanges = {"status": slaml_status.status(slaml, replicas, snapshot, self._settings, wall)}
         if over and not slaml.doc.get("finished"):
             changes["finished"] = wall
         if any(slaml.doc.get(name) != value for name, value in changes.items()):

@@ -19,6 +19,7 @@ from adaptive_scheduler.snapshot import Task
 from coordinator.model import pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import Doc, number, show
+from coordinator.model.tables import SlamlRow
 from coordinator.scheduling import intake
 
 GPUS = "volcano-reshape.io/gpus"  # annotation: GPU counts that its tasks with GPUs can run on
@@ -43,12 +44,12 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class Slaml:
     """Typed view of one row. Reading never fails: an invalid value counts as absent, and `problems` reports it."""
 
-    doc: Doc
+    doc: SlamlRow
     spec: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, doc: Doc) -> Slaml:
+    def of(cls, doc: SlamlRow) -> Slaml:
         """View a row. The tasks of an accepted Slaml are those that were accepted (`plan`)."""
         spec, plan = _read(doc.get("spec")), _read(doc.get("plan"))
         if plan:

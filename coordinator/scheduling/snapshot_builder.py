@@ -23,7 +23,8 @@ from coordinator.model.progress import (
     iterations_left,
     last_measurement,
 )
-from coordinator.model.records import Doc, GpuRecord, JobRecord, number
+from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.model.tables import NodeRow
 from coordinator.scheduling import dependencies
 from sidecar.protocol import Heartbeat
 
@@ -34,7 +35,7 @@ class SnapshotInputs:
 
     profiles: Profiles = field(default_factory=Profiles)
     observations: Observations = field(default_factory=Observations)
-    nodes: Mapping[str, Doc] = field(default_factory=dict)  # documents by node; some nodes have none
+    nodes: Mapping[str, NodeRow] = field(default_factory=dict)  # documents by node; some nodes have none
     checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
 
 
@@ -65,7 +66,7 @@ def build_snapshot(
 
 
 def _node(
-    name: str, gpus: list[GpuRecord], doc: Doc, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
+    name: str, gpus: list[GpuRecord], doc: NodeRow, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
 ) -> Node:
     """A node. Its use comes from its agent (S18), else from the heartbeats of its jobs, `beats`."""
     kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # a faulty GPU's type may be outdated
@@ -85,7 +86,7 @@ def _node(
     )
 
 
-def held_by_others(doc: Doc) -> dict[str, float]:
+def held_by_others(doc: NodeRow) -> dict[str, float]:
     """Requests of foreign pods on a node in cores and bytes, as the launcher counted them; else 0."""
     others = doc.get("others")
     found = others if isinstance(others, dict) else {}

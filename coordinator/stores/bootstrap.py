@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordinator.errors import Conflict
 from coordinator.model import states as s
+from coordinator.model.tables import GpuChanges, GpuRow, NodeChanges, plain
 from coordinator.ports import Doc, Store
 
 TABLES = Path(__file__).parent.parent / "tables"
@@ -74,8 +75,8 @@ def register_node(store: Store, node: FoundNode) -> None:
     register_gpus(store, node.name, node.gpus)
     for gpu in node.gpus:
         _judge(store, gpu)
-    facts = {"cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
-    _insert(store, "nodes", {"_id": node.name, **facts})
+    facts: NodeChanges = {"cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
+    _insert(store, "nodes", {"_id": node.name, **plain(facts)})
     with suppress(Conflict):  # deleted meanwhile: the next report registers it again
         store.update("nodes", node.name, {}, facts)  # `schedulable` is the launcher's and stays
 
@@ -88,9 +89,9 @@ def forget_node(store: Store, node: str) -> None:
 
 
 def _judge(store: Store, gpu: FoundGpu) -> None:
-    doc = store.get("gpus", gpu.gpu_id) or {}
+    doc: GpuRow = store.get("gpus", gpu.gpu_id) or {}
     if gpu.problem and doc.get("state") != s.FAULTY:
-        changes = {"state": s.FAULTY, "unhealthy": True, "problem": gpu.problem}
+        changes: GpuChanges = {"state": s.FAULTY, "unhealthy": True, "problem": gpu.problem}
         store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
     elif not gpu.problem and doc.get("unhealthy"):
         changes = {"state": _sound(doc), "unhealthy": False, "problem": ""}
@@ -105,23 +106,23 @@ def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
 
 def _add(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:
     for index, gpu in enumerate(gpus):
-        doc = {
+        doc: GpuChanges = {
             "_id": gpu.gpu_id, "gpu_id": gpu.gpu_id, "node": node, "index": index, "gpu_type": gpu.gpu_type,
             "memory_total": gpu.memory_total, "emulated": gpu.emulated, "state": s.IDLE, "job_id": None,
             "worker_id": None, "held_by": None, "version": 1,
         }  # fmt: skip
-        _insert(store, "gpus", doc)
+        _insert(store, "gpus", plain(doc))
         _bring_back(store, gpu.gpu_id)
         _follow(store, gpu.gpu_id, node, index)
 
 
-def _retire_others(store: Store, present: Set[str], rows: Iterable[Doc]) -> None:
+def _retire_others(store: Store, present: Set[str], rows: Iterable[GpuRow]) -> None:
     for doc in rows:
         if doc["_id"] not in present:
             _retire(store, doc)
 
 
-def _retire(store: Store, doc: Doc) -> None:
+def _retire(store: Store, doc: GpuRow) -> None:
     """Delete an unused GPU; a used one is faulty until its job releases it."""
     try:
         store.delete("gpus", doc["_id"], {"job_id": None, "held_by": None})
@@ -136,7 +137,7 @@ def _bring_back(store: Store, gpu_id: str) -> None:
         store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": _sound(doc), "retired": False})
 
 
-def _sound(doc: Doc) -> str:
+def _sound(doc: GpuRow) -> str:
     """The state of a GPU that is no longer faulty."""
     job, held_by = doc.get("job_id"), doc.get("held_by")
     return s.IDLE if job is None else s.IN_USE if job == held_by else s.RESERVED
@@ -144,7 +145,7 @@ def _sound(doc: Doc) -> str:
 
 def _follow(store: Store, gpu_id: str, node: str, index: int) -> None:
     """Update node and index of a GPU whose machine was renamed, unless a job has it: then after its release."""
-    doc = store.get("gpus", gpu_id) or {}
+    doc: GpuRow = store.get("gpus", gpu_id) or {}
     if (doc.get("node"), doc.get("index")) != (node, index):
         with suppress(Conflict):
             store.update("gpus", gpu_id, {"job_id": None, "held_by": None}, {"node": node, "index": index})

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from coordinator.errors import Conflict
+from coordinator.model.tables import NodeChanges, NodeRow
 from coordinator.ports import Clock
 from sidecar.protocol import NodeJobs, NodeReport
 
@@ -63,7 +63,7 @@ class NodeReports:
     def _silent_s(self, name: str) -> float:
         return self._clock.now() - max(self._heard.get(name, self._began), self._began)
 
-    def gone(self, docs: Mapping[str, dict[str, Any]]) -> list[str]:
+    def gone(self, docs: Mapping[str, NodeRow]) -> list[str]:
         """Names of the nodes whose agent has been silent for `GONE_S`."""
         return [name for name, doc in docs.items() if doc.get("agent") and self._silent_s(name) > GONE_S]
 
@@ -73,14 +73,14 @@ class NodeReports:
             for kept in (self._heard, self._seqs, self._reports, self._written):
                 kept.pop(name, None)
 
-    def as_heard(self, docs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def as_heard(self, docs: Mapping[str, NodeRow]) -> dict[str, NodeRow]:
         """The same documents of nodes, with `heard: False` where the agent is silent; nodes without agent never are.
 
         Adds the use that the newest report measured; it is not stored, as it changes with every report.
         """
         return {name: {**doc, **self._reported(name)} if doc.get("agent") else doc for name, doc in docs.items()}
 
-    def _reported(self, name: str) -> dict[str, Any]:
+    def _reported(self, name: str) -> NodeChanges:
         if self.silent(name):
             return {"heard": False}
         report = self._reports.get(name)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.model.tables import JobRow, LaunchChanges, LaunchRow, plain
 from coordinator.ports import Clock, Store
 from coordinator.stores.elector import Elector
 from launcher import playbook
@@ -185,7 +186,7 @@ class LaunchService:
         self._resizing.forget(observed.pods)
         self.trouble = trouble
 
-    def _turn_controllers(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> str:
+    def _turn_controllers(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> str:
         """Run the other controllers; return the last error. An error in one hinders neither the others nor launches."""
         trouble = ""
         turns: dict[str, Callable[[], None]] = {
@@ -213,7 +214,7 @@ class LaunchService:
     # one launch
 
     def _tend(
-        self, record: Doc, observed: ObservedCluster, jobs: Mapping[str, Doc], claimed: Mapping[str, str]
+        self, record: LaunchRow, observed: ObservedCluster, jobs: Mapping[str, JobRow], claimed: Mapping[str, str]
     ) -> bool:
         """Reconcile one launch; False if the observed pods are needed once more. A bad document hurts only itself."""
         if self._clock.now() < self._rests.get(record["_id"], 0.0):
@@ -239,7 +240,7 @@ class LaunchService:
             self._rests[record["_id"]] = self._clock.now() + REST_S
         return True
 
-    def _failed(self, record: Doc, why: str) -> bool:
+    def _failed(self, record: LaunchRow, why: str) -> bool:
         now = self._store.get(TABLE, record["_id"])
         if now is None or now.get("wanted") != "launch" or now.get("failure") is not None:
             return True
@@ -249,7 +250,7 @@ class LaunchService:
             return False
         return True
 
-    def _perform(self, step: Step, record: Doc, view: LaunchState) -> Doc:
+    def _perform(self, step: Step, record: LaunchRow, view: LaunchState) -> LaunchRow:
         """Carry out the step; return the record as it is afterwards."""
         match step:
             case WriteLaunch():
@@ -269,7 +270,7 @@ class LaunchService:
                 self._forget(record)
         return record
 
-    def _note(self, record: Doc, changes: Doc, view: LaunchState) -> Doc:
+    def _note(self, record: LaunchRow, changes: LaunchChanges, view: LaunchState) -> LaunchRow:
         after = self._store.update(TABLE, record["_id"], {"version": record.get("version")}, changes)
         if "failure" in changes and changes["failure"] is not None and not any(pod.finished for pod in view.pods):
             log.info("launch %s failed: %s", record["_id"], changes["failure"])
@@ -277,7 +278,7 @@ class LaunchService:
                 self.events.write(view.job, "LaunchFailed", changes["failure"], warning=True)
         return after
 
-    def _launch(self, record: Doc, view: LaunchState) -> Doc:
+    def _launch(self, record: LaunchRow, view: LaunchState) -> LaunchRow:
         """Request the playbook. If it failed although the API server answers, the launch has failed."""
         name = record["_id"]
         failure = self._runs.failure(name)
@@ -285,17 +286,17 @@ class LaunchService:
             record = self._note(record, {"failure": failure}, view)
             self._runs.forget(name)
             return record
-        self._runs.request(name, "launch", record)
+        self._runs.request(name, "launch", plain(record))
         return record
 
-    def _remove(self, record: Doc) -> None:
+    def _remove(self, record: LaunchRow) -> None:
         """Request the playbook, at most every `REMOVE_AGAIN_S`: it keeps a core busy for a second."""
         name, now = record["_id"], self._clock.now()
         if now - self._played.get(name, float("-inf")) >= REMOVE_AGAIN_S:
             self._played[name] = now
-            self._runs.request(name, "remove", record)
+            self._runs.request(name, "remove", plain(record))
 
-    def _adopt(self, step: AdoptPod, record: Doc, view: LaunchState) -> Doc:
+    def _adopt(self, step: AdoptPod, record: LaunchRow, view: LaunchState) -> LaunchRow:
         pod, member = step.pod, step.member
         record = self._note(record, _written(step, record, applied=False), view)
         emulated = self._emulated(record["doc"] if member is None else {"node": pod.node})
@@ -307,7 +308,7 @@ class LaunchService:
             self.events.write(view.job, "Launched", what)
         return self._note(record, _written(step, record, applied=True), view)
 
-    def _scale(self, step: ScaleVolcanoJob, record: Doc, view: LaunchState) -> None:
+    def _scale(self, step: ScaleVolcanoJob, record: LaunchRow, view: LaunchState) -> None:
         """Set the counts of pods, only of the Volcano Job with the uid that was observed."""
         meta = (view.job or {})["metadata"]
         values = {"/tasks/0/replicas": step.replicas, "/tasks/0/minAvailable": step.least, "/minAvailable": step.least}
@@ -317,7 +318,7 @@ class LaunchService:
             *({"op": "add", "path": f"/spec{path}", "value": value} for path, value in values.items()),
         ], meta.get("namespace"))  # fmt: skip
 
-    def _forget(self, record: Doc) -> None:
+    def _forget(self, record: LaunchRow) -> None:
         name, doc = record["_id"], record["doc"]
         for secret in {str(pod["secret"]) for pod in gang_launch.recorded_pods(record)} or {
             str(record.get("secret") or name)
@@ -334,7 +335,7 @@ class LaunchService:
 
     # playbooks, in threads of their own
 
-    def _carry_out(self, verb: Verb, record: Doc, cancelled: Cancelled) -> None:
+    def _carry_out(self, verb: Verb, record: LaunchRow, cancelled: Cancelled) -> None:
         folder = self._folder / record["_id"]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -351,7 +352,7 @@ class LaunchService:
         finally:
             self._wake.set()
 
-    def _play_launch(self, record: Doc, folder: Path, cancelled: Cancelled) -> None:
+    def _play_launch(self, record: LaunchRow, folder: Path, cancelled: Cancelled) -> None:
         doc = record["doc"]
         secret, job = job_spec.objects(doc, self._settings, self._master_key, self._emulated(doc))
         if secret is not None:
@@ -368,7 +369,7 @@ class LaunchService:
             what = f"Launch {record['launch']} of job {record['job_id']} on node {doc.get('node')}."
             self.events.write(found, "Launched", what)
 
-    def _applied(self, record: Doc, cancelled: Cancelled) -> bool:
+    def _applied(self, record: LaunchRow, cancelled: Cancelled) -> bool:
         """Write that the launch is applied, however long the store is away: it is no fault of the launch.
 
         False if its document is gone: the launch was removed meanwhile, so the caller must delete its objects.
@@ -390,10 +391,10 @@ class LaunchService:
         playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)
 
 
-def _written(step: AdoptPod, record: Doc, applied: bool) -> Doc:
+def _written(step: AdoptPod, record: LaunchRow, applied: bool) -> LaunchChanges:
     """Return the changes that record a pod, before its Secret is applied and after."""
     if step.member is not None:
-        changes = gang_launch.with_pod(record, step.member, gang_launch.pod_entry(step.pod, applied))
+        changes: LaunchChanges = gang_launch.with_pod(record, step.member, gang_launch.pod_entry(step.pod, applied))
     else:
         changes = {"pod": {**step.pod.record(), "ended": False}, "secret": step.pod.launch}
     return {**changes, "applied": True} if applied else changes

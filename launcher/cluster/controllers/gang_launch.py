@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.model.records import JobRecord
-from coordinator.model.tables import JobRow
+from coordinator.model.tables import JobRow, LaunchChanges, LaunchRow
 from launcher.cluster.controllers.launch import (
     AdoptPod,
     DeleteLaunch,
@@ -52,12 +52,12 @@ def pod_bindings(doc: JobRow, nodes: Mapping[str, str]) -> tuple[PodBinding, ...
     return tuple(PodBinding(nodes.get(part[0]) if part else None, part) for part in job.parts(job.gpu_ids))
 
 
-def recorded_pods(record: Mapping[str, Any]) -> list[Doc]:
+def recorded_pods(record: LaunchRow) -> list[Doc]:
     """Return the entries of all recorded pods."""
     return [entry for entry in record.get("pods") or () if entry]
 
 
-def recorded_uids(record: Mapping[str, Any]) -> Iterator[str]:
+def recorded_uids(record: LaunchRow) -> Iterator[str]:
     """Yield the uids of all recorded pods of a launch, gang or not."""
     for entry in (record.get("pod"), *recorded_pods(record)):
         if entry:
@@ -68,7 +68,7 @@ def pod_entry(pod: Pod, applied: bool) -> Doc:
     return {**pod.record(), "ended": pod.ended, "secret": pod.launch, "applied": applied, "left": False}
 
 
-def with_pod(record: Mapping[str, Any], member: int, entry: Doc) -> Doc:
+def with_pod(record: LaunchRow, member: int, entry: Doc) -> LaunchChanges:
     """Return the changes that record this pod as that member."""
     pods = list(record.get("pods") or ())
     pods += [None] * (member + 1 - len(pods))
@@ -94,8 +94,8 @@ def steps(view: LaunchState) -> Iterator[Step]:
 # what to record
 
 
-def _found(view: LaunchState) -> Doc:
-    changes: Doc = {}
+def _found(view: LaunchState) -> LaunchChanges:
+    changes: LaunchChanges = {}
     pods = _entries(view)
     if pods != list(view.record.get("pods") or ()):
         changes["pods"] = pods

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coordinator.model.tables import LaunchChanges, LaunchRow
 from launcher.cluster.controllers.volcano_job_document import FINISHED, HALTED, phase
 from launcher.cluster.pods.pod_state import Pod
 from launcher.names import is_secret_of_pod
@@ -26,7 +27,7 @@ Doc = dict[str, Any]
 class WriteLaunch:
     """Write these changes into the launch's document."""
 
-    changes: Doc
+    changes: LaunchChanges
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class PodBinding:
 class LaunchState:
     """One launch: its document, and its observed pods and Volcano Job."""
 
-    record: Doc
+    record: LaunchRow
     pods: tuple[Pod, ...]  # of this launch; of a Volcano Job of a user: all of its pods
     job: Doc | None  # the Volcano Job
     busy: bool = False  # a playbook of this launch is under way
@@ -133,12 +134,12 @@ def steps(view: LaunchState) -> Iterator[Step]:
 
 def is_user_job(view: LaunchState) -> bool:
     """Whether a user's Volcano Job makes its pods."""
-    return view.record.get("origin") == "volcano"
+    return bool(view.record.get("origin") == "volcano")
 
 
-def _found(view: LaunchState, mine: list[Pod]) -> Doc:
+def _found(view: LaunchState, mine: list[Pod]) -> LaunchChanges:
     """Return the changes to record: its pod, its end, its failure, why it is not placed."""
-    changes: Doc = {}
+    changes: LaunchChanges = {}
     newest = max(mine, key=lambda pod: (pod.alive, str(pod.meta.get("creationTimestamp"))), default=None)
     if newest is not None and (record := {**newest.record(), "ended": newest.ended}) != view.known:
         changes["pod"] = record

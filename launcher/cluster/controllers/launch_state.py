@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.model import states as s
+from coordinator.model.tables import JobRow, LaunchRow
 from coordinator.ports import Clock, Store
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.controllers import gang_launch, volcano_job_document
@@ -47,7 +48,7 @@ class LaunchStates:
         return str(doc.get("namespace") or self._namespace)
 
     def view(
-        self, record: Doc, observed: ObservedCluster, jobs: Mapping[str, Doc], claimed: Mapping[str, str]
+        self, record: LaunchRow, observed: ObservedCluster, jobs: Mapping[str, JobRow], claimed: Mapping[str, str]
     ) -> LaunchState:
         """Return the state of one launch.
 
@@ -64,7 +65,7 @@ class LaunchStates:
             record, pods, job, self._busy(name), over, ended, self._patient(record, ended), refused, bindings
         )
 
-    def _bindings(self, record: Doc) -> tuple[PodBinding, ...]:
+    def _bindings(self, record: LaunchRow) -> tuple[PodBinding, ...]:
         doc = record.get("doc") or {}
         if not doc.get("gpus_per_pod"):
             return ()
@@ -73,7 +74,7 @@ class LaunchStates:
         return gang_launch.pod_bindings(doc, self._nodes)
 
     def _observed(
-        self, record: Doc, observed: ObservedCluster, claimed: Mapping[str, str]
+        self, record: LaunchRow, observed: ObservedCluster, claimed: Mapping[str, str]
     ) -> tuple[Doc | None, tuple[Pod, ...]]:
         """Return its Volcano Job, and the pods that are or may become its own."""
         doc, name = record.get("doc") or {}, record["_id"]
@@ -92,7 +93,7 @@ class LaunchStates:
             names |= {pod.name for pod in observed.pods.values() if pod.owner == job["metadata"]["uid"]}
         return job, tuple(p for p in observed.pods.values() if p.namespace == namespace and p.name in names)
 
-    def _living(self, record: Doc, jobs: Mapping[str, Doc]) -> Doc | None:
+    def _living(self, record: LaunchRow, jobs: Mapping[str, JobRow]) -> JobRow | None:
         """Return the job of a launch; None once it is closed or deleted, which is verified for a wanted launch."""
         key = (record.get("doc") or {}).get("_id")
         living = jobs.get(str(key))
@@ -101,7 +102,7 @@ class LaunchStates:
         alive = living is not None and not living.get("closed", True) and living.get("uid") == record.get("uid")
         return living if alive else None
 
-    def _refused(self, record: Doc, job: Doc) -> str | None:
+    def _refused(self, record: LaunchRow, job: Doc) -> str | None:
         """Return why Volcano could not make a pod, once a launch lacks one for `LOOK_S`."""
         name, now = record["_id"], self._clock.now()
         if record.get("wanted") != "launch" or record.get("failure") is not None:
@@ -114,7 +115,7 @@ class LaunchStates:
         newest = max(found, key=lambda event: str(event.get("lastTimestamp")), default=None)
         return volcano_job_document.api_message(str(newest.get("message"))) if newest is not None else None
 
-    def _patient(self, record: Doc, ended: bool) -> bool:
+    def _patient(self, record: LaunchRow, ended: bool) -> bool:
         """Whether the pod of an ended job still has time to end by itself."""
         if record.get("wanted") != "remove" or not ended:
             return False
@@ -122,7 +123,7 @@ class LaunchStates:
         return now - self._asked.setdefault(record["_id"], now) < self._patience_s
 
 
-def _theirs(record: Doc) -> Mapping[str, Any] | None:
+def _theirs(record: LaunchRow) -> Mapping[str, Any] | None:
     """Return the user's Volcano Job (namespace, name, uid) of this launch, or None."""
     origin = (record.get("doc") or {}).get("volcano") if record.get("origin") == "volcano" else None
     return origin if isinstance(origin, dict) else None

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from coordinator.errors import Conflict
+from coordinator.model.tables import NodeChanges, NodeRow
 from coordinator.ports import Clock, Store
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.informer import Informer
@@ -56,10 +57,10 @@ class NodeController:
         self._written, self._look_at = (observed, foreign), self._clock.now() + LOOK_S
 
 
-def _changes(doc: Doc, observed: Mapping[str, bool], foreign: Mapping[str, PodRequests] | None) -> Doc:
+def _changes(doc: NodeRow, observed: Mapping[str, bool], foreign: Mapping[str, PodRequests] | None) -> NodeChanges:
     """Return the fields of a node's document that have to change."""
     name = str(doc["_id"])
-    wanted: Doc = {"schedulable": observed.get(name, False)}
+    wanted: NodeChanges = {"schedulable": observed.get(name, False)}
     if foreign is not None:
         wanted["others"] = foreign.get(name, PodRequests())._asdict()
     now = {"schedulable": True, "others": PodRequests()._asdict(), **doc}

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from coordinator.errors import Conflict, ReshapeError, Transient
+from coordinator.model.tables import SlamlChanges, SlamlRow, plain
 from coordinator.ports import Store
 from coordinator.scheduling.slaml_spec import GPUS, QUEUES
 from launcher.cluster.api import KubernetesApi
@@ -68,7 +69,7 @@ class SlamlSync:
             if uid not in items and not row.get("deleted") and self._is_gone(row):
                 self._change(row, {"deleted": True})
 
-    def _tend(self, item: Doc, row: Doc | None) -> None:
+    def _tend(self, item: Doc, row: SlamlRow | None) -> None:
         """Synchronize one Slaml; an error in one hinders no other."""
         try:
             self._keep(item, row)
@@ -79,11 +80,11 @@ class SlamlSync:
         except Exception:
             log.exception("Slaml %s", item["metadata"].get("name"))
 
-    def _keep(self, item: Doc, row: Doc | None) -> None:
+    def _keep(self, item: Doc, row: SlamlRow | None) -> None:
         wanted = row_of(item)
         if row is None:
             if not wanted["deleted"]:
-                self._store.insert(TABLE, {"_id": str(item["metadata"]["uid"]), **wanted, "version": 1})
+                self._store.insert(TABLE, {"_id": str(item["metadata"]["uid"]), **plain(wanted), "version": 1})
         elif any(row.get(name) != value for name, value in wanted.items()):
             self._change(row, wanted)
         elif row.get("status") and not wanted["deleted"]:
@@ -99,7 +100,7 @@ class SlamlSync:
         self._cluster.show(item, {**dict.fromkeys(before.keys() - status.keys()), **status})
         self._written[uid] = version  # until the watch shows what we wrote
 
-    def _is_gone(self, row: Doc) -> bool:
+    def _is_gone(self, row: SlamlRow) -> bool:
         """Ask the API server whether it is gone, in watched namespaces only: a cancellation is final."""
         namespace = str(row.get("namespace"))
         if self._namespaces and namespace not in self._namespaces:
@@ -107,14 +108,14 @@ class SlamlSync:
         found = self._cluster.list(KIND, namespace, fields=f"metadata.name={row.get('name')}").items
         return all(str(item["metadata"]["uid"]) != str(row["_id"]) for item in found)
 
-    def _change(self, row: Doc, changes: Doc) -> None:
+    def _change(self, row: SlamlRow, changes: SlamlChanges) -> None:
         try:
             self._store.update(TABLE, row["_id"], {"version": row.get("version")}, changes)
         except Conflict:
             log.info("Slaml %s/%s has changed; looking again", row.get("namespace"), row.get("name"))
 
 
-def row_of(item: Mapping[str, Any]) -> Doc:
+def row_of(item: Mapping[str, Any]) -> SlamlChanges:
     """Return the row of an object. The spec is JSON text: no store takes every key that it may hold."""
     meta = item["metadata"]
     labels = {name: value for name, value in (meta.get("labels") or {}).items() if name in NOTES}

@@ -13,6 +13,7 @@ from typing import Any
 
 from coordinator.errors import Conflict, Rejected, ReshapeError
 from coordinator.model import states as s
+from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock, Store
 from coordinator.scheduling.intake import WAITS_FOR_ITS_TURN
 from launcher.admission.inject import Injection, PodSettings, inject
@@ -54,7 +55,7 @@ class VolcanoJobController:
         self._select_at = 0.0
         self._selects = True  # whether there was a webhook to select for
 
-    def turn(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> None:
+    def turn(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         labelled = self._keep_queues(observed, jobs)
         for uid, job in sorted(observed.jobs.items()):
             self._tend(uid, job, labelled, observed, jobs)
@@ -73,7 +74,7 @@ class VolcanoJobController:
         self._inserted &= known
 
     def _tend(
-        self, uid: str, job: Doc, labelled: list[str], observed: ObservedCluster, jobs: Mapping[str, Doc]
+        self, uid: str, job: Doc, labelled: list[str], observed: ObservedCluster, jobs: Mapping[str, JobRow]
     ) -> None:
         """Reconcile one Volcano Job; an error in one hinders no other."""
         try:
@@ -91,7 +92,7 @@ class VolcanoJobController:
 
     # queues
 
-    def _keep_queues(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> list[str]:
+    def _keep_queues(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> list[str]:
         """Write table `queues` and the webhook's selector; return the names of the labelled queues.
 
         A living job stays managed when its queue loses the label: its next pod would see every GPU otherwise.
@@ -145,7 +146,7 @@ class VolcanoJobController:
 
     # jobs
 
-    def _keep_job(self, uid: str, job: Doc, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> None:
+    def _keep_job(self, uid: str, job: Doc, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         key = volcano_job_document.job_key(uid)
         if key in jobs:
             self._tell_why_it_waits(uid, job, jobs[key])
@@ -170,7 +171,7 @@ class VolcanoJobController:
         else:  # it has ended, or its user deleted the document to end it
             self._end(uid, job)
 
-    def _tell_why_it_waits(self, uid: str, job: Doc, doc: Doc) -> None:
+    def _tell_why_it_waits(self, uid: str, job: Doc, doc: JobRow) -> None:
         """Write an Event with the reason: Volcano itself can only say that the gang is unschedulable."""
         reason, now = doc.get("message"), self._clock.now()
         waits = doc.get("state") == s.SUBMITTED and isinstance(reason, str) and reason != WAITS_FOR_ITS_TURN
@@ -233,7 +234,7 @@ class VolcanoJobController:
             self._ended[uid] = now  # tried again only after as long
         self._events.write(job, "Ended", "The job has ended, so its pods are stopped.")
 
-    def _cancel_orphans(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> None:
+    def _cancel_orphans(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         """Cancel jobs whose Volcano Job was deleted or terminated."""
         for doc in jobs.values():
             origin = doc.get("volcano") if doc.get("origin") == "volcano" else None
@@ -262,7 +263,7 @@ class VolcanoJobController:
                 except Conflict:
                     log.info("job %s has changed; looking again", doc["_id"])
 
-    def _pin(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> None:
+    def _pin(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         """Pin a new job to the node on which Volcano placed its pod while no extender answered.
 
         A job that was launched before, or whose pod is on a node without GPUs, gets another pod on its decided node.
@@ -275,7 +276,7 @@ class VolcanoJobController:
             if doc is not None and new and doc.get("pinned") is None and self._has_gpus(pod.node):
                 self._change(doc, {"pinned": pod.node})
 
-    def _place(self, doc: Doc, uid: str, observed: ObservedCluster) -> None:
+    def _place(self, doc: JobRow, uid: str, observed: ObservedCluster) -> None:
         """Pin a job before intake, so that a coordinator that starts meanwhile does not decide otherwise."""
         placed = [pod.node for pod in observed.pods.values() if pod.owner == uid and pod.alive and pod.node]
         if placed and doc.get("node") is None and not doc.get("gpus_per_pod") and self._has_gpus(placed[0]):
@@ -284,7 +285,7 @@ class VolcanoJobController:
     def _has_gpus(self, node: str | None) -> bool:
         return bool(self._store.list("gpus", {"node": node}))
 
-    def _hold_back(self, observed: ObservedCluster, jobs: Mapping[str, Doc]) -> None:
+    def _hold_back(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         """Hold jobs back whose pod Volcano does not make: suspended ones, and those whose earlier pod is stuck."""
         left = {pod.owner: pod for pod in observed.pods.values() if pod.leaving and not pod.deleted and not pod.ended}
         for doc in jobs.values():
@@ -296,7 +297,7 @@ class VolcanoJobController:
             if why != doc.get("held_back"):
                 self._change(doc, {"held_back": why, **({"message": why} if why else {})})
 
-    def _change(self, doc: Doc, changes: Doc) -> None:
+    def _change(self, doc: JobRow, changes: JobChanges) -> None:
         try:
             self._store.update("jobs", doc["_id"], {"version": doc.get("version")}, changes)
         except Conflict:

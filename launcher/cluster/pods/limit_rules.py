@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import LaunchRow
 from launcher.cluster.pods.pod_state import Pod
 
 Doc = dict[str, Any]
@@ -80,7 +81,7 @@ Step = SaveOriginalCpu | ResizeContainer | Unlimitable | ResizePending
 class PodLimits:
     """One launch, its job and its pod, as observed."""
 
-    record: Mapping[str, Any]
+    record: LaunchRow
     job: JobRecord
     pod: Pod
     node_cores: float  # the limit that a container without an original one gets back

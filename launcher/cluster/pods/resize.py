@@ -9,12 +9,13 @@ turn, in its thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from coordinator.errors import Fatal, Rejected
 from coordinator.model.records import UNLIMITED, JobRecord, number
 from coordinator.model.requirements import MAX_CORES
+from coordinator.model.tables import JobRow, LaunchRow
 from coordinator.ports import Clock, Store
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.event_writer import EventWriter
@@ -46,13 +47,13 @@ class PodResizer:
         self._table, self._store, self._cluster, self._clock, self._events = table, store, cluster, clock, events
         self._asked: dict[str, tuple[Cpu, float]] = {}  # by uid of a pod
 
-    def look(self, record: Doc, pods: Iterable[Pod], job: Mapping[str, Any] | None, volcano: Doc | None) -> None:
+    def look(self, record: LaunchRow, pods: Iterable[Pod], job: JobRow | None, volcano: Doc | None) -> None:
         """Carry out the steps of one launch. `job`: its document, None once it is over. `Conflict`: call again."""
         known = (record.get("pod") or {}).get("uid")
         pod = next((pod for pod in pods if pod.uid == known and pod.alive and pod.trains), None)
         if job is None or pod is None or record.get("wanted") != "launch":
             return
-        view = PodLimits(record, JobRecord(dict(job)), pod, self._cores(record, pod), self._clock.wall())
+        view = PodLimits(record, JobRecord(job), pod, self._cores(record, pod), self._clock.wall())
         for step in steps(view):
             record = self._do(step, record, view, volcano)
 
@@ -60,14 +61,14 @@ class PodResizer:
         """Drop the memory of all pods but these."""
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in set(pods)}
 
-    def _cores(self, record: Doc, pod: Pod) -> float:
+    def _cores(self, record: LaunchRow, pod: Pod) -> float:
         """Return the cores of the pod's node, needed only where a container may get all of them back."""
         if not record.get("held"):
             return 0.0
         node = self._store.get("nodes", str(pod.node)) or {}
         return number(node.get("cores")) or MAX_CORES
 
-    def _do(self, step: Step, record: Doc, view: PodLimits, volcano: Doc | None) -> Doc:
+    def _do(self, step: Step, record: LaunchRow, view: PodLimits, volcano: Doc | None) -> LaunchRow:
         """Carry out the step; return the launch's document as it is afterwards."""
         match step:
             case SaveOriginalCpu():
