@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.model.tables import JobRow, LaunchChanges, LaunchRow, plain
@@ -50,8 +49,6 @@ from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.cluster.pods.resize import PodResizer
 from launcher.names import JOB
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
-
-Doc = dict[str, Any]
 
 TABLE = "launches"
 POLL_S = 0.5
@@ -328,7 +325,7 @@ class LaunchService:
         self._runs.forget(name)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
-    def _emulated(self, doc: Doc) -> bool:
+    def _emulated(self, doc: JobRow) -> bool:
         """Whether the decided node has only emulated GPUs, or none that is known."""
         gpus = self._store.list("gpus", {"node": doc.get("node")})
         return not any(not gpu.get("emulated") for gpu in gpus)
