@@ -92,7 +92,7 @@ class Up(GpuLog):
         with (self.state / "up.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         wait_for(lambda: self.gone or self._answers(), what="`reshape up` answers")
-        assert failpoint or not self.gone, self.log[-3000:]
+        assert failpoint or not self.gone, f"ended with {self.process.returncode}: {self.log[-3000:]}"
         return self.client
 
     @property

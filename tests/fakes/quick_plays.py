@@ -4,7 +4,7 @@ Ansible keeps one core busy for about a second per play, whatever the play does;
 are about what happens between launches. The stand-in reads the real playbook and its rendered variables and starts
 the same command with the same environment. Only `launcher.playbook._runner` is replaced: preparing, leftovers, time
 limits and sentences stay the launcher's. A play with anything but `ansible.builtin.command` and its `argv` is refused.
-`tests/e2e/test_launcher.py`, the demo, the benchmarks and `tests/e2e/up.py:Up` with `ansible=True` run the real one.
+`tests/e2e/test_launcher.py`, demo, benchmarks and crashes around a launch run the real one (`Up(ansible=True)`).
 
 Called as `python -m tests.fakes.quick_plays ARGUMENTS OF RESHAPE`. Usable without pytest.
 """
