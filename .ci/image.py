@@ -28,19 +28,19 @@ def pip(*arguments: str) -> None:
 
 
 def locked(*wanted: str) -> str:
-    """The part of the lock for these extras and distributions."""
+    """Return the part of the lock for these extras and distributions."""
     done = subprocess.run([sys.executable, HERE / "subset.py", *wanted], check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
 def split(lock: str, name: str) -> tuple[str, str]:
-    """The lock less the distribution `name`, and that alone."""
+    """Return the lock without the distribution `name`, and the block of that distribution."""
     alone = "".join(block for block in blocks_of(lock) if name_of(block) == name)
     return "".join(block for block in blocks_of(lock) if name_of(block) != name), alone
 
 
 def install(site: Path, scratch: Path) -> None:
-    """Everything into `site`; files that are not kept go to `scratch`."""
+    """Install all distributions into `site`; files that the image does not keep go to `scratch`."""
     rest, ansible = split(locked(".", "k8s"), "ansible")  # 500 MB of collections, of which we use one
     (scratch / "rest").write_text(rest, encoding="utf-8")
     (scratch / "ansible").write_text(ansible, encoding="utf-8")

@@ -26,13 +26,13 @@ NO_VENV = "on Debian and Ubuntu install python3-venv, then run make again."
 
 
 def stamp() -> Path:
-    """The file that says the set-up is complete; its name changes with what has to be installed, and where."""
+    """Return the file that marks a complete set-up; its name is a hash of lock, project file and folder."""
     wanted = LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()
     return VENV / f".installed-{hashlib.sha256(wanted).hexdigest()[:16]}"
 
 
 def without(lock: str, name: str) -> str:
-    """The lock less `name` and whatever only it, or what went with it, asked for."""
+    """Return the lock without `name` and without every distribution that only the removed ones require."""
     blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
     gone = {name}
     while more := {name_of(b) for b in blocks if askers(b) and askers(b) <= gone} - gone:
@@ -41,25 +41,25 @@ def without(lock: str, name: str) -> str:
 
 
 def askers(block: str) -> set[str]:
-    """Who asked for the distribution that a block of the lock pins: the names after `# via`."""
+    """Return what requires the distribution that a block of the lock pins: the names after `# via`."""
     _, _, via = block.partition("# via")
     return set(re.findall(r"[a-z][a-z0-9._-]*", re.sub(r"\(.*?\)", "", via)))
 
 
 def name_of(block: str) -> str:
-    """The distribution that a block of the lock pins; empty for the head of the file."""
+    """Return the distribution that a block of the lock pins; empty for the head of the file."""
     found = re.match(r"[A-Za-z0-9._-]+(?===)", block)
     return found.group() if found else ""
 
 
 def pip(*arguments: str) -> bool:
-    """Run the new environment's pip; what it has to say goes to the terminal."""
+    """Run the new environment's pip, with its output on the terminal, and return True if it succeeded."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 def make_venv() -> None:
-    """An empty environment in .venv, or the one that is there when it works."""
+    """Make an empty environment in .venv; keep an existing one that works."""
     if UNFINISHED.exists() or not works():
         shutil.rmtree(VENV, ignore_errors=True)
     VENV.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def works() -> bool:
 
 
 def install_lock() -> None:
-    """Everything pinned; when that fails, everything but TensorFlow."""
+    """Install all pinned distributions; if that fails, all but TensorFlow and what only it requires."""
     if pip("--require-hashes", "--no-deps", "-r", str(LOCK)):
         return
     say(f"That did not work; trying again without {HEAVY} (the demo then trains with NumPy).")
@@ -95,13 +95,13 @@ def install_lock() -> None:
 
 
 def say(sentence: str) -> None:
-    """One line to the terminal, at once."""
+    """Print one line and flush it."""
     sys.stdout.write(sentence + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Install unless it is done already."""
+    """Set up .venv, unless a complete set-up is there."""
     if stamp().exists() and works():
         return
     if importlib.util.find_spec("venv") is None:

@@ -102,7 +102,7 @@ Top-5 accuracy after so many iterations, by which the length of a job with a tar
 
 
 def page() -> str:
-    """docs/reference/job.md."""
+    """Return the text of docs/reference/job.md."""
     return "\n".join([HEAD, *_groups(), *_examples(), *_paper()])
 
 
@@ -137,7 +137,7 @@ def _paper() -> Iterator[str]:
 
 
 def _of_the_paper(table: str) -> list[dict[str, Any]]:
-    """Its rows; other job types were measured."""
+    """Return the rows of `table` for the paper's job type; those of other job types were measured here."""
     return [row for row in shipped(table) if row["job_type"] == "0"]
 
 
@@ -147,7 +147,7 @@ def _documents(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def openapi(text: str) -> str:
-    """The description of the API with `Submission` written anew."""
+    """Return the API description `text` with the schema `Submission` replaced by the generated one."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     lines = ["    Submission:\n", *_yaml_lines(job_schema.submission(), "      ")]
@@ -155,7 +155,7 @@ def openapi(text: str) -> str:
 
 
 def _yaml_lines(schema: dict[str, Any], indent: str) -> Iterator[str]:
-    """What fits on a line stands on one, as in the rest of the file."""
+    """Yield the schema as YAML lines; a value that fits stays on one line, as in the rest of the file."""
     for key, value in schema.items():
         line = f"{indent}{key}: {_flow(value)}\n"
         if key == "properties":
@@ -174,7 +174,7 @@ def _flow(value: Any) -> str:
 
 
 def files(root: Path) -> Iterable[tuple[str, str]]:
-    """Path and content of each file that is written."""
+    """Yield path and content of each generated file."""
     schema = job_schema.document(fields.KNOWN)
     yield PAGE, page()
     yield SCHEMA, json.dumps(schema, indent=2) + "\n"

@@ -15,7 +15,7 @@ OURS = "volcano-reshape"
 
 
 def subset(lock: str, project: dict[str, object], wanted: list[str]) -> str:
-    """The blocks of `lock` for `wanted` and all that these ask for."""
+    """Return the blocks of `lock` for `wanted` and for all that these require."""
     blocks = blocks_of(lock)
     chosen: set[str] = set()
     more = {name for word in wanted for name in meant(project, word)}
@@ -28,12 +28,12 @@ def subset(lock: str, project: dict[str, object], wanted: list[str]) -> str:
 
 
 def blocks_of(lock: str) -> list[str]:
-    """One for each distribution that is pinned, behind one for the head of the file."""
+    """Split the lock into the head of the file and one block per pinned distribution."""
     return re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
 
 
 def meant(project: dict[str, object], word: str) -> set[str]:
-    """The distributions that one argument stands for."""
+    """Return the distributions that one argument names."""
     extras: dict[str, list[str]] = project["optional-dependencies"]  # type: ignore[assignment]
     asked: list[str] = project["dependencies"] if word == "." else extras.get(word, [])  # type: ignore[assignment]
     if word != "." and word not in extras:
@@ -47,13 +47,13 @@ def meant(project: dict[str, object], word: str) -> set[str]:
 
 
 def name_of(block: str) -> str:
-    """The distribution that a block of the lock pins; empty for the head of the file."""
+    """Return the distribution that a block of the lock pins; empty for the head of the file."""
     found = re.match(r"[A-Za-z0-9._-]+(?===)", block)
     return found.group() if found else ""
 
 
 def askers(block: str) -> set[str]:
-    """Who asked for it: the names after `# via`, without us."""
+    """Return what requires the block's distribution: the names after `# via`, without this project."""
     _, _, via = block.partition("# via")
     return set(re.findall(r"[a-z][a-z0-9._-]*", re.sub(r"\(.*?\)", "", via))) - {OURS}
 

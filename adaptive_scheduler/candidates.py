@@ -136,13 +136,13 @@ def explain(
 ) -> Explanation:
     """Return the explanation: the chosen candidate first, then the others, best first. `more`: number of further
     candidates, none of them better."""
-    rivals = [ranked for ranked in evaluated if ranked is not chosen]
+    others = [ranked for ranked in evaluated if ranked is not chosen]
     limit = LISTED - (chosen is not None)
-    listed = heapq.nsmallest(limit, rivals, key=lambda ranked: ranked.key)
+    listed = heapq.nsmallest(limit, others, key=lambda ranked: ranked.key)
     candidates = [_candidate(profiles, ranked, _why_rejected(ranked, chosen)) for ranked in listed]
     if chosen is not None:
         candidates.insert(0, _candidate(profiles, chosen, ""))
-    if unlisted := len(rivals) + more - len(listed):
+    if unlisted := len(others) + more - len(listed):
         sentence += f" {unlisted} more candidates were evaluated and are not listed."
     return Explanation(algorithm, sentence, tuple(candidates), times.max, times.sum)
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends its trainings, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM here ends the trainings, too
     where, what = machine(), versions()
     if not options.json:
         print(heading(where, what), flush=True)

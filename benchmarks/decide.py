@@ -3,8 +3,8 @@
 The table holds what every running job would still take on each of its eight allowed counts. Algorithm 1 places one
 waiting job, Algorithm 2 gives idle GPUs to a running one: the choice is the search through the arrays alone, the best
 first. Beside it, each on a row of its own: working the arrays out from a snapshot, once for both; a decision with its
-reasons and its listed rivals; and `decide`, the whole tick of the loop with dozens of decisions. The scan (each job's
-best count) is the least that anybody who reads the whole table must do.
+reasons and its listed alternatives; and `decide`, the whole tick of the loop with dozens of decisions. The scan (each
+job's best count) is the least work of any algorithm that reads the whole table.
 
 Before anything is timed, both answers must be as good as the best of all ways, worked out here from that table.
 """
@@ -156,7 +156,7 @@ def timed(work: Callable[[], object], rounds: int) -> list[float]:
 
 
 def works(case: Case) -> dict[str, Callable[[], object]]:
-    """What is timed."""
+    """Return the operations to time."""
     snapshot = case.snapshot
     waiting, built = snapshot.job[NEWCOMER], arrays(snapshot)
     return {

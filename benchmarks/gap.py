@@ -49,7 +49,7 @@ STEP = re.compile(r"^step=(\d+) .*\btime=([0-9.]+)$")
 
 @dataclass
 class GpuShape:
-    """What one process of the trainer printed: (step, CLOCK_BOOTTIME seconds) of each step."""
+    """The steps that one trainer process printed: (step, CLOCK_BOOTTIME seconds) of each."""
 
     gpus: int
     begins_at: int
@@ -67,7 +67,7 @@ class MeasuredSide(Protocol):
 
 
 class InPlace:
-    """A job of the real coordinator, reshaped as an operator wishes."""
+    """A job of the real coordinator, reshaped by an operator's requests."""
 
     def __init__(self, cluster: Cluster, job: str, trainer: str, iterations: int) -> None:
         self._cluster, self._job = cluster, job
@@ -157,7 +157,7 @@ def command(trainer: str, iterations: int) -> list[str]:
 
 
 def environment(folder: Path, gpus: int, generation: int) -> dict[str, str]:
-    """What the shim gives a trainer."""
+    """Return the environment variables that the shim gives a trainer."""
     devices = ",".join(f"EMULATED-{i}" for i in range(gpus))
     return {name: os.environ[name] for name in INHERITED if name in os.environ} | {
         "RESHAPE_JOB_ID": folder.name,

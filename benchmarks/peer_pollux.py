@@ -33,7 +33,7 @@ class PeerUnavailable(Exception):
 
 
 class Peer:
-    """Its policy in a process of its own. Nobody gets more than twice what it has had, as in its simulator."""
+    """Its policy in a process of its own. No job gets more than twice the GPUs it has had, as in its simulator."""
 
     def __init__(self, python: Path, seed: int) -> None:
         self._process = subprocess.Popen(
@@ -57,7 +57,7 @@ class Peer:
         return {job: count for job, count in given.items() if count}
 
     def close(self) -> None:
-        """It ends when nobody asks any more."""
+        """End the process: it ends when its input is closed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

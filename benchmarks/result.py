@@ -21,7 +21,7 @@ LIBRARIES = ("numpy", "tornado", "msgspec", "pymongo", "nx-27017", "ansible-core
 
 
 class WrongAnswer(Exception):
-    """What was to be timed does not do what it should; the sentence says what. Nothing is timed then."""
+    """The code to be timed gave a wrong result, which the sentence names; no time is reported then."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Result:
 
 
 def machine() -> dict[str, Any]:
-    """Where this runs and how busy it is now."""
+    """Describe the machine and its present load."""
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "")
     return {

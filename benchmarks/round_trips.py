@@ -74,7 +74,7 @@ class CommandCounter(CommandListener):
 
 
 def trip(name: str, command: Mapping[str, Any]) -> RoundTrip:
-    """What one command is for, by its table and by what it sets."""
+    """Name the purpose of one database command, by its table and the fields that it sets."""
     table = str(command.get("collection" if name == "getMore" else name))
     if name == "findAndModify" and table == "jobs":
         job, changes = command["query"]["_id"], command["update"].get("$set", {})
@@ -170,7 +170,7 @@ def _check(cluster: Cluster, k: int) -> None:
 
 
 def of_victim(trips: Counter[RoundTrip]) -> Counter[RoundTrip]:
-    """What the shrinking job alone costs; the history of both cannot be told apart."""
+    """Return the share of the shrinking job alone; the history of both jobs cannot be told apart."""
     return Counter({t: n for t, n in trips.items() if t.what.startswith("one:") or t.what == "let go"})
 
 
@@ -188,7 +188,7 @@ def by_kind(what: str, k: int, trips: Counter[RoundTrip]) -> list[str]:
 
 
 def by_command(what: str, k: int, trips: Counter[RoundTrip]) -> list[list[str]]:
-    """What a reshape caused first, then what happened by the clock."""
+    """Order the commands: those caused by a reshape first, then the periodic ones."""
     ordered = sorted(trips.items(), key=lambda item: (item[0].kind not in CAUSED, item[0].kind, item[0].what))
     return [[what, str(k), t.kind, t.what, str(n)] for t, n in ordered]
 
@@ -197,7 +197,7 @@ def by_command(what: str, k: int, trips: Counter[RoundTrip]) -> list[list[str]]:
 
 
 class RemotePlatform:
-    """The platform of jobs whose processes run on machines that nobody asks."""
+    """The platform of jobs whose processes run on machines that are never queried."""
 
     def launch(self, doc: JobRow) -> None:
         raise WrongAnswer(f"the coordinator launches {doc['_id']}, which already runs")
@@ -310,7 +310,7 @@ def _round(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) 
 
 
 def _check_heartbeats(users: pymongo.MongoClient[Doc], jobs: list[Running]) -> None:
-    """What was reported last lies in the store, and no job was touched."""
+    """Check that the last reports lie in the store and that no job was changed."""
     stored = {row["job_id"]: row for batch in users["trips"]["heartbeats"].find() for row in batch["rows"]}
     late = [j.doc["_id"] for j in jobs if stored.get(j.doc["_id"], {}).get("iters_done") != j.iterations]
     changed = [d["_id"] for d in users["trips"]["jobs"].find() if d["version"] != 1]

@@ -1,7 +1,7 @@
-"""How long the simulator takes: workload S, 20 seeds, 3 policies; and jobs of a Philly trace under `decide()`.
+"""Times the simulator: workload S, 20 seeds, 3 policies; and jobs of a Philly trace under `decide()`.
 
-Every decision is made and kept with its rejected rivals. Processor seconds of one core beside the goal's, which is
-an absolute time: on a busy machine they are longer. The trace is read from RESHAPE_DATA; without it that row is
+Every decision is made and kept with its rejected alternatives. Processor seconds of one core beside the goal's, which
+is an absolute time: on a busy machine they are longer. The trace is read from RESHAPE_DATA; without it that row is
 left out, and said to be.
 """
 

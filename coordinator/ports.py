@@ -103,11 +103,11 @@ class Platform(Protocol):
         ...
 
     def failure(self, doc: JobRow) -> str | None:
-        """Why the launch last asked for has failed, as a sentence; None while it may still succeed."""
+        """Return why the launch last asked for has failed, as a sentence; None while it may still succeed."""
         ...
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Why the launch cannot be placed though it has not failed, such as a full node; None if it can."""
+        """Return why the launch cannot be placed though it has not failed, such as a full node; None if it can."""
         ...
 
     def remove(self, doc: JobRow) -> None:

@@ -180,7 +180,7 @@ def _on_trace(edf: float) -> list[PublishedFigure]:
 def _specon(
     makespan_cut: float, mean_cut: float, best: float, faster: float, slower: float | None = None, suffix: str = ""
 ) -> list[PublishedFigure]:
-    """What SpeCon gained over the default scheduler (DS), for the paper's mode and for ours."""
+    """Return SpeCon's gain over the default scheduler (DS), for the paper's mode and for ours."""
     found = {"makespan_ratio": 1 - makespan_cut, "mean_jct_ratio": 1 - mean_cut}
     counted = {"best": best, "jobs_faster": faster} | ({} if slower is None else {"jobs_slower": slower})
     return [

@@ -265,7 +265,7 @@ def _agents(api: DoctorApi) -> Iterator[Finding]:
 def _gpus(api: DoctorApi) -> Iterator[Finding]:
     try:
         text = api.through_service(NAMESPACE, "reshape-coordinator:8080", "/metrics").decode()
-    except ReshapeError as error:  # a network policy may keep the API server out, which harms nobody else
+    except ReshapeError as error:  # a network policy may keep the API server out, which harms no other part
         yield Finding("unknown", f"How many GPUs are known cannot be seen from here: {_plain(error)}.")
         return
     for table, number in re.findall(r'(?m)^reshape_misfit_rows\{table="(\w+)"\} (\S+)$', text):

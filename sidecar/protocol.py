@@ -58,7 +58,7 @@ class GpuReading(msgspec.Struct, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, omit_defaults=True):
-    """What the trainer and its children use, by control group or /proc (`resources/usage.py`)."""
+    """Resource usage of the trainer and its children, by control group or /proc (`resources/usage.py`)."""
 
     cpu_cores: float | None = None  # mean over the last heartbeat interval
     memory: int | None = None  # bytes resident
@@ -197,7 +197,7 @@ class Wish(msgspec.Struct, kw_only=True):
 
     job_id: str
     launch: int
-    seq: int  # grows with each wish of one launch: a captured one is not fulfilled again
+    seq: int  # grows with each request of one launch: a captured one is not fulfilled again
     gpus: int | None = None
     signal: str | None = None
     force: bool = False  # even if work is lost

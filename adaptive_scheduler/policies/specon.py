@@ -119,8 +119,8 @@ def _explain(
     chosen: HostOption | None,
 ) -> Explanation:
     """List the chosen node first, if any, then the others in order."""
-    rivals = [host for host in hosts if host is not chosen and host.node.name != job.node]
-    listed = ([chosen] if chosen else []) + rivals[: LISTED - 1]
+    others = [host for host in hosts if host is not chosen and host.node.name != job.node]
+    listed = ([chosen] if chosen else []) + others[: LISTED - 1]
     candidates = tuple(_candidate(job, predictions, host, best, chosen) for host in listed)
     return Explanation(MOVE, sentence, candidates, *predictions.to(best.node.name).before)
 

@@ -57,7 +57,7 @@ class ClusterOutcome:
 
 
 class ClusterSide(Protocol):
-    """How jobs are submitted and looked at."""
+    """One side of the comparison: submits the jobs and observes them."""
 
     def submit(self, job: MnistJob) -> None: ...
 
@@ -66,7 +66,7 @@ class ClusterSide(Protocol):
         ...
 
     def rescheduled(self) -> int:
-        """How often a task was put back, or its pods were made anew."""
+        """Return how often a task was put back or its pods were recreated."""
         ...
 
 

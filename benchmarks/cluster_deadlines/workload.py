@@ -61,6 +61,6 @@ def drawn(seed: int, count: int, stretch: int = 1) -> list[MnistJob]:
 
 
 def history(stretch: int = 1) -> list[Doc]:
-    """What is known of earlier tasks: rows of `observations`."""
+    """Return the known durations of earlier tasks, as rows of `observations`."""
     rows = [(m, s * stretch) for each in SIZES.values() for m, s in zip(*each, strict=True)]
     return [{"cores": m / 1000, "memory": MEMORY, "gpus": 0, "execution_s": s} for m, s in rows]

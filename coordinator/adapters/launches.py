@@ -57,7 +57,7 @@ class Launches:
         raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
     def failure(self, doc: JobRow) -> str | None:
-        """Why the launch failed; None if it has not."""
+        """Return why the launch failed; None if it has not."""
         found = self._found(doc)
         if found is None:
             return None
@@ -69,7 +69,7 @@ class Launches:
         return False
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Why Volcano has not placed its pod yet; None if it has."""
+        """Return why Volcano has not placed its pod yet; None if it has."""
         why = (self._found(doc) or {}).get("unplaced")
         return None if why is None else str(why)
 

@@ -80,7 +80,7 @@ class CoordinatorApi(Protocol):
         ...
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
-        """How many rows were stored: all or none. `Rejected` with one problem per bad row."""
+        """Store all rows or none and return their number. `Rejected` with one problem per bad row."""
         ...
 
     def health(self) -> View:

@@ -74,7 +74,7 @@ GPU_TYPES = frozenset(
 
 
 def unknown_gpu_type(kind: object, here: Iterable[str]) -> str:
-    """Why `kind` is no GPU type, as a sentence; empty if it is one. `here`: types of the nodes and of the profiles."""
+    """Return why `kind` is no GPU type, or "". `here`: GPU types of the nodes and of the profiles."""
     known = {*here} - {""}
     if not isinstance(kind, str) or kind in GPU_TYPES or kind in known:
         return ""

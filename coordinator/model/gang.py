@@ -26,7 +26,7 @@ NO_MEMBERS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class GangFailure:
-    """Why a gang cannot go on training."""
+    """The reason why a gang cannot go on training."""
 
     why: str
     own: bool = False  # the job's own fault: counts as a retry
@@ -119,7 +119,7 @@ def find_failure(
     starting: str | None = None,
     fine: Collection[int] = RESHAPE_EXIT_CODES,
 ) -> GangFailure | None:
-    """Why the gang cannot go on: a pod is gone, or its trainer has ended; None if it can.
+    """Return why the gang cannot go on: a pod is gone, or its trainer has ended; None if it can.
 
     A trainer that ended with 0 without being asked is only the first to finish. `starting`: the command by which the
     gang is being started, which a pod may not have obeyed yet; None: all have been started, so a pod without a trainer

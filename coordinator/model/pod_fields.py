@@ -50,7 +50,7 @@ def storable_pod(doc: JobRow) -> JobChanges:
 
 
 def storage_problem(doc: Mapping[str, Any]) -> str | None:
-    """Why no store accepts this document, or None; checked early, because a launch copies the whole document."""
+    """Return why no store accepts this document, or None; checked early, as a launch copies the whole document."""
     left: list[object] = [dict(doc)]
     while left:
         part = left.pop()

@@ -29,7 +29,7 @@ UNTIMED = TrainingSpeed()
 
 @dataclass(frozen=True)
 class ObservedJob:
-    """What the coordinator has observed of one job beside its document."""
+    """Observations of one job that its document does not hold."""
 
     beat: Heartbeat | None
     cooling_until: float = 0.0  # on the clock of `now`

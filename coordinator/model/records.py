@@ -329,7 +329,7 @@ class JobRecord:
 
     @property
     def unlimitable(self) -> str | None:
-        """Why its present launch cannot be limited, as the launcher reported; None if it can."""
+        """Return why its present launch cannot be limited, as the launcher reported; None if it can."""
         found = self.doc.get("unlimitable")
         return str(found.get("why")) if isinstance(found, dict) and found.get("launch") == self.launch else None
 

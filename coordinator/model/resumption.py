@@ -91,7 +91,7 @@ def describe_loss(lost: Lost | Mapping[str, Any]) -> str:
 
 
 def rigidity_reason(job: JobRecord) -> str:
-    """Why the job keeps its GPUs, and what its user can do; empty if it may be reshaped."""
+    """Return why the job keeps its GPUs and what its user can do; empty if it may be reshaped."""
     if not rigid(job):
         return ""
     keeps = f"keeps its {gpus(len(job.gpu_ids))}" if job.gpu_ids else "stays where it is"
@@ -103,13 +103,13 @@ def rigidity_reason(job: JobRecord) -> str:
 
 
 def refuse_resize(job: JobRecord, request: str, force: str) -> str:
-    """Why an operator's request is refused. `request`: such as `run on 2 GPUs`; `force`: the way to override."""
+    """Return the refusal of an operator's `request`, such as `run on 2 GPUs`; `force`: the way to override."""
     why = _why(job, "it has not shown that it can save and resume, so it would begin again from the start")
     return f"Job {job.id} would have to be stopped to {request}, and {why}: {force} does it all the same."
 
 
 def refuse_stop(job: JobRecord) -> str:
-    """Why an operator's `stop` is refused, and the way to override."""
+    """Return the refusal of an operator's `stop`, with the way to override."""
     why = _why(job, "it has not shown that it saves when it is stopped, so what it has trained would be lost")
     return f'Job {job.id} was not told to end: {why}; "force": true in the call ends it all the same.'
 

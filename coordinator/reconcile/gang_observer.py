@@ -38,7 +38,7 @@ class GangPods:
 
 
 def startup_problem(beats: Iterable[Heartbeat | None]) -> str | None:
-    """Why a trainer would certainly fail to start in one of these pods; None if none says so."""
+    """Return why a trainer would certainly fail to start in one of these pods; None if no pod reports so."""
     return next((beat.unfit for beat in beats if beat and beat.unfit), None)
 
 

@@ -83,7 +83,7 @@ class ObservedState:
 
     @property
     def gang_failure(self) -> GangFailure | None:
-        """Why a gang cannot go on; None for a job of one pod."""
+        """Return why a gang cannot go on; None if it can, and for a job of one pod."""
         if self.job.gpus_per_pod is None or self.seen is None or self.lost:
             return None
         op = self.job.operation

@@ -17,7 +17,7 @@ from coordinator.model.records import Doc, JobRecord
 def decision_doc(
     decision_id: str, job: JobRecord, decision: Decision, wall: float, took: float, guesses: tuple[str, ...] = ()
 ) -> Doc:
-    """`candidates` holds the chosen one and its rejected rivals, `jobs` the ids of all that it touches.
+    """`candidates` holds the chosen one and its rejected alternatives, `jobs` the ids of all that it touches.
 
     `guesses`: jobs that ran then, of unknown length; what was predicted of doing nothing rests on them.
     """

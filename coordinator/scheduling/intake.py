@@ -48,7 +48,7 @@ TEXTS: tuple[JobField, ...] = (
 
 
 def problems(doc: JobRow) -> list[str]:
-    """Why this document cannot be accepted, as sentences; empty if it can."""
+    """Return the reasons to refuse this document, as sentences; empty if it can be accepted."""
     own = [*_identity(doc), *_counts(doc), *_command(doc), *_texts(doc), *_lengths(doc), *_rest(doc)]
     others = [*requirements.problems(doc), *pod_fields.problems(doc), *dependencies.problems(doc)]
     found = [*own, *others, *fields.unknown_fields(doc)][:20]

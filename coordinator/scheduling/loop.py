@@ -200,7 +200,7 @@ class DecisionLoop:
             self._record(record, JobRefused(found) if found else JobSubmitted(found))
 
     def _inadmissible(self, job: JobRecord) -> str:
-        """Why a valid document cannot be accepted on this cluster, such as checkpoints that a reshape loses."""
+        """Return why this cluster cannot accept a valid document, such as checkpoints that a reshape loses."""
         lasting = self.config.checkpoints_last or job.doc.get("checkpoint_claim")
         if why := self.unknown_type(job.doc):
             return why
@@ -210,7 +210,7 @@ class DecisionLoop:
         return intake.LOSES if loses else ""
 
     def unknown_type(self, doc: JobRow) -> str:
-        """Why the GPU type that it asks for is unknown; empty if it is known, or before profiles were read."""
+        """Return why its GPU type is unknown; empty if it is known, or before profiles were read."""
         here = {gpu.gpu_type for gpu in self.cache.gpus().values()} | {kind for _, kind in self.profiles.speeds}
         return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
 

@@ -81,7 +81,7 @@ class Telemetry:
             self.estimator.speed(job.job_type, gpu.gpu_type, len(job.gpu_ids), speed)
 
     def seen(self, job: JobRecord) -> ObservedJob:
-        """What was observed of one job, for the snapshot that is decided on."""
+        """Return the observations of one job, for the snapshot that decisions use."""
         cooling_s, progress = self._cooling_until(job), self.progress
         return ObservedJob(self.reports.of(job), cooling_s, *progress.of(job), progress.speed(job))
 

@@ -52,7 +52,7 @@ def mnist(seed: int, data: Path | None = None, placement: str = "gang") -> Workl
     score = volcano_policy.PLACEMENTS[placement]
     plans: dict[str, tuple[Planner, Settings, str]] = {
         placement: (volcano_policy.alone(score), ALONE, "Volcano alone: by submission, what fits passes what does not"),
-        "fifo": (volcano_policy.alone(score, passes=False), ALONE, "by submission, nobody passes a job that waits"),
+        "fifo": (volcano_policy.alone(score, passes=False), ALONE, "by submission, no job passes one that waits"),
         "edf": (
             volcano_policy.alone(score, volcano_policy.by_deadline),
             ALONE,

@@ -186,7 +186,7 @@ def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ..
 
 
 def _job_set(name: str, gpu_types: Sequence[str], epochs: int, data: Path | None) -> tuple[list[_Kind], list[Any]]:
-    """The types of Table VI or VII that somebody has measured, and their speeds."""
+    """Return the types of Table VI or VII whose speeds were measured, and these speeds."""
     measured = table(data, SPEEDS, "W1 to W4 need measured speeds")
     chosen = [row for row in measured if row["job_set"] == name and row["gpu_type"] in gpu_types]
     batches = {row["job_type"]: int(row["batch_size"]) for row in chosen}

@@ -68,7 +68,7 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What the injection of one pod needs to know."""
+    """The inputs for the injection of one pod."""
 
     job_id: str
     job: str  # `names.job_name`

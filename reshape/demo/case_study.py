@@ -34,7 +34,7 @@ def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | No
 
     Also one reshape down and one up, unless the machine became slower than measured just before: then it is said.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends the demo ends its jobs, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM to the demo ends its jobs, too
     say = _Teller(quiet=as_json)
     trainer, folder = _trainer(trainer, say), _folder(out)
     try:
@@ -217,7 +217,7 @@ def _sentence(e: View) -> str:
     sentences = {
         "submitted": "submitted",
         "waits": f"waits: {e.get('sentence', '')}",
-        "launching": "is being launched; nobody else is disturbed meanwhile",
+        "launching": "is being launched; no other job is disturbed meanwhile",
         "initialized": "initialized: sidecar and shim are up, no GPU used yet",
         "adjusting": f"is to go down to {e.get('to')} GPUs, but trains on until job {e.get('for')} is initialized",
         "stop sent": "saves and stops",

@@ -46,7 +46,7 @@ def gpu_bars(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
 
 
 def _stops(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
-    """When a reshaped job stood still, on all the GPUs that it then had."""
+    """Return a bar for each standstill of a reshaped job, on all the GPUs that it then had."""
     stops = []
     holds: dict[str, set[str]] = {}
     for event in events:
@@ -146,7 +146,7 @@ def distribution(values: Iterable[float]) -> Points:
 
 
 def at_once(spans: Iterable[tuple[float, float]]) -> Points:
-    """How many spans (begin, end) cover each moment."""
+    """Return the number of spans (begin, end) that cover each moment."""
     changes: dict[float, int] = {}
     for begin, end in spans:
         changes[begin] = changes.get(begin, 0) + 1

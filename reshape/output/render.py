@@ -290,7 +290,7 @@ def _time(given: Any) -> str | None:
 
 
 def _target(view: View) -> str | None:
-    """What ends the job; nothing where a user wrote something else."""
+    """Describe the target that ends the job; None if there is none."""
     target = view.get("target")
     if isinstance(target, dict):
         falls = target.get("above") is False

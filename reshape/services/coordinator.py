@@ -122,7 +122,7 @@ class CoordinatorReplica:
         self.status = 0  # of the process, once it has ended
 
     def run(self, app: Application, ended: Callable[[], None]) -> None:
-        """`app` serves whoever acts; `ended` is called when a fault of ours ends it, so that all starts afresh."""
+        """Point `app` at the coordinator of each term; call `ended` after a fault, so that the process is restarted."""
         try:
             while (elector := self._take_the_term()) is not None:
                 self._act(app, elector)

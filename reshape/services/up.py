@@ -200,12 +200,12 @@ def _cannot_listen(host: str, port: int, error: OSError | TypeError) -> str:
 
 
 def _url(host: str, listener: socket.socket) -> str:
-    """Where command line and sidecars of this machine reach the listener; warns when others do, too."""
+    """Return the URL for the command line and sidecars of this machine; warn if other machines reach it, too."""
     name, port = listener.getsockname()
     address = ipaddress.ip_address(name)
     if not address.is_loopback:
         click.echo(
-            f"Warning: on {name} other machines reach this coordinator, and nothing is encrypted: whoever listens in "
+            f"Warning: on {name} other machines reach this coordinator, and nothing is encrypted: an eavesdropper "
             "learns the token and is an operator.",
             err=True,
         )

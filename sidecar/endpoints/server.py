@@ -201,7 +201,7 @@ class OperatorEndpoint(Endpoint):
         except CoordinatorRejected as error:
             raise Refusal(error.status, str(error)) from None
         except NoTrustedAnswer as error:
-            raise Refusal(503, f"the wish was not passed on: {error}") from None
+            raise Refusal(503, f"the request was not passed on: {error}") from None
         self.set_status(202)
         self.answer(said)
 

@@ -148,7 +148,7 @@ class FormatMatcher:
         self._open, self._bar = None, None
 
     def line(self, text: str) -> ProgressLine | None:
-        """What a whole line says; None if no row fits all of it. An empty report: it fits and moves nothing."""
+        """Parse a whole line; None if no format matches it. An empty report: it matches but changes nothing."""
         text = text.strip()
         for row in TABLE:
             if match := row.pattern.fullmatch(text):
@@ -156,7 +156,7 @@ class FormatMatcher:
         return ProgressLine(ANOTHER) if "%|" in text else None
 
     def unfinished(self, text: str) -> ProgressLine | None:
-        """What a line says that may go on. Bars end only when the next one begins: a step must not wait for that."""
+        """Parse an incomplete line. A bar's line ends only when the next one begins: a step must not wait for that."""
         if text.rstrip().endswith("]") and "%|" in text:
             found = self.line(text)
             return None if found is None or found.kind == ANOTHER else replace(found, closes=True)

@@ -80,7 +80,7 @@ class NvmlProbe:
         return readings
 
     def _start(self) -> str | None:
-        """Why NVML cannot be used, or None."""
+        """Start NVML; return why it cannot be used, or None."""
         if self._open:
             return None
         try:

@@ -306,7 +306,7 @@ class VolcanoJobController:
 
 TERMINATED = ("Terminating", "Terminated")
 TOO_LATE = (
-    "Its pod was there before anybody wanted this job reshaped, so it has no sidecar and goes on as it is. "
+    "Its pod was there before this job was to be reshaped, so it has no sidecar and goes on as it is. "
     "To have it reshaped delete the Volcano Job and apply it again."
 )
 

@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class PodRequests(NamedTuple):
-    """What a pod requests: cores and bytes."""
+    """A pod's requests: cores and bytes."""
 
     cores: float = 0.0
     memory: float = 0.0
 
 
 class ForeignUsage:
-    """What foreign pods request. `start` begins its watches, `stop` ends them. `namespaces`: none: all."""
+    """Watches the requests of foreign pods, from `start` to `stop`. `namespaces`: all if empty."""
 
     def __init__(self, cluster: KubernetesApi, namespaces: tuple[str, ...] = ()) -> None:
         self._watches = [_Watch(cluster, namespace) for namespace in namespaces or (None,)]

@@ -125,7 +125,7 @@ class Pod:
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not start, or has ended, as a sentence."""
+        """Return why it does not start or has ended, as a sentence."""
         if self._refused:
             why = self.status.get("message") or self.status.get("reason")
             return f"node {self.node} refused its pod: {_short(why)}"
@@ -133,7 +133,7 @@ class Pod:
 
     @property
     def unplaced(self) -> str | None:
-        """Why Volcano has found no node for it yet."""
+        """Return why Volcano has found no node for it yet."""
         conditions = self.status.get("conditions") or []
         said = next((c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False"), None)
         return _sentence("Volcano finds no place for its pod", said) if said is not None and not self.node else None

@@ -277,7 +277,7 @@ def test_a_rigid_job_is_told_to_stop_only_by_force(world: World, record: dict[st
 # explaining
 
 
-def test_decisions_are_told_newest_first_with_their_rejected_rivals(training: World) -> None:
+def test_decisions_are_told_newest_first_with_their_rejected_alternatives(training: World) -> None:
     training.api.request("one", 2, None)
     training.run(lambda w: w.job("one").doc["num_gpus"] == 2 and w.states()["one"] == s.RUNNING)
     newest, *_, oldest = training.api.decisions("one", 99)

@@ -125,16 +125,16 @@ def test_a_job_that_must_wait_is_told_why_once() -> None:
     assert world.store.writes == writes
 
 
-def test_every_decision_is_stored_with_its_rejected_rivals_before_anything_is_done() -> None:
+def test_every_decision_is_stored_with_its_rejected_alternatives_before_anything_is_done() -> None:
     world = World()
     world.submit("one", [1, 2, 4], Behaviour())
     world.decide()
     (decision,) = world.users.list("decisions")
     assert (decision["kind"], decision["job_id"], decision["num_gpus"]) == ("start", "one", 4)
-    chosen, *rivals = decision["candidates"]
+    chosen, *others = decision["candidates"]
     assert chosen["rejected"] == ""
-    assert {rival["num_gpus"] for rival in rivals} == {1, 2}
-    assert all("longer" in rival["rejected"] and rival["makespan_s"] > chosen["makespan_s"] for rival in rivals)
+    assert {other["num_gpus"] for other in others} == {1, 2}
+    assert all("longer" in other["rejected"] and other["makespan_s"] > chosen["makespan_s"] for other in others)
     operation = world.job("one").operation
     assert operation is not None
     assert operation.decision == decision["_id"]
