@@ -41,9 +41,11 @@ READERS: Mapping[str, Callable[[TraceSource], Trace]] = {
 
 
 def replay(name: str, folder: Path | None, count: int | None = None, nodes: Sequence[Node] = ()) -> Workload:
-    """`name`: a format, or a format and a file in the folder, such as gavel:traces/debug.csv.
+    """Return the workload of a trace.
 
-    `count`: only so many jobs, the first; `nodes`: else those of the trace, or as many as it needs.
+    `name`: a format, or a format and a file in the folder, such as gavel:traces/debug.csv. `count`: the number of
+    jobs, from the first; None: all. `nodes`: the cluster; empty: the trace's, or as many nodes as it needs.
+    Raises `NoWorkload`.
     """
     kind, _, file = name.partition(":")
     if kind not in READERS:

@@ -23,7 +23,7 @@ SHARED = "a share of a GPU counts as a whole one"
 
 
 def openb(place: TraceSource) -> Trace:
-    """Pods that failed count, too: in this trace hardly any other ever ended."""
+    """Read the trace of 2023. Failed pods count as jobs, because hardly any other pod of this trace ended."""
     usual = "openb_pod_list_default.csv"
     table = CsvTable.read(place.find(usual, f"{usual}.gz", f"alibaba_gpu_2023/{usual}.gz"), PODS)
     pods = (_pod(position, cells) for position, cells in table if cells.text("pod_phase") in ENDED)
@@ -60,7 +60,7 @@ def _pai_jobs(by_job: dict[str, list[CsvRow]]) -> Iterator[TraceJob]:
 
 
 def _pai_gpus(tasks: list[CsvRow]) -> int:
-    """`plan_gpu` is per cent of a GPU for each instance."""
+    """Return the GPUs of all tasks, rounded up; `plan_gpu` is per cent of a GPU for each instance."""
     return math.ceil(_in_all(tasks, "plan_gpu") / 100.0)
 
 

@@ -26,14 +26,14 @@ Line = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:
-    """Where to look: the folder, a file in it where the user names one, and the nodes where there are any."""
+    """The trace that a user named: the folder, the file in it or "", and the nodes, if any."""
 
     folder: Path
     file: str = ""
     nodes: tuple[Node, ...] = ()
 
     def find(self, *usual: str) -> Path:
-        """The file that is named, else the first of the usual ones. NoWorkload if there is none."""
+        """Return the named file, else the first of `usual` that exists. NoWorkload if there is none."""
         names = (self.file,) if self.file else usual
         for name in names:
             if (self.folder / name).is_file():
@@ -43,14 +43,14 @@ class TraceSource:
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """One CSV file, of which these columns are read. Bad cells raise NoWorkload with file, line and column."""
+    """The rows of one CSV file. Bad cells raise NoWorkload with file, line and column."""
 
     path: Path
     rows: tuple[Line, ...]
 
     @classmethod
     def read(cls, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> CsvTable:
-        """`header`: of a file that has none. NoWorkload where a column is missing."""
+        """Read a file that has these `columns`, else NoWorkload. `header`: the columns of a file without a header."""
         lines = csv.DictReader(io.StringIO(text(path)), fieldnames=header)
         missing = [name for name in columns if name not in (lines.fieldnames or ())]
         if missing:
@@ -58,7 +58,7 @@ class CsvTable:
         return cls(path, tuple(lines))
 
     def __iter__(self) -> Iterator[tuple[int, CsvRow]]:
-        """Line number, from 1 for the first row, and its cells."""
+        """Yield row number, from 1, and the row."""
         for position, row in enumerate(self.rows, start=1):
             yield position, CsvRow(f"{self.path}, row {position}", row)
 
@@ -74,7 +74,7 @@ class CsvRow:
         return str(self.row.get(name) or "")
 
     def number(self, name: str, missing: float = math.nan) -> float:
-        """`missing` for an empty cell."""
+        """Return the cell as a number; `missing` for an empty cell. NoWorkload for anything else."""
         value = self.text(name)
         if not value:
             return 0.0 if self.row.get(name) == 0 else missing
@@ -84,11 +84,11 @@ class CsvRow:
             raise NoWorkload(f"{self.where}: {name} must be a number, not {value!r}.") from None
 
     def whole(self, name: str) -> int:
-        """0 for an empty cell."""
+        """Return the cell as a whole number; 0 for an empty cell."""
         return int(self.number(name, 0.0))
 
     def moment(self, name: str) -> float:
-        """Seconds since 1970 of a `2017-10-09 07:01:55`; NaN for an empty cell or `None`, as logs write it."""
+        """Parse `2017-10-09 07:01:55` to seconds since 1970; NaN for an empty cell or `None`, as logs write it."""
         value = self.text(name)
         if value in ("", "None"):
             return math.nan
@@ -101,7 +101,7 @@ class CsvRow:
 
 
 def documents(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSON list, or of a file with one object a line."""
+    """Yield the objects of a JSON list, or of a file with one object a line. NoWorkload for anything else."""
     content = text(path)
     try:
         found = json.loads(content) if content.lstrip().startswith("[") else map(json.loads, content.splitlines())
@@ -114,7 +114,7 @@ def documents(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def text(path: Path) -> str:
-    """Of a file that may be packed by gzip."""
+    """Return the text of a file, unpacked if its name ends in `.gz`. NoWorkload if it cannot be read."""
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()

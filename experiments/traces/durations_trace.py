@@ -1,6 +1,6 @@
 """Formats that say when a job came, on how many GPUs it ran and how long: Microsoft ITP and Tiresias.
 
-What model a Tiresias job trains is read past: no speeds of those models come with the trace.
+The model of a Tiresias job is ignored, because no speeds of those models come with the trace.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from experiments.traces.trace import Trace, TraceJob
 
 
 def itp(place: TraceSource) -> Trace:
-    """All ten clusters together, as if they were one; ten times are counted from one moment."""
+    """Read all ten clusters as one; their times are counted from the same moment."""
     path = place.find("raw_jobs.csv.gz", "raw_jobs.csv", "microsoft_itp/raw_jobs.csv.gz")
     return _read(
         "itp", CsvTable.read(path, ("submission_time_s", "duration_s", "num_gpu")), "submission_time_s", "duration_s"

@@ -42,7 +42,7 @@ def read(place: TraceSource) -> Trace:
 
 
 def job(cells: CsvRow) -> TraceJob:
-    """Its deadline is absolute there."""
+    """Return the job of one row; the row's deadline is absolute, the job's counts from its submission."""
     best_effort = cells.text("best_effort") == "1"
     submit_s = cells.number("submit_time")
     return TraceJob(
@@ -53,7 +53,10 @@ def job(cells: CsvRow) -> TraceJob:
 
 
 def speeds(home: Path, gpu_type: str, model: str) -> Iterator[dict[str, Any]]:
-    """Their tables hold iterations per second, by global batch and GPUs; a type of ours is model and batch."""
+    """Yield profile rows of one model; the files hold iterations per second by global batch and GPUs.
+
+    A job type is named by model and batch.
+    """
     for _, cells in CsvTable.read(_speed_file(home, gpu_type, model), ("global_batch_size", *map(str, SIZES))):
         for count in SIZES:
             if (per_s := cells.number(str(count), 0.0)) > 0:

@@ -53,7 +53,7 @@ def read(place: TraceSource) -> Trace:
 
 
 def _speeds(table: CsvTable) -> dict[tuple[str, str, int], float]:
-    """Steps per second by type, GPU type and workers, on the fewest servers; 0 there means that it does not fit."""
+    """Return steps per second by type, GPU type and workers, on the fewest servers; leave out 0: it does not fit."""
     return {
         (_type(cells.text("model"), cells.text("batch_size_per_worker")), cells.text("gpu_type").upper(),
          cells.whole("scale_factor")): cells.number("steps_per_s")
@@ -70,7 +70,7 @@ def _row(job_type: str, gpu_type: str, count: int, per_s: float) -> dict[str, An
 
 
 def _job(position: int, job: _Asked, speeds: dict[tuple[str, str, int], float]) -> TraceJob:
-    """Its SLO is a factor of how long it takes on V100s."""
+    """Return the job of one line, with `slo` times its duration on V100s as its deadline."""
     per_s = speeds.get((job.type, REFERENCE, job.gpus)) or speeds.get((job.type, REFERENCE, 1))
     if per_s is None:
         raise NoWorkload(f"job {position} of the gavel trace trains {job.type}, of which {SPEEDS} has no speed.")
@@ -89,7 +89,7 @@ def _of_table(path: Path) -> Iterator[_Asked]:
 
 
 def _of_trace(path: Path) -> Iterator[_Asked]:
-    """Tab-separated; the five last fields are steps, scale factor, weight, SLO and arrival in every version."""
+    """Read tab-separated lines; in every version the last fields are steps, scale factor, weight, SLO and arrival."""
     for position, line in enumerate(text(path).splitlines(), start=1):
         fields, where = line.split("\t"), f"{path}, line {position}"
         match = MODEL.fullmatch(fields[0])

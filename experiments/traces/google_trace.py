@@ -27,7 +27,7 @@ USUAL = tuple(f"instance_events{kind}" for kind in (".json", ".json.gz", ".csv",
 
 @dataclass(slots=True)
 class _Instance:
-    """What is known of one instance, event by event."""
+    """The state of one instance, updated by each of its events."""
 
     submitted_us: float | None = None
     scheduled_us: float | None = None
@@ -72,7 +72,7 @@ def _jobs(instances: Mapping[tuple[int, int], _Instance], cores: float, memory: 
 
 
 def _events(path: Path) -> Iterator[tuple[str, float, CsvRow]]:
-    """Kind, time in microseconds, row: what happened within the trace to instances that are no alloc sets."""
+    """Yield kind, time in microseconds and row of each event within the trace, without those of alloc sets."""
     for cells in _rows(path):
         at_us = cells.number("time")
         if 0 < at_us < LARGEST_US and cells.text("collection_type") not in ("1", "ALLOC_SET"):
@@ -86,7 +86,7 @@ def _rows(path: Path) -> Iterable[CsvRow]:
 
 
 def _flat(path: Path, position: int, event: Mapping[str, Any]) -> CsvRow:
-    """As CSV exports have it: the request's parts beside the others."""
+    """Return a JSON event as a row with the columns of a CSV export: the request's parts beside the others."""
     where = f"{path}, event {position}"
     if missing := [name for name in COLUMNS[:3] if name not in event]:
         raise NoWorkload(f"{where} has no {missing[0]}; expected are the fields of instance_events, v3.")
@@ -95,6 +95,6 @@ def _flat(path: Path, position: int, event: Mapping[str, Any]) -> CsvRow:
 
 
 def _kind(cells: CsvRow) -> str:
-    """By its number or its name; updates tell nothing here."""
+    """Return the event's kind, given by number or by name; updates are not needed here."""
     kind = cells.text("type") or "0"
     return KINDS[int(kind)] if kind.isdigit() and int(kind) < len(KINDS) else kind

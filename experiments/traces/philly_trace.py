@@ -19,7 +19,7 @@ NAME = "philly"
 
 
 def read(place: TraceSource) -> Trace:
-    """Raises `NoWorkload` as all readers do."""
+    """Read the log, or the list of Pollux's authors. Raises `NoWorkload` as all readers do."""
     path = place.find(*LOGS, *LISTS)
     return Trace.of(NAME, _of_list(path) if ".csv" in path.suffixes else _of_log(path))
 

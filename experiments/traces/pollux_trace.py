@@ -20,7 +20,7 @@ SIZES = (1, 2, 4)
 
 
 def read(place: TraceSource) -> Trace:
-    """The folder is the one that holds `pollux/`, or `pollux/` itself."""
+    """Read one workload. The folder is the one that holds `pollux/`, or `pollux/` itself."""
     path = place.find(USUAL, f"pollux/{USUAL}")
     home = place.folder if (place.folder / "pollux").is_dir() else place.folder.parent
     known = applications(home)

@@ -71,7 +71,7 @@ class Trace:
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], **more: Any) -> Trace:
-        """Drops what cannot have run: no time spent, or neither GPUs nor cores (D11). NoWorkload if none is left."""
+        """Drop jobs that cannot have run: no duration, or neither GPUs nor cores (D11). NoWorkload if none is left."""
         kept = [job for job in jobs if 0 < job.duration_s < math.inf and (job.gpus > 0 or job.cores > 0)]
         if not kept:
             raise NoWorkload(f"the {name} trace has no job that ran to its end; name another file of it.")
@@ -81,14 +81,14 @@ class Trace:
 
     @property
     def observations(self) -> Observations:
-        """Of all its jobs: its request and its duration (Slaml)."""
+        """Return request and duration of each job, for Slaml's prediction."""
         return _observed(self.jobs)
 
 
 def workload(trace: Trace, count: int | None = None, nodes: Sequence[Node] = ()) -> Workload:
-    """The first `count` jobs on these nodes, else on those of the trace, else on as many as it needs.
+    """Return a workload of the first `count` jobs on `nodes`, else on the trace's nodes, else on as many as it needs.
 
-    The jobs that are left out are what is known of the past. NoWorkload where no node can run them.
+    The other jobs become the observations of past jobs. NoWorkload if no node can run the jobs.
     """
     jobs = trace.jobs[:count]
     on_cpu = all(job.gpus == 0 for job in jobs)
@@ -113,7 +113,7 @@ def workload(trace: Trace, count: int | None = None, nodes: Sequence[Node] = ())
 
 
 def on_nodes(kind: str, gpu_type: str, count: int, gpus: int) -> tuple[Node, ...]:
-    """So many equal nodes."""
+    """Return `count` equal nodes with `gpus` GPUs each."""
     names = [f"{kind}-{i:03d}" for i in range(count)]
     return tuple(Node(n, gpu_type, tuple(Gpu(f"{n}-{i}") for i in range(gpus))) for n in names)
 
@@ -147,14 +147,14 @@ def _submission(trace: Trace, job: TraceJob, largest: int, roomiest: float) -> S
 
 
 def _counts(trace: Trace, fixed: int, largest: int) -> tuple[int, ...]:
-    """Powers of two up to what it asked for, and that; or what the trace's authors allowed."""
+    """Return the GPU counts that the trace's authors allowed, else powers of two up to the requested count, and it."""
     if trace.counts:
         return tuple(n for n in trace.counts if n <= largest)
     return tuple(sorted({1 << i for i in range(fixed.bit_length()) if 1 << i <= fixed} | {fixed}))
 
 
 def _speeds(trace: Trace, nodes: Sequence[Node]) -> list[Mapping[str, Any]]:
-    """Those of the trace; for jobs without a model the curve, one iteration being one second on one GPU."""
+    """Return the trace's profile rows; jobs without a model follow `speed_up`, with 1 s per iteration on one GPU."""
     kinds = sorted({node.gpu_type for node in nodes if node.gpus})
     most = max((len(node.gpus) for node in nodes), default=0)
     by_curve: list[Mapping[str, Any]] = [
@@ -189,10 +189,10 @@ def _machines(jobs: Sequence[TraceJob]) -> tuple[Node, ...]:
 
 
 def _enough(jobs: Sequence[TraceJob], wanted: Sequence[float], each: float) -> int:
-    """Return equal nodes that together have `SHARE` of the peak demand if no job waited."""
+    """Return the number of equal nodes that together have `SHARE` of the peak demand if no job waited."""
     changes = [(job.arrival_s, amount) for job, amount in zip(jobs, wanted, strict=True)]
     changes += [(job.arrival_s + job.duration_s, -amount) for job, amount in zip(jobs, wanted, strict=True)]
-    changes.sort()  # who ends at a moment makes room for who comes then
+    changes.sort()  # at equal times ends sort before arrivals: an ended job makes room
     most = max(accumulate(amount for _, amount in changes))
     return max(1, math.ceil(SHARE * most / each - 1e-9))
 

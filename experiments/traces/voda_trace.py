@@ -13,7 +13,7 @@ CASE, LOGGED_UNDER, ASKED = "run_1", "ElasticFIFO", 2
 
 
 def read(place: TraceSource) -> Trace:
-    """`place.file`: `run_1`, which is taken else, or `run_1_hard`."""
+    """Read one run. `place.file`: `run_1`, the default, or `run_1_hard`."""
     case, usual = place.file or CASE, TraceSource(place.folder)
     speeds = CsvTable.read(usual.find("speedup.csv", "voda/speedup.csv"), ("model", "gpus", "speedup"))
     up = {(c.text("model"), c.whole("gpus")): c.number("speedup") for _, c in speeds}

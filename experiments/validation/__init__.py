@@ -25,9 +25,9 @@ SOURCES: Mapping[str, Callable[[Path], Iterable[ComparedFigure]]] = {
 
 
 def validate(data: Path | None, sources: Iterable[str] = SOURCES) -> dict[str, Any]:
-    """All rows of these sources, as `rows`; of all of them it takes minutes.
+    """Return all rows of these sources under `rows`; all sources together take minutes.
 
-    Raises `NoWorkload` with a sentence where the data is not there.
+    Raises `NoWorkload` with a sentence if the data is missing.
     """
     if data is None:
         raise NoWorkload("validation needs what others published; name its folder with --data or RESHAPE_DATA.")

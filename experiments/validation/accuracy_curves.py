@@ -24,7 +24,7 @@ SEEN = (0.2, 0.4, 0.6)
 
 @dataclass(frozen=True)
 class CurveFolder:
-    """Where the curves of a folder are, in the words of its columns."""
+    """The file of a folder's curves and the columns that hold run, position and accuracy."""
 
     file: str
     run: tuple[str, ...]
@@ -42,7 +42,7 @@ FOLDERS = (
 
 
 def rows(data: Path) -> Iterator[ComparedFigure]:
-    """Four folders, three shares each."""
+    """Yield one row for each of four folders and three shares."""
     for folder in FOLDERS:
         runs = _runs(folder, table(data, folder.file))
         for seen in SEEN:
@@ -50,7 +50,7 @@ def rows(data: Path) -> Iterator[ComparedFigure]:
 
 
 def predict(run: Sequence[Point], seen: float) -> tuple[float, float, bool]:
-    """When the run reached its target, when the fit says it would, and whether the fit saw any progress."""
+    """Return measured position of the target, predicted position, and True if the fit saw any progress."""
     place = _place(run)
     shown = run[: max(FEWEST, round(seen * place))]
     said = iterations_to(shown, TARGET * max(value for _, value in run))
@@ -60,7 +60,7 @@ def predict(run: Sequence[Point], seen: float) -> tuple[float, float, bool]:
 
 
 def _place(run: Sequence[Point]) -> int:
-    """Of the first point that has the target."""
+    """Return the index of the first point that reaches the target."""
     target = TARGET * max(value for _, value in run)
     return next(place for place, (_, value) in enumerate(run) if value >= target)
 
@@ -83,7 +83,7 @@ def _row(folder: CurveFolder, runs: Sequence[Sequence[Point]], seen: float) -> C
 
 
 def _runs(folder: CurveFolder, rows: Sequence[Mapping[str, str]]) -> list[list[Point]]:
-    """Each by ascending iterations, epochs counted from 1. One that has its target from the start is left out."""
+    """Return the runs by ascending position, epochs counted from 1, without those at their target from the start."""
     runs: dict[tuple[str, ...], list[Point]] = {}
     for row in rows:
         if row[folder.value] and all(row[column] == value for column, value in folder.only.items()):

@@ -62,7 +62,7 @@ TRACES = (
 
 
 def rows(data: Path, traces: Sequence[ElasticFlowTrace] = TRACES) -> Iterator[ComparedFigure]:
-    """Two for each trace: share of all jobs that end by their deadline."""
+    """Yield two rows for each trace: the share of all jobs that end by their deadline, of EDF and Tiresias."""
     published = _published(data)
     for trace in traces:
         lines = table(data, trace.file)
@@ -80,7 +80,7 @@ def rows(data: Path, traces: Sequence[ElasticFlowTrace] = TRACES) -> Iterator[Co
 
 
 def _edf(lines: Sequence[Mapping[str, str]], rates: Rates, trace: ElasticFlowTrace) -> float:
-    """Elastic, changes for nothing: so the authors' simulator runs it."""
+    """Return the share of met deadlines under elastic EDF with free changes, as in the authors' simulator."""
     jobs = []
     for line in lines:
         by_count = rates[line["model_name"], line["batch_size"]]
@@ -91,7 +91,7 @@ def _edf(lines: Sequence[Mapping[str, str]], rates: Rates, trace: ElasticFlowTra
 
 
 def _tiresias(lines: Sequence[Mapping[str, str]], trace: ElasticFlowTrace) -> float:
-    """Every job as long as the trace says on the count that its user asked for."""
+    """Return the share of met deadlines under Tiresias, with each job's duration and GPU count from the trace."""
     jobs = [_job(line, _number(line, "duration", "duration_s"), {int(line["num_gpu"]): 1.0}) for line in lines]
     policy = Tiresias(TIRESIAS_LIMITS, running_first=True)
     large = trace.gpus >= 256
@@ -118,7 +118,7 @@ def _job(line: Mapping[str, str], work: float, rates: Mapping[int, float]) -> Sl
 
 
 def _number(line: Mapping[str, str], *names: str) -> float:
-    """Two repositories, two names for the same column."""
+    """Return the first of these columns that the line has; two repositories name the same column differently."""
     return next(float(line[name]) for name in names if line.get(name))
 
 

@@ -41,7 +41,7 @@ class GavelJob:
 
 
 def rows(data: Path) -> Iterator[ComparedFigure]:
-    """One for each policy, in seconds from the first arrival."""
+    """Yield the makespan of each policy, in seconds from the first arrival."""
     for name, objective in POLICIES.items():
         ours = makespan_s(_jobs(), 16, objective)
         source = "Gavel's own code, measured once (docs/reference/validation.md)"
@@ -51,7 +51,7 @@ def rows(data: Path) -> Iterator[ComparedFigure]:
 
 
 def makespan_s(jobs: Sequence[GavelJob], gpus: int, objective: Objective) -> float:
-    """In rounds: who ends early leaves its GPUs idle until the others of its round are through, as there."""
+    """Return the makespan in rounds; GPUs of a job that ends early idle until its round ends, as in Gavel's code."""
     turns, to_come = GavelRounds(objective, ROUND_S), sorted(map(replace, jobs), key=lambda job: job.arrival_s)
     alive: list[GavelJob] = []
     now = first = to_come[0].arrival_s

@@ -46,7 +46,7 @@ POLICIES = {
 
 
 def rows(data: Path) -> Iterator[ComparedFigure]:
-    """Tiresias and Optimus for each workload; Pollux, whose search is random there, as a mean over the eight."""
+    """Yield Tiresias and Optimus for each workload, Pollux as a mean over the eight, since its search is random."""
     published = {
         (line["relative_load"], line["workload"], line["policy"]): float(line["avg_jct_s"])
         for line in table(data, "pollux/results_jobload.csv")
@@ -66,7 +66,7 @@ def rows(data: Path) -> Iterator[ComparedFigure]:
 def mean_jct_s(
     data: Path, apps: Mapping[str, PolluxApplication], load: str, workload: str, contest: PublishedPolicy
 ) -> float:
-    """Of one run, in seconds from submission."""
+    """Return the mean JCT of one run, in seconds from submission."""
     jobs = [_job(line, apps, contest.tuned) for line in table(data, f"pollux/{FOLDERS[load]}/{workload}.csv")]
     done = Rounds(jobs, contest.policy(), _counts).run()
     return fmean(job.finished_s - job.submit_s for job in done if job.finished_s is not None)
@@ -89,6 +89,6 @@ def _job(line: Mapping[str, str], apps: Mapping[str, PolluxApplication], tuned: 
 
 
 def _counts(job: RoundedJob) -> tuple[int, ...]:
-    """Up to what leaves every GPU the smallest batch that was measured."""
+    """Return the allowed counts: up to the one that leaves every GPU the smallest measured batch."""
     largest = (job.app.max_batch if job.tuned else job.batch) // job.app.min_local
     return (1,) if job.app.name == NOT_ELASTIC else tuple(range(1, min(largest, NODES * PER_NODE) + 1))

@@ -25,7 +25,7 @@ Count = Callable[["RoundedJob"], tuple[int, ...]]
 
 @dataclass
 class RoundedJob:
-    """One job on its way."""
+    """The state of one job."""
 
     name: str
     app: PolluxApplication
@@ -70,7 +70,7 @@ class RoundedJob:
             self.shape = self._best_shape()
 
     def placed(self, nodes: tuple[int, ...]) -> None:
-        """A change of GPUs costs a restart, also the first start; losing all of them costs nothing more."""
+        """Set the job's GPUs. A change costs a restart, also the first start; losing all of them costs nothing."""
         if nodes == self.nodes:
             return
         self.nodes = nodes
@@ -93,7 +93,7 @@ class Rounds:
         self._counts = counts
 
     def run(self) -> list[RoundedJob]:
-        """Until all are done; they come back in the order they were given."""
+        """Run until all jobs are done and return them in the order given."""
         now = 0.0
         while alive := [job for job in self._jobs if job.finished_s is None]:
             for job in alive:
@@ -106,7 +106,7 @@ class Rounds:
         return self._jobs
 
     def _place(self, jobs: dict[str, RoundedJob], given: dict[str, int]) -> None:
-        """Who keeps his count keeps his GPUs; the others take them where most are free, in the order given."""
+        """Place the jobs: those whose count stays keep their GPUs; the others, in order, take the emptiest nodes."""
         free = [PER_NODE] * NODES
         for name, job in jobs.items():
             if len(job.nodes) == given.get(name, 0):
@@ -133,7 +133,7 @@ class Rounds:
 
 
 def seconds_left(job: RoundedJob, gpus: int) -> float:
-    """On so many GPUs packed onto few nodes, with the updates that its batch will really take."""
+    """Return the remaining seconds on `gpus` GPUs packed onto few nodes, with the updates that its batch needs."""
     if job.tuned:
         epoch = min(job.epoch, job.app.max_epochs - 1)
         return (job.app.boundaries[-1] - job.progress) / job.app.best(packed(gpus), epoch)[0]
@@ -141,12 +141,12 @@ def seconds_left(job: RoundedJob, gpus: int) -> float:
 
 
 def placement_of(nodes: tuple[int, ...]) -> Placement:
-    """GPUs on each node, in the order in which the nodes were taken."""
+    """Return the GPUs on each node, in the order in which the nodes were taken."""
     return tuple(nodes.count(node) for node in dict.fromkeys(nodes))
 
 
 def take(free: list[int], count: int) -> tuple[int, ...]:
-    """GPUs of the emptiest node first, changing `free`."""
+    """Take `count` GPUs out of `free`, those of the emptiest node first; return the node of each."""
     nodes: list[int] = []
     while len(nodes) < count:
         node = max(range(len(free)), key=lambda i: free[i])

@@ -1,4 +1,4 @@
-"""One figure of ours beside the one that others published. Called by the modules of this package; pure."""
+"""Compares one figure of ours with the published one. Called by the modules of this package; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """`published` and `ours` in the same unit, which the name or the source tells.
+    """One row: `published` and `ours` in the same unit, which the name or the source tells.
 
     `within` is the relative error named in docs/reference/validation.md before the row was run; None: nothing was
     claimed of it. A row that misses says why in `reason`.
@@ -25,16 +25,16 @@ class ComparedFigure:
 
     @property
     def error(self) -> float:
-        """Relative, with its sign: above 0 where ours is larger."""
+        """Return the signed relative error: above 0 if ours is larger."""
         return self.ours / self.published - 1.0 if self.published else math.copysign(math.inf, self.ours)
 
     @property
     def holds(self) -> bool | None:
-        """None where nothing was claimed."""
+        """Return True if the error is within the claim; None if nothing was claimed."""
         return None if self.within is None else abs(self.error) <= self.within
 
     def as_document(self) -> Mapping[str, Any]:
-        """The row as `-o json` prints it. Infinite errors are not numbers in JSON: null."""
+        """Return the row as `-o json` prints it; an infinite error becomes null, as JSON has no such number."""
         error = self.error if math.isfinite(self.error) else None
         return {
             "name": self.name, "source": self.source, "published": self.published, "ours": self.ours,

@@ -42,7 +42,7 @@ class SlotJob:
         return self.still_s + self.left / self.rates[self.has] if self.has else math.inf
 
     def run(self, now: float, seconds: float) -> None:
-        """Its end is exact, though its GPUs are given away only at the next decision; whole seconds, as there."""
+        """Train for `seconds`. The end is in whole seconds and exact, though GPUs are reassigned at the next decision."""
         if not self.has:
             return
         if (end := math.ceil(self.ends_in_s - 1e-6)) <= seconds:
@@ -58,7 +58,7 @@ class SlotJob:
         self.has = count
 
     def request(self) -> AllotmentRequest:
-        """As the policies see it."""
+        """Return the job as the policies see it."""
         return AllotmentRequest(
             id=self.name,
             submit_s=self.submit_s,
@@ -78,7 +78,7 @@ def run(
     standstill: Standstill = lambda count, anew: 0.0,
     next_change: NextChange = lambda jobs, now: math.inf,
 ) -> list[SlotJob]:
-    """Until all jobs have ended; copies, in the order of their submission."""
+    """Run until all jobs have ended; return copies of them, in the order of their submission."""
     jobs = sorted((replace(job) for job in jobs), key=lambda job: job.submit_s)
     to_come, alive, now, decisions = list(reversed(jobs)), list[SlotJob](), jobs[0].submit_s, 0
     while to_come or alive:

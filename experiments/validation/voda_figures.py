@@ -63,7 +63,7 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """One of Voda's runs: what it was given, and when it gave whom how many GPUs."""
+    """One of Voda's runs: its jobs, the published results and the allocations over time."""
 
     case: str
     policy: str
@@ -74,7 +74,7 @@ class LoggedRun:
     allocations: tuple[Mapping[str, int], ...]  # from each of these times on
 
     def run(self, planner: Planner | None = None) -> Mapping[str, float]:
-        """Makespan and mean JCT in seconds: of this planner, or of the log itself."""
+        """Return makespan and mean JCT in seconds of this planner, or of the log itself."""
         gpus = REPLAY_GPUS if planner is None else GPUS
         policy_setup = PolicySetup(self.policy, planner or LogReplay(self), NO_COST, self.profiles)
         outcome = SimulatedCluster(self.workload(gpus), policy_setup).run()
@@ -85,7 +85,7 @@ class LoggedRun:
         }
 
     def workload(self, gpus: int = GPUS) -> Workload:
-        """Voda counts GPUs and puts a job on several nodes: one node with all of them."""
+        """Return the run's jobs on one node with all GPUs, as Voda only counts GPUs and spreads a job over nodes."""
         node = Node("node", "GPU", tuple(Gpu(f"node/{i}") for i in range(gpus)))
         return Workload(f"voda-{self.case}", 0, self.jobs, (node,), ())
 
@@ -101,13 +101,13 @@ class LogReplay:
         return towards(snapshot, self._logged.allocations[step] if step >= 0 else {}, "replay")
 
     def next_look_s(self, now: float) -> float | None:
-        """The next time in the log."""
+        """Return the next time in the log; None after the last."""
         step = bisect_right(self._logged.times_s, now)
         return self._logged.times_s[step] if step < len(self._logged.times_s) else None
 
 
 def rows(data: Path) -> Iterator[ComparedFigure]:
-    """Replays first, then the policies, then these with the work that each job really took. About half a second."""
+    """Yield replays, then policies, then policies with each job's own measured work. Takes about half a second."""
     runs = logged(data)
     for run in runs:
         yield from _rows(run, "replay", run.run(), "logged allocations replayed", REPLAY_WITHIN)
@@ -133,7 +133,7 @@ def _rows(
 
 
 def logged(data: Path, own_work: bool = False) -> list[LoggedRun]:
-    """All eight runs, in the order of `summary.csv`. Raises `NoWorkload` where the files are not there.
+    """Return all eight runs, in the order of `summary.csv`. Raises `NoWorkload` if a file is missing.
 
     With `own_work` a job is as long as it was in that run; the scheduler still believes the median of its model.
     """
@@ -172,7 +172,7 @@ def _logged(
 
 
 def _kept(allocations: Iterator[dict[str, int]]) -> Iterator[dict[str, int]]:
-    """Who is not named any more has ended in the log; where it has not ended here, it keeps what it had."""
+    """Yield the allocations with unnamed jobs kept: they ended in the log, but may still run in the replay."""
     has: dict[str, int] = {}
     for named in allocations:
         has = {**has, **named}
@@ -180,7 +180,7 @@ def _kept(allocations: Iterator[dict[str, int]]) -> Iterator[dict[str, int]]:
 
 
 def _profiles(rows: Sequence[dict[str, str]]) -> Profiles:
-    """One iteration is one second on one GPU."""
+    """Return the speed-ups as profiles; one iteration is one second on one GPU."""
     return Profiles.from_rows(
         {
             "job_type": row["model"], "gpu_type": "GPU", "num_gpus": int(row["gpus"]),
@@ -191,7 +191,7 @@ def _profiles(rows: Sequence[dict[str, str]]) -> Profiles:
 
 
 def _median_work(jobs: Sequence[dict[str, str]]) -> dict[str, float]:
-    """Seconds on one GPU by model, over all eight runs."""
+    """Return the median seconds on one GPU by model, over all eight runs."""
     models = sorted({row["model"] for row in jobs})
     return {
         model: statistics.median(float(row["work_1gpu_s_derived"]) for row in jobs if row["model"] == model)

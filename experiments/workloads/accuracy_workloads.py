@@ -48,20 +48,20 @@ INVENTED = (
 
 @cache
 def targets(data: Path | None) -> Mapping[str, AccuracyTarget]:
-    """By job type: until the Top-5 at the end of the first epoch. `NoWorkload` where the curves are not there."""
+    """Return the target by job type: the Top-5 at the end of the first epoch. `NoWorkload` if curves are missing."""
     logs = _first_epochs(data)
     return {job_type: _aim(logs[log], math.ceil(IMAGENET / batch)) for job_type, (log, batch) in LOGS.items()}
 
 
 def _aim(shares: tuple[Point, ...], epoch: int) -> AccuracyTarget:
-    """`shares`: Top-5 by share of the epoch."""
+    """Return the target at the end of an epoch of `epoch` iterations. `shares`: Top-5 by share of the epoch."""
     curve = tuple((share * epoch, top5) for share, top5 in shares)
     known = tuple(point for point in curve if point[0] <= PROFILED * epoch)
     return AccuracyTarget(curve[-1][1], curve, known, float(epoch), float(MOST_EPOCHS * epoch))
 
 
 def _first_epochs(data: Path | None) -> dict[str, tuple[Point, ...]]:
-    """The last value of an epoch is logged some batches before its end, here taken to be at its end."""
+    """Return the curves of the first epoch; its last value, logged some batches earlier, counts as the epoch's end."""
     logs: dict[str, list[Point]] = {}
     for row in (
         row for row in table(data, CURVES, "W4 needs measured curves") if row["epoch"] == "0" and row["train_top5"]

@@ -28,7 +28,7 @@ ORIGIN = Overheads(k8s_init=0.0, k8s_term=0.0, proc_init=27.0, proc_term=6.0, ck
 
 @dataclass(frozen=True, slots=True)
 class DeadlineTrace:
-    """One file, and the cluster that its figures were published for."""
+    """One trace file and the cluster of its published figures."""
 
     file: str
     gpu_type: str
@@ -43,7 +43,7 @@ TRACES: Mapping[str, DeadlineTrace] = {
 
 
 def replay(seed: int, data: Path | None, name: str) -> Workload:
-    """Nothing in it is drawn. Raises `NoWorkload` where the files are not there."""
+    """Return the workload of one trace, which does not depend on `seed`. Raises `NoWorkload` if a file is missing."""
     if data is None:
         raise NoWorkload("deadline traces need ElasticFlow's; set RESHAPE_DATA to the folder that holds elasticflow/.")
     trace, folder = TRACES[name], data / "elasticflow"

@@ -45,7 +45,7 @@ SECONDS_PER_CORE = {"preprocess": 400.0, "extract": 1500.0, "train": 3000.0}
 
 
 def mnist(seed: int, data: Path | None = None, placement: str = "gang") -> Workload:
-    """MNIST jobs of three tasks, one after the other, on what dummies leave of two nodes."""
+    """Return MNIST jobs of three tasks, one after the other, on the parts of two nodes that dummy jobs leave free."""
     rng = random.Random(seed)
     history = Observations.of(_history(rng))
     jobs = tuple(_jobs(rng))

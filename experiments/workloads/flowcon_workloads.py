@@ -75,12 +75,12 @@ LSTMs it is 9 to 17 % higher than under NA. From 25 to 40 % in place of 30 % it 
 
 
 def fixed(seed: int = 0, data: Path | None = None) -> Workload:
-    """VAE(P), MNIST(P) and MNIST(T), 40 s apart; FlowCon with the default of 5 % and 20 s."""
+    """Return VAE(P), MNIST(P) and MNIST(T), 40 s apart; FlowCon with the default of 5 % and 20 s."""
     return _fixed(FIXED, seed, [(0.05, 20.0)])
 
 
 def parameters(seed: int = 0, data: Path | None = None) -> Workload:
-    """The same with every alpha and interval of the paper's tables and figures."""
+    """Return the fixed workload with every alpha and interval of the paper's tables and figures."""
     alphas, intervals = (0.01, 0.03, 0.05, 0.10, 0.15), (20.0, 30.0, 40.0, 50.0, 60.0)
     tried = {(a, i) for a in alphas for i in intervals if a in (0.05, 0.10) or i in (20.0, 30.0)}
     return _fixed(PARAMETERS, seed, sorted(tried))
@@ -93,7 +93,7 @@ FITTED_LOSS = f"the {LOSS:.0%} of speed lost to each further container, from the
 
 
 def contention(seed: int = 0, data: Path | None = None) -> Workload:
-    """The fixed run where shorter overlaps save time, as in the paper; under NA it takes as long as without."""
+    """Return the fixed workload with contention: shorter overlaps save time, as in the paper; NA's makespan stays."""
     of_two, of_three = (1 - LOSS) / 2, (1 - LOSS) ** 2 / 3
     mnist_t = (164.6 - 80) * of_three  # what each does between arrivals and ends under NA
     mnist = (80 - 40) * of_two + mnist_t + (280.4 - 164.6) * of_two
@@ -113,12 +113,12 @@ def _fixed(
 
 
 def named(alpha: float, interval_s: float) -> str:
-    """What FlowCon with these is called where several are compared."""
+    """Return the name of FlowCon with this alpha and interval, for comparisons of several."""
     return f"flowcon-{alpha:.0%}-{interval_s:.0f}s"
 
 
 def drawn(seed: int, data: Path | None = None, count: int = 5) -> Workload:
-    """5 jobs: one of each, as in the paper, with alpha 3 % and 30 s; 10 and 15: any models, 10 % and 20 s."""
+    """Return 5 jobs, one of each model, with alpha 3 % and 30 s; or 10 or 15 of drawn models, with 10 % and 20 s."""
     rng = random.Random(seed)
     containers = list(FIVE) if count == len(FIVE) else [rng.choice(ANY) for _ in range(count)]
     arrivals = [rng.uniform(0.0, WINDOW_S) for _ in containers]
@@ -137,7 +137,7 @@ def _workload(
     name: str, seed: int, jobs: tuple[Submission, ...], policy_setups: Iterable[PolicySetup],
     fitted: tuple[str, ...], invented: tuple[str, ...] = (),
 ) -> Workload:  # fmt: skip
-    """One node of one core, as shares of a node are all that the paper gives."""
+    """Return the jobs on one node of one core, because the paper gives shares of a node only."""
     without = Settings(systems=())
     na = PolicySetup(NA, partial(decide, settings=without), FREE, Profiles(), without, "no limits")
     return Workload(

@@ -37,7 +37,7 @@ PRINTED = Settings(allow_noop=False, min_gain_factor=0.0, cooldown_factor=0.0)
 
 
 def case_study(seed: int = 0, data: Path | None = None) -> Workload:
-    """Two jobs on four GPUs, with the fit of 1.10; nothing in it is drawn."""
+    """Return two jobs on four GPUs, with the fit of 1.10; does not depend on `seed`."""
     profiles = _profiles(
         [*_speed_rows("first", "GPU", {2: 2.4 / 1.7, 4: 1.0}), *_speed_rows("second", "GPU", {2: 1.0})]
     )
@@ -79,7 +79,7 @@ S_BY_POD = Costs(launch=0.0, begin=175.0, stop=67.0, shrunk=137.0, grown=175.0, 
 
 
 def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload:
-    """One node of 16 equal GPUs, no file needed; 40 jobs, or another count for the table there."""
+    """Return workload S: `count` jobs on one node of 16 equal GPUs; needs no file."""
     jobs = _draw(seed, count, [_Kind(str(i), work) for i, work in enumerate(S_WORK)])
     rows = [
         row
@@ -102,19 +102,19 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
 
 
 def w1(seed: int, data: Path | None = None, count: int = 40, name: str = "elastic-w1") -> Workload:
-    """Job Set One on 8 V100 and 8 P100, two epochs each."""
+    """Return Job Set One on 8 V100 and 8 P100, two epochs each."""
     kinds, rows = _job_set("one", ("V100", "P100"), 2, data)
     jobs = _draw(seed, count, kinds)
     return _evaluation(name, seed, jobs, ("V100", "P100"), rows, "two epochs a job, where the paper trains one")
 
 
 def w2(seed: int, data: Path | None = None) -> Workload:
-    """W1 with 20 jobs."""
+    """Return W1 with 20 jobs."""
     return w1(seed, data, 20, "elastic-w2")
 
 
 def w3(seed: int, data: Path | None = None, name: str = "elastic-w3") -> Workload:
-    """Job Set Two on 8 V100 and 8 K80, one epoch each."""
+    """Return Job Set Two on 8 V100 and 8 K80, one epoch each."""
     kinds, rows = _job_set("two", ("V100", "K80"), 1, data)
     return _evaluation(name, seed, _draw(seed, 40, kinds), ("V100", "K80"), rows)
 
@@ -123,9 +123,9 @@ W4_ERROR = 0.3
 
 
 def w4(seed: int, data: Path | None = None) -> Workload:
-    """W3's jobs until the Top-5 that they reached there: the same work, its length predicted from the curve so far.
+    """Return W3's jobs with the Top-5 reached there as targets: the same work, its length predicted from the curve.
 
-    Beside the policy the same one that knows every length, and one whose lengths are wrong by up to 30 % (O8).
+    The policy is compared with one that knows every length, and one whose lengths are wrong by up to 30 % (O8).
     """
     given = w3(seed, data, "elastic-w4")
     targets = accuracy_workloads.targets(data)
@@ -165,14 +165,14 @@ def _evaluation(
 
 @dataclass(frozen=True)
 class _Kind:
-    """A job type and how long its jobs are."""
+    """A job type and the length of its jobs."""
 
     type: str
     iterations: float
 
 
 def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ...]:
-    """All arrivals first, then type and fixed size of each job in that order."""
+    """Draw all arrivals first, then type and fixed size of each job in that order."""
     rng = random.Random(seed)
     arrivals = sorted(rng.uniform(0.0, WINDOW_S) for _ in range(count))
     drawn = [(at, kinds[rng.randrange(len(kinds))], rng.choice(SIZES)) for at in arrivals]

@@ -72,12 +72,12 @@ INVENTED_WORK = (
 
 
 def fixed(seed: int = 0, data: Path | None = None) -> Workload:
-    """20 VAEs, one every 50 s, on 4 nodes; alpha 0.01 every 30 s."""
+    """Return 20 VAEs, one every 50 s, on 4 nodes; alpha 0.01 every 30 s."""
     return _workload(FIXED, seed, [(VAE, 50.0 * i) for i in range(20)], 4, _both())
 
 
 def parameters(seed: int = 0, data: Path | None = None) -> Workload:
-    """20 VAEs within 300 s on 4 nodes, with every alpha and interval of the paper's table."""
+    """Return 20 VAEs within 300 s on 4 nodes, with every alpha and interval of the paper's table."""
     rng = random.Random(seed)
     arrivals = sorted(rng.uniform(0.0, 300.0) for _ in range(20))
     tried = ((0.05, 20.0), (0.05, 25.0), (0.05, 30.0), (0.01, 30.0), (0.10, 30.0))
@@ -88,7 +88,7 @@ def parameters(seed: int = 0, data: Path | None = None) -> Workload:
 
 
 def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float = 300.0, nodes: int = 4) -> Workload:
-    """Models, platforms and arrivals are drawn evenly; alpha 0.01 every 30 s."""
+    """Return jobs with models, platforms and arrivals drawn uniformly; alpha 0.01 every 30 s."""
     rng = random.Random(seed)
     containers = [rng.choice(ANY) for _ in range(count)]
     arrivals = sorted(rng.uniform(0.0, within_s) for _ in range(count))
@@ -100,7 +100,7 @@ def _workload(
     name: str, seed: int, jobs: Sequence[tuple[_Container, float]], count: int, policy_setups: Iterable[PolicySetup],
     invented: tuple[str, ...] = (),
 ) -> Workload:  # fmt: skip
-    """Nodes of one core, as shares of a node are all that the paper gives; the default scheduler comes first."""
+    """Return the jobs on nodes of one core, because the paper gives shares of a node only; first without moves (DS)."""
     nodes = tuple(Node(f"worker-{i}", "", cores=1.0) for i in range(1, count + 1))
     without = Settings(systems=())
     ds = PolicySetup(DS, partial(decide, settings=without), COSTS, _profiles(), without, "no job moves")
@@ -115,7 +115,7 @@ def _workload(
 
 
 def _both(alpha: float = 0.01, interval_s: float = 30.0, suffix: str = "") -> list[PolicySetup]:
-    """The paper's SpeCon, and the one whose moves are judged by the makespan (5.5)."""
+    """Return the paper's SpeCon and the one whose moves are judged by the makespan (5.5)."""
     return [_specon(f"specon{suffix}", "always", alpha, interval_s),
             _specon(f"specon-makespan{suffix}", "makespan", alpha, interval_s)]  # fmt: skip
 
