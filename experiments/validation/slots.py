@@ -42,7 +42,7 @@ class SlotJob:
         return self.still_s + self.left / self.rates[self.has] if self.has else math.inf
 
     def run(self, now: float, seconds: float) -> None:
-        """Train for `seconds`. The end is in whole seconds and exact, though GPUs are reassigned at the next decision."""
+        """Train for `seconds`. The end is exact, in whole seconds; GPUs are reassigned at the next decision only."""
         if not self.has:
             return
         if (end := math.ceil(self.ends_in_s - 1e-6)) <= seconds:
