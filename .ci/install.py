@@ -41,7 +41,7 @@ def without(lock: str, name: str) -> str:
 
 
 def askers(block: str) -> set[str]:
-    """Return what requires the distribution that a block of the lock pins: the names after `# via`."""
+    """Return the names of those that require a block's distribution, listed after `# via`."""
     _, _, via = block.partition("# via")
     return set(re.findall(r"[a-z][a-z0-9._-]*", re.sub(r"\(.*?\)", "", via)))
 

@@ -53,7 +53,7 @@ def name_of(block: str) -> str:
 
 
 def askers(block: str) -> set[str]:
-    """Return what requires the block's distribution: the names after `# via`, without this project."""
+    """Return the names of those that require a block's distribution, listed after `# via`, without this project."""
     _, _, via = block.partition("# via")
     return set(re.findall(r"[a-z][a-z0-9._-]*", re.sub(r"\(.*?\)", "", via))) - {OURS}
 

@@ -1,4 +1,4 @@
-"""The data and the options that all example trainings share.
+"""Loads the data and the options that all example trainings share.
 
 1,797 handwritten digits of 8 x 8 pixels, from the file that scikit-learn ships. It is read without
 importing scikit-learn, which would take a second at each start.
@@ -40,7 +40,7 @@ def load() -> Digits:
 
 
 class Options(NamedTuple):
-    """`total` counts iterations, one batch each."""
+    """The options of a training; `total` counts iterations, one batch each."""
 
     total: int
     batch_size: int
@@ -54,7 +54,7 @@ class Options(NamedTuple):
 
 
 def batch(step: int, options: Options) -> np.ndarray:
-    """The rows of this step: an order that depends on seed and epoch only, so that it is found again."""
+    """Return the rows of this step; their order depends on seed and epoch only, so that a resumed run repeats it."""
     epoch, number = divmod(step, options.steps_per_epoch)
     order = np.random.default_rng((options.seed, epoch)).permutation(TRAINING_ROWS)
     return order[number * options.batch_size :][: options.batch_size]

@@ -1,7 +1,7 @@
-"""Digits on a small network in Keras on TensorFlow: an ordinary `fit`, made elastic by one callback.
+"""Trains a small Keras network on digits: an ordinary `fit`, made elastic by one callback.
 
 Run by hand or as a job; see README.md beside it. SIGTERM: it saves at the next batch boundary and exits
-with code 143; started again, it goes on at that very batch.
+with code 143; started again, it resumes at the same batch.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def build(seed: int) -> Any:
 
 
 def every_gpu(here: plain.Environment) -> contextlib.AbstractContextManager[Any]:
-    """Replicas on all GPUs that this process sees, where it really sees more than one."""
+    """Return the scope of a replica on each GPU, if this process sees more than one real GPU."""
     real = 0 if here.emulated else len(tf.config.list_physical_devices("GPU"))
     return tf.distribute.MirroredStrategy().scope() if real > 1 else contextlib.nullcontext()
 
 
 class SaveAndLook(elastic.SaveAndExit):
-    """Validates every so many batches as well."""
+    """Also validates at regular numbers of batches."""
 
     data: digits.Digits
     every: int
@@ -66,7 +66,7 @@ class SaveAndLook(elastic.SaveAndExit):
 
 
 def train(options: digits.Options) -> None:
-    """From the newest checkpoint to the last step. Raises SystemExit(143) when stopped."""
+    """Train from the newest checkpoint to the last step. Raises SystemExit(143) when stopped."""
     here = plain.environment()
     data = digits.load()
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)

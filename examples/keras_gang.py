@@ -1,8 +1,8 @@
-"""Digits on a small Keras model in a loop of its own: one process, or many on several machines.
+"""Trains a small Keras model on digits in its own loop: in one process, or in many on several machines.
 
 Keras 3 has no `fit` on several machines, so this trains under MultiWorkerMirroredStrategy by hand. Run by
 hand, as a job or as a gang; see README.md beside it. SIGTERM: all ranks end after the same step with code
-143, rank 0 has saved; started again, also with more or fewer, they go on at that step.
+143, rank 0 has saved; started again, also with more or fewer ranks, they resume at that step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATE = "state.npz"
 
 
 class Training:
-    """Model and optimizer; a step trains each replica's share of the batch that all share."""
+    """Model and optimizer; a step trains each replica's share of the common batch."""
 
     def __init__(self, gang: elastic.Gang, data: digits.Digits, options: digits.Options) -> None:
         self.gang, self.data, self.options = gang, data, options
@@ -47,7 +47,7 @@ class Training:
         self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
 
     def begin(self, checkpoints: plain.Checkpoints, prefer: str | None) -> int:
-        """The steps done so far; all ranks have the state of rank 0."""
+        """Load the state of rank 0 into all ranks and return the steps done so far."""
         step, values = np.int64(0), [np.asarray(variable) for variable in self._variables()]
         saved = checkpoints.newest(prefer) if self.gang.rank == 0 else None
         if saved:
@@ -59,7 +59,7 @@ class Training:
         return int(step)
 
     def step(self, number: int) -> tuple[float, float]:
-        """Loss and accuracy of the whole batch before the step: both the same however many ranks there are."""
+        """Train one step; return loss and accuracy of the whole batch before it, equal for any number of ranks."""
         rows = digits.batch(number, self.options)
         x = self.gang.split(lambda replica, replicas: tf.constant(self.data.train_x[rows[replica::replicas]]))
         y = self.gang.split(lambda replica, replicas: tf.constant(self.data.train_y[rows[replica::replicas]]))
@@ -67,11 +67,11 @@ class Training:
         return float(loss), float(right)
 
     def accuracy(self) -> float:
-        """On the digits that it has not seen."""
+        """Return the accuracy on the validation digits."""
         return float((np.argmax(self.model(self.data.test_x), 1) == self.data.test_y).mean())
 
     def save(self, checkpoints: plain.Checkpoints, step: int) -> None:
-        """By rank 0 alone: all have the same state."""
+        """Save the state; by rank 0 only, because all ranks have the same state."""
         if self.gang.rank == 0:
             values = [np.asarray(variable) for variable in self._variables()]
             checkpoints.save(step, {STATE: lambda path: np.savez(path, *values)})
@@ -96,7 +96,7 @@ class Training:
 
 
 def train(training: Training, here: plain.Environment) -> int:
-    """From the newest checkpoint to the last step; the process's exit code."""
+    """Train from the newest checkpoint to the last step; return the process's exit code."""
     options, gang = training.options, training.gang
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
     stop, locks, pace = plain.StopFlag(here.announce), GpuLocks(here), plain.Pace(here.step_seconds)

@@ -1,4 +1,4 @@
-"""Digits on a small network in plain NumPy: the whole of an elastic training script.
+"""Trains a small network on digits in plain NumPy: a complete elastic training script.
 
 Run by hand or as a job; see README.md beside it. Interrupted at any step and resumed, it ends with
 the same weights, bit for bit, as a run that was never interrupted.
@@ -43,18 +43,18 @@ class Network:
         self.w2[:] = random.normal(0, np.sqrt(2 / HIDDEN), self.w2.shape)
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Hidden activations and class probabilities."""
+        """Return hidden activations and class probabilities."""
         hidden = np.maximum(x @ self.w1 + self.b1, 0)
         scores = hidden @ self.w2 + self.b2
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return hidden, powers / powers.sum(axis=1, keepdims=True)
 
     def accuracy(self, x: np.ndarray, y: np.ndarray) -> float:
-        """The share of rows of which it names the digit."""
+        """Return the share of rows whose digit is predicted correctly."""
         return float((self.forward(x)[1].argmax(axis=1) == y).mean())
 
     def train(self, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-        """One step on one batch; its mean loss and accuracy before the step."""
+        """Train one step on one batch; return the batch's mean loss and accuracy before it."""
         hidden, shares = self.forward(x)
         rows = np.arange(len(y))
         loss = -np.log(np.maximum(shares[rows, y], 1e-12)).mean()
@@ -75,7 +75,7 @@ def _views(vector: np.ndarray, shapes: list[tuple[int, ...]], ends: np.ndarray) 
 
 
 def train(network: Network, data: Digits, options: Options, here: plain.Environment) -> int:
-    """From the newest checkpoint to the last step; the process's exit code."""
+    """Train from the newest checkpoint to the last step; return the process's exit code."""
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
     locks = GpuLocks(here)
     first = _resume(network, checkpoints, here)
@@ -102,7 +102,7 @@ def train(network: Network, data: Digits, options: Options, here: plain.Environm
 
 
 def _resume(network: Network, checkpoints: plain.Checkpoints, here: plain.Environment) -> int:
-    """Load the newest good checkpoint; the steps done so far."""
+    """Load the newest good checkpoint; return the steps done so far."""
     saved = checkpoints.newest(here.prefer)
     step = saved.step if saved else 0
     plain.say(job=here.job_id, gpus=len(here.gpus), begins_at=step, emulated="yes" if here.emulated else "no")

@@ -1,4 +1,4 @@
-"""Keeps what TensorFlow writes to standard error while it loads out of the training's log."""
+"""Keeps TensorFlow's messages on standard error during its import out of the training's log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Digits on a small network in PyTorch, in one process or in many on several machines.
+"""Trains a small PyTorch network on digits, in one process or in many on several machines.
 
 Run by hand, as a job, as a gang or under torchrun; see README.md beside it. SIGTERM: all ranks end after
-the same step with code 143, rank 0 has saved; started again, also with more or fewer, they go on at that step.
+the same step with code 143, rank 0 has saved; started again, also with more or fewer ranks, they resume there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATE = "state.pt"
 
 
 class Training:
-    """Model and optimizer of this rank; a step trains this rank's share of the batch that all ranks share."""
+    """Model and optimizer of this rank; a step trains this rank's share of the common batch."""
 
     def __init__(self, gang: elastic.Gang, data: digits.Digits, options: digits.Options) -> None:
         self.gang, self.options = gang, options
@@ -38,7 +38,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
 
     def begin(self, checkpoints: plain.Checkpoints, prefer: str | None) -> int:
-        """The steps done so far; all ranks have the state of rank 0."""
+        """Load the state of rank 0 into all ranks and return the steps done so far."""
         state = self.gang.share(self._saved(checkpoints, prefer) if self.gang.rank == 0 else None)
         if state:
             self.model.load_state_dict(state["model"])
@@ -51,7 +51,7 @@ class Training:
         return {**torch.load(found.path / STATE, map_location="cpu"), "step": found.step} if found else None
 
     def step(self, number: int) -> tuple[float, float]:
-        """Loss and accuracy of the whole batch before the step: both the same however many ranks there are."""
+        """Train one step; return loss and accuracy of the whole batch before it, equal for any number of ranks."""
         rows = digits.batch(number, self.options)[self.gang.rank :: self.gang.size]
         x, y = self.train_x[rows], self.train_y[rows]
         scores = self.whole(x)
@@ -64,12 +64,12 @@ class Training:
         return total, accuracy
 
     def accuracy(self) -> float:
-        """On the digits that it has not seen."""
+        """Return the accuracy on the validation digits."""
         with torch.no_grad():
             return float((self.model(self.test_x).argmax(1) == self.test_y).float().mean())
 
     def save(self, checkpoints: plain.Checkpoints, step: int) -> None:
-        """By rank 0 alone: all have the same state."""
+        """Save the state; by rank 0 only, because all ranks have the same state."""
         if self.gang.rank == 0:
             state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             checkpoints.save(step, {STATE: lambda path: torch.save(state, path)})
@@ -77,7 +77,7 @@ class Training:
 
 
 def train(training: Training, here: plain.Environment) -> int:
-    """From the newest checkpoint to the last step; the process's exit code."""
+    """Train from the newest checkpoint to the last step; return the process's exit code."""
     options, gang = training.options, training.gang
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)
     stop, locks, pace = plain.StopFlag(here.announce), GpuLocks(here), plain.Pace(here.step_seconds)

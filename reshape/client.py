@@ -25,11 +25,11 @@ View = dict[str, Any]
 
 
 class CoordinatorUnreachable(Exception):
-    """No coordinator answers; the sentence says what to do."""
+    """Raised if no coordinator answers; the sentence says what to do."""
 
 
 class CoordinatorRefused(Exception):
-    """The coordinator answered with an error. `problems` has one sentence per fault."""
+    """Raised if the coordinator answered with an error. `problems` has one sentence per fault."""
 
     def __init__(self, sentence: str, status: int, problems: Sequence[str] = ()) -> None:
         super().__init__(sentence)
@@ -38,7 +38,7 @@ class CoordinatorRefused(Exception):
 
 
 class Client:
-    """One coordinator. Safe to use from several threads: every call has a connection of its own."""
+    """Calls one coordinator. Safe to use from several threads: every call has a connection of its own."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -51,7 +51,7 @@ class Client:
 
     @classmethod
     def find(cls, state: Path) -> Client:
-        """The coordinator that `reshape up` started with this state folder, by its `up.json`."""
+        """Return a client of the coordinator that `reshape up` started with this state folder, by its `up.json`."""
         file = state / "up.json"
         try:
             found = json.loads(file.read_text("utf-8"))
@@ -71,7 +71,7 @@ class Client:
         return self._json("POST", "/v1/jobs", doc)
 
     def jobs(self, include_ended: bool = False, within_s: int = 0) -> list[View]:
-        """Those that have not ended; with all that have, or with those that did in the last `within_s` seconds."""
+        """Return the open jobs, and with them all ended ones, or those that ended in the last `within_s` seconds."""
         query = "?ended=true" if include_ended else f"?ended_within={within_s}" if within_s else ""
         return self._rows(f"/v1/jobs{query}", "jobs")
 
@@ -82,12 +82,12 @@ class Client:
         return self._json("DELETE", f"/v1/jobs/{_part(job_id)}")
 
     def reshape(self, job_id: str, gpus: int | None, force: bool = False) -> str:
-        """The decision's id. None leaves the count to the scheduler again. `force`: though work would be lost."""
+        """Request a GPU count (None: the scheduler's) and return the decision's id. `force`: even if work is lost."""
         body = {"gpus": gpus, **({"force": True} if force else {})}
         return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/reshape", body)["decision_id"])
 
     def logs(self, job_id: str, offset: int = 0) -> tuple[bytes, int]:
-        """A piece of the job's output from byte `offset`, empty at the end, and where to go on."""
+        """Return a piece of the job's output from byte `offset`, empty at the end, and the next offset."""
         headers, text = self._call("GET", f"/v1/jobs/{_part(job_id)}/logs?offset={offset}")
         return text, int(headers[HEADER_OFFSET])
 
@@ -98,7 +98,7 @@ class Client:
         return self._rows("/v1/nodes", "nodes")
 
     def decisions(self, job_id: str | None = None, limit: int = 100) -> list[View]:
-        """Newest first."""
+        """Return the newest `limit` decisions, newest first; those of `job_id` if it is given."""
         query = {"limit": str(limit)} | ({} if job_id is None else {"job": job_id})
         return self._rows(f"/v1/decisions?{urlencode(query)}", "decisions")
 
@@ -112,16 +112,16 @@ class Client:
         return int(self._json("POST", f"/v1/profiles/{_part(table)}", {"rows": list(rows)})["imported"])
 
     def health(self) -> View:
-        """Also when it is not healthy: then `ok` is False."""
+        """Return the coordinator's health; an unhealthy one is not refused: `ok` is False then."""
         try:
             return self._json("GET", "/healthz")
         except CoordinatorRefused as refusal:
             return {"ok": False, "sentence": str(refusal)}
 
     def events(self, after: int | None = None) -> Iterator[View]:
-        """Events as they happen, those after id `after` first. Ends when the coordinator goes away.
+        """Yield events as they happen, those after id `after` first, until the coordinator goes away.
 
-        To go on, call again with the last event's `_id`. Close the iterator to end it earlier.
+        To resume, call again with the last event's `_id`. Close the iterator to end it earlier.
         """
         query = "" if after is None else f"?after={after}"
         connection = self._connection(SILENCE_S)
@@ -183,7 +183,7 @@ class Client:
 
 
 def _part(text: str) -> str:
-    """One part of a path; a job id from the user may hold anything."""
+    """Quote one part of a path; a job id from the user may hold any character."""
     return quote(text, safe="")
 
 

@@ -1,8 +1,8 @@
-"""The three tasks of the Slaml paper's MNIST job: `mnist.py prepare`, `extract`, `train`. NumPy only.
+"""Runs the three tasks of the Slaml paper's MNIST job: `mnist.py prepare`, `extract`, `train`. NumPy only.
 
-What they hand on lies in the folder DATA (/data): `mnist.npz`, as Keras ships MNIST, if somebody has put it there, else
-the 1,797 digits of scikit-learn. Which replica this is and what it trains with comes from the environment:
-RESHAPE_JOB_ID ends with the replica's number; BATCH_SIZE, EPOCHS and LR are its modelParams.
+The tasks exchange files in the folder DATA (/data). The input is `mnist.npz` there, as Keras ships MNIST, if it exists,
+else the 1,797 digits of scikit-learn. The environment names the replica and its parameters: RESHAPE_JOB_ID ends with
+the replica's number; BATCH_SIZE, EPOCHS and LR are its modelParams.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADAM = (0.9, 0.999, 1e-8)
 
 
 def prepare() -> int:
-    """Pixels from 0 to 1 and labels, in one file."""
+    """Write pixels from 0 to 1 and labels to one file."""
     given = DATA / "mnist.npz"
     if given.exists():
         with np.load(given) as data:
@@ -40,7 +40,7 @@ def prepare() -> int:
 
 
 def extract() -> int:
-    """One of three parts: the pixels, their differences to the right, their differences downwards."""
+    """Write one of three feature sets: pixels, their differences to the right, their differences downwards."""
     part = int(_of_this_replica()) % PARTS
     with np.load(DATA / "prepared.npz") as data:
         x = data["x"]
@@ -52,7 +52,7 @@ def extract() -> int:
 
 
 class Softmax:
-    """Ten classes by one layer; Adam."""
+    """One layer with ten classes, trained by Adam."""
 
     def __init__(self, inputs: int) -> None:
         self.weights = np.zeros((inputs + 1, 10), np.float32)
@@ -64,7 +64,7 @@ class Softmax:
         return powers / powers.sum(axis=1, keepdims=True)
 
     def step(self, number: int, x: np.ndarray, y: np.ndarray, rate: float) -> float:
-        """The loss before it."""
+        """Train one step; return the loss before it."""
         error = shares = self.shares(x)
         loss = -np.log(np.maximum(shares[np.arange(len(y)), y], 1e-12)).mean()
         error[np.arange(len(y)), y] -= 1
@@ -77,7 +77,7 @@ class Softmax:
 
 
 def train() -> int:
-    """With this replica's own parameters; saves on SIGTERM and goes on from there."""
+    """Train with this replica's parameters; save on SIGTERM, and resume from there when started again."""
     batch, epochs, rate = (float(os.environ[name]) for name in ("BATCH_SIZE", "EPOCHS", "LR"))
     x, y = _features()
     tenth = len(y) // 10
@@ -123,7 +123,7 @@ def _save(kept: plain.Checkpoints, step: int, model: Softmax) -> None:
 
 
 def _begin(kept: plain.Checkpoints, prefer: str | None, model: Softmax) -> int:
-    """The steps done so far."""
+    """Load the newest checkpoint; return the steps done so far."""
     saved = kept.newest(prefer)
     if saved is None:
         return 0
@@ -133,12 +133,12 @@ def _begin(kept: plain.Checkpoints, prefer: str | None, model: Softmax) -> int:
 
 
 def _of_this_replica() -> str:
-    """Its number stands at the end of its job's name."""
+    """Return the replica's number, the end of its job's name."""
     return os.environ.get("RESHAPE_JOB_ID", "0").rpartition(".")[2]
 
 
 def _write(name: str, **arrays: np.ndarray) -> None:
-    """All of it or nothing: a task that was stopped does it again."""
+    """Write the file completely or not at all: a stopped task repeats it."""
     DATA.mkdir(parents=True, exist_ok=True)
     part = DATA / f".{name}"
     with part.open("wb") as file:

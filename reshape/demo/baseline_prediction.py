@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """From the run with sidecars. Seconds, and seconds per iteration by GPU count."""
+    """Measurements of the run with sidecars: seconds, and seconds per iteration by GPU count."""
 
     first_iterations: int
     second_iterations: int
@@ -30,13 +30,13 @@ class MeasuredTimes:
 
 
 def default(m: MeasuredTimes) -> float:
-    """Makespan, seconds: job two's launch begins when job one has ended."""
+    """Return the makespan in seconds if job two's launch begins when job one has ended."""
     first_ends = m.start_s + m.first_iterations * m.speeds[4]
     return max(first_ends, m.arrival_s) + m.start_s + m.second_iterations * m.speeds[2]
 
 
 def termination(m: MeasuredTimes) -> float:
-    """Makespan, seconds: both jobs are launched once job one's launch is gone, and so again to grow."""
+    """Return the makespan in seconds if each reshape removes job one's launch, then launches again."""
     done = (m.arrival_s - m.start_s) / m.speeds[4]
     restarted = m.arrival_s + m.stop_s + m.remove_s + m.launch_s + m.together_s
     second_ends = restarted + m.second_iterations * m.speeds[2]

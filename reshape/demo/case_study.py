@@ -30,9 +30,10 @@ STAGES = ("decide", READY, "signal", "checkpoint", "exit", "spawn", "first step"
 
 
 def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | None, short: bool) -> int:
-    """0 if both jobs completed, each step was done once, and no GPU had two users.
+    """Run the demo and return 0 if both jobs completed, each step was done once, and no GPU had two users.
 
-    Also one reshape down and one up, unless the machine became slower than measured just before: then it is said.
+    One reshape down and one up are required, too, unless the machine became slower than measured just before; the
+    report then says so. Otherwise returns 1.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM to the demo ends its jobs, too
     say = _Teller(quiet=as_json)
@@ -55,7 +56,7 @@ def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | No
 
 
 def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View:
-    """Everything that the demo reports, as one object."""
+    """Return everything that the demo reports, as one object."""
     predicted = _predict(plan, ours)
     baselines: View = {}
     for name in BASELINES:
@@ -114,14 +115,14 @@ def _reshaped(result: View) -> list[str]:
 
 
 def _slowed(plan: DemoPlan, run: DemoRun) -> str:
-    """How starts of this run were slower than the one that its lengths follow."""
+    """Describe starts of this run that were slower than the one measured for its lengths; empty if none was."""
     stages = [e["stages_s"] for e in run.of("started")] + [r["stages_s"] for r in run.reshapes]
     launches, first_steps = ([s[name] for s in stages if name in s] for name in ("launch", "first step"))
     return lengths.slowed(plan.start, launches, first_steps)
 
 
 def _planned(trainer: str, short: bool, folder: Path, say: _Teller) -> DemoPlan:
-    """Lengths that follow one start, measured here and now."""
+    """Measure one start on this machine and return the lengths for it."""
     say.heading(f"How long a start of the {trainer} trainer takes here is measured first")
     start = measure(trainer, folder / "start", lambda *_: None)
     if start.first_step_s > lengths.COLD_S[trainer]:
@@ -159,7 +160,7 @@ def _one(plan: DemoPlan, policy: str, folder: Path, say: _Teller) -> DemoRun:
 
 
 def _trainer(wanted: str | None, say: _Teller) -> str:
-    """Keras unless TensorFlow is missing; asked for in vain is an error."""
+    """Return `wanted`, by default Keras or, without TensorFlow, NumPy; an unavailable `wanted` is an error."""
     if wanted == "numpy":
         return "numpy"
     if importlib.util.find_spec("tensorflow") is not None:
@@ -173,7 +174,7 @@ def _trainer(wanted: str | None, say: _Teller) -> str:
 
 
 def _folder(out: Path | None) -> Path:
-    """A folder for this run's files: never one that holds an earlier run."""
+    """Make a new folder for this run's files."""
     parent = (out or Path("reshape-demo")).absolute()
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +195,7 @@ def _draw(run: DemoRun, folder: Path) -> list[Path]:
 
 
 class _Teller:
-    """Tells the run line by line; on standard error when standard output is for the JSON object."""
+    """Prints the run's progress line by line, on standard error if standard output is for the JSON object."""
 
     def __init__(self, quiet: bool) -> None:
         self._err = quiet
@@ -213,7 +214,7 @@ class _Teller:
 
 
 def _sentence(e: View) -> str:
-    """One event in words; empty for those that only programs care about."""
+    """Return one event in words; empty for an event that matters to programs only."""
     sentences = {
         "submitted": "submitted",
         "waits": f"waits: {e.get('sentence', '')}",

@@ -15,12 +15,12 @@ CROWD = 1.8  # two trainings that start at once on two cores take so many times 
 NOISE = 1.5  # starts by which lengths exceed what they would need if no start ever took longer than the measured one
 AGAIN = 1.3  # a start that takes so many times what was measured first is slower than that
 COLD_S = {"keras": 9.0, "numpy": 1.5}  # a first step later than this may be that of a machine that reads all from disk
-MOMENT_S = 1.0  # differences below it are no slowness
+MOMENT_S = 1.0  # smaller differences do not count as slow
 
 
 @dataclass(frozen=True)
 class StartTimes:
-    """What one real start took: its launch, from there to the first step (seconds); seconds per iteration by GPUs."""
+    """Times of one real start: launch and from there to the first step, seconds; seconds per iteration by GPUs."""
 
     launch_s: float
     first_step_s: float
@@ -29,7 +29,7 @@ class StartTimes:
 
 @dataclass(frozen=True)
 class MinimumLengths:
-    """Iterations below which a demo shows little, and seconds that job one trains before job two is submitted."""
+    """Least iterations that a demo needs, and seconds that job one trains before job two is submitted."""
 
     second: int
     rest: int  # of job one, once job two has ended
@@ -61,12 +61,12 @@ class DemoPlan:
 
     @property
     def limit_s(self) -> float:
-        """When to give up: only what hangs takes so long."""
+        """Return the seconds after which a run counts as hung."""
         return 600.0 + 10.0 * self.expected_s
 
 
 def plan(trainer: str, short: bool, start: StartTimes) -> DemoPlan:
-    """Lengths for a machine that starts trainings like this one."""
+    """Return lengths for a machine that starts trainings as fast as `start`."""
     least, four_s, two_s = LEAST[trainer, short], start.speeds[4], start.speeds[2]
     both_start_s = CROWD * start.first_step_s
     noise_s = NOISE * start.first_step_s + 0.5 * start.launch_s
@@ -80,9 +80,9 @@ def plan(trainer: str, short: bool, start: StartTimes) -> DemoPlan:
 
 
 def slowed(start: StartTimes, launches_s: Iterable[float], first_steps_s: Iterable[float]) -> str:
-    """How starts of the demo were slower than the one measured first, in words; empty where they were not.
+    """Describe starts of the demo that were slower than the one measured first; empty if none was.
 
-    Also where it is only because two trainings start at once: what a run pays for a start decides what pays off.
+    Slowness because two trainings start at once counts, too: the real cost of a start decides if a reshape pays.
     """
     found = []
     for what, seconds, measured in (
@@ -96,7 +96,7 @@ def slowed(start: StartTimes, launches_s: Iterable[float], first_steps_s: Iterab
 
 
 def not_shown(makespan_s: float, baselines: Mapping[str, float], slower: str) -> list[str]:
-    """Of each baseline (name -> makespan, seconds) that was not beaten, a sentence with the figures."""
+    """Return a sentence with the figures for each baseline (name -> makespan, seconds) that was not beaten."""
     why = f": {slower}" if slower else ", by what starts and launches here vary"
     return [
         f"a makespan shorter than `{name}`: {makespan_s:.1f} s here, {seconds:.1f} s there{why}"

@@ -37,11 +37,11 @@ STEP = re.compile(rb"^step=(\d+)", re.MULTILINE)
 
 
 class DemoFailed(Exception):
-    """The run did not come to its end; the sentence says why."""
+    """Raised if the run did not reach its end; the sentence says why."""
 
 
 def documents(plan: DemoPlan) -> tuple[View, View]:
-    """Job one wants 4 GPUs and can shrink; job two wants 2."""
+    """Return the documents of job one, which requests 4 GPUs and can shrink, and of job two, which requests 2."""
     one = _job(plan.trainer, FIRST, plan.first_iterations, [1, 2, 4])
     return one, _job(plan.trainer, SECOND, plan.second_iterations, [2])
 
@@ -66,7 +66,7 @@ ENVIRONMENT = {
 
 @dataclass
 class DemoRun:
-    """What one run showed. Times are seconds since job one was submitted."""
+    """The results of one run. Times are seconds since job one was submitted."""
 
     policy: str
     events: list[View] = field(default_factory=list)
@@ -82,7 +82,7 @@ class DemoRun:
 
     @property
     def makespan_s(self) -> float:
-        """Last finish minus first submission."""
+        """Return last finish minus first submission."""
         return max(float(j["finish_ts"]) for j in self.jobs.values()) - self.began
 
     @property
@@ -99,7 +99,7 @@ class DemoRun:
 
     @property
     def pids(self) -> dict[str, list[list[int]]]:
-        """Per job, the different (shim, sidecar) pairs that it trained under."""
+        """Return, per job, the different (shim, sidecar) process ids that it trained under."""
         pairs: dict[str, set[tuple[int, int]]] = {name: set() for name in self.jobs}
         for event in self.events:
             if event["type"] in ("started", "restarted", "reshaped"):
@@ -108,7 +108,7 @@ class DemoRun:
 
     @property
     def every_step_once(self) -> bool:
-        """Each job printed every step from its first to its last one, in order, over all generations."""
+        """True if each job printed every step from its first to its last, in order, over all generations."""
         relaunched = self.policy == "termination"  # what remains is the output of the last launch
         return all(
             steps == list(range(steps[0] if relaunched and steps else 1, int(self.jobs[name]["iterations"]) + 1))
@@ -117,7 +117,7 @@ class DemoRun:
 
 
 def measure(trainer: str, folder: Path, show: Callable[[View, float], None]) -> StartTimes:
-    """One real start of the trainer on this machine, by the very path that the demo's jobs take."""
+    """Measure one real start of the trainer on this machine, on the same path as the demo's jobs."""
     with _up(folder / "state", "sidecar", folder / "gpu-locks") as client:
         run = DemoRun("sidecar")
         _submit(client, _job(trainer, MEASURED, LONG, [4]))
@@ -129,7 +129,7 @@ def measure(trainer: str, folder: Path, show: Callable[[View, float], None]) -> 
 
 
 def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, float], None]) -> DemoRun:
-    """Run the two jobs to their end. `DemoFailed` with a sentence, and nothing left running."""
+    """Run the two jobs to their end and return the results. Raises `DemoFailed`, with nothing left running."""
     locks = folder / "gpu-locks"
     with _up(folder / "state", policy, locks) as client:
         run = DemoRun(policy)
@@ -149,7 +149,7 @@ def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, flo
 
 
 class _Follower:
-    """Reads events until something happened, or gives up at the deadline."""
+    """Reads events until a condition holds, or gives up at the deadline."""
 
     def __init__(self, client: Client, run: DemoRun, show: Callable[[View, float], None], deadline: float) -> None:
         self._client, self._run, self._show, self._deadline = client, run, show, deadline
@@ -167,7 +167,7 @@ class _Follower:
             self._stream = self._client.events(after)
 
     def pause(self, seconds: float) -> None:
-        """Wait; what happens meanwhile is read afterwards."""
+        """Wait; events of this time are read afterwards."""
         time.sleep(seconds)
 
     def _take(self, event: View) -> None:
@@ -188,7 +188,7 @@ def _submit(client: Client, doc: View) -> None:
 
 
 def _steps(client: Client, job: str) -> list[int]:
-    """Every step number that the job printed, in order."""
+    """Return every step number that the job printed, in order."""
     text, offset = b"", 0
     while piece := client.logs(job, offset):
         if not piece[0]:
@@ -198,7 +198,7 @@ def _steps(client: Client, job: str) -> list[int]:
 
 
 def _overheads(client: Client, job_type: str) -> View:
-    """The overheads that this very run measured, once the coordinator has written them back."""
+    """Return the overheads that this run measured, once the coordinator has stored them."""
     deadline = time.monotonic() + 60
     while True:
         rows = [r for r in client.profiles("overheads") if (r["job_type"], r["origin"]) == (job_type, "measured")]
@@ -210,7 +210,7 @@ def _overheads(client: Client, job_type: str) -> View:
 
 
 def _speeds(client: Client, job_type: str) -> dict[int, float]:
-    """Seconds per iteration by GPU count: measured where this run measured them, else as paced."""
+    """Return seconds per iteration by GPU count: measured by this run, else the emulated pace."""
     rows = [r for r in client.profiles("speed_profiles") if (r["job_type"], r["gpu_type"]) == (job_type, GPU_TYPE)]
     rows.sort(key=lambda r: r["origin"] == "measured")
     return {int(r["num_gpus"]): float(r["seconds_per_iteration"]) for r in rows}
@@ -218,7 +218,7 @@ def _speeds(client: Client, job_type: str) -> dict[int, float]:
 
 @contextlib.contextmanager
 def _up(state: Path, policy: str, locks: Path) -> Iterator[Client]:
-    """`reshape up` as a process; whatever happens, neither it nor a job of it stays behind."""
+    """Run `reshape up` as a process; at the end, also after an error, stop it and all its jobs."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "reshape", "--state", str(state), "up"]
     command += ["--gpus", f"{GPUS}x{GPU_TYPE}", "--policy", policy]
@@ -254,7 +254,7 @@ def _wait_up(process: subprocess.Popen[bytes], state: Path) -> Client:
 
 
 def _cancel_all(client: Client) -> None:
-    """End what still runs and wait for it: after Ctrl-C, too."""
+    """Cancel all open jobs and wait for their end, after Ctrl-C, too."""
     with contextlib.suppress(CoordinatorRefused, CoordinatorUnreachable):
         for job in client.jobs():
             client.cancel(str(job["job_id"]))

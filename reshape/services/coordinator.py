@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Keys:
-    """The secrets of a cluster's coordinators, each a file of one folder."""
+    """The secrets of a cluster's coordinators, each in a file of one folder."""
 
     master: bytes
     token: str
@@ -58,7 +58,7 @@ class Keys:
 
     @classmethod
     def read(cls, folder: Path) -> Keys:
-        """`Rejected` names the file that is missing."""
+        """Read the keys. Raises `Rejected`, with the name of a file that is missing."""
         master, token, agent = (_key(folder / name) for name in ("master.key", "api.token", "agent.key"))
         return cls(master.encode(), token, agent.encode())
 
@@ -83,7 +83,7 @@ def run(*, store: str, keys: Path, host: str, port: int) -> int:
 
 
 def settings_from(environment: Mapping[str, str]) -> tuple[Config, Settings]:
-    """From RESHAPE_* variables; `Rejected` names one with a bad value."""
+    """Read the settings from RESHAPE_* variables. Raises `Rejected`, with the name of one with a bad value."""
     try:
         lasts = bool(environment.get("RESHAPE_CHECKPOINT_CLAIM"))  # the launcher mounts it
         config = from_environment(Config, environment, checkpoints_last=lasts, fences=True)
@@ -113,7 +113,7 @@ async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str)
 
 
 class CoordinatorReplica:
-    """Waits for the term, acts while it has it, and again, until `ending` is set."""
+    """Waits for the term and acts while it holds the term, repeatedly, until `ending` is set."""
 
     def __init__(self, store: Store, keys: Keys, config: Config, settings: Settings) -> None:
         self._store, self._keys, self._config, self._settings = store, keys, config, settings
@@ -132,7 +132,7 @@ class CoordinatorReplica:
             ended()
 
     def _take_the_term(self) -> Elector | None:
-        """None if it is to end before its turn came."""
+        """Wait for the term; None if the replica is to end first."""
         me = Holder.of_process(os.getpid())
         elector, told = Elector(self._store, self._clock, self._config.term_s, me), ""
         while not self.ending.is_set():
@@ -149,7 +149,7 @@ class CoordinatorReplica:
         return None
 
     def _act(self, app: Application, elector: Elector) -> None:
-        """Until another one acts or it is to end. A store that fails meanwhile is waited for again."""
+        """Act until another replica leads or this one is to end; if the start fails, wait before the next try."""
         coordinator = None
         try:
             coordinator = self._coordinator(elector)
@@ -167,7 +167,7 @@ class CoordinatorReplica:
                 coordinator.stop()
 
     def _coordinator(self, elector: Elector) -> Coordinator:
-        """A new one each time: what was kept in memory of an earlier turn is old."""
+        """Return a new coordinator for each term, because the memory of an earlier term is outdated."""
         sidecars, keys = HttpSidecars(), self._keys
         about = keys.master, SIDECAR_PORT, launch_name, self._clock, self._config.checkpoints_last
         platform = Launches(self._store, sidecars, *about)
@@ -181,7 +181,7 @@ class CoordinatorReplica:
 
 
 class StandbyApi:
-    """Answers for a coordinator that does not act: everything is refused, for now."""
+    """Answers for a coordinator that stands by: refuses every call with `Transient`."""
 
     def acts(self) -> bool:
         return False

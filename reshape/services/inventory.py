@@ -20,7 +20,7 @@ EMULATED_MEMORY = 16 * 2**30
 
 
 def inventory(gpus: str | None, nodes: Sequence[str] = ()) -> list[FoundNode]:
-    """The nodes of `--node`, or this machine with the GPUs of `--gpus` or those that NVML finds."""
+    """Return the nodes of `--node`, or this machine with the GPUs of `--gpus` or those that NVML finds."""
     if gpus is not None and nodes:
         raise Rejected("--gpus and --node exclude each other: write one --node for each node.")
     if not nodes:
@@ -60,7 +60,7 @@ def _emulated(text: str, what: str, prefix: str = "") -> list[FoundGpu]:
 
 
 def this_machine(gpus: Sequence[FoundGpu]) -> FoundNode:
-    """Under its own name; jobs trained on CPU share the cores that we may use."""
+    """Return this machine under its own name; jobs trained on CPU share the cores that this process may use."""
     return FoundNode(socket.gethostname(), tuple(gpus), float(len(os.sched_getaffinity(0))), float(_memory()))
 
 
@@ -78,7 +78,7 @@ def _by_nvml() -> list[FoundGpu]:
 
 
 def in_words(nodes: Sequence[FoundNode]) -> str:
-    """For the line that says that all is up."""
+    """Describe the nodes for the line that reports that all services are up."""
     parts = [_has(node) + (f" on {node.name}" if len(nodes) > 1 else "") for node in nodes]
     return ", ".join(parts)
 

@@ -13,7 +13,7 @@ from sidecar.agent import AgentError, NodeAgent
 
 
 def run(*, node: str, coordinator: str, keys: Path, emulated: Path | None, heartbeat: float) -> int:
-    """`Rejected` with a sentence where its settings are wrong."""
+    """Serve until a signal. Raises `Rejected` with a sentence for wrong settings."""
     logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
     end = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -59,12 +59,12 @@ scheduling (G15): the same decisions, carried out by stopping and launching agai
 
 
 FENCELESS = {"RESHAPE_FENCES": "0"}
-"""A training lives on while nothing coordinates it, be it for a night."""
+"""Trainings go on for any time without a coordinator."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the API answers; written to `up.json` for the command line."""
+    """Address and token of the API; written to `up.json` for the command line."""
 
     url: str
     token: str
@@ -136,7 +136,7 @@ def _build(
 
 
 def failpoint() -> Callable[[str], None]:
-    """`RESHAPE_FAILPOINT=after:stop` ends this process there with SIGKILL: for the crash tests."""
+    """Return a hook that kills this process at the point named by RESHAPE_FAILPOINT (`after:stop`), for crash tests."""
     wanted = os.environ.get("RESHAPE_FAILPOINT")
 
     def reached(name: str) -> None:
@@ -167,7 +167,7 @@ async def _serve(
 
 @contextmanager
 def _alone(state: Path) -> Iterator[IO[str]]:
-    """One `reshape up` per state folder."""
+    """Hold the lock that allows one `reshape up` per state folder. Raises `Rejected` if another one runs."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state / "up.lock").open("w")
@@ -213,7 +213,7 @@ def _url(host: str, listener: socket.socket) -> str:
 
 
 def _port_before(state: Path) -> int:
-    """The port of the last time: running sidecars report there. 0 (any) if there was none."""
+    """Return the port of the last run, because running sidecars report there; 0 (any) if it is unknown or in use."""
     try:
         port = int(json.loads((state / "up.json").read_text())["url"].rpartition(":")[2])
         socket.create_server(("127.0.0.1", port)).close()
@@ -223,7 +223,7 @@ def _port_before(state: Path) -> int:
 
 
 def _secret(path: Path) -> str:
-    """A secret of this state folder, made on first use."""
+    """Return a secret of this state folder, made on first use."""
     if not path.exists():
         _write_private(path, secrets.token_hex(32))
     return path.read_text().strip()
