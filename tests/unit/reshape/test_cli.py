@@ -380,11 +380,12 @@ def test_bad_profile_rows_are_listed(reshape: Run, tmp_path: Path) -> None:
 
 
 def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, arguments in (("up", ["--gpus", "4xV100", "--port", "0"]), ("demo", ["--short", "--json", "--out", "x"])):
+    up, demo = ["--gpus", "4xV100", "--port", "0"], ["--short", "--json", "--out", "x"]
+    for name, path, arguments in (("up", "reshape.services.up", up), ("demo", "reshape.demo.case_study", demo)):
         got: dict[str, Any] = {}
-        module = ModuleType(f"reshape.{name}")
+        module = ModuleType(path)
         module.run = lambda **options: got.update(options) or 1  # type: ignore[attr-defined]  # noqa: B023
-        monkeypatch.setitem(sys.modules, f"reshape.{name}", module)
+        monkeypatch.setitem(sys.modules, path, module)
         assert reshape(name, *arguments).code == 1
         if name == "up":
             expected: dict[str, Any] = {"state": state, "gpus": "4xV100", "nodes": (), "store": None, "port": 0}
