@@ -71,7 +71,7 @@ def make_venv() -> None:
 
 
 def works() -> bool:
-    """Whether .venv is an environment of a new enough Python, with pip, made in this very folder."""
+    """True if .venv is an environment of a new enough Python, with pip, made in this very folder."""
     config = VENV / "pyvenv.cfg"
     if not PYTHON.exists() or not config.exists():
         return False

@@ -29,7 +29,7 @@ class ExpectedTimes:
 
     @property
     def guess(self) -> bool:
-        """Whether the prediction rests on an unknown length or speed."""
+        """True if the prediction rests on an unknown length or speed."""
         return bool(self.guesses)
 
 

@@ -52,7 +52,7 @@ class Node:
 
     @property
     def open(self) -> bool:
-        """Whether jobs may start or grow here."""
+        """True if jobs may start or grow here."""
         return self.schedulable and self.heard and self.kept_for is None
 
     @property
@@ -142,12 +142,12 @@ class Job:
 
     @property
     def uses_cpu(self) -> bool:
-        """Whether it trains without GPUs."""
+        """True if it trains without GPUs."""
         return self.optional == (0,)
 
     @property
     def stoppable(self) -> bool:
-        """Whether its training may be stopped to continue elsewhere, with other GPUs or later."""
+        """True if its training may be stopped to continue elsewhere, with other GPUs or later."""
         return not self.rigid
 
     @property

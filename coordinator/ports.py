@@ -119,7 +119,7 @@ class Platform(Protocol):
         ...
 
     def nothing_runs(self, job_id: str) -> bool:
-        """Whether certainly no process runs of a job whose document is gone and whose launch is unknown.
+        """True if certainly no process runs of a job whose document is gone and whose launch is unknown.
 
         Ends processes that still run. Always False where that cannot be known: then its lease decides.
         """

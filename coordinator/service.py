@@ -98,7 +98,7 @@ class Coordinator:
         return {**job.doc, "emulated_speed": {str(n): speed.seconds for n, speed in speeds.items() if speed}}
 
     def _node_unavailable(self, node: str | None) -> bool:
-        """Whether a node's agent is silent, or the node takes no new pods."""
+        """True if a node's agent is silent, or the node takes no new pods."""
         doc = self.loop.inputs.nodes.get(str(node), {})
         silent = bool(doc.get("agent")) and self.telemetry.nodes.silent(str(node))
         return silent or not doc.get("schedulable", True)

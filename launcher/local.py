@@ -62,11 +62,11 @@ class LocalPlatform:
         return self._runs.failure(_name(doc))
 
     def gone(self, doc: JobRow) -> bool:
-        """Whether shim and trainer have released the lock and no playbook can still start them."""
+        """True if shim and trainer have released the lock and no playbook can still start them."""
         return not self._runs.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
 
     def nothing_runs(self, job_id: str) -> bool:
-        """Whether no process of a job runs whose document was deleted. Removes the launches that still do."""
+        """True if no process of a job runs whose document was deleted. Removes the launches that still do."""
         over = True
         for folder in self._jobs.glob("*"):
             if not may_be_launch_of(job_id, folder.name):
@@ -187,7 +187,7 @@ def _written(path: Path) -> Doc:
 
 
 def _unlocked(lock: Path) -> bool:
-    """Whether no process holds the lock; shim, trainer and the trainer's children hold it until they end."""
+    """True if no process holds the lock; shim, trainer and the trainer's children hold it until they end."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -44,12 +44,12 @@ def launch_name(job_id: str, uid: str, launch: int) -> str:
 
 
 def is_launch_of(job: str, name: str) -> bool:
-    """Whether `name` names a launch of the job whose `job_name` is `job`. A copied label alone does not suffice."""
+    """True if `name` names a launch of the job whose `job_name` is `job`. A copied label alone does not suffice."""
     return re.fullmatch(f"{re.escape(job)}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name) is not None
 
 
 def may_be_launch_of(job_id: str, name: str) -> bool:
-    """Whether `name` may name a launch of a job with this id whose uid is no longer known."""
+    """True if `name` may name a launch of a job with this id whose uid is no longer known."""
     return (
         re.fullmatch(f"{re.escape(_slug(job_id))}-[a-z2-7]{{{HASH_LENGTH}}}-l[0-9]{{1,{LAUNCH_LENGTH}}}", name)
         is not None
@@ -62,7 +62,7 @@ def secret_of_pod(pod: str, random: str) -> str:
 
 
 def is_secret_of_pod(pod: str, secret: str) -> bool:
-    """Whether `secret` was made up for this pod, so that it names no other Secret of its namespace."""
+    """True if `secret` was made up for this pod, so that it names no other Secret of its namespace."""
     return bool(re.fullmatch("[0-9a-f]{8}", secret[-8:])) and secret == secret_of_pod(pod, secret[-8:])
 
 

@@ -101,7 +101,7 @@ class _Outcome:
 
 
 def installed() -> bool:
-    """Whether ansible-runner and ansible-playbook are installed."""
+    """True if ansible-runner and ansible-playbook are installed."""
     there = importlib.util.find_spec("ansible_runner") is not None
     return there and shutil.which("ansible-playbook", path=search_path()) is not None
 

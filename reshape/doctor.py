@@ -143,7 +143,7 @@ def _volcano_version(api: DoctorApi) -> str | None:
 
 
 def _keeps_sidecars(crd: Doc) -> bool:
-    """Whether the schema of a Job's pods has what makes an init container a sidecar."""
+    """True if the schema of a Job's pods has what makes an init container a sidecar."""
     path = ("spec", "tasks", "items", "template", "spec", "initContainers", "items", "restartPolicy")
     schemas = [version["schema"]["openAPIV3Schema"] for version in crd.get("spec", {}).get("versions", ())]
     return any(_reaches(schema, path) for schema in schemas)
@@ -180,7 +180,7 @@ def _scheduler(api: DoctorApi) -> Iterator[Finding]:
 
 
 def _asks_for_each_pod(text: str) -> bool:
-    """Whether a node that is closed to one pod of a task may still be open to another one."""
+    """True if a node that is closed to one pod of a task may still be open to another one."""
     import yaml
 
     try:

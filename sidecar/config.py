@@ -69,7 +69,7 @@ class SidecarSettings:
 
     @property
     def apart(self) -> bool:
-        """Whether the trainer is in another container, with processes, limits and control groups of its own."""
+        """True if the trainer is in another container, with processes, limits and control groups of its own."""
         return self.launch.pod and not self.launch.sidecar
 
     @property

@@ -222,7 +222,7 @@ def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
 
 
 def settled(state: SidecarState) -> bool:
-    """Whether the coordinator has received every change."""
+    """True if the coordinator has received every change."""
     if state.shim is None:
         return True
     heard = state.told is not None and _facts(state.told) == _facts(state.shim)
@@ -230,12 +230,12 @@ def settled(state: SidecarState) -> bool:
 
 
 def running(state: SidecarState) -> bool:
-    """Whether a trainer runs, by the last status."""
+    """True if a trainer runs, by the last status."""
     return state.shim is not None and state.ended is None and trainer_end(state.shim) is None
 
 
 def leaving(state: SidecarState) -> bool:
-    """Whether the shim, in another container, only waits for the report of its trainer's end."""
+    """True if the shim, in another container, only waits for the report of its trainer's end."""
     return state.shim is not None and state.shim.ending and trainer_end(state.shim) is not None and settled(state)
 
 

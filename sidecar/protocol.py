@@ -266,7 +266,7 @@ def sign(key: bytes, method: str, path: str, body: bytes) -> str:
 
 
 def signed(key: bytes, method: str, path: str, body: bytes, signature: str) -> bool:
-    """Whether `signature` is valid, compared in constant time."""
+    """True if `signature` is valid, compared in constant time."""
     return hmac.compare_digest(sign(key, method, path, body).encode(), signature.encode("utf-8", "replace"))
 
 

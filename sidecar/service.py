@@ -137,12 +137,12 @@ class Sidecar:
             lost=self.reader.lost,
         )
 
-    async def wish(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
+    async def forward_request(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
         """Forward an operator's request to the coordinator; return its answer. Raises as `CoordinatorLink.post`."""
         launch = self.settings.launch
         seq = int(boottime() * 1e6)
-        wish = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force)
-        return await self._coordinator.post("/v1/wishes", msgspec.json.encode(wish))
+        request = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force)
+        return await self._coordinator.post("/v1/wishes", msgspec.json.encode(request))
 
     # events
 
@@ -380,7 +380,7 @@ class Sidecar:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether it is a plain file; only the shim reads it."""
+    """True if it is a plain file; only the shim reads it."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

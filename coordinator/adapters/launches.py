@@ -85,7 +85,7 @@ class Launches:
         raise Transient(f"the launch of job {JobRecord(doc).id} keeps changing")
 
     def gone(self, doc: JobRow) -> bool:
-        """Whether the launcher has proof that no process of it runs.
+        """True if the launcher has proof that no process of it runs.
 
         A launch that came up had a pod: until the launcher knows which one, it can prove nothing about it.
         """
@@ -160,11 +160,11 @@ class Launches:
 
 
 def _scales(found: LaunchRow, doc: JobRow) -> bool:
-    """Whether the number of pods of a gang's launch has changed."""
+    """True if the number of pods of a gang's launch has changed."""
     return bool(doc.get("gpus_per_pod")) and (found.get("doc") or {}).get("gpu_ids") != doc.get("gpu_ids")
 
 
 def _is_done(found: LaunchRow, doc: JobRow) -> bool:
-    """Whether a request for the launch would change nothing."""
+    """True if a request for the launch would change nothing."""
     as_before = found.get("failure") is None and not _scales(found, doc)
     return found.get("wanted") != "launch" or as_before

@@ -353,7 +353,7 @@ class ApiService:
 
 
 def _since(decision: Doc, job: JobRecord) -> bool:
-    """Whether a decision is about this job, not about an ended one of the same name."""
+    """True if a decision is about this job, not about an ended one of the same name."""
     return job.accepted and (number(decision.get("at")) or 0.0) >= job.submit_ts
 
 

@@ -61,12 +61,12 @@ def _unfit(row: View, number: int) -> Iterator[str]:
 
 
 def _sound(text: str) -> bool:
-    """Whether it can be written as UTF-8."""
+    """True if it can be written as UTF-8."""
     return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _number(value: object) -> bool:
-    """Whether it is a number that every database can hold."""
+    """True if it is a number that every database can hold."""
     return isinstance(value, int | float) and abs(value) < 2**63
 
 

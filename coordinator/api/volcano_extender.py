@@ -192,7 +192,7 @@ class VolcanoExtender:
 
 
 def _made(group: Metadata, owner: Owner) -> bool:
-    """Whether our launcher made it: it has the name of a launch, which a user's job with our label does not have."""
+    """True if our launcher made it: it has the name of a launch, which a user's job with our label does not have."""
     job = (group.labels or {}).get(JOB_LABEL)
     return job is not None and re.fullmatch(f"{re.escape(job)}-l[0-9]+", owner.name) is not None
 

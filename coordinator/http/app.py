@@ -36,7 +36,7 @@ class HealthHandler(Handler):
 
 
 class ReadyHandler(Handler):
-    """Whether this coordinator acts. Not `/healthz`: without readiness it would get no heartbeats, even in trouble."""
+    """Reports if it acts. Not `/healthz`: without readiness it would get no heartbeats, even in trouble."""
 
     public = True
 
@@ -47,7 +47,7 @@ class ReadyHandler(Handler):
 
 
 class LiveHandler(Handler):
-    """Whether this process answers at all."""
+    """Reports that this process answers."""
 
     public = True
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 
 def is_bearer(header: str | None, token: str) -> bool:
-    """Whether the Authorization header carries `token`; takes the same time for every wrong one."""
+    """True if the Authorization header carries `token`; takes the same time for every wrong one."""
     scheme, _, given = (header or "").partition(" ")
     fits = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
     return fits and bool(token) and scheme.lower() == "bearer"

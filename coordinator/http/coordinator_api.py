@@ -88,7 +88,7 @@ class CoordinatorApi(Protocol):
         ...
 
     def acts(self) -> bool:
-        """Whether this is the coordinator that acts. Never raises; from memory, like `extend`."""
+        """True if this is the coordinator that acts. Never raises; from memory, like `extend`."""
         ...
 
     def extend(self, verb: str, raw: bytes) -> bytes:

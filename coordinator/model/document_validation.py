@@ -154,7 +154,7 @@ def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> V
 
 
 def is_closed(doc: JobRow) -> bool:
-    """Whether a raw job document is closed: nothing is left to reconcile."""
+    """True if a raw job document is closed: nothing is left to reconcile."""
     return doc.get("closed") in (True, 1)
 
 

@@ -45,7 +45,7 @@ def number(value: object, least: float = 0.0) -> float | None:
 
 
 def whole(value: object, least: int) -> TypeGuard[int]:
-    """Whether `value` is a whole number of at least `least`."""
+    """True if `value` is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -112,7 +112,7 @@ class Operation:
 
     @property
     def forced(self) -> bool:
-        """Whether an operator agreed to lose progress that is not saved."""
+        """True if an operator agreed to lose progress that is not saved."""
         return self.doc.get("forced") is True
 
     @property
@@ -158,7 +158,7 @@ class JobRecord:
 
     @property
     def accepted(self) -> bool:
-        """Whether intake has accepted the document."""
+        """True if intake has accepted the document."""
         return bool(self.doc.get("uid")) and not self.doc.get("problems")
 
     @property
@@ -207,7 +207,7 @@ class JobRecord:
 
     @property
     def recreated(self) -> bool:
-        """Whether its launch sees only its own GPUs, so that a reshape relaunches (device mode `recreate`)."""
+        """True if its launch sees only its own GPUs, so that a reshape relaunches (device mode `recreate`)."""
         return bool(self.doc.get("devices") == RECREATE)
 
     @cached_property
@@ -241,7 +241,7 @@ class JobRecord:
 
     @property
     def uses_cpu(self) -> bool:
-        """Whether it trains without any GPU."""
+        """True if it trains without any GPU."""
         return self.optional == (0,)
 
     @cached_property
@@ -281,7 +281,7 @@ class JobRecord:
 
     @property
     def forced(self) -> bool:
-        """Whether an operator agreed to lose progress that is not saved."""
+        """True if an operator agreed to lose progress that is not saved."""
         return self.doc.get("forced") is True
 
     @property
@@ -324,7 +324,7 @@ class JobRecord:
 
     @property
     def limit_by(self) -> str:
-        """Whether its CPU limit is a `quota` or a `weight`."""
+        """Return the kind of its CPU limit: `quota` or `weight`."""
         return "weight" if self.doc.get("limit_by") == "weight" else "quota"
 
     @property

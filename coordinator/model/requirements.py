@@ -33,13 +33,13 @@ class Target:
     top5: bool = False  # only a Top-5 accuracy, or a plain `value`
 
     def reached(self, value: float | None, name: str) -> bool:
-        """Whether the metric is the target's and has reached it."""
+        """True if the metric is the target's and has reached it."""
         if value is None or not self.means(name):
             return False
         return value >= self.value if self.above else value <= self.value
 
     def means(self, name: str) -> bool:
-        """Whether a metric of this name can be the target's: without a name, no loss rises and no accuracy falls."""
+        """True if a metric of this name can be the target's: without a name, no loss rises and no accuracy falls."""
         if self.name or self.top5:
             return name == self.name or (self.top5 and bool(TOP5.fullmatch(name)))
         return ("loss" if self.above else "acc") not in name
@@ -80,7 +80,7 @@ def target(doc: JobRow) -> Target | None:
 
 
 def is_top5(name: str, target: Target | None) -> bool:
-    """Whether a metric of that name is a Top-5 accuracy; a plain `value` only if the target is one."""
+    """True if a metric of that name is a Top-5 accuracy; a plain `value` only if the target is one."""
     plain = name == "value" and (target is None or not target.top5)
     return bool(TOP5.fullmatch(name)) and not plain and not any(word in name for word in ("err", "loss"))
 

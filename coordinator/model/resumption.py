@@ -21,13 +21,13 @@ NOT_TWICE = "not started again: it is not known what running it twice would do"
 
 
 def resumes(job: JobRecord, beat: Heartbeat | None = None) -> bool:
-    """Whether the job resumes where it was stopped, by evidence or by its record. `beat`: its newest report."""
+    """True if the job resumes where it was stopped, by evidence or by its record. `beat`: its newest report."""
     shows = beat is not None and bool(resumability_shown(job, beat))
     return shows or job.doc.get("elastic") is True or job.doc.get("resumes") in SHOWN
 
 
 def rigid(job: JobRecord) -> bool:
-    """Whether only its user may stop its training."""
+    """True if only its user may stop its training."""
     return job.doc.get("elastic") is False or not resumes(job) or bool(unapproved_loss(job))
 
 

@@ -75,7 +75,7 @@ class GangObserver:
         return frozenset(k for k in range(job.members) if not self._reports.recent(job, k))
 
     def node_unavailable(self, job: JobRecord, gpus: Mapping[str, GpuRecord]) -> bool:
-        """Whether one of its nodes is silent or takes no new pods."""
+        """True if one of its nodes is silent or takes no new pods."""
         more = () if job.gpus_per_pod is None else [gpus[g].node for g in job.gpu_ids if g in gpus]
         return any(self._node_unavailable(node) for node in {job.node, *more})
 

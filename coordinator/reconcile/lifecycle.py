@@ -278,7 +278,7 @@ def _start(w: ObservedState) -> Step | None:
 
 
 def _started(w: ObservedState) -> bool:
-    """Whether the shim has obeyed the start of this generation; if not, one may still be in flight."""
+    """True if the shim has obeyed the start of this generation; if not, one may still be in flight."""
     return w.shim.command_id == w.start_id
 
 

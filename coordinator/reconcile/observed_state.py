@@ -23,7 +23,7 @@ def reshape_method(job: JobRecord, config: Config) -> str:
 
 
 def initializes_early(job: JobRecord, config: Config) -> bool:
-    """Whether it may be launched while its victim still trains: not if a launch needs its GPUs from the beginning."""
+    """True if it may be launched while its victim still trains: not if a launch needs its GPUs from the beginning."""
     return config.early_initialization and not job.recreated
 
 
@@ -126,20 +126,20 @@ class ObservedState:
 
     @property
     def checkpoint_lost(self) -> bool:
-        """Whether its checkpoints were lost with an earlier launch: they were in the folder of a pod that is gone."""
+        """True if its checkpoints were lost with an earlier launch: they were in the folder of a pod that is gone."""
         written = self.job.doc.get("checkpoint")
         lasting = self.config.checkpoints_last or bool(self.job.doc.get("checkpoint_claim"))
         return not lasting and isinstance(written, Mapping) and written.get("launch") != self.job.launch
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether a checkpoint is known from which it can resume."""
+        """True if a checkpoint is known from which it can resume."""
         found = self.seen is not None and self.seen.checkpoint is not None
         return found or (isinstance(self.job.doc.get("checkpoint"), Mapping) and not self.checkpoint_lost)
 
     @property
     def must_not_rerun(self) -> bool:
-        """Whether it may have begun and must not begin again, since it has not shown that it resumes.
+        """True if it may have begun and must not begin again, since it has not shown that it resumes.
 
         Volcano itself recreates the pods of a user's own Volcano Job, which is not prevented here.
         """
@@ -150,12 +150,12 @@ class ObservedState:
 
     @property
     def trains(self) -> bool:
-        """Whether a trainer may be using GPUs."""
+        """True if a trainer may be using GPUs."""
         return not self.lost and self.shim.trainer in ("running", "stopping")
 
     @property
     def runs(self) -> bool:
-        """Whether a trainer runs that was not asked to stop."""
+        """True if a trainer runs that was not asked to stop."""
         return not self.lost and any(shim.trainer == "running" for shim in self.shims)
 
     @property

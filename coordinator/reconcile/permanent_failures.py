@@ -24,7 +24,7 @@ WRONG_USE = re.compile(r"\S.*: error: |Error: ")
 
 
 def is_permanent(w: ObservedState) -> bool:
-    """Whether its training, or the first failed one of a gang, ended for a reason that a retry cannot fix."""
+    """True if its training, or the first failed one of a gang, ended for a reason that a retry cannot fix."""
     if w.shim.stop_asked or w.shim.exit_code in (None, 0):
         return False
     if w.shim.exit_code in NOT_STARTED and w.shim.exit_note:
@@ -35,7 +35,7 @@ def is_permanent(w: ObservedState) -> bool:
 
 
 def _trained(w: ObservedState) -> bool:
-    """Whether it has ever trained: then its inputs existed, and may be back soon."""
+    """True if it has ever trained: then its inputs existed, and may be back soon."""
     first = w.seen.progress.first_step_at if w.seen else None
     return w.job.iterations_done > 0 or (first is not None and first >= (w.shim.spawn_at or 0.0))
 

@@ -152,7 +152,7 @@ class Reconciler:
         )
 
     def _ended(self, job: JobRecord) -> bool:
-        """Whether certainly no process of a launch that had come up is left, or of one pod of a gang."""
+        """True if certainly no process of a launch that had come up is left, or of one pod of a gang."""
         lost_pods = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
         return lost_pods or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
 
@@ -165,7 +165,7 @@ class Reconciler:
             tracker.point, tracker.since = point, self.clock.now()
 
     def _lost(self, job: JobRecord, tracker: _JobTracker) -> bool:
-        """Whether the present launch had come up (or was to be removed) and certainly no process of it is left."""
+        """True if the present launch had come up (or was to be removed) and certainly no process of it is left."""
         removed = job.launch in tracker.removed
         if job.launch == 0:
             return False
@@ -269,7 +269,7 @@ class Reconciler:
 
 
 def _has_obeyed(observed: ObservedState, shim: ShimStatus, step: StopTrainer | StartTrainer) -> bool:
-    """Whether a pod of a gang has already obeyed the command."""
+    """True if a pod of a gang has already obeyed the command."""
     started = shim.command_id == observed.start_id
     if isinstance(step, StartTrainer):
         return started

@@ -24,7 +24,7 @@ LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash counts a
 
 
 def finished(w: ObservedState) -> bool:
-    """Whether the training is done: exit code 0, unless it was asked to stop and may have iterations left.
+    """True if the training is done: exit code 0, unless it was asked to stop and may have iterations left.
 
     A script may save on SIGTERM and exit with 0. A finished one that is restarted just ends again.
     """
@@ -217,7 +217,7 @@ def failed(w: ObservedState, why: str) -> WriteJob:
 
 
 def _loss_undetermined(w: ObservedState) -> bool:
-    """Whether the coordinator stopped it, and no output since then could show a loss."""
+    """True if the coordinator stopped it, and no output since then could show a loss."""
     ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
     return isinstance(ours, int) and (lost is None or lost.generation < ours)
 

@@ -39,7 +39,7 @@ def dependency_ids(doc: JobRow) -> tuple[str, ...]:
 
 
 def is_waiting(job: JobRecord) -> bool:
-    """Whether its dependencies are not yet known to be completed."""
+    """True if its dependencies are not yet known to be completed."""
     return bool(dependency_ids(job.doc)) and not job.doc.get("depends_met")
 
 

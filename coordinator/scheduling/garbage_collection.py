@@ -69,7 +69,7 @@ class GarbageCollector:
         log.warning("GPU %s was assigned to job %s, which is gone: freed", gpu.id, gpu.job)
 
     def _may_live(self, gpu: GpuRecord) -> bool:
-        """Whether the document of its job exists after all, with an invalid `closed` that hid it from the cache."""
+        """True if the document of its job exists after all, with an invalid `closed` that hid it from the cache."""
         owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
         docs = [doc for owner in owners for doc in self._cache.store.list("jobs", {"job_id": owner})]
         return any(doc.get("uid") and not is_closed(doc) for doc in docs)

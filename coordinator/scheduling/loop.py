@@ -232,7 +232,7 @@ class DecisionLoop:
                     self.cache.write_job(job, {"devices": mode}, "devices")
 
     def _name_in_use(self, job: JobRecord) -> bool:
-        """Whether an open job has this id, or had when the document was refused: that refusal is final."""
+        """True if an open job has this id, or had when the document was refused: that refusal is final."""
         if intake.name_taken(job.raw_id) in (job.doc.get("problems") or ()):
             return True
         twins = self.cache.store.list("jobs", {"job_id": job.raw_id})

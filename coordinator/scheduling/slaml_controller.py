@@ -98,7 +98,7 @@ class SlamlController:
         return self._write(doc, changes)
 
     def _needs_suffix(self, slaml: Slaml) -> bool:
-        """Whether jobs of an earlier Slaml already have the ids that its own would get."""
+        """True if jobs of an earlier Slaml already have the ids that its own would get."""
         twins = [twin for job in documents(slaml) for twin in self._store.list("jobs", {"job_id": job["job_id"]})]
         return any(not str(twin["_id"]).startswith(f"slaml-{slaml.uid}-") for twin in twins)
 

@@ -30,7 +30,7 @@ GPU_WORDS = {"gpus": "GPUs", "cores": "CPU cores", "memory": "bytes of memory"}
 
 @dataclass(frozen=True)
 class AdmissionVerdict:
-    """Whether a Slaml is accepted. `reason`: one CamelCase word, as in Kubernetes conditions."""
+    """The answer to a submitted Slaml. `reason`: one CamelCase word, as in Kubernetes conditions."""
 
     accepted: bool
     reason: str

@@ -206,7 +206,7 @@ def _pods(job: JobRecord, held: Sequence[str], gpus: Mapping[str, GpuRecord]) ->
 
 
 def _leased(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], wall: float) -> bool:
-    """Whether no new operation may begin: one is in progress, or the job's state is uncertain."""
+    """True if no new operation may begin: one is in progress, or the job's state is uncertain."""
     if job.operation is not None or job.cancel:
         return True
     if job.state == s.SUBMITTED:

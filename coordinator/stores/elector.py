@@ -50,7 +50,7 @@ class Elector:
 
     @property
     def leads(self) -> bool:
-        """Whether this process renewed its term within T; if not, it must not act."""
+        """True if this process renewed its term within T; if not, it must not act."""
         return self._clock.now() - self._renewed_at < self.term_s
 
     def try_to_lead(self) -> bool:

@@ -57,7 +57,7 @@ class NodeReports:
             self._written[name] = _content(report)
 
     def silent(self, name: str) -> bool:
-        """Whether its agent has missed more reports than it may."""
+        """True if its agent has missed more reports than it may."""
         return self._silent_s(name) > AWAY_BEATS * self._heartbeat_s
 
     def _silent_s(self, name: str) -> float:

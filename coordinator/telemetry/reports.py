@@ -106,11 +106,11 @@ class Reports:
         return self._clock.now() - max(heard, self._renewed.get(job.id, heard))
 
     def fresh(self, job: JobRecord) -> bool:
-        """Whether each pod reported so recently that the platform need not be asked."""
+        """True if each pod reported so recently that the platform need not be asked."""
         return self.of(job) is not None and all(self.recent(job, member) for member in range(job.members))
 
     def recent(self, job: JobRecord, member: int) -> bool:
-        """Whether this pod has missed at most `FRESH_BEATS` heartbeats."""
+        """True if this pod has missed at most `FRESH_BEATS` heartbeats."""
         return self.silent_s(job, member) < FRESH_BEATS * self._heartbeat_s
 
     def forget(self, job_id: str) -> None:
@@ -126,7 +126,7 @@ class Reports:
 
 
 def _older(new: Heartbeat, old: Heartbeat) -> bool:
-    """Whether `new` is a late or repeated heartbeat, of this sidecar or an earlier one of the same launch.
+    """True if `new` is a late or repeated heartbeat, of this sidecar or an earlier one of the same launch.
 
     `seq` begins at the machine's uptime in milliseconds, so it grows over restarts of the sidecar.
     """

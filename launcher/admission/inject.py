@@ -80,7 +80,7 @@ class Injection:
     claim: str | None = None  # its own PersistentVolumeClaim for checkpoints, in place of the cluster's
 
     def plugin(self) -> bool:
-        """Whether a device plugin chooses the GPUs; then only it may say which."""
+        """True if a device plugin chooses the GPUs; then only it may say which."""
         return self.devices == "recreate" and not self.emulated
 
 
@@ -115,7 +115,7 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
 
 
 def is_injected(spec: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether `inject` would change nothing."""
+    """True if `inject` would change nothing."""
     return _is_injected(spec, _trainer(spec, metadata.get("annotations") or {}))
 
 
@@ -166,9 +166,9 @@ def _check(spec: Mapping[str, Any], trainer: Mapping[str, Any], one: Injection) 
             "This pod's restartPolicy is Always, which is what Kubernetes takes when none is written: training that "
             "is complete would begin again. Write restartPolicy: Never or OnFailure."
         )
-    for wish in ("shareProcessNamespace", "hostPID"):
-        if spec.get(wish):
-            raise CannotInject(f"{wish} must not be set: the end of its container would not end all of the training.")
+    for field in ("shareProcessNamespace", "hostPID"):
+        if spec.get(field):
+            raise CannotInject(f"{field} must not be set: the end of its container would not end all of the training.")
     _check_gpus(spec, trainer, one)
     _check_network(spec)
     _check_names(spec)
@@ -337,7 +337,7 @@ def _resources(spec: Mapping[str, Any]) -> Doc:
 
 
 def _is_guaranteed(container: Mapping[str, Any]) -> bool:
-    """Whether all requests equal the limits; a request that is not set is its limit."""
+    """True if all requests equal the limits; a request that is not set is its limit."""
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     return all(name in limits and str(requests.get(name, limits[name])) == str(limits[name]) for name in WHOLE)

@@ -51,7 +51,7 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether both are the same JSON: unlike Python's equality, True is not 1."""
+    """True if both are the same JSON: unlike Python's equality, True is not 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
     if isinstance(one, list) and isinstance(other, list):

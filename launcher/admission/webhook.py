@@ -133,7 +133,7 @@ class Injector:
             return None
 
     async def _stays_ours(self, owner: Doc, metadata: Mapping[str, Any]) -> bool:
-        """Whether its job was admitted before its queue lost the label: uninjected its pod would see every GPU."""
+        """True if its job was admitted before its queue lost the label: uninjected its pod would see every GPU."""
         try:
             return await self._asked(owner, metadata) is not None
         except Exception as error:
@@ -226,7 +226,7 @@ def _owner(metadata: Mapping[str, Any]) -> Doc | None:
 
 
 def _made(metadata: Mapping[str, Any]) -> bool:
-    """Whether the launcher made its Volcano Job; the pod then carries the job's names."""
+    """True if the launcher made its Volcano Job; the pod then carries the job's names."""
     label, owner = (metadata.get("labels") or {}).get(JOB), _owner(metadata)
     return owner is not None and label is not None and is_launch_of(str(label), str(owner.get("name")))
 

@@ -159,7 +159,7 @@ class KubernetesApi:
         return True
 
     def answers(self) -> bool:
-        """Whether the API server can be reached and is ready to work."""
+        """True if the API server can be reached and is ready to work."""
         try:
             self._ask("get", "/version")
         except ReshapeError:
@@ -167,7 +167,7 @@ class KubernetesApi:
         return True
 
     def serves(self, part: str) -> bool:
-        """Whether the server has this subresource of a core kind, such as `pods/resize`."""
+        """True if the server has this subresource of a core kind, such as `pods/resize`."""
         return any(found.get("name") == part for found in self._ask("get", "/api/v1").get("resources") or [])
 
     def version(self) -> str:

@@ -121,7 +121,7 @@ class LaunchService:
 
     @property
     def ready(self) -> bool:
-        """Whether the list of queues was read, which the webhook needs. True also on a launcher that stands by."""
+        """True if the list of queues was read, which the webhook needs. True also on a launcher that stands by."""
         return all(informer.known for informer in self._queues)
 
     @property
@@ -326,7 +326,7 @@ class LaunchService:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _emulated(self, doc: JobRow) -> bool:
-        """Whether the decided node has only emulated GPUs, or none that is known."""
+        """True if the decided node has only emulated GPUs, or none that is known."""
         gpus = self._store.list("gpus", {"node": doc.get("node")})
         return not any(not gpu.get("emulated") for gpu in gpus)
 

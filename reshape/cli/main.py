@@ -264,8 +264,8 @@ def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, f
     if (count is None) != auto:
         raise click.UsageError("Give either --gpus N or --auto.")
     answer = {"decision_id": settings.client().reshape(job_id, count, force)}
-    wish = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
-    print_out(settings, answer, lambda a: f"Job {job_id} {wish}; `reshape explain {job_id}` shows the result.")
+    outcome = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
+    print_out(settings, answer, lambda a: f"Job {job_id} {outcome}; `reshape explain {job_id}` shows the result.")
 
 
 @cli.command()

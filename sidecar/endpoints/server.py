@@ -121,7 +121,7 @@ class Endpoint(RequestHandler):
             raise Refusal(400, f"the body cannot be used: {error}") from None
 
     def is_signed(self) -> bool:
-        """Whether the caller holds the launch key. Always compares everything, so timing reveals nothing."""
+        """True if the caller holds the launch key. Always compares everything, so timing reveals nothing."""
         settings, headers = self.sidecar.settings, self.request.headers
         rights = (
             _same(headers.get(HEADER_JOB, ""), settings.launch.job_id),
@@ -197,7 +197,7 @@ class OperatorEndpoint(Endpoint):
         gpus = asked.gpus if isinstance(asked, ReshapeBody) else None
         signal = asked.signal if isinstance(asked, SignalBody) else None
         try:
-            said = await self.sidecar.wish(gpus, signal, asked.force)
+            said = await self.sidecar.forward_request(gpus, signal, asked.force)
         except CoordinatorRejected as error:
             raise Refusal(error.status, str(error)) from None
         except NoTrustedAnswer as error:
@@ -206,7 +206,7 @@ class OperatorEndpoint(Endpoint):
         self.answer(said)
 
     def is_operator(self) -> bool:
-        """Whether the caller shows the token that only its owner can read. Without a token file: False.
+        """True if the caller shows the token that only its owner can read. Without a token file: False.
 
         On one machine only from that machine; in a pod from every address that network policies let through.
         """
@@ -336,7 +336,7 @@ def _server(app: Application) -> HTTPServer:
 
 
 def may_be_operator(host: str, remote: str | None) -> bool:
-    """Whether a caller at `remote` may use a token at a sidecar that listens on `host`."""
+    """True if a caller at `remote` may use a token at a sidecar that listens on `host`."""
     return not _is_loopback(host) or _is_loopback(remote)
 
 
@@ -359,12 +359,12 @@ def _as_it_is(path: str, flags: int) -> int:
 
 
 def _is_plain(name: str | None) -> bool:
-    """Whether a checkpoint's name stays inside the job's folder."""
+    """True if a checkpoint's name stays inside the job's folder."""
     return name is None or (0 < len(name) <= 200 and name not in (".", "..") and name.isprintable() and "/" not in name)
 
 
 def _is_variable(given: tuple[str, str]) -> bool:
-    """Whether it is a valid environment variable."""
+    """True if it is a valid environment variable."""
     return VARIABLE.fullmatch(given[0]) is not None and "\0" not in given[1]
 
 

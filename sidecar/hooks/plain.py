@@ -118,7 +118,7 @@ class StopFlag:
             Path(announce).write_text("SIGUSR1")
 
     def take_save(self) -> bool:
-        """Whether a checkpoint without exit was asked for since the last call."""
+        """True if a checkpoint without exit was asked for since the last call."""
         asked, self.saving = self.saving, False
         return asked
 

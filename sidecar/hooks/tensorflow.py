@@ -37,7 +37,7 @@ class Gang:
         return [float(number) for number in self._sum(np.array(values))]
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank sets the flag. `if gang.any(stop.stopping)`, once a step, stops all ranks at one step."""
+        """True if any rank sets the flag. `if gang.any(stop.stopping)`, once a step, stops all ranks at one step."""
         return self.total(float(flag))[0] > 0
 
     def share(self, arrays: list[Any]) -> list[Any]:

@@ -57,7 +57,7 @@ class LogTail:
         return piece
 
     def _moved(self) -> bool:
-        """Whether the path now names another file; False while it names none."""
+        """True if the path now names another file; False while it names none."""
         if self._file is None:
             return False
         try:

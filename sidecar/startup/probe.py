@@ -114,7 +114,7 @@ def find(name: str) -> "ModuleSpec | None":
 
 
 def is_own(spec: ModuleSpec) -> bool:
-    """Whether importing it may change where others are found: a user's own module may, an installed one seldom."""
+    """True if importing it may change where others are found: a user's own module may, an installed one seldom."""
     path = spec.origin or ""
     if path in ("built-in", "frozen"):
         return False
@@ -131,7 +131,7 @@ def calls(node: ast.AST) -> bool:
 
 
 def is_plain(target: ast.AST) -> bool:
-    """Whether the target is a plain name or a variable of the environment."""
+    """True if the target is a plain name or a variable of the environment."""
     if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
         return target.value.attr == "environ"
     return isinstance(target, ast.Name)

@@ -93,7 +93,7 @@ class IncomingJob:
 
     @property
     def keeps_its_count(self) -> bool:
-        """Whether its first count is final: it cannot be grown later, and no other job waits."""
+        """True if its first count is final: it cannot be grown later, and no other job waits."""
         return not self.job.stoppable and self.table.snapshot.queue == (self.job,)
 
     @cached_property
@@ -202,7 +202,7 @@ class EvaluatedCandidates:
         return ranks
 
     def _breaks(self) -> Bools:
-        """Whether a deadline that held before is broken. A guess about an unmeasured newcomer breaks none."""
+        """Return True where a deadline that held before is broken. A guess about an unmeasured newcomer breaks none."""
         row, run_s = self.new.victims.row[self.cells.option], self.new.victims.run_s[self.cells.option]
         limit, before = self.table.limit_s[row], np.append(self.table.keep_s, 0.0)[row]
         mine = self._limit

@@ -135,7 +135,7 @@ def _first(pods: Sequence[Doc | None]) -> Doc | None:
 
 
 def _elsewhere(entry: Mapping[str, Any], binding: PodBinding) -> bool:
-    """Whether the member was released and bound to another node between two turns."""
+    """True if the member was released and bound to another node between two turns."""
     return binding.node is not None and entry.get("node") not in (None, binding.node)
 
 

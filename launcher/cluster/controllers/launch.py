@@ -95,7 +95,7 @@ class LaunchState:
 
     @property
     def wanted(self) -> bool:
-        """Whether the launch shall run: it was requested, and its job has not gone on without it."""
+        """True if the launch shall run: it was requested, and its job has not gone on without it."""
         return self.record.get("wanted") == "launch" and not self.over
 
     @property
@@ -114,7 +114,7 @@ class LaunchState:
 
     @property
     def leaving(self) -> bool:
-        """Whether its Volcano Job is deleted or being deleted."""
+        """True if its Volcano Job is deleted or being deleted."""
         return self.job is None or "deletionTimestamp" in self.job["metadata"]
 
 
@@ -133,7 +133,7 @@ def steps(view: LaunchState) -> Iterator[Step]:
 
 
 def is_user_job(view: LaunchState) -> bool:
-    """Whether a user's Volcano Job makes its pods."""
+    """True if a user's Volcano Job makes its pods."""
     return bool(view.record.get("origin") == "volcano")
 
 
@@ -168,7 +168,7 @@ def waits_for_queue(view: LaunchState) -> str | None:
 
 
 def _accounted(view: LaunchState, mine: list[Pod]) -> bool:
-    """Whether the recorded pod is still observed, or had ended."""
+    """True if the recorded pod is still observed, or had ended."""
     known = view.known
     return not known or bool(known.get("ended")) or known.get("uid") in {pod.uid for pod in mine}
 
@@ -240,7 +240,7 @@ def _from_volcano(view: LaunchState, mine: list[Pod]) -> Iterator[Step]:
 
 
 def _fits(pod: Pod, view: LaunchState) -> bool:
-    """Whether the pod may run on the decided node, with the decided GPUs."""
+    """True if the pod may run on the decided node, with the decided GPUs."""
     doc = view.record.get("doc") or {}
     if pod.pinned is not None and view.node not in (None, pod.pinned):
         return False

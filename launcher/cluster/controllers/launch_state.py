@@ -116,7 +116,7 @@ class LaunchStates:
         return volcano_job_document.api_message(str(newest.get("message"))) if newest is not None else None
 
     def _patient(self, record: LaunchRow, ended: bool) -> bool:
-        """Whether the pod of an ended job still has time to end by itself."""
+        """True if the pod of an ended job still has time to end by itself."""
         if record.get("wanted") != "remove" or not ended:
             return False
         now = self._clock.now()

@@ -68,12 +68,12 @@ def api_message(message: str) -> str:
 
 
 def is_managed(job: Mapping[str, Any], queues: Sequence[str]) -> bool:
-    """Whether a user wants it reshaped, by its label or its queue. False for Volcano Jobs that the launcher made."""
+    """True if a user wants it reshaped, by its label or its queue. False for Volcano Jobs that the launcher made."""
     return not is_made_by_launcher(job) and (has_inject_label(job) or queue_of(job) in queues)
 
 
 def is_made_by_launcher(job: Mapping[str, Any]) -> bool:
-    """Whether the launcher made it, for a job document that a user inserted."""
+    """True if the launcher made it, for a job document that a user inserted."""
     return is_launch_of(str((job["metadata"].get("labels") or {}).get(JOB)), str(job["metadata"]["name"]))
 
 
@@ -85,7 +85,7 @@ def misused_label(job: Mapping[str, Any]) -> str | None:
 
 
 def has_inject_label(job: Mapping[str, Any]) -> bool:
-    """Whether its pods carry the label themselves, independent of its queue."""
+    """True if its pods carry the label themselves, independent of its queue."""
     return any(_labels(task).get(INJECT) == "true" for task in (job.get("spec") or {}).get("tasks") or [])
 
 
@@ -247,7 +247,7 @@ def _more(text: object) -> Doc:
 
 
 def _is_deep(found: object) -> bool:
-    """Whether it is nested deeper than a store takes."""
+    """True if it is nested deeper than a store takes."""
     left = [(found, 1)]
     while left:
         part, depth = left.pop()

@@ -246,7 +246,7 @@ def secret_of(job: JobRecord, pod: Pod, settings: PodSettings, master_key: bytes
 
 
 def _is_reader(pod: Pod) -> bool:
-    """Whether the pod is a reader, by labels and name: a foreign pod with copied labels has another name."""
+    """True if the pod is a reader, by labels and name: a foreign pod with copied labels has another name."""
     job, name = str(_labels(pod).get(JOB)), pod.name
     return _labels(pod).get(COMPONENT) == READER and is_launch_of(job, name) and name.endswith(f"-l{LAUNCH}")
 

@@ -109,7 +109,7 @@ class Pod:
 
     @property
     def ended(self) -> bool:
-        """Whether it is certain that no trainer of it runs, or ever will."""
+        """True if it is certain that no trainer of it runs, or ever will."""
         if self.deleted and self.sure and self.node is None:
             return True
         state = self._state
@@ -120,7 +120,7 @@ class Pod:
 
     @property
     def alive(self) -> bool:
-        """Whether it is neither being deleted nor ended."""
+        """True if it is neither being deleted nor ended."""
         return not self.leaving and not self.ended
 
     @property
@@ -139,7 +139,7 @@ class Pod:
         return _sentence("Volcano finds no place for its pod", said) if said is not None and not self.node else None
 
     def holds(self, gpu_ids: Sequence[str]) -> bool:
-        """Whether it was made for these GPUs, or for so many where a device plugin chooses them."""
+        """True if it was made for these GPUs, or for so many where a device plugin chooses them."""
         container = self.trainer
         named = {e.get("name"): e.get("value") for e in container.get("env") or []}.get(VISIBLE)
         if named is not None:
@@ -159,7 +159,7 @@ class Pod:
 
     @property
     def trains(self) -> bool:
-        """Whether that container runs."""
+        """True if that container runs."""
         return "running" in self._state
 
     @property
@@ -187,7 +187,7 @@ class Pod:
 
     @property
     def _given_up(self) -> bool:
-        """Whether its phase was set by PodGC instead of its kubelet."""
+        """True if its phase was set by PodGC instead of its kubelet."""
         return any(c.get("reason") == GARBAGE for c in self.status.get("conditions") or [])
 
     def _troubles(self) -> Iterator[str]:
@@ -223,7 +223,7 @@ class ObservedCluster:
 
 
 def _sidecar(spec: Mapping[str, Any], name: object) -> bool:
-    """Whether it is a native sidecar container, whose exit the kubelet ignores."""
+    """True if it is a native sidecar container, whose exit the kubelet ignores."""
     beside = [c.get("name") for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"]
     return name in beside
 
