@@ -78,7 +78,7 @@ class Cluster:
             forget()
 
     def output(self, job: str) -> str:
-        """Everything the job's trainers have printed."""
+        """Return the output of all of the job's trainers."""
         text, offset = b"", 0
         while (piece := self.api.logs(job, offset, 1 << 20))[0]:
             text, offset = text + piece[0], piece[1]

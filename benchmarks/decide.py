@@ -170,14 +170,14 @@ def works(case: Case) -> dict[str, Callable[[], object]]:
 
 
 def arrays(snapshot: ClusterSnapshot) -> ArrayTable:
-    """All that both choices read."""
+    """Return the arrays that both choices read."""
     table = ArrayTable(snapshot, 0.0, SETTINGS)
     table.victims(0.0)
     return table
 
 
 def run(options: argparse.Namespace) -> Result:
-    """Each size on a cluster of its own, drawn with a fixed seed."""
+    """Time each size on its own cluster, drawn with a fixed seed."""
     sizes, rounds = ((10, 20), 3) if options.tiny else ((10, 100, 1000, 10_000), 30)
     rng, rows, spread = random.Random(4), list[Row](), list[list[str]]()
     for jobs in sizes:

@@ -141,7 +141,7 @@ class PlainRestart:
 
 
 def _wait(process: subprocess.Popen[str]) -> None:
-    """Until it has ended. Not `wait` with a timeout: that sleeps up to 50 ms between looks."""
+    """Wait until it has ended. Not `wait` with a timeout: that sleeps up to 50 ms between looks."""
     ended = os.pidfd_open(process.pid)
     try:
         if not select.select([ended], [], [], WITHIN_S)[0]:

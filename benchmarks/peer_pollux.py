@@ -33,7 +33,7 @@ class PeerUnavailable(Exception):
 
 
 class Peer:
-    """Its policy in a process of its own. No job gets more than twice the GPUs it has had, as in its simulator."""
+    """Pollux's own policy in a process. No job gets more than twice the GPUs it has had, as in its simulator."""
 
     def __init__(self, python: Path, seed: int) -> None:
         self._process = subprocess.Popen(
@@ -87,7 +87,7 @@ def install(folder: Path) -> Path:
 
 
 def rows(python: Path, seeds: int, jobs: int, round_s: float) -> list[report.Row]:
-    """Of each seed: ours, our Pollux, and the peer's."""
+    """Return for each seed our policy's result, that of our Pollux, and the peer's."""
     found = []
     for seed in range(seeds):
         workload, peer = workload_s(seed, count=jobs), Peer(python, seed)

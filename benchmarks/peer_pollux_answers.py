@@ -19,14 +19,14 @@ GPU = "nvidia.com/gpu"
 
 
 class FixedCluster(PolluxPolicy):  # type: ignore[misc]  # its package is not installed here
-    """It may not shrink the cluster."""
+    """Pollux's policy on a cluster of fixed size."""
 
     def _desired_nodes(self, utilities: object, values: object, nodes: Mapping[str, object]) -> int:
         return len(nodes)
 
 
 def speed_up(table: Mapping[str, float]) -> Callable[[Any, Any], Any]:
-    """A count in between is worth what the next smaller allowed one is: the job could not use more."""
+    """Return the speed-up by count; other counts have that of the next smaller allowed one: no more can be used."""
     worth = numpy.zeros(1 + max(int(n) for n in table))
     for count, value in sorted((int(n), value) for n, value in table.items()):
         worth[count:] = value

@@ -148,7 +148,7 @@ def journey(folder: Path, k: int) -> dict[str, Counter[RoundTrip]]:
 
 
 def _submit(users: pymongo.MongoClient[Doc], job: str, counts: list[int], iterations: int) -> None:
-    """By inserting a document, as any user can."""
+    """Submit a job by inserting a document, as any user can."""
     doc: Doc = {"_id": job, "job_id": job, "state": "submitted", "job_type": JOB_TYPE, "optional_num_gpus": counts}
     doc |= {"command": command("numpy", iterations), "iterations": iterations, "elastic": True}
     users["trips"]["jobs"].insert_one(doc)

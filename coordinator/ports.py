@@ -31,7 +31,7 @@ class Store(Protocol):
     def get(self, table: str, key: Key) -> Doc | None: ...
 
     def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
-        """In order of `_id` for keys of one type."""
+        """Return the rows, in order of `_id` for keys of one type."""
         ...
 
     def insert(self, table: str, doc: Doc) -> None:

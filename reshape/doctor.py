@@ -84,7 +84,7 @@ def run(context: str | None, wait_s: float) -> int:
 
 
 def examine(api: DoctorApi, now: float) -> Iterator[Finding]:
-    """Everything, in the order in which a user would install it."""
+    """Check everything, in the order in which a user would install it."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         lambda: _kubernetes(api),
         lambda: _volcano(api),

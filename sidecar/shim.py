@@ -133,7 +133,7 @@ def locate(program: str, home: str, env: "dict[str, str]") -> "str | None":
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
-    """In a session of its own, with a bounded log. Dies with the thread that made it, so make it in the main one."""
+    """A child in its own session with a bounded log. Dies with the thread that made it, so make it in the main one."""
 
     def __init__(
         self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool

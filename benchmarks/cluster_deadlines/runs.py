@@ -62,7 +62,7 @@ class ClusterSide(Protocol):
     def submit(self, job: MnistJob) -> None: ...
 
     def phases(self) -> dict[str, str]:
-        """Of each submitted job: Completed, one of `BAD`, or anything else while it is under way."""
+        """Return the phase of each submitted job: Completed, one of `BAD`, or anything else while it is under way."""
         ...
 
     def rescheduled(self) -> int:

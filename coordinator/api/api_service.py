@@ -276,7 +276,7 @@ class ApiService:
         return [_decision_view(doc) for doc in found[:limit]]
 
     def _decided(self, job_id: str | None) -> Sequence[Doc]:
-        """All decisions, or those that touch one job or a refused object of that name, such as a Slaml."""
+        """Return all decisions, or those that touch one job or a refused object of that name, such as a Slaml."""
         if job_id is None:
             return self._store.list("decisions")
         job = self._cache.find(job_id)
@@ -306,7 +306,7 @@ class ApiService:
         return [{k: v for k, v in row.items() if k != "version"} for row in self._store.list(profile_rows.table(table))]
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
-        """All or none. A row replaces the one that describes the same thing and is of the same origin."""
+        """Store all rows or none. A row replaces the one of the same key and origin."""
         found = profile_rows.row_problems(profile_rows.table(table), rows)
         if found:
             raise Rejected("No row was imported: " + "; ".join(found[:5]) + ".", problems=tuple(found[:50]))

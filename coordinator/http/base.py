@@ -120,7 +120,7 @@ class Handler(RequestHandler):
         return None
 
     def log_exception(self, *info: Any) -> None:
-        """Nothing: `write_error` logs, with the id."""
+        """Do nothing: `write_error` logs, with the id."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]

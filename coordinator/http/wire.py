@@ -81,7 +81,7 @@ def _parse(raw: bytes) -> Any:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any, int]]:
-    """Every value and key below `value` with its path and depth; no recursion, so depth cannot hurt."""
+    """Yield every value and key below `value` with its path and depth; no recursion, so depth cannot hurt."""
     left: list[tuple[str, Any, int]] = [("The body", value, 1)]
     while left:
         path, part, depth = left.pop()

@@ -89,7 +89,7 @@ class CycleResult:
 
     @cached_property
     def expected_times(self) -> dict[str, ExpectedTimes]:
-        """By job, in seconds from `at`."""
+        """Return the expected times by job, in seconds from `at`."""
         return expected_times(after(self.snapshot, *self.decisions), self.at, self.settings)
 
 

@@ -137,7 +137,7 @@ class SlamlController:
             self._write(slaml.doc, changes)
 
     def _jobs(self, slaml: Slaml) -> list[list[JobRow | None]]:
-        """Its job documents by task; None for a deleted one."""
+        """Return its job documents by task; None for a deleted one."""
         return [
             [self._job(slaml, place, replica) for replica in range(part.replicas)]
             for place, part in enumerate(slaml.parts)

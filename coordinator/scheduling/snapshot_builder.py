@@ -174,7 +174,7 @@ def _demand(job: JobRecord, speed: TrainingSpeed) -> float:
 
 
 def _place(job: JobRecord) -> str | None:
-    """Its node after the operation in progress."""
+    """Return the job's node after the operation in progress."""
     op = job.operation
     if op is not None and op.kind == "move":
         return op.node

@@ -221,12 +221,12 @@ class ProgressTracker:
             watched.for_efficiency.samples.append(sample)
 
     def of(self, job: JobRecord) -> tuple[Growth, Efficiency, int | None]:
-        """Its two measurements, and the total iterations predicted until its target, if it has one."""
+        """Return the job's two measurements, and the total iterations predicted until its target, if it has one."""
         w = self._watched.get(job.id)
         return (w.growth, w.efficiency, w.needs) if w else (UNSEEN, UNMEASURED, None)
 
     def top5(self, job: JobRecord) -> list[Point]:
-        """Its Top-5 accuracy by iterations, from which other jobs of its type are predicted."""
+        """Return the job's Top-5 accuracy by iterations, from which other jobs of its type are predicted."""
         with self._lock:
             watched = self._watched.get(job.id)
             return watched.curve.top5 if watched else []

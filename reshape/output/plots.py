@@ -26,7 +26,7 @@ class Bar:
 
 
 def gpu_bars(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
-    """From the coordinator's `gpu` events to bars; `zero` is the wall time that counts as 0 s."""
+    """Convert the coordinator's `gpu` events to bars; `zero` is the wall time that counts as 0 s."""
     open_: dict[str, tuple[str, str, float]] = {}
     bars: list[Bar] = []
     last = zero
@@ -77,7 +77,7 @@ def marks(events: Iterable[Mapping[str, Any]], zero: float) -> list[tuple[float,
 
 
 def _levels(notes: Sequence[tuple[float, str]], span: float) -> list[tuple[float, str, int]]:
-    """Each note with a height at which it covers no earlier one."""
+    """Return each note with a height at which it covers no earlier one."""
     ends: list[float] = []
     placed = []
     for at, words in sorted(notes):

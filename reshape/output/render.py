@@ -38,7 +38,7 @@ def nodes(rows: Iterable[View], width: int | None = None) -> str:
 
 
 def profiles(rows: Sequence[View], width: int | None = None) -> str:
-    """Every field that any row has, `_id` and bookkeeping left out; fractions with six digits."""
+    """Show every field that any row has, `_id` and bookkeeping left out; fractions with six digits."""
     if not rows:
         return "No rows."
     names = list(dict.fromkeys(name for row in rows for name in row if name not in ("_id", "version")))
@@ -285,7 +285,7 @@ def _what(view: View) -> str:
 
 
 def _time(given: Any) -> str | None:
-    """As the user wrote it; a plain number is seconds."""
+    """Return a time as the user wrote it; a plain number is seconds."""
     return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
 
 

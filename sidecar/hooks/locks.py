@@ -92,7 +92,7 @@ def _lines(path: Path) -> list[Line]:
 
 
 def _plain(text: str) -> str:
-    """As a file name, different for different texts."""
+    """Return a file name for `text`, different for different texts."""
     return "".join(c if c.isascii() and (c.isalnum() or c in ".-") else f"_{ord(c):x}_" for c in text)
 
 

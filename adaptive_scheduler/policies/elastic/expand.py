@@ -54,7 +54,7 @@ class GrowthCandidates:
         return self.table.index.larger[self.table.ints("shape")[rows]]
 
     def _grown(self, rows: Ints) -> _Cells:
-        """On its own host."""
+        """Return the candidates that grow a job on its own host."""
         table = self.table
         rows = rows[(table.idle[self._here[rows]] > 0) & (table.jobs.spread[rows] == 0)]
         counts, node = self._larger(rows), self._here[rows]
@@ -98,7 +98,7 @@ class GrowthCandidates:
             yield self._moved_to(kinds[name], idle_nodes[table.kind[idle_nodes] == kinds[name]], loop, rows)
 
     def _moved_to(self, kind: int, idle_nodes: Ints, loop: int, rows: Ints) -> _Cells:
-        """To the same count only on other GPUs (X2); with unknown length not to another GPU type."""
+        """Return the moves; to the same count only on other GPUs (X2); with unknown length not to another GPU type."""
         table, only = self.table, self.table.ints("only")[rows]
         same = table.kind[self._here[rows]] == kind
         rows = rows[((only < 0) | (only == kind)) & (same | (table.jobs.known_length[rows] > 0))]

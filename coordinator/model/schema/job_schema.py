@@ -23,7 +23,7 @@ COUNTS: list[Schema] = [
 
 
 def document(others: frozenset[str]) -> Schema:
-    """Of a document inserted into the `jobs` table.
+    """Return the schema of a document inserted into the `jobs` table.
 
     `others`: fields that the coordinator or the launcher writes, which a copy of a job that has ended also has.
     """
@@ -37,7 +37,7 @@ def document(others: frozenset[str]) -> Schema:
 
 
 def submission() -> Schema:
-    """Of the body of `POST /v1/jobs`."""
+    """Return the schema of the body of `POST /v1/jobs`."""
     about = (
         "Also needed is `optional_num_gpus`, or `num_gpus` for one count. A field that is not listed here is a problem "
         "unless it begins with `x_` or `_`, as those of users' own tools do, or is one that a job that has ended also "
@@ -48,7 +48,7 @@ def submission() -> Schema:
 
 
 def type_words(schema: Schema) -> str:
-    """Its type for people: `text or whole number`."""
+    """Return the type in words: `text or whole number`."""
     if "anyOf" in schema:
         return " or ".join(type_words(one) for one in schema["anyOf"])
     if schema.get("type") == "array":
