@@ -171,9 +171,10 @@ class Coordinator:
 
     def _pause_s(self) -> float:
         """Seconds until the next cycle unless woken; a store that does not answer is polled no faster."""
-        next_s = self.telemetry.progress.next_s(self.clock.now())
-        due_s = self.config.poll_s if self.trouble else max(MIN_PAUSE_S, next_s)
-        return min(self.config.poll_s, self.config.term_s / 3, due_s)
+        longest_s = min(self.config.poll_s, self.config.term_s / 3)
+        if self.trouble:
+            return longest_s
+        return min(longest_s, max(MIN_PAUSE_S, self.telemetry.progress.next_s(self.clock.now())))
 
     def _renewer(self) -> None:
         """Renew the term while a cycle of the loop takes long, but not for one that hangs."""

@@ -192,7 +192,7 @@ class Output(msgspec.Struct):
     offset: int
 
 
-class Wish(msgspec.Struct, kw_only=True):
+class OperatorRequest(msgspec.Struct, kw_only=True):
     """An operator's `POST /v1/reshape {gpus}` or `/v1/signal {signal}`, forwarded to the coordinator."""
 
     job_id: str

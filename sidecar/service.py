@@ -29,7 +29,7 @@ from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected,
 from sidecar.links.shim_link import ShimLink, ShimUnreachable
 from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import LogTail
-from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, ShimStatus, Usage, Wish
+from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, OperatorRequest, ShimStatus, Usage
 from sidecar.resources import limits
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter
@@ -141,7 +141,9 @@ class Sidecar:
         """Forward an operator's request to the coordinator; return its answer. Raises as `CoordinatorLink.post`."""
         launch = self.settings.launch
         seq = int(boottime() * 1e6)
-        request = Wish(job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force)
+        request = OperatorRequest(
+            job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force
+        )
         return await self._coordinator.post("/v1/wishes", msgspec.json.encode(request))
 
     # events

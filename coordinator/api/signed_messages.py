@@ -18,7 +18,7 @@ from coordinator.ports import Clock
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_load import NodeLoad
-from sidecar.protocol import Heartbeat, HeartbeatReply, NodeReply, NodeReport, Wish, launch_key, sign, signed
+from sidecar.protocol import Heartbeat, HeartbeatReply, NodeReply, NodeReport, OperatorRequest, launch_key, sign, signed
 
 NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 GPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,399}")
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 # Made at import: msgspec 0.20 crashes if two threads meet a nested type for the first time at once.
 HEARTBEAT = msgspec.json.Decoder(Heartbeat)
-REQUEST = msgspec.json.Decoder(Wish)
+REQUEST = msgspec.json.Decoder(OperatorRequest)
 REPORT = msgspec.json.Decoder(NodeReport)
 
 
@@ -94,11 +94,13 @@ class SignedMessages:
             self._telemetry.reports.renewed(job.id)
             return True
         coming = job.coming is not None and beat.launch == job.coming.launch
-        if coming or (beat.launch == job.launch and not job.doc.get("closed")):
-            take = self._telemetry.take_coming if coming else self._telemetry.take
+        present = beat.launch == job.launch and not job.doc.get("closed") and not coming
+        if coming or present:
             self._metrics.heartbeat()
-            if take(job, beat):
-                self._notify(job.id)
+            if (self._telemetry.take if present else self._telemetry.take_coming)(job, beat):
+                self._notify(job.id)  # before learning: news must not wait for it, nor be lost with it
+        if present:
+            self._telemetry.learn(job, beat)
         return (coming or beat.launch == job.launch) and job.state in s.LAUNCHED
 
     def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:

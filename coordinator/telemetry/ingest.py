@@ -1,6 +1,6 @@
 """Takes all reports of sidecars and node agents, and learns from them.
 
-`take` keeps a heartbeat, measures progress and use, and learns speeds; the decision loop reads `seen`. In memory;
+`take` keeps a heartbeat, `learn` measures progress and speed by it; the decision loop reads `seen`. In memory;
 `flush` writes what a successor needs. Called by `coordinator.api.signed_messages` with verified messages only.
 """
 
@@ -58,12 +58,14 @@ class Telemetry:
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of the job's present launch; True if it calls for a decision or a step."""
         self.profiler.heard(job, beat)  # adds up the pods of a gang
-        news = self.reports.take(job, beat)
+        return self.reports.take(job, beat)
+
+    def learn(self, job: JobRecord, beat: Heartbeat) -> None:
+        """Measure progress and learn speeds from a heartbeat that was taken, of a gang from all its pods together."""
         if job.gpus_per_pod is None:
             self._learn(job, beat)
         elif beat.member == 0 and (whole := self.reports.of(job)) is not None:
             self._learn(job, whole)
-        return news
 
     def take_coming(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of a move's next launch, which has no training to report yet."""
@@ -109,8 +111,9 @@ class Telemetry:
 
     def keep_only(self, jobs: Container[str]) -> None:
         """Drop the cool-downs of all jobs but these."""
-        for job_id in [job_id for job_id in self.reshaped_at if job_id not in jobs]:
-            self.reshaped_at.pop(job_id, None)
+        for job_id in list(self.reshaped_at):  # a copy: reconcilers add to it meanwhile
+            if job_id not in jobs:
+                self.reshaped_at.pop(job_id, None)
 
     def gpu_of(self, job: JobRecord) -> GpuRecord | None:
         """The job's first GPU, if it has any."""

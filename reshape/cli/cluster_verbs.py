@@ -61,7 +61,8 @@ def coordinator(**options: Any) -> int | None:
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="RESHAPE_EMULATED",
-    help="Emulate GPUs by lines such as node-a=4xV100 in the file `gpus` of this folder.  [env: RESHAPE_EMULATED]",
+    help="Emulate GPUs, for nodes without any, by lines such as node-a=4xV100 in the file `gpus` of this folder.  "
+    "[env: RESHAPE_EMULATED]",
 )
 @click.option(
     "--heartbeat",

@@ -11,7 +11,16 @@ import yaml
 
 from coordinator.http.app import OPENAPI
 from coordinator.http.auth import Failures, is_bearer
-from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, ShimStatus, Wish, sign, signed
+from sidecar.protocol import (
+    HEADER_JOB,
+    HEADER_LAUNCH,
+    HEADER_SIGNATURE,
+    Heartbeat,
+    OperatorRequest,
+    ShimStatus,
+    sign,
+    signed,
+)
 from tests.api.caller import GOOD, Caller
 from tests.fakes.coordinator_api import KEY, TOKEN, Live
 from tests.patience import patient
@@ -150,7 +159,7 @@ def test_a_signed_message_that_makes_no_sense_is_refused(call: Caller) -> None:
 
 def test_a_forwarded_wish_is_answered_like_an_operators_own(call: Caller, live: Live) -> None:
     live.coordinator.submit({**GOOD, "job_id": "a"})
-    body = msgspec.json.encode(Wish(job_id="a", launch=1, seq=1, gpus=2))
+    body = msgspec.json.encode(OperatorRequest(job_id="a", launch=1, seq=1, gpus=2))
     call.headers = headers("/v1/wishes", body)
     answer = call("POST", "/v1/wishes", body)
     assert (answer.status, answer.doc) == (202, {"decision_id": "wish-a-2"})

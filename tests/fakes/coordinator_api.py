@@ -149,7 +149,7 @@ class FakeCoordinator:
         return reply, protocol.sign(KEY, "REPLY", "/v1/heartbeats", reply)
 
     def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
-        wish = self._checked("/v1/wishes", raw, signature, protocol.Wish)
+        wish = self._checked("/v1/wishes", raw, signature, protocol.OperatorRequest)
         reply = msgspec.json.encode(self.request(wish.job_id, wish.gpus, wish.signal))
         return reply, protocol.sign(KEY, "REPLY", "/v1/wishes", reply)
 

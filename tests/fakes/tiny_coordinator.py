@@ -16,7 +16,16 @@ from typing import Any
 
 import msgspec
 
-from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE, Heartbeat, HeartbeatReply, Wish, sign, signed
+from sidecar.protocol import (
+    HEADER_JOB,
+    HEADER_LAUNCH,
+    HEADER_SIGNATURE,
+    Heartbeat,
+    HeartbeatReply,
+    OperatorRequest,
+    sign,
+    signed,
+)
 
 KEY = b"k" * 64
 
@@ -37,7 +46,7 @@ class TinyCoordinator:
     lease_s: float = 300.0
     refuse_wishes: int = 0  # status to refuse them with
     taken: list[Taken] = field(default_factory=list)
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[OperatorRequest] = field(default_factory=list)
     at_once: int = 0  # heartbeats being answered
     most_at_once: int = 0
     port: int = 0
@@ -73,7 +82,7 @@ class TinyCoordinator:
         assert signed(KEY, "POST", "/v1/wishes", body, headers.get(HEADER_SIGNATURE, ""))
         if self.refuse_wishes:
             return self.refuse_wishes, json.dumps({"error": {"sentence": "the job has ended"}}).encode(), ""
-        self.wishes.append(msgspec.json.decode(body, type=Wish))
+        self.wishes.append(msgspec.json.decode(body, type=OperatorRequest))
         reply = b'{"decision_id": "d-1"}'
         return 202, reply, sign(KEY, "REPLY", "/v1/wishes", reply)
 

@@ -22,7 +22,7 @@ def believed(rng, job):
 
 
 def noisy_gpus(seed, exact=False):
-    """Workload S, 20 jobs on 16 GPUs, as its `sidecar` policy_setup runs it."""
+    """Workload S, 20 jobs on 16 GPUs, with the settings of its `sidecar` policy."""
     workload, rng = build("workload-s", seed), random.Random(seed)
     jobs = workload.jobs[:20]
     jobs = jobs if exact else tuple(believed(rng, job) for job in jobs)

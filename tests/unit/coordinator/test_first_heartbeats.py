@@ -59,5 +59,5 @@ def test_first_heartbeats_and_node_reports_that_arrive_at_once_are_all_read() ->
 
 
 def test_the_decoders_of_messages_are_made_as_the_module_is_imported() -> None:
-    expected = [("Heartbeat", True), ("NodeReport", True), ("Wish", True)]
+    expected = [("Heartbeat", True), ("NodeReport", True), ("OperatorRequest", True)]
     assert run(DECODERS) == str(expected)

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.model import states as s
-from sidecar.protocol import Heartbeat, HeartbeatReply, Progress, ShimStatus, Wish, launch_key, sign
+from sidecar.protocol import Heartbeat, HeartbeatReply, OperatorRequest, Progress, ShimStatus, launch_key, sign
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import MASTER, World
 
@@ -77,7 +77,7 @@ def test_a_speed_that_cannot_be_true_is_not_learned_and_breaks_nothing(training:
 def test_a_wish_that_was_told_the_sidecar_is_carried_out(training: World) -> None:
     job = training.job("one")
     key = launch_key(MASTER, job.uid, job.launch)
-    raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, seq=1, gpus=2))
+    raw = msgspec.json.encode(OperatorRequest(job_id="one", launch=job.launch, seq=1, gpus=2))
     body, signature = training.api.take_request("one", job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
     assert signature == sign(key, "REPLY", "/v1/wishes", body)
     wish = msgspec.json.decode(body)["decision_id"]
@@ -107,7 +107,7 @@ def test_a_cpu_limit_is_told_with_what_is_left_of_it_and_not_when_it_is_over(tra
 def test_of_wishes_for_jobs_that_have_ended_nothing_is_kept(training: World) -> None:
     def wish(job_id: str) -> None:
         job = training.job(job_id)
-        raw = msgspec.json.encode(Wish(job_id=job_id, launch=job.launch, seq=1, gpus=1))
+        raw = msgspec.json.encode(OperatorRequest(job_id=job_id, launch=job.launch, seq=1, gpus=1))
         key = launch_key(MASTER, job.uid, job.launch)
         training.api.take_request(job_id, job.launch, raw, sign(key, "POST", "/v1/wishes", raw))
 

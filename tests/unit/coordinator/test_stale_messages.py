@@ -9,7 +9,17 @@ import pytest
 
 from coordinator.errors import Rejected
 from coordinator.model import states as s
-from sidecar.protocol import GpuReading, Heartbeat, HeartbeatReply, ShimStatus, StopCall, Wish, launch_key, sign, signed
+from sidecar.protocol import (
+    GpuReading,
+    Heartbeat,
+    HeartbeatReply,
+    OperatorRequest,
+    ShimStatus,
+    StopCall,
+    launch_key,
+    sign,
+    signed,
+)
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import MASTER, World
 
@@ -56,7 +66,7 @@ def test_an_answer_that_a_heartbeat_overtook_is_not_taken_for_newer(monkeypatch:
 def test_a_captured_wish_is_fulfilled_once() -> None:
     world = World.training([1, 2, 4])
     job = world.job("one")
-    raw = msgspec.json.encode(Wish(job_id="one", launch=job.launch, seq=5, gpus=2))
+    raw = msgspec.json.encode(OperatorRequest(job_id="one", launch=job.launch, seq=5, gpus=2))
     captured = "one", job.launch, raw, sign(launch_key(MASTER, job.uid, job.launch), "POST", "/v1/wishes", raw)
     world.api.take_request(*captured)
     world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING, 60)
