@@ -86,6 +86,7 @@ def responses(jobs):
     return statistics.fmean(took for took, _ in times), sum(met) / len(met)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("placement", volcano_policy.PLACEMENTS)
 def test_deadlines_lower_response_time_and_missed_deadlines_below_fifo_at_90_percent_load(placement):
     found = outcomes(placement)
@@ -126,6 +127,7 @@ def test_without_the_traces_a_sentence_says_what_to_do():
 
 
 @with_data
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["pollux", "philly"])
 def test_on_elasticflows_traces_we_miss_fewer_deadlines_than_fifo(name):
     workload = build(f"deadline-traces-{name}", 0, Path(DATA))

@@ -154,6 +154,7 @@ def test_a_name_that_nobody_knows_is_answered_with_those_that_are_known():
 
 
 @pytest.mark.skipif(DATA is None, reason="RESHAPE_DATA names no folder with the measured speeds, which are not ours")
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["elastic-w1", "elastic-w2"])
 def test_on_measured_speeds_the_sidecar_wins_as_a_trend(name):
     summary = simulate(name, 3, data=Path(DATA))

@@ -123,8 +123,12 @@ STORED = {
 """Jobs that ran, of each stored trace."""
 
 
+LONG = ("itp", "philly")  # tens of thousands of jobs
+EACH = [pytest.param(name, marks=pytest.mark.deep) if name in LONG else name for name in STORED]
+
+
 @with_data
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", EACH)
 def test_a_stored_trace_is_read_whole_and_its_first_jobs_run(name: str) -> None:
     data = Path(DATA or "")
     whole = replay(name, data)
