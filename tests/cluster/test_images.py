@@ -56,7 +56,7 @@ def test_it_holds_code_dataset_and_packages_and_runs_as_nobody(numpy_image: Path
 def test_shim_and_sidecar_are_in_it_and_the_training_does_not_see_them(numpy_image: Path) -> None:
     name = training_images.name_of("numpy")
     start = "/opt/reshape/bin/python -I -c 'import sidecar.endpoints.server as s; print(s.__file__)'"
-    assert inside(name, start) == "/opt/reshape/ours/sidecar/server.py"
+    assert inside(name, start) == "/opt/reshape/ours/sidecar/endpoints/server.py"
     assert "--folder" in inside(name, f"/usr/bin/python3 -I -S {SHIM} --help")
     assert inside(name, "cd /; python -c 'import tornado' 2>&1 || true").endswith("No module named 'tornado'")
     assert inside(name, "cd /; python -c 'import sidecar' 2>&1 || true").endswith("No module named 'sidecar'")
