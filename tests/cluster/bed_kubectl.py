@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def until(
-    what: str, look: Callable[[], T | None], within_s: float = 60.0, check: Callable[[], None] = lambda: None
+    what: str, look: Callable[[], T | None], within_s: float = 120.0, check: Callable[[], None] = lambda: None
 ) -> T:
     """What `look` answers once that is true; BedError when it is not in time. An error in it is a no for now."""
     deadline = time.monotonic() + within_s
@@ -45,7 +45,7 @@ class Cluster:
         self.kubeconfig = kubeconfig
         self._program = shutil.which("kubectl") or str((binaries or Path()) / "kubectl")
 
-    def kubectl(self, *arguments: str, text: str | None = None, within_s: float = 60.0) -> str:
+    def kubectl(self, *arguments: str, text: str | None = None, within_s: float = 120.0) -> str:
         command = [self._program, f"--kubeconfig={self.kubeconfig}", *arguments]
         return run(command, text=text, within_s=within_s)
 
@@ -71,7 +71,7 @@ class Cluster:
         self.kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(change), *options)
 
     def wait(
-        self, kind: str, name: str, so: Callable[[Object], Any], namespace: str = "default", within_s: float = 60.0
+        self, kind: str, name: str, so: Callable[[Object], Any], namespace: str = "default", within_s: float = 120.0
     ) -> Object:
         """The object once `so` holds for it."""
 
@@ -81,7 +81,7 @@ class Cluster:
 
         return until(f"{kind} {namespace}/{name}", look, within_s)
 
-    def wait_gone(self, kind: str, name: str, namespace: str = "default", within_s: float = 60.0) -> None:
+    def wait_gone(self, kind: str, name: str, namespace: str = "default", within_s: float = 120.0) -> None:
         until(f"{kind} {namespace}/{name} gone", lambda: self.get(kind, name, namespace) is None, within_s)
 
     def logs(self, pod: str, namespace: str = "default", container: str | None = None, *options: str) -> str:
