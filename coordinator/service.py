@@ -90,7 +90,7 @@ class Coordinator:
 
     def _launch_doc(self, job: JobRecord) -> JobRow:
         """The job document for the platform; on emulated GPUs with the speed to emulate."""
-        gpu = self.cache.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
+        gpu = self.cache.first_gpu(job)
         if gpu is None or not gpu.doc.get("emulated"):
             return job.doc
         profiles = self.telemetry.profiles
@@ -281,7 +281,7 @@ class Coordinator:
                 log.info("history not written now: %s", error)
 
     def _profiler(self) -> None:
-        self.telemetry.measure_use(self._stopping)
+        self.telemetry.profiler.run(self._stopping)
 
     def _flush(self) -> None:
         self.event_log.flush()

@@ -152,7 +152,7 @@ class DecisionLoop:
 
     def begin(self) -> None:
         """Begin to act: drop per-job memory, which is outdated if another coordinator has acted."""
-        self._drop_memory_except({})
+        self._held.clear()
         self.garbage_collector.begin()
 
     def _drop_memory_except(self, jobs: Mapping[str, JobRecord]) -> None:

@@ -55,6 +55,10 @@ class Cache:
     def job(self, job_id: str) -> JobRecord | None:
         return self._jobs.get(job_id)
 
+    def first_gpu(self, job: JobRecord) -> GpuRecord | None:
+        """The first of the GPUs that the job has, if it has any."""
+        return self._gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
+
     def node_of(self, gpu: str) -> str | None:
         found = self._gpus.get(gpu)
         return None if found is None else found.node

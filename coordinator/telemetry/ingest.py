@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Container
 
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
 from coordinator.model.progress import ObservedJob
-from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Measurements, Store
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.heartbeats import HeartbeatBatches
@@ -76,7 +75,7 @@ class Telemetry:
         self.progress.heard(job, beat)
         speed = beat.progress.seconds_per_iteration
         measured = beat.progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
-        gpu = self.gpu_of(job)
+        gpu = self._cache.first_gpu(job)
         if speed is None or not measured or job.operation is not None or gpu is None:
             return
         if beat.shim.generation == job.generation:
@@ -114,14 +113,6 @@ class Telemetry:
         for job_id in list(self.reshaped_at):  # a copy: reconcilers add to it meanwhile
             if job_id not in jobs:
                 self.reshaped_at.pop(job_id, None)
-
-    def gpu_of(self, job: JobRecord) -> GpuRecord | None:
-        """The job's first GPU, if it has any."""
-        return self._cache.gpus().get(job.gpu_ids[0]) if job.gpu_ids else None
-
-    def measure_use(self, stopping: threading.Event) -> None:
-        """Ask Prometheus about finished tasks until `stopping`; the body of a thread."""
-        self.profiler.run(stopping)
 
     def flush(self, leads: bool) -> None:
         """Write what was learned, and where this coordinator acts the newest reports."""

@@ -170,7 +170,8 @@ def test_a_trainer_sees_what_its_job_says_and_nothing_of_ours(ground: Ground, mo
     launched(platform, doc)
     asked = {"generation": 1, "command_id": "c1", "gpu_ids": ["GPU-0"], "checkpoint": "", "lease_deadline": 0}
     assert ask(platform, doc, do="start", **asked)["ok"]
-    text = eventually(lambda: platform.output(doc, 0, 100_000)[0]).decode()
+    written = eventually(lambda: found if (found := platform.output(doc, 0, 100_000)[0]).endswith(b"\n") else b"")
+    text = written.decode()
     assert "'MINE': \"{{ lookup('pipe', 'true') }}\"" in text
     assert "'MONGODB_URI': 'mine'" in text
     assert "'RESHAPE_DATASET': '/data'" in text
