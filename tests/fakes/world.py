@@ -58,7 +58,7 @@ class FakeClock:
 
 
 class World:
-    """`run` until something holds; each tick is `step_s` seconds."""
+    """`run` until something holds."""
 
     def __init__(
         self,
@@ -195,13 +195,13 @@ class World:
     def _effects(self) -> tuple[int, int]:
         return self.store.writes, self.machines.effects
 
-    def run(self, until: Callable[[World], bool], limit_s: float = 400.0) -> None:
-        """Tick until it holds; an observer looks after every tick."""
+    def run(self, until: Callable[[World], bool], limit_s: float = 400.0, step_s: float = 1.0) -> None:
+        """Tick by `step_s` until it holds; an observer looks after every tick."""
         deadline = self.clock.time + limit_s
         while not until(self):
             assert self.clock.time < deadline, f"not reached in {limit_s} s: {self.story()}"
             try:
-                self.tick()
+                self.tick(step_s)
             except Crash:
                 self.boot()
             assert self.broken() == [], self.story()

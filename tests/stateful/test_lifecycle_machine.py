@@ -240,7 +240,7 @@ class Lifecycle(RuleBasedStateMachine):
             old.exits, old.launch_failures, old.answers_lost = [], 0, 0
             old.never_comes_up = old.partitioned = old.ignores_stop = False
             old.cut = set()
-        world.run(lambda w: w.at_rest() and self._all_idle(), REST_S)
+        world.run(lambda w: w.at_rest() and self._all_idle(), REST_S, self.config.heartbeat_s)
 
     def _all_idle(self) -> bool:
         world = self.world
