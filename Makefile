@@ -6,6 +6,8 @@ BIN := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
+# Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
+unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. Both halves always run.
 REAL := tests/e2e tests/faults
 PURE := tests $(addprefix --ignore=,$(REAL))
@@ -30,7 +32,7 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
 test: install ## every promise that needs no cluster (some 7 min; ARGS="-k shim" passes options on)
-	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,not deep,-n 6 --dist loadscope))
+	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,not deep,-n 6 --dist loadgroup))
 
 test-deep: install ## thousands of drawn states, long runs, TensorFlow trainings (15 min)
 	@export RESHAPE_TEST_DEPTH=deep; $(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,deep,))

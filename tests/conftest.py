@@ -1,4 +1,4 @@
-"""For all tests: how many states Hypothesis draws, and which tests `make test-deep` runs once more with many states."""
+"""For all tests: how many states Hypothesis draws, which tests `make test-deep` runs once more, which stay together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ settings.load_profile("drawn")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What draws states is deep too where many are drawn."""
-    for item in items if DEEP else ():
+    """Mark as deep what draws many states, and group the tests that share a fixture of their module."""
+    for item in items:
         by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-        if by_hypothesis or item.get_closest_marker("drawn"):
+        if DEEP and (by_hypothesis or item.get_closest_marker("drawn")):
             item.add_marker(pytest.mark.deep)
+        if shares_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def shares_fixture(item: pytest.Item) -> bool:
+    """Return True if a fixture is made once for the test's module: with `--dist loadgroup` one worker makes it."""
+    found = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return any(definition.scope == "module" for definitions in found.values() for definition in definitions)
