@@ -9,31 +9,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from typing import get_args
 
 from coordinator.model.records import show
-from coordinator.model.schema import job_fields
-from coordinator.model.tables import JobField, JobRow
+from coordinator.model.tables import CoordinatorJobField, JobField, JobRow, PublicJobField, SystemJobField
 
-PUBLIC = frozenset(job_fields.FIELDS)
+PUBLIC = frozenset(get_args(PublicJobField))
 """Fields that users may write."""
 
-COORDINATOR_FIELDS: tuple[JobField, ...] = (
-    "node", "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done",
-    "epochs_done", "value", "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s",
-    "category", "growth", "efficiency", "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to",
-    "moves", "newest_launch", "warnings", "cpu_limit", "limit_ts", "limits", "limit_told",
-    "limits_told", "limit_by", "unlimitable",
-    "held_back", "fault", "members", "depends_met", "sla_waiting_s", "missed_ts",
-    "resumes", "lost", "stopped_by_us", "forced", "grew_from", "unfit",
-)  # fmt: skip
-"""Fields that only the coordinator writes: values from users are cleared when the job is accepted."""
+COORDINATOR_FIELDS: tuple[JobField, ...] = ("node", *get_args(CoordinatorJobField))
+"""Fields that the coordinator writes: values from users are cleared when the job is accepted, also that of `node`."""
 
-SYSTEM_FIELDS = frozenset(
-    {
-        "_id", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems", "submit_ts", "reshapes",
-        "retries", "message", "pinned", "devices", "version", "last_op", "cancel", "origin", "volcano", "slaml",
-    }
-)  # fmt: skip
+SYSTEM_FIELDS = frozenset(get_args(SystemJobField))
 """Further fields that the coordinator or the launcher writes; a copy of an ended job has them, too."""
 
 KNOWN = PUBLIC | SYSTEM_FIELDS | frozenset(COORDINATOR_FIELDS)

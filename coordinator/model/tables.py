@@ -11,23 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
 
-JobField = Literal[
-    "_id", "version", "last_op",
-    # what users write (`coordinator.model.fields.PUBLIC`)
+PublicJobField = Literal[  # what users write
     "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
     "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
     "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
     "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "depends_on", "namespace", "queue",
     "checkpoint_claim", "single_container", "pod",
-    # what the coordinator and the launcher write
-    "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems", "submit_ts", "reshapes", "retries",
-    "message", "pinned", "devices", "cancel", "origin", "volcano", "slaml",
+]  # fmt: skip
+CoordinatorJobField = Literal[  # what only the coordinator writes: a value from a user is cleared at intake
     "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done", "epochs_done", "value",
     "value_name", "checkpoint", "reshape_cost_s", "run_ts", "ran_s", "expected_s", "category", "growth", "efficiency",
     "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to", "moves", "newest_launch", "warnings",
     "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "lost", "stopped_by_us", "forced", "grew_from",
     "unfit",
+]  # fmt: skip
+SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
+    "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",
+    "submit_ts", "reshapes", "retries", "message", "pinned", "devices", "cancel", "origin", "volcano", "slaml",
+]  # fmt: skip
+JobField = Literal[
+    PublicJobField, CoordinatorJobField, SystemJobField,
     "emulated_speed",  # only in what the platform is given of a job on emulated GPUs
 ]  # fmt: skip
 GpuField = Literal[

@@ -1,6 +1,6 @@
 """Each field that a user may write into a job document: its type, default, meaning and an example. Pure.
 
-`coordinator.model.fields.PUBLIC` are these names; `make reference` writes docs/reference/job.md,
+Its names are those of `coordinator.model.tables.PublicJobField`; `make reference` writes docs/reference/job.md,
 docs/reference/job.schema.json and the schema `Submission` of coordinator/http/openapi.yaml from them. The rules that
 decide are those of `coordinator.scheduling.intake`: a type here takes all that intake takes, and refuses what intake
 refuses for its type. What depends on several fields, or on a text's content, only intake judges.
@@ -14,7 +14,7 @@ from typing import Any
 
 from coordinator.model.pod_fields import LABEL, NAME
 from coordinator.model.requirements import MAX_CORES, MAX_HOSTS, MAX_MEMORY, MAX_REPLICAS, MAX_TASKS, TIME
-from coordinator.model.tables import JobField
+from coordinator.model.tables import PublicJobField
 
 MAX_GPUS = 65_536
 MAX_PARTS = 4_096
@@ -28,7 +28,7 @@ Schema = dict[str, Any]
 class Field:
     """`schema`: its type, in JSON Schema; `default`: what holds where it is left out or null."""
 
-    name: JobField
+    name: PublicJobField
     schema: Schema
     default: str
     meaning: str

@@ -18,9 +18,9 @@ from launcher.cluster.controllers.launch import (
     PodBinding,
     ScaleVolcanoJob,
     Step,
-    WriteLaunch,
 )
 from launcher.cluster.pods.pod_state import Pod
+from tests.unit.launcher.launch_steps import actions, changes
 from tests.unit.launcher.test_pods import ENDED, RUNNING, WAITING, pod
 
 Doc = dict[str, Any]
@@ -59,14 +59,11 @@ def view(record: Doc, pods: tuple[Pod, ...] = (), job: Doc | None = None, **more
 
 
 def acts(view: LaunchState) -> list[Step]:
-    return [step for step in steps(view) if not isinstance(step, WriteLaunch)]
+    return actions(steps(view))
 
 
 def facts(view: LaunchState) -> Doc:
-    found: Doc = {}
-    for step in steps(view):
-        found |= step.changes if isinstance(step, WriteLaunch) else {}
-    return found
+    return changes(steps(view))
 
 
 def test_each_pod_has_its_part_of_the_gpus_in_their_order() -> None:

@@ -15,10 +15,10 @@ from launcher.cluster.controllers.launch import (
     PlayLaunch,
     PlayRemove,
     Step,
-    WriteLaunch,
     steps,
 )
 from launcher.cluster.pods.pod_state import Pod
+from tests.unit.launcher.launch_steps import actions, changes
 from tests.unit.launcher.test_pods import ENDED, LOST, RUNNING, WAITING, pod
 
 Doc = dict[str, Any]
@@ -45,14 +45,11 @@ def noted(pod_: Pod) -> Doc:
 
 
 def acts(view: LaunchState) -> list[Step]:
-    return [step for step in steps(view) if not isinstance(step, WriteLaunch)]
+    return actions(steps(view))
 
 
 def facts(view: LaunchState) -> Doc:
-    found: Doc = {}
-    for step in steps(view):
-        found |= step.changes if isinstance(step, WriteLaunch) else {}
-    return found
+    return changes(steps(view))
 
 
 # of our own
