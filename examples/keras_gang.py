@@ -12,12 +12,12 @@ import sys
 from typing import Any
 
 import digits
-from quiet import quiet_errors
+from quiet import quiet_errors, without
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # else it takes all memory of each GPU it sees
 try:
-    with quiet_errors():
+    with quiet_errors(), without("sklearn", "matplotlib"):
         import keras
         import tensorflow as tf
 except ImportError as error:
