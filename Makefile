@@ -34,8 +34,8 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 test: install ## every promise that needs no cluster (some 7 min; ARGS="-k shim" passes options on)
 	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,not deep,-n 6 --dist loadgroup))
 
-test-deep: install ## thousands of drawn states, long runs, TensorFlow trainings (15 min)
-	@export RESHAPE_TEST_DEPTH=deep; $(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,deep,))
+test-deep: install ## thousands of drawn states, long runs, TensorFlow trainings (10 min)
+	@export RESHAPE_TEST_DEPTH=deep; $(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,deep,-n 3 --dist loadgroup))
 
 check: install ## lint, format, types, layers, house rules
 	$(BIN)/ruff check .

@@ -30,7 +30,8 @@ START_S = 60.0  # TensorFlow, three times on two cores
 
 def trained_by(script: str, module: str) -> object:
     missing = pytest.mark.skipif(python_with(module) is None, reason=f"no {module} here")
-    return pytest.param((python_with(module), script), marks=[missing, pytest.mark.deep], id=module)
+    one_at_a_time = pytest.mark.xdist_group("gang trainers")  # each starts TensorFlow three times at once
+    return pytest.param((python_with(module), script), marks=[missing, one_at_a_time, pytest.mark.deep], id=module)
 
 
 TRAINERS = [trained_by("torch_digits.py", "torch"), trained_by("keras_gang.py", "tensorflow")]

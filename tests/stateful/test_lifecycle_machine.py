@@ -19,6 +19,7 @@ from coordinator.config import Config
 from coordinator.errors import ReshapeError
 from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundGpu, FoundNode
+from tests.depth import drawn
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import GPU_TYPE, SHORT, Crash, World
 
@@ -250,7 +251,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    stateful_step_count=50, suppress_health_check=list(HealthCheck),
+    max_examples=drawn(30, 60), stateful_step_count=50, suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
 
