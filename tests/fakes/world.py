@@ -75,6 +75,7 @@ class World:
         self.config, self.settings = config, settings or Settings(cooldown_factor=1.0)
         self.machines = Gangs(self.clock, config.grace_s, config.kill_s)
         self.passed: list[str] = []  # failpoints, in order
+        self.acted_at: int | None = None  # how many failpoints were passed before a test first did something
         self.crash_at: int | None = None  # the position in `passed` at which the coordinator dies
         self.meanwhile: list[tuple[int, Callable[[], None]]] = []  # what other threads do at a position in `passed`
         self.busy: set[str] = set()  # jobs that are being reconciled
