@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.depth import DEEP, EXAMPLES
+
+ROOT = Path(__file__).parents[1]
 
 # No database: what a run finds must not depend on the one before it. No deadline: nothing is judged by its time.
 settings.register_profile(
@@ -16,16 +23,28 @@ settings.load_profile("drawn")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as deep what draws many states, and group the tests that share a fixture of their module."""
-    for item in items:
+    """Mark as deep what draws many states."""
+    for item in items if DEEP else ():
         by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-        if DEEP and (by_hypothesis or item.get_closest_marker("drawn")):
+        if by_hypothesis or item.get_closest_marker("drawn"):
             item.add_marker(pytest.mark.deep)
-        if shares_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
-def shares_fixture(item: pytest.Item) -> bool:
-    """Return True if a fixture is made once for the test's module: with `--dist loadgroup` one worker makes it."""
-    found = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    return any(definition.scope == "module" for definitions in found.values() for definition in definitions)
+class BySharedFixture(LoadScopeScheduling):
+    """Gives each test to the next free worker, but those of a file with a fixture for all of it to one.
+
+    In place of `--dist loadgroup`, whose groups pytest 9.2 does not see.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if shares_fixture(ROOT / file) else nodeid
+
+
+@cache
+def shares_fixture(file: Path) -> bool:
+    return 'scope="module"' in file.read_text(encoding="utf-8")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return BySharedFixture(config, log) if config.getoption("dist") == "loadgroup" else None
