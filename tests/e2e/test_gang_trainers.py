@@ -30,8 +30,7 @@ START_S = 60.0  # TensorFlow, three times on two cores
 
 def trained_by(script: str, module: str) -> object:
     missing = pytest.mark.skipif(python_with(module) is None, reason=f"no {module} here")
-    one_at_a_time = pytest.mark.xdist_group("gang trainers")  # each starts TensorFlow three times at once
-    return pytest.param((python_with(module), script), marks=[missing, one_at_a_time, pytest.mark.deep], id=module)
+    return pytest.param((python_with(module), script), marks=[missing, pytest.mark.deep], id=module)
 
 
 TRAINERS = [trained_by("torch_digits.py", "torch"), trained_by("keras_gang.py", "tensorflow")]
@@ -84,8 +83,13 @@ class Gang:
         return {int(step): float(loss) for step, loss in re.findall(r"^step=(\d+) .*loss=(\S+)", self.said(0), re.M)}
 
 
-def digits(folder: Path) -> Path:
-    """The digits where the examples look, without the rest of scikit-learn, which the system's Python has not."""
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits where the examples look, without the rest of scikit-learn, which the system's Python has not.
+
+    Shared, so that these tests run one after another: each starts TensorFlow three times at once.
+    """
+    folder = tmp_path_factory.mktemp("gang")
     found = importlib.util.find_spec("sklearn")
     assert found is not None and found.origin is not None
     data = folder / "packages" / "sklearn" / "datasets" / "data"
@@ -96,10 +100,10 @@ def digits(folder: Path) -> Path:
 
 
 @pytest.fixture(params=TRAINERS)
-def gang(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gang]:
+def gang(request: pytest.FixtureRequest, tmp_path: Path, packages: Path) -> Iterator[Gang]:
     """Three pods, and a fourth that trains alone."""
     python, script = request.param
-    shared = {"PYTHONPATH": f"{ROOT}:{digits(tmp_path)}", "RESHAPE_GPU_LOCKS": str(tmp_path / "locks")}
+    shared = {"PYTHONPATH": f"{ROOT}:{packages}", "RESHAPE_GPU_LOCKS": str(tmp_path / "locks")}
     command = [python, str(ROOT / "examples" / script), "--iterations", str(TOTAL), "--save-every", "10"]
     pods: list[ShimProcess] = []
     for member in range(4):
