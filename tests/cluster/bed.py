@@ -30,8 +30,9 @@ from tests.cluster.bed_pki import Authority, Tokens
 from tests.cluster.bed_processes import BedError, Processes
 from tests.cluster.bed_volcano import Volcano
 
-RUN = BUILT / "run"
-OWNER = Path("/run/reshape-test-bed")  # names the folder of the bed that this machine carries: there is one at a time
+RUN = BUILT / f"run{bed_network.MARK}"
+OWNER = Path(f"/run/reshape-test-bed{bed_network.MARK}")  # names the folder of the bed that has these addresses
+LOCK = Path("/run/reshape-test-bed.lock")
 DATA = ("nodes", "etcd", "pki", "volcano")
 IMAGE_KINDS = ("base", "reshape", "nx")
 PARTS = (
@@ -202,7 +203,7 @@ class Bed:
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Two that bring the bed up or down wait for one another."""
-    with OWNER.with_suffix(".lock").open("w") as lock:
+    with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -1,7 +1,7 @@
 """A real Prometheus beside the API server of the test bed, and a node exporter on each of its nodes.
 
 It scrapes both kubelets' cAdvisor as an administrator and both exporters, every second. Coordinators of the bed know
-its address at all times; only while `watching` runs somebody answers there. Called by `test_profiler.py`.
+its address at all times; only while `watching` runs it answers there. Called by `test_profiler.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tests on a real cluster, the test bed unless told otherwise: collected only with `--cluster` (`make test-cluster`).
 
 With RESHAPE_TEST_CLUSTER=1 the cluster of KUBECONFIG is used, and what needs the bed itself (killing a kubelet, cutting
-a link) is skipped. A missing part of the bed is a skip that names it, in CI a failure.
+a link) is skipped. A missing part of the bed is a skip that names it, in CI a failure. Each worker of pytest-xdist has
+a bed of its own; what shares costly set-up (a file, plays, images of frameworks) is one group, which runs on one bed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.bed import Bed
-from tests.cluster.bed_build import ROOT, Missing
+from tests.cluster.bed_build import BUILT, ROOT, Missing
 from tests.cluster.bed_kubectl import Cluster
+from tests.cluster.bed_network import MARK
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import installed, jobs  # noqa: F401 - fixtures
 from tests.cluster.plays import played  # noqa: F401 - fixture
 
-REPORT = pytest.StashKey[Report]()
+REPORTS = ROOT / "build"
+FINISHED = BUILT / "finished.txt"  # ids of the tests of this run that have ended, of all workers
 TEST_LIMIT_S = 300
 
 
@@ -35,8 +38,29 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
     return None if config.getoption("cluster", False) else True
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Remove what an earlier run has written. Workers start after this."""
+    if config.getoption("cluster", False) and not in_worker():
+        BUILT.mkdir(parents=True, exist_ok=True)
+        for left in (*REPORTS.glob("cluster-report*.json"), FINISHED):
+            left.unlink(missing_ok=True)
+
+
+def in_worker() -> bool:
+    """True in a worker of pytest-xdist; what it runs is told to the process that started it."""
+    return "PYTEST_XDIST_WORKER" in os.environ
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    if not in_worker():
+        with FINISHED.open("a") as file:
+            file.write(f"{nodeid}\n")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.cluster)
+    if item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if item.get_closest_marker("timeout") is None:  # of the test alone: the first one's set-up may build Kubernetes
         item.add_marker(pytest.mark.timeout(TEST_LIMIT_S, func_only=True))
 
@@ -47,9 +71,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if found := config.stash.get(REPORT, None):
+    if not config.getoption("cluster", False) or in_worker():
+        return
+    report = Report(REPORTS / "cluster-report.json")
+    report.take(sorted(REPORTS.glob("cluster-report*.json")))
+    if report.scenarios:
         terminalreporter.section("scenarios on the cluster")
-        for line in found.lines():
+        for line in report.lines():
             terminalreporter.write_line(line)
 
 
@@ -105,8 +133,6 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 
 @pytest.fixture(scope="session")
-def report(request: pytest.FixtureRequest) -> Report:
+def report() -> Report:
     """`with report.scenario("name") as figures: figures["gap_s"] = ...`"""
-    found = Report(ROOT / "build" / "cluster-report.json")
-    request.config.stash[REPORT] = found
-    return found
+    return Report(REPORTS / f"cluster-report{MARK}.json")
