@@ -58,7 +58,7 @@ cluster-down: install ## end it, and remove all that it made
 	@PYTEST_XDIST_WORKER=gw1 $(BIN)/python -m tests.cluster.bed down
 
 test-cluster: install ## the tests on two such clusters side by side, or on KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
-	@$(BIN)/pytest tests/cluster --cluster $(if $(RESHAPE_TEST_CLUSTER),,-n 2 --dist loadgroup) $(ARGS)
+	@$(BIN)/pytest tests/cluster --cluster $(if $(RESHAPE_TEST_CLUSTER),,-n 2) $(ARGS)
 
 reference: install ## write what is generated from the fields of a job document (docs/reference/job.md and more)
 	@$(BIN)/python .ci/reference.py

@@ -100,9 +100,10 @@ def end(pids: Iterable[int], within_s: float = 5.0, *, kill: bool = False) -> No
 
 
 def _remaining(pids: dict[int, str | None]) -> dict[int, str | None]:
-    for pid in pids:
+    left = {pid: began for pid, began in pids.items() if began is not None and start_time(pid) == began}
+    for pid in pids.keys() - left:
         _reap(pid)
-    return {pid: began for pid, began in pids.items() if began is not None and start_time(pid) == began}
+    return left
 
 
 def _reap(pid: int) -> None:

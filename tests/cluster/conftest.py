@@ -2,7 +2,7 @@
 
 With RESHAPE_TEST_CLUSTER=1 the cluster of KUBECONFIG is used, and what needs the bed itself (killing a kubelet, cutting
 a link) is skipped. A missing part of the bed is a skip that names it, in CI a failure. Each worker of pytest-xdist has
-a bed of its own; what shares costly set-up (a file, plays, images of frameworks) is one group, which runs on one bed.
+a bed of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.cluster.bed import Bed
 from tests.cluster.bed_build import BUILT, ROOT, Missing
@@ -26,6 +28,11 @@ from tests.cluster.plays import played  # noqa: F401 - fixture
 REPORTS = ROOT / "build"
 FINISHED = BUILT / "finished.txt"  # ids of the tests of this run that have ended, of all workers
 TEST_LIMIT_S = 300
+# Files that share costly set-up run on one bed; each other file may run on any.
+TOGETHER = {
+    "test_gangs": "images of frameworks", "test_keras": "images of frameworks", "test_limits": "images of frameworks",
+    "test_moves": "images of frameworks", "test_modes": "plays", "test_reshape": "plays",
+}  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +53,18 @@ def pytest_configure(config: pytest.Config) -> None:
             left.unlink(missing_ok=True)
 
 
+class _ByFile(LoadScopeScheduling):
+    """Gives a worker whole files, and with one all those it belongs together with."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        return TOGETHER.get(file, file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return _ByFile(config, log) if config.getoption("cluster", False) else None
+
+
 def in_worker() -> bool:
     """True in a worker of pytest-xdist; what it runs is told to the process that started it."""
     return "PYTEST_XDIST_WORKER" in os.environ
@@ -59,8 +78,6 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.cluster)
-    if item.get_closest_marker("xdist_group") is None:
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if item.get_closest_marker("timeout") is None:  # of the test alone: the first one's set-up may build Kubernetes
         item.add_marker(pytest.mark.timeout(TEST_LIMIT_S, func_only=True))
 

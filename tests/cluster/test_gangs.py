@@ -24,8 +24,6 @@ from tests.cluster.faults_tools import KEPT, below, main_pid, relaunched, uid, v
 from tests.cluster.installed import Installed, answered
 from tests.cluster.plays import ENDLESS, identity
 
-pytestmark = pytest.mark.xdist_group("frameworks")
-
 Doc = dict[str, Any]
 
 GANG: Doc = {

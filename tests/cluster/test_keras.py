@@ -9,8 +9,6 @@ from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed
 from tests.cluster.plays import ENDLESS, identity, in_order, play
 
-pytestmark = pytest.mark.xdist_group("frameworks")
-
 NODE = "node-b"  # one is enough: the image is large
 
 

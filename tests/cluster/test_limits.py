@@ -22,8 +22,6 @@ from tests.cluster.faults_tools import frozen, kill, main_pid, ready, volcano_jo
 from tests.cluster.installed import SYSTEM, Installed, answered, command_line
 from tests.cluster.plays import ENDLESS, identity
 
-pytestmark = pytest.mark.xdist_group("frameworks")
-
 Doc = dict[str, Any]
 
 FLAT = ["--seconds", "0.05", "--flat", "10"]  # its loss hardly changes any more after a few seconds

@@ -16,8 +16,6 @@ from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed
 from tests.cluster.plays import ENDLESS, Moved, Play, check_moved, cross_host, identity, in_order, play
 
-pytestmark = pytest.mark.xdist_group("plays")
-
 Played = Callable[[str, str], Play]
 QUEUES = {"shared": steps_job.QUEUE, "recreate": steps_job.RECREATE_QUEUE}
 

@@ -21,8 +21,6 @@ from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed, answered
 from tests.cluster.plays import ENDLESS, Moved, check_moved, cross_host, in_order
 
-pytestmark = pytest.mark.xdist_group("frameworks")
-
 Doc = dict[str, Any]
 STEP = re.compile(r"^step=(\d+) .*\btime=([0-9.]+)", re.MULTILINE)
 BEGINS = re.compile(r"^begins_at=(\d+)", re.MULTILINE)

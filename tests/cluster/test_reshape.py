@@ -21,8 +21,6 @@ from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed, answered, command_line
 from tests.cluster.plays import ENDLESS, Play, identity, in_order
 
-pytestmark = pytest.mark.xdist_group("plays")
-
 Played = Callable[[str, str], Play]
 DOWN, UP = 0, 1
 
