@@ -55,10 +55,9 @@ cluster: install ## a real Kubernetes with Volcano on this machine, to play with
 
 cluster-down: install ## end it, and remove all that it made
 	@$(BIN)/python -m tests.cluster.bed down
-	@PYTEST_XDIST_WORKER=gw1 $(BIN)/python -m tests.cluster.bed down
 
-test-cluster: install ## the tests on two such clusters side by side, or on KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
-	@$(BIN)/pytest tests/cluster --cluster $(if $(RESHAPE_TEST_CLUSTER),,-n 2) $(ARGS)
+test-cluster: install ## the tests on two of these side by side, with ARGS on one; RESHAPE_TEST_CLUSTER=1: on KUBECONFIG's
+	@$(BIN)/pytest tests/cluster --cluster $(if $(RESHAPE_TEST_CLUSTER)$(strip $(ARGS)),$(ARGS),-n 2 --max-worker-restart=0)
 
 reference: install ## write what is generated from the fields of a job document (docs/reference/job.md and more)
 	@$(BIN)/python .ci/reference.py

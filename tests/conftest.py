@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class BySharedFixture(LoadScopeScheduling):
     """Gives each test to the next free worker, but those of a file with a fixture for all of it to one.
 
-    In place of `--dist loadgroup`, whose groups pytest 9.2 does not see.
+    Takes the place of xdist's own scheduler under `--dist loadgroup`, whose groups pytest 9.2 does not see.
     """
 
     def _split_scope(self, nodeid: str) -> str:

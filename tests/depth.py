@@ -1,11 +1,10 @@
 """How many drawn states a test tries: few in `make test`, many in `make test-deep`, which sets RESHAPE_TEST_DEPTH=deep.
 
 Both draw the same states in every run. A test that draws by Hypothesis gets its number from the profile of
-`tests/conftest.py`; one that draws in a loop of its own asks `drawn` and is marked `drawn`.
+`tests/conftest.py`; one that draws in a loop of its own, and the four machines of `tests/stateful`, ask `drawn`.
 
-Why 100 and not more: runs are repeatable, so they find something new only after a change. Each example of the four
-machines of `tests/stateful` takes a third of a second of CPU, so these draw 60. 30 of one pass 119 pairs of steps,
-60 pass 149, 90 pass 214.
+Why 100 and not more: runs are repeatable, so they find something new only after a change. An example of those
+machines takes a third of a second of CPU, so they draw 60.
 """
 
 from __future__ import annotations

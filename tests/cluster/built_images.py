@@ -74,8 +74,16 @@ def storage() -> dict[str, str]:
     """The environment in which buildah, by hand or by a playbook, works on the storage below build/cluster."""
     file = BUILT / "storage.conf"
     lines = ('driver = "overlay"', f'graphroot = "{BUILT}/buildah"', f'runroot = "{BUILT}/buildah-run"')
-    file.write_text("[storage]\n" + "\n".join(lines) + "\n")
+    _write(file, "[storage]\n" + "\n".join(lines) + "\n")
     return {**os.environ, "BUILDAH_ISOLATION": "chroot", "CONTAINERS_STORAGE_CONF": str(file)}
+
+
+def _write(file: Path, text: str) -> None:
+    """Write it if it differs: another build may read it now."""
+    if not file.exists() or file.read_text() != text:
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text(text)
+        new.replace(file)
 
 
 def buildah(*arguments: str, stdin: str | None = None) -> str:
@@ -149,7 +157,7 @@ def _nx() -> None:
 def _offline() -> list[str]:
     """Options that let pip, inside a build, find its wheels in a folder of the host and nowhere else."""
     folder, settings = wheels(".", "k8s", "hatchling", "nx-27017"), BUILT / "pip.conf"
-    settings.write_text("[global]\nno-index = true\nfind-links = /wheels\ndisable-pip-version-check = true\n")
+    _write(settings, "[global]\nno-index = true\nfind-links = /wheels\ndisable-pip-version-check = true\n")
     return ["--volume", f"{folder}:/wheels:ro", "--volume", f"{settings}:/etc/pip.conf:ro"]
 
 

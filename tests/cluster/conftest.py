@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +30,13 @@ from tests.cluster.plays import played  # noqa: F401 - fixture
 REPORTS = ROOT / "build"
 FINISHED = BUILT / "finished.txt"  # ids of the tests of this run that have ended, of all workers
 TEST_LIMIT_S = 300
-# Files that share costly set-up run on one bed; each other file may run on any.
+# Files that share costly set-up, or take long with few tests: what has most tests is given out first. test_rbac has the
+# fewest, so it comes last.
 TOGETHER = {
     "test_gangs": "images of frameworks", "test_keras": "images of frameworks", "test_limits": "images of frameworks",
     "test_moves": "images of frameworks", "test_modes": "plays", "test_reshape": "plays",
+    "test_faults_nodes": "nodes", "test_faults_parts": "nodes", "test_faults_pods": "nodes",
+    "test_nodes_and_logs": "nodes", "test_profiler": "nodes",
 }  # fmt: skip
 
 
@@ -48,9 +53,10 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 def pytest_configure(config: pytest.Config) -> None:
     """Remove what an earlier run has written. Workers start after this."""
     if config.getoption("cluster", False) and not in_worker():
+        for left in REPORTS.glob("cluster-report*.json"):
+            left.unlink()
         BUILT.mkdir(parents=True, exist_ok=True)
-        for left in (*REPORTS.glob("cluster-report*.json"), FINISHED):
-            left.unlink(missing_ok=True)
+        FINISHED.write_text("")
 
 
 class _ByFile(LoadScopeScheduling):
@@ -83,7 +89,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The rights of the service accounts come last: they are held against what all the others used."""
+    """The rights of the service accounts come last: they wait for all other tests, which use them."""
     items.sort(key=lambda item: item.path.name == "test_rbac.py")
 
 
@@ -119,8 +125,10 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     except Missing as missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
     yield bed
-    if not keep:
-        bed.down()
+    if not keep:  # in a session of its own: a Ctrl-C ends this worker before all is removed
+        subprocess.run(
+            [sys.executable, "-m", "tests.cluster.bed", "down", "--folder", bed.folder], start_new_session=True
+        )
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""The rights that our service accounts were given, held against what they used in this session. Runs last.
+"""The rights that our service accounts were given, held against what they used in this session.
 
-The audit logs of the API servers, one for each bed, know every request. A right that the whole suite never used is one
-too many; a request that was refused is a right that is missing, or a part that asks for what it should not.
+Waits until all other tests have ended. The audit logs of the API servers, one for each bed, know every request. A
+right that the whole suite never used is one too many; a request that was refused is a right that is missing, or a part
+that asks for what it should not.
 """
 
 from __future__ import annotations
