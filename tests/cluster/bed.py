@@ -250,7 +250,7 @@ def status(bed: Bed) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.bed", description=__doc__)
-    parser.add_argument("do", choices=["build", "up", "down", "status", "images", "import"])
+    parser.add_argument("do", choices=["up", "down", "status", "images", "import"])
     parser.add_argument("archive", nargs="?", type=Path, help="import: a docker-archive, into both nodes")
     parser.add_argument("--folder", type=Path, help="of the bed; `down` without it ends all that this checkout has")
     asked = parser.parse_args()
@@ -264,7 +264,7 @@ def main() -> int:
         if asked.do == "import":
             bed.import_image(asked.archive)
         else:
-            {"build": bed_build.ready, "up": bed.up, "down": bed.down, "images": bed.provide_images}[asked.do]()
+            {"up": bed.up, "down": bed.down, "images": bed.provide_images}[asked.do]()
     except BedError as error:
         say(str(error))
         return 1

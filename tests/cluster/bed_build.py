@@ -1,6 +1,7 @@
 """What the test bed is made of: the programs it needs from the system, and those it builds from Go modules.
 
-Called by bed.py before anything starts. What is built is kept in build/cluster/bin and built again only when its
+Called by bed.py before anything starts, and by CI as `python -m tests.cluster.bed_build`, beside the set-up of .venv/:
+it needs no packages. What is built is kept in build/cluster/bin and built again only when its
 go.mod, go.sum or source changed.
 """
 
@@ -135,3 +136,7 @@ def volcano_source() -> Path:
 
 def say(sentence: str) -> None:
     print(f"test bed: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    ready()
