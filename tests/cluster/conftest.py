@@ -119,11 +119,14 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     if given_cluster() is not None:
         pytest.skip("needs the test bed itself: run without RESHAPE_TEST_CLUSTER")
     bed = Bed()
-    keep = bed.is_up() or request.config.getoption("--keep-bed")
+    mark = bed.folder / "nodes" / "brought-up-by-tests"  # a run that was killed leaves its bed: the next one ends it
+    keep = (bed.is_up() and not mark.exists()) or request.config.getoption("--keep-bed")
     try:
         bed.up()
     except Missing as missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
+    if not keep:
+        mark.touch()
     yield bed
     if not keep:  # in a session of its own: a Ctrl-C ends this worker before all is removed
         subprocess.run(
