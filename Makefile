@@ -56,7 +56,7 @@ cluster: install ## a real Kubernetes with Volcano on this machine, to play with
 cluster-down: install ## end it, and remove all that it made
 	@$(BIN)/python -m tests.cluster.bed down
 
-test-cluster: install ## the tests on it (ARGS="-n 2" on two side by side), or on KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
+test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
 	@$(BIN)/pytest tests/cluster --cluster $(ARGS)
 
 reference: install ## write what is generated from the fields of a job document (docs/reference/job.md and more)

@@ -27,13 +27,12 @@ from tests.cluster.bed_kubectl import Cluster, condition, until
 from tests.cluster.bed_network import CONTROL, NODES
 from tests.cluster.bed_nodes import Node
 from tests.cluster.bed_pki import Authority, Tokens
-from tests.cluster.bed_processes import BedError, Processes, run
+from tests.cluster.bed_processes import BedError, Processes
 from tests.cluster.bed_volcano import Volcano
 
-RUN = BUILT / f"run{bed_network.MARK}"
-OWNER = Path(f"/run/reshape-test-bed{bed_network.MARK}")  # names the folder of the bed that has these addresses
+RUN = BUILT / "run"
+OWNER = Path("/run/reshape-test-bed")  # names the folder of the bed that this machine carries: there is one at a time
 DATA = ("nodes", "etcd", "pki", "volcano")
-MOST_BEDS = 16  # as many as there are addresses for
 IMAGE_KINDS = ("base", "reshape", "nx")
 PARTS = (
     "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "kube-proxy-control",
@@ -84,13 +83,11 @@ class Bed:
 
     def up(self) -> None:
         """Build what is not built, remove what an earlier run left, start everything; all of it or nothing."""
-        with one_at_a_time(OWNER.with_suffix(".lock")):
+        with one_at_a_time():
             _refuse_second(self.folder)
             if self.is_up():
                 return say(f"is up already: KUBECONFIG={self.kubeconfig}")
-            BUILT.mkdir(parents=True, exist_ok=True)
-            with one_at_a_time(BUILT / "build.lock"):
-                bed_build.ready()
+            bed_build.ready()
             self._remove()
             try:
                 self._start()
@@ -101,7 +98,7 @@ class Bed:
         return None
 
     def down(self) -> None:
-        with one_at_a_time(OWNER.with_suffix(".lock")):
+        with one_at_a_time():
             _refuse_second(self.folder)
             with undisturbed():
                 self._remove()
@@ -203,9 +200,9 @@ class Bed:
 
 
 @contextmanager
-def one_at_a_time(file: Path) -> Iterator[None]:
-    """Two that bring one bed up or down, or build, wait for one another."""
-    with file.open("w") as lock:
+def one_at_a_time() -> Iterator[None]:
+    """Two that bring the bed up or down wait for one another."""
+    with OWNER.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -230,15 +227,6 @@ def _refuse_second(folder: Path) -> None:
         raise BedError(f"this machine carries another test bed, in {owner}: end it first (make cluster-down there)")
 
 
-def _end_others() -> None:
-    """End the beds of this checkout that workers of pytest-xdist have left, each under its own name."""
-    for number in range(1, MOST_BEDS):
-        owner = Path(f"/run/reshape-test-bed{number}")
-        if owner.exists() and Path(owner.read_text()).parent == RUN.parent.resolve():
-            down = [sys.executable, "-m", "tests.cluster.bed", "down", "--folder", owner.read_text()]
-            run(down, within_s=120, env={"PYTEST_XDIST_WORKER": f"gw{number}"})
-
-
 def status(bed: Bed) -> int:
     dead = bed.dead()
     for part in PARTS:
@@ -252,13 +240,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.bed", description=__doc__)
     parser.add_argument("do", choices=["up", "down", "status", "images", "import"])
     parser.add_argument("archive", nargs="?", type=Path, help="import: a docker-archive, into both nodes")
-    parser.add_argument("--folder", type=Path, help="of the bed; `down` without it ends all that this checkout has")
+    parser.add_argument("--folder", type=Path, default=RUN)
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    bed = Bed(asked.folder or RUN)
+    bed = Bed(asked.folder)
     try:
-        if asked.do == "down" and asked.folder is None:
-            _end_others()
         if asked.do == "status":
             return status(bed)
         if asked.do == "import":

@@ -1,8 +1,8 @@
 """What the test bed is made of: the programs it needs from the system, and those it builds from Go modules.
 
 Called by bed.py before anything starts, and by CI as `python -m tests.cluster.bed_build`, beside the set-up of .venv/:
-it needs no packages. What is built is kept in build/cluster/bin and built again only when its
-go.mod, go.sum or source changed.
+it needs no packages. What is built is kept in build/cluster/bin and built again only when its go.mod, go.sum or source
+changed.
 """
 
 from __future__ import annotations

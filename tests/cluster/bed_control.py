@@ -18,6 +18,7 @@ from tests.cluster.bed_processes import Processes
 API = f"https://{network.CONTROL_IP}:6443"
 ETCD = "http://127.0.0.1:2379"
 ETCD_PEER = "http://127.0.0.1:2380"
+DNS_IP = "10.96.0.10"
 OUR_ACCOUNTS = "system:serviceaccounts:reshape-system"
 SECONDS_TO_NOT_READY = 12  # a silent node is marked; upstream's 50 s is long for a test
 SECONDS_TO_EVICTION = 20  # and its pods are then evicted; upstream: 300 s
@@ -51,7 +52,7 @@ class Control:
 
     def start_dns(self, cluster: Cluster, config: Path) -> None:
         """CoreDNS beside the API server, behind the Service `kube-dns` that pods ask; outside names are refused."""
-        cluster.apply(SERVICE_OBJECTS)
+        cluster.apply(DNS_OBJECTS)
         corefile = self.folder / "Corefile"
         corefile.write_text(COREFILE.format(config=config))
         self._run("coredns", "coredns", ["-conf", str(corefile), "-pidfile", str(self.folder / "coredns.pid")])
@@ -67,7 +68,7 @@ class Control:
         self.processes.start(name, network.inside(network.CONTROL, [str(self.binaries / program), *arguments]))
 
     def _api_server(self, keys: Path) -> list[str]:
-        names = [network.CONTROL_IP, network.API_SERVICE_IP, "127.0.0.1", "localhost", *SERVICE_NAMES]
+        names = [network.CONTROL_IP, "10.96.0.1", "127.0.0.1", "localhost", *SERVICE_NAMES]
         certificate, key = self.authority.issue("apiserver", names)
         user, group = "kube-apiserver", "system:masters"
         kubelet_certificate, kubelet_key = self.authority.issue("apiserver-to-kubelet", [], user=user, group=group)
@@ -132,28 +133,21 @@ COREFILE = """.:53 {{
 """
 
 _READ = ["list", "watch"]
-
-
-def _reached_as(name: str, ports: list[Object], **spec: str) -> list[Object]:
-    """A Service for a program that runs beside the API server, on these ports."""
-    where = {"name": name, "namespace": "kube-system"}
-    return [
-        {"apiVersion": "v1", "kind": "Service", "metadata": where, "spec": {"ports": ports, **spec}},
-        {
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {**where, "labels": {"kubernetes.io/service-name": name}},
-            "endpoints": [{"addresses": [network.CONTROL_IP], "conditions": {"ready": True}}], "ports": ports,
+DNS_OBJECTS: list[Object] = [
+    {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kube-dns", "namespace": "kube-system"},
+        "spec": {"clusterIP": DNS_IP, "ports": [
+            {"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+        ]},
+    },
+    {
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "name": "kube-dns", "namespace": "kube-system", "labels": {"kubernetes.io/service-name": "kube-dns"},
         },
-    ]  # fmt: skip
-
-
-SERVICE_OBJECTS: list[Object] = [
-    *_reached_as(
-        "kube-dns",
-        [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}],
-        clusterIP=network.DNS_IP,
-    ),
-    *_reached_as("prometheus", [{"name": "http", "port": 9090, "protocol": "TCP"}]),  # a test may start one there
+        "endpoints": [{"addresses": [network.CONTROL_IP], "conditions": {"ready": True}}],
+        "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}],
+    },
     {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "bed:coredns"},
         "rules": [

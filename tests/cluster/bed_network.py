@@ -1,42 +1,34 @@
 """The test bed's network: a `control` namespace with the bridge, one namespace per node, and no route out of any.
 
 The host has one link into the bridge (10.99.0.254), so that tests and kubectl reach the API server, pods and
-ClusterIPs; nothing forwards between the bed and the host's own network. Each worker of pytest-xdist has a bed of its
-own, with its own names and addresses: that of `gw1` has reshape1-control, 10.99.16.0/24 and so on. Called by bed.py
-and bed_nodes.py.
+ClusterIPs; nothing forwards between the bed and the host's own network. Called by bed.py and bed_nodes.py.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from tests.cluster.bed_processes import BedError, end, run
 
-BED = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-MARK = str(BED or "")  # in the names of what beds must not share
-BLOCK = 16 * BED  # third byte of its first addresses
-CONTROL = f"reshape{MARK}-control"
-CONTROL_IP = f"10.99.{BLOCK}.1"
-HOST_IP = f"10.99.{BLOCK}.254"
-HOST_LINK = f"reshape{MARK}-host"
+CONTROL = "reshape-control"
+CONTROL_IP = "10.99.0.1"
+HOST_IP = "10.99.0.254"
+HOST_LINK = "reshape-host"
 NODES = {"node-a": 1, "node-b": 2}
-PODS = f"10.244.{BLOCK}.0/20"
-SERVICES = f"10.96.{BLOCK}.0/20"
-API_SERVICE_IP = f"10.96.{BLOCK}.1"
-DNS_IP = f"10.96.{BLOCK}.10"
+PODS = "10.244.0.0/16"
+SERVICES = "10.96.0.0/16"
 
 
 def namespace(node: str) -> str:
-    return f"reshape{MARK}-{node}"
+    return f"reshape-{node}"
 
 
 def node_ip(node: str) -> str:
-    return f"10.99.{BLOCK}.{10 + NODES[node]}"
+    return f"10.99.0.{10 + NODES[node]}"
 
 
 def pod_range(node: str) -> str:
-    return f"10.244.{BLOCK + NODES[node]}.0/24"
+    return f"10.244.{NODES[node]}.0/24"
 
 
 def inside(name: str, command: list[str], resolver: Path | None = None) -> list[str]:

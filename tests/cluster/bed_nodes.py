@@ -111,7 +111,7 @@ class Node:
             },
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(self._pki(f"{part}.crt")), "tlsPrivateKeyFile": str(self._pki(f"{part}.key")),
-            "clusterDNS": [network.DNS_IP], "clusterDomain": "cluster.local", "resolvConf": "",
+            "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local", "resolvConf": "",
             "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{network.namespace(self.name)}",
             "containerRuntimeEndpoint": f"unix://{self.socket}", "failSwapOn": False, "failCgroupV1": False,
             "enforceNodeAllocatable": [], "makeIPTablesUtilChains": False, "imageGCHighThresholdPercent": 100,

@@ -1,7 +1,6 @@
 """What each scenario on the cluster measured: build/cluster-report.json, and a line each at the end of the run.
 
-Used by cluster tests through the fixture `report`. Workers of pytest-xdist write a file each, which become one at the
-end of the run.
+Used by cluster tests through the fixture `report`.
 """
 
 from __future__ import annotations
@@ -37,14 +36,6 @@ class Report:
             raise
         self._note({"name": name, "passed": True, "figures": figures})
 
-    def take(self, files: list[Path]) -> None:
-        """Take over what workers have written, and remove their files."""
-        for file in files:
-            self.scenarios += json.loads(file.read_text())["scenarios"]
-            file.unlink()
-        if self.scenarios:
-            self._write()
-
     def lines(self) -> list[str]:
         return [
             f"{each['name']}: {'passed' if each['passed'] else 'FAILED'}"
@@ -54,9 +45,6 @@ class Report:
 
     def _note(self, scenario: dict[str, Any]) -> None:
         self.scenarios.append(scenario)
-        self._write()
-
-    def _write(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         self.file.write_text(json.dumps({"scenarios": self.scenarios}, indent=2) + "\n")
 

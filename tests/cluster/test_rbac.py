@@ -1,8 +1,7 @@
-"""The rights that our service accounts were given, held against what they used in this session.
+"""The rights that our service accounts were given, held against what they used in this session. Runs last.
 
-Waits until all other tests have ended. The audit logs of the API servers, one for each bed, know every request. A
-right that the whole suite never used is one too many; a request that was refused is a right that is missing, or a part
-that asks for what it should not.
+The API server's audit log knows every request. A right that the whole suite never used is one too many; a request
+that was refused is a right that is missing, or a part that asks for what it should not.
 """
 
 from __future__ import annotations
@@ -16,15 +15,11 @@ import pytest
 
 from coordinator.adapters.clock import SystemClock
 from tests.cluster.bed import Bed
-from tests.cluster.bed_build import BUILT
-from tests.cluster.bed_kubectl import until
 from tests.cluster.bed_report import Report
-from tests.cluster.conftest import FINISHED
 from tests.cluster.installed import SYSTEM, Installed
 
 BEGAN = datetime.fromtimestamp(SystemClock().wall(), UTC)  # imported when the session collects its tests
 WHOLE_SUITE = 5  # files of tests
-LONGEST_S = 1800  # that the other workers' tests take once this one's are done
 OURS = f"system:serviceaccount:{SYSTEM}:reshape-"
 FORBIDDEN = 403
 
@@ -42,12 +37,9 @@ class Request(NamedTuple):
 
 
 @pytest.fixture
-def requests(request: pytest.FixtureRequest, installed: Installed) -> list[Request]:
-    """Those of all beds, once all other tests have ended."""
-    others = {item.nodeid for item in request.session.items if item.path != request.path}
-    until("the other tests have ended", lambda: others <= set(FINISHED.read_text().splitlines()), LONGEST_S)
-    lines = [line for log in BUILT.glob("run*/audit.log") for line in log.read_text().splitlines()]
-    return [each for event in map(json.loads, lines) for each in _of(event)]
+def requests(bed: Bed, installed: Installed) -> list[Request]:
+    lines = (bed.folder / "audit.log").read_text().splitlines()
+    return [request for event in map(json.loads, lines) for request in _of(event)]
 
 
 def _of(event: dict[str, Any]) -> Iterator[Request]:

@@ -3,9 +3,9 @@
 
 In process and on a fake clock, so that many positions can be tried: first a journey runs undisturbed and notes the
 failpoints that it passes, then it runs once more for each of them: in `make test` for the first passing of each, in
-`make test-deep` for each passing after which another state is left (see `crashes`). What is demanded is
-what a user sees: the same ends, no GPU with two users, nothing lost that was saved, each command
-carried out once and no launch too many. Twin with real SIGKILLs: `test_crash_points.py`.
+`make test-deep` for each passing after which another state is left (see `crashes`). What is demanded is what a
+user sees: the same ends, no GPU with two users, nothing lost that was saved, each command carried out once and no
+launch too many. Twin with real SIGKILLs: `test_crash_points.py`.
 """
 
 from __future__ import annotations
