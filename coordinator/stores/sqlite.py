@@ -178,13 +178,27 @@ class SqliteStore:
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(SCHEMA)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch the file to a write-ahead log, also where other processes create the same file now."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait for this lock: the switch needs the file alone, and refuses at once.
+            if error.sqlite_errorcode & 0xFF not in PASSING or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _translation(path: str, error: sqlite3.Error) -> Transient | Rejected:

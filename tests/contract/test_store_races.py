@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -92,6 +93,19 @@ def test_three_processes_can_create_one_sqlite_store_at_once(tmp_path: Path) -> 
     assert sorted(key for racer in won for key in racer["insert"]) == list(range(20))
 
 
+def test_a_sqlite_store_opens_once_another_process_that_creates_it_is_done(tmp_path: Path) -> None:
+    # In this state SQLite refuses the switch to its write-ahead log at once, whatever its timeout.
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    done = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    done.start()
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    store.insert("jobs", {"_id": 1})
+    store.close()
+    done.join()
+    other.close()
+
+
 def test_all_that_was_acknowledged_survives_a_killed_writer(store_url: str) -> None:
     with racers("write", store_url, 1) as (writer,):
         say_go(writer)
@@ -146,8 +160,6 @@ def test_a_server_that_takes_the_call_and_never_answers_is_transient() -> None:
 def test_a_sqlite_store_that_another_process_keeps_locked_is_transient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sqlite3
-
     monkeypatch.setattr("coordinator.stores.sqlite.BUSY_SECONDS", 0.05)
     store = open_store(f"sqlite:///{tmp_path}/store.db")
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
