@@ -24,8 +24,8 @@ try:
 except ImportError as error:
     sys.exit(f"Keras on TensorFlow is not installed ({error}): pip install tensorflow, or use numpy_digits.py")
 
-from sidecar.hooks import keras as elastic
-from sidecar.hooks import plain
+from reshape_hooks import keras as elastic
+from reshape_hooks import plain
 
 
 def build(seed: int) -> Any:

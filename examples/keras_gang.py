@@ -25,9 +25,9 @@ except ImportError as error:
 
 import numpy as np
 
-from sidecar.hooks import plain
-from sidecar.hooks import tensorflow as elastic
-from sidecar.hooks.locks import GpuLocks
+from reshape_hooks import plain
+from reshape_hooks import tensorflow as elastic
+from reshape_hooks.locks import GpuLocks
 
 STATE = "state.npz"
 

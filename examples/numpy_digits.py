@@ -18,8 +18,8 @@ import digits
 import numpy as np
 from digits import Digits, Options
 
-from sidecar.hooks import plain
-from sidecar.hooks.locks import GpuLocks
+from reshape_hooks import plain
+from reshape_hooks.locks import GpuLocks
 
 HIDDEN = 64
 LEARNING_RATE = np.float32(0.05)

@@ -19,9 +19,9 @@ try:
 except ImportError as error:
     sys.exit(f"PyTorch is not installed ({error}): pip install torch, or use numpy_digits.py")
 
-from sidecar.hooks import plain
-from sidecar.hooks import torch as elastic
-from sidecar.hooks.locks import GpuLocks
+from reshape_hooks import plain
+from reshape_hooks import torch as elastic
+from reshape_hooks.locks import GpuLocks
 
 STATE = "state.pt"
 

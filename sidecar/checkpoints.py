@@ -4,7 +4,7 @@ Promise: returns only checkpoints that were verified hash by hash against their 
 nothing, whatever the folder holds (setting bad ones aside is left to a trainer's hook).
 Called by `service.py` in a thread of its own, since the files may be large; standard library only.
 
-The format is `hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step and
+The format is `reshape_hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step and
 files {relative name: sha256}.
 """
 

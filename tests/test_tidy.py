@@ -222,7 +222,7 @@ ALIKE = 10  # consecutive lines that may not be equal in two places
 INDIRECT = re.compile(r"(What|How|Who|Where|Why|Whether|When|Which)\b")
 NUMBERED_SEED = re.compile(r"\bseeds? 00[0-9]")
 CODE_CITED = re.compile(r"(?:(?<![\w/.])(?=\w[\w-]*/)|(?<=`))((?:[\w-]+/)*[\w-]+\.py)\b(?:::?([A-Za-z_][\w.]*\w))?")
-EXAMPLES = {f"{folder}/NAME.py" for folder in ("adaptive_scheduler/policies", "coordinator/stores", "sidecar/hooks")}
+EXAMPLES = {f"{folder}/NAME.py" for folder in ("adaptive_scheduler/policies", "coordinator/stores", "reshape_hooks")}
 EXAMPLES |= {"train.py"}  # what users write, and contributors shall
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST_CITED = re.compile(r"(?<![\w/.])tests/[\w/]+\.py\b")
@@ -242,7 +242,7 @@ def test_the_name_of_a_public_class_occurs_once() -> None:
     """Over all packages; the hooks for frameworks show scripts of each framework the same names."""
     places: dict[str, list[str]] = {}
     for path in MODULES:
-        if not short(path).startswith("sidecar/hooks/"):
+        if not short(path).startswith("reshape_hooks/"):
             for node in tree(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(short(path))

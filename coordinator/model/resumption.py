@@ -16,7 +16,7 @@ from coordinator.model.tables import JobChanges
 from sidecar.protocol import Heartbeat, Lost
 
 SHOWN = ("hook", "checkpoint")
-ADVICE = 'use sidecar.hooks (examples/README.md), or submit it with "elastic": true if you know that it resumes'
+ADVICE = 'use reshape_hooks (examples/README.md), or submit it with "elastic": true if you know that it resumes'
 NOT_TWICE = "not started again: it is not known what running it twice would do"
 
 

@@ -15,7 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: matrices thi
 
 import numpy as np
 
-from sidecar.hooks import plain
+from reshape_hooks import plain
 
 DATA = Path(os.environ.get("DATA", "/data"))
 PARTS = 3  # replicas of the second task; each extracts its part of the features

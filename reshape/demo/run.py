@@ -21,7 +21,7 @@ from typing import Any
 from reshape import shipped
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.demo.lengths import DemoPlan, StartTimes
-from sidecar.hooks.locks import violations
+from reshape_hooks.locks import violations
 
 View = dict[str, Any]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config import Config, from_environment
-from sidecar.hooks.plain import boottime
+from reshape_hooks.plain import boottime
 from tests.cluster import steps_job
 from tests.cluster.bed_kubectl import Object, condition, until
 from tests.cluster.bed_network import NODES

@@ -24,8 +24,8 @@ CODE = {
     "steps.py": "tests/cluster/trainers/steps.py",
     "gang.py": "tests/cluster/trainers/gang.py",
     "curve.py": "tests/fakes/trainers/curve.py",
-    "sidecar/hooks/plain.py": "sidecar/hooks/plain.py",
-    "sidecar/hooks/locks.py": "sidecar/hooks/locks.py",
+    "reshape_hooks/plain.py": "reshape_hooks/plain.py",
+    "reshape_hooks/locks.py": "reshape_hooks/locks.py",
 }
 SPEEDS = {1: 0.4, 2: 0.2, 4: 0.1}  # GPUs -> seconds per step
 

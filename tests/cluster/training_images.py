@@ -70,7 +70,7 @@ def _code(kind: str) -> Path:
     for script in (ROOT / "examples").glob("*.py"):
         shutil.copy2(script, folder)
     hooks = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "sidecar" / "hooks", folder / "sidecar" / "hooks", ignore=hooks)
+    shutil.copytree(ROOT / "reshape_hooks", folder / "reshape_hooks", ignore=hooks)
     found = importlib.util.find_spec("sklearn")
     if found is None or found.origin is None:
         raise BuildFailed("the digits come with scikit-learn, which is not installed: make install")

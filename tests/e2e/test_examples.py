@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.hooks.locks import violations
-from sidecar.hooks.plain import boottime
+from reshape_hooks.locks import violations
+from reshape_hooks.plain import boottime
 from tests.patience import patient
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.model.gang import rendezvous
-from sidecar.hooks.locks import violations
+from reshape_hooks.locks import violations
 from tests.fakes.shim_client import ShimProcess, running_shim
 from tests.interpreters import python_with
 from tests.patience import eventually

@@ -1,4 +1,4 @@
-"""What trainings wrote down themselves of their use of GPUs (`sidecar/hooks/locks.py`): the judge of all e2e tests.
+"""What trainings wrote down themselves of their use of GPUs (`reshape_hooks/locks.py`): the judge of all e2e tests.
 
 Read from outside the coordinator, whose books may be wrong.
 """
@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sidecar.hooks.locks import violations
+from reshape_hooks.locks import violations
 
 Use = dict[str, Any]
 

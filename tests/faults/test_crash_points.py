@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from reshape.client import CoordinatorUnreachable
-from sidecar.hooks.locks import violations
+from reshape_hooks.locks import violations
 from tests.e2e.up import TRAINERS, Up, running, wait_for
 
 # In the order in which they come while `small` takes a GPU from `big`.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import steps
 
-from sidecar.hooks.locks import GpuLocks
-from sidecar.hooks.plain import STOPPED, Checkpoints, Pace, StopFlag, environment, say, tell
+from reshape_hooks.locks import GpuLocks
+from reshape_hooks.plain import STOPPED, Checkpoints, Pace, StopFlag, environment, say, tell
 
 TOLD = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE",
         "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")  # fmt: skip

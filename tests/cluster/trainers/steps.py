@@ -1,7 +1,7 @@
 """A training in which a step is only waited for: what pods of the cluster tests run, beside copies of the hooks.
 
 `python3 steps.py TOTAL`. Paced by RESHAPE_EMULATED_SPEED, else a step takes STEP_S. Saves on SIGTERM and goes on from
-there; on SIGUSR1 it saves and trains on. The hooks are `sidecar/hooks`, as any training script may copy them.
+there; on SIGUSR1 it saves and trains on. The hooks are `reshape_hooks`, as any training script may copy them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import os
 import sys
 
-from sidecar.hooks.locks import GpuLocks
-from sidecar.hooks.plain import STOPPED, CheckpointError, Checkpoints, Pace, StopFlag, environment, say, tell
+from reshape_hooks.locks import GpuLocks
+from reshape_hooks.plain import STOPPED, CheckpointError, Checkpoints, Pace, StopFlag, environment, say, tell
 
 STEP_S = 0.1
 

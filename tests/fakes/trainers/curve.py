@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from sidecar.hooks import plain
+from reshape_hooks import plain
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, required=True)

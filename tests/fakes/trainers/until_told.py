@@ -6,8 +6,8 @@ The file is named on its command line. So a test, not the speed of a machine, de
 import sys
 from pathlib import Path
 
-from sidecar.hooks import plain
-from sidecar.hooks.locks import GpuLocks
+from reshape_hooks import plain
+from reshape_hooks.locks import GpuLocks
 
 told = Path(sys.argv[1])
 here = plain.environment()

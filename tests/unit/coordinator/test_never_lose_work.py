@@ -72,7 +72,7 @@ def test_a_hook_or_a_verified_checkpoint_is_written_down_once() -> None:
 
 def test_what_is_left_alone_says_why_and_what_to_do() -> None:
     assert resumption.rigidity_reason(plain(s.RUNNING, "a")) == (
-        "keeps its 1 GPU until it ends: it has not shown that it can save and resume; use sidecar.hooks "
+        "keeps its 1 GPU until it ends: it has not shown that it can save and resume; use reshape_hooks "
         '(examples/README.md), or submit it with "elastic": true if you know that it resumes'
     )
     assert "2 GPUs" in resumption.rigidity_reason(plain(s.RUNNING, "a", "b", elastic=False))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.hooks import plain
-from sidecar.hooks.plain import CheckpointError, Checkpoints, boottime
+from reshape_hooks import plain
+from reshape_hooks.plain import CheckpointError, Checkpoints, boottime
 
 ROOT = Path(__file__).parents[3]
 FILES = {"weights.bin": b"weights" * 10, "velocity.bin": lambda path: Path(path).write_bytes(b"velocity" * 10)}
@@ -98,7 +98,7 @@ def test_a_disk_that_fills_up_leaves_the_old_checkpoint_and_nothing_else(folder)
     checkpoints = two_saved(folder)
     script = """
         import resource, sys
-        from sidecar.hooks.plain import Checkpoints, CheckpointError
+        from reshape_hooks.plain import Checkpoints, CheckpointError
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         try:
             Checkpoints(sys.argv[1], "job", 1).save(30, {"a": b"x" * 100, "b": b"x" * 100_000})
@@ -135,7 +135,7 @@ def test_a_read_only_folder_can_be_resumed_from_and_refuses_a_save_in_one_senten
     (folder / "g1-s20" / "weights.bin").write_bytes(b"")
     script = """
         import os, sys, encodings.idna
-        from sidecar.hooks.plain import Checkpoints, CheckpointError
+        from reshape_hooks.plain import Checkpoints, CheckpointError
         os.chdir(sys.argv[1])
         os.chmod(".", 0o555)
         if os.getuid() == 0:
@@ -173,7 +173,7 @@ def test_a_process_killed_at_any_system_call_of_a_save_leaves_all_old_or_all_new
     """SIGKILL at each of the file operations, by counting audit events down to it."""
     script = """
         import os, signal, sys
-        from sidecar.hooks.plain import Checkpoints
+        from reshape_hooks.plain import Checkpoints
         left = int(sys.argv[2])
         def hook(event, args):
             global left

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.hooks.plain import MANIFEST, Checkpoints
+from reshape_hooks.plain import MANIFEST, Checkpoints
 
 Calls = list[tuple[str, str, str]]
 

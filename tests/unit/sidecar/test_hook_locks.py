@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.hooks.locks import GpuLocks, violations
-from sidecar.hooks.plain import environment
+from reshape_hooks.locks import GpuLocks, violations
+from reshape_hooks.plain import environment
 
 ROOT = Path(__file__).parents[3]
 
 HOLDS = """
     import sys
-    from sidecar.hooks.locks import GpuLocks
-    from sidecar.hooks.plain import environment
+    from reshape_hooks.locks import GpuLocks
+    from reshape_hooks.plain import environment
     locks = GpuLocks(environment())
     print("holds", flush=True)
     for step, _ in enumerate(sys.stdin, 1):
@@ -86,7 +86,7 @@ def test_one_process_after_the_other_is_no_violation_even_after_sigkill(hold, tm
 def test_the_command_line_of_the_oracle_prints_the_violations(hold, tmp_path):
     hold("one", "GPU-a")
     hold("two", "GPU-a")
-    argv = [sys.executable, "-m", "sidecar.hooks.locks", str(tmp_path / "locks")]
+    argv = [sys.executable, "-m", "reshape_hooks.locks", str(tmp_path / "locks")]
     printed = json.loads(subprocess.run(argv, capture_output=True, check=True, cwd=ROOT).stdout)
     assert [v["kind"] for v in printed] == ["refused lock"]
 

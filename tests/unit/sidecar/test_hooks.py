@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.hooks import plain
-from sidecar.hooks.plain import Pace, StopFlag, environment
+from reshape_hooks import plain
+from reshape_hooks.plain import Pace, StopFlag, environment
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 Promises that two processes on one GPU at once leave evidence, even when one is killed with SIGKILL.
 The example trainings call `GpuLocks`; the judge of a run calls `violations`, or runs
-`python -m sidecar.hooks.locks FOLDER`. Imports `plain` and the standard library only.
+`python -m reshape_hooks.locks FOLDER`. Imports `plain` and the standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sidecar.hooks.plain import Environment, boottime
+from reshape_hooks.plain import Environment, boottime
 
 Line = dict[str, Any]  # gpu, job, generation, pid, boottime_in, boottime_out, step
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import distributed
 
-from sidecar.hooks import plain
+from reshape_hooks import plain
 
 
 class Gang:

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-from sidecar.hooks import plain
-from sidecar.hooks.locks import GpuLocks
+from reshape_hooks import plain
+from reshape_hooks.locks import GpuLocks
 
 MODEL = "model.keras"
 POSITION = "position.json"

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from sidecar.hooks import plain
+from reshape_hooks import plain
 
 
 class Gang:
