@@ -77,6 +77,7 @@ def _values(image: Image, archive: Path | None) -> str:
         "archive": _full(archive),
         "ansible_python_interpreter": sys.executable,
         "sidecar": str(SIDECAR),
+        "hooks": str(SIDECAR.with_name("reshape_hooks")),
         "sidecar_packages": " ".join(_packages()),
     }
     # `!unsafe` is Ansible's word for "this is text, never a template".

@@ -41,6 +41,7 @@ def fields(job: JobRecord, coordinator: str, times: LaunchTimes) -> dict[str, An
         "heartbeat_s": times.heartbeat_s,
         "coordinator": coordinator,
         "progress": progress(job.doc),
+        "hooks": job.doc.get("hooks") is not False,
     }
 
 

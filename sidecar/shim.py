@@ -132,6 +132,13 @@ def locate(program: str, home: str, env: "dict[str, str]") -> "str | None":
     return next((file for file in files if os.access(file, os.X_OK)), files[0] if files else None)
 
 
+def startup_folder() -> str:
+    """Return the folder that loads `reshape_hooks` into a Python, beside us or our package; empty without one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    beside = (os.path.join(folder, "reshape_hooks", "startup") for folder in (here, os.path.dirname(here)))
+    return next(filter(os.path.isdir, beside), "")
+
+
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
     """A child in its own session with a bounded log. Dies with the thread that made it, so make it in the main one."""
 
@@ -277,6 +284,9 @@ class Shim:
             CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
         )  # fmt: skip
         env.update({str(name): str(value) for name, value in (ask.get("env") or {}).items()})
+        if launch.hooks:
+            path = os.pathsep.join(filter(None, (startup_folder(), env.get("PYTHONPATH"))))
+            env.update({"PYTHONPATH": path} if path else {})
         self.kill_at, self.asked, self.killed = NEVER, set(), {}
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime())
         try:
@@ -473,7 +483,7 @@ def take_lock(end: bool) -> "int | None":
 def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
-    vars(launch).update(pod=False, device_plugin=False, checkpoints="")
+    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False)
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     launch.command = command or launch.command

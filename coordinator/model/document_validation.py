@@ -99,8 +99,8 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
                 "limit_ts", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit", "epochs_done"),
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category"),
-        **_each(SPAN, "sla", "estimate"), "elastic": FLAG, "forced": FLAG, "resumes": TEXT, "lost": OBJECT,
-        **_each(OBJECT, "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
+        **_each(SPAN, "sla", "estimate"), **_each(FLAG, "elastic", "hooks", "forced"), "resumes": TEXT,
+        **_each(OBJECT, "lost", "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
     "gpus": {

@@ -196,6 +196,8 @@ def _rest(doc: JobRow) -> Iterator[str]:
             "elastic must be true (it goes on where it was stopped) or false (it is never stopped), "
             f"not {show(doc['elastic'])}"
         )
+    if doc.get("hooks") is not None and not isinstance(doc["hooks"], bool):
+        yield f"hooks must be true or false, not {show(doc['hooks'])}"
     codes = doc.get("reshape_exit_codes")
     if codes is not None and not (isinstance(codes, list) and all(whole(c, -64) and c < 256 for c in codes)):
         yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {show(codes)}"

@@ -1,36 +1,41 @@
 """Loads the hooks of volcano-reshape into the interpreter of a training, whose script stays as it is.
 
 The shim puts this folder, which holds nothing else, first on PYTHONPATH, so that Python imports this file before the
-script (`site`, "sitecustomize"). Promises: what the environment would have imported under this name is imported after
-it; a fault here never ends the script. Standard library only, Python 3.8 and newer.
+script (its module `site` does). Promises: what the environment has under the name `sitecustomize` is imported after it;
+the script's path is as it would be without us; a fault in here never ends the script. Standard library only.
 """
 
-import importlib
 import os
 import sys
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.dirname(os.path.dirname(HERE))  # it holds reshape_hooks
+
 
 def load() -> None:
-    """Make `reshape_hooks` importable, begin to wait for frameworks, and run the environment's own `sitecustomize`."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
+    sys.path.insert(0, FOLDER)
     try:
-        import importlib.util
+        from reshape_hooks import on_import
 
-        package = os.path.dirname(here)
-        spec = importlib.util.spec_from_file_location("reshape_hooks.on_import", os.path.join(package, "on_import.py"))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        module.install(package)
-    except Exception as fault:
-        sys.stderr.write("reshape: the hooks were not loaded (%r); this training is left alone\n" % (fault,))
-    del sys.modules["sitecustomize"]
+        on_import.install()
+    except Exception as fault:  # of an old interpreter, too
+        sys.stderr.write("reshape: its hooks were not loaded (%r), so this training is left alone\n" % (fault,))
+    finally:
+        sys.path.remove(FOLDER)
+
+
+def load_shadowed() -> None:
+    """Import the `sitecustomize` that this file hides, if there is one."""
+    ours = sys.modules.pop("sitecustomize")
     try:
-        importlib.import_module("sitecustomize")
+        __import__("sitecustomize")
     except ImportError as fault:
         if fault.name != "sitecustomize":
             raise
+    finally:
+        sys.modules.setdefault("sitecustomize", ours)  # Python looks for it there when we return
 
 
 load()
+load_shadowed()

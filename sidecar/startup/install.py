@@ -1,18 +1,19 @@
-"""Copies the shim into a pod before its containers start.
+"""Copies shim and hooks into a pod before its containers start.
 
 Called by the init container as `python -m sidecar.startup.install --from SECRET --to FOLDER`. Promise: afterwards
-FOLDER holds shim.py and launch.json, each written atomically and readable by every user, and a folder for checkpoints
-that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may repeat it. Standard
-library only.
+FOLDER holds shim.py and launch.json, each written atomically and readable by every user, the hooks, and a folder for
+checkpoints that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may repeat it.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
-SHIM, LAUNCH = "shim.py", "launch.json"
+SHIM, LAUNCH, HOOKS = "shim.py", "launch.json", "reshape_hooks"
 CHECKPOINTS = "checkpoints"
 
 
@@ -36,6 +37,8 @@ def install(secret: Path, folder: Path) -> None:
         fresh.write_bytes(source.read_bytes())
         fresh.chmod(0o644)
         fresh.replace(folder / source.name)
+    hooks = Path(__file__).parents[2] / HOOKS
+    shutil.copytree(hooks, folder / HOOKS, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     checkpoints = folder / CHECKPOINTS
     checkpoints.mkdir(exist_ok=True)
     checkpoints.chmod(0o777)  # for any user of the image

@@ -16,6 +16,7 @@ import pytest
 from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, marked, running_shim, trainer
 from tests.patience import eventually, patient
 
+ROOT = Path(__file__).resolve().parents[2]
 SHOW_ENV = [sys.executable, "-c", "import json,os,sys; print(json.dumps([dict(os.environ), os.getcwd(), sys.argv]))"]
 
 
@@ -41,8 +42,21 @@ def cpu_seconds(pid: int) -> float:
 
 def shim_once(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", "sidecar/shim.py", "--folder", str(folder), *more]
-    home = Path(__file__).resolve().parents[2]
-    return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=patient(30), check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(30), check=False)
+
+
+def test_our_hooks_come_first_on_the_path_of_a_python_unless_the_record_keeps_them_out(tmp_path):
+    show = [
+        sys.executable,
+        "-c",
+        "import os, sys; print(os.environ['PYTHONPATH'], 'reshape_hooks.on_import' in sys.modules)",
+    ]
+    for hooks, before in ((True, f"{ROOT}/reshape_hooks/startup:"), (False, "")):
+        folder = tmp_path / str(hooks)
+        with running_shim(folder, show, env={"PYTHONPATH": str(tmp_path)}, hooks=hooks) as shim:
+            shim.client.start(1, ["A"])
+            assert shim.client.wait("exited")["exit_code"] == 0
+            assert shim.output.read_text() == f"{before}{tmp_path} {hooks}\n"
 
 
 def test_a_start_gives_the_trainer_its_gpus_generation_and_checkpoint(tmp_path):

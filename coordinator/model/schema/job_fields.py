@@ -134,6 +134,9 @@ HOW_IT_STOPS = (
     Field("elastic", {"type": "boolean"}, "kept as it is until it has shown that it resumes",
           "true: it saves and resumes, and may be stopped at any time; false: it is never stopped to be reshaped or "
           "moved.", True),
+    Field("hooks", {"type": "boolean"}, "true",
+          "false: our code is kept out of its interpreter, so that it saves only by what its script does itself.",
+          False),
     Field("reshape_exit_codes", listing(whole(-64, 255)), "42, 75, 143 and -15",
           "Exit codes of a training that was stopped and has saved.", [143, -15]),
 )  # fmt: skip

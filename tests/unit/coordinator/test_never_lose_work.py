@@ -86,6 +86,9 @@ def test_intake_takes_elastic_as_true_or_false_only_and_believes_nobody_what_it_
         assert problems({**GOOD, "elastic": fine}) == []
     (problem,) = problems({**GOOD, "elastic": "yes"})
     assert problem.startswith("elastic must be true") and "'yes'" in problem
+    for fine in (True, False, None):
+        assert problems({**GOOD, "hooks": fine}) == []
+    assert problems({**GOOD, "hooks": "no"}) == ["hooks must be true or false, not 'no'"]
     doc = {**GOOD, "resumes": "hook", "lost": {}, "forced": True}
     kept = {**doc, **acceptance_fields(doc, "u", 0.0)}
     assert (kept["resumes"], kept["lost"], kept["forced"]) == (None, None, None)
