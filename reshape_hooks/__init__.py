@@ -1,5 +1,7 @@
-"""Lets a training script save on SIGTERM and resume; each module can be used alone.
+"""Lets a training save when it is asked to stop, and resume where it was; each module can be used alone.
 
-`plain` needs the standard library only, `keras` needs Keras 3. Nothing is imported here, so that a script loads only
-what it uses.
+`plain` needs the standard library only, the others their framework. Nothing is imported here, so that a script loads
+only what it uses.
 """
+
+__version__ = "0.1.0"

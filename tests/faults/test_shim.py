@@ -14,20 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, marked, running_shim, trainer
+from tests.interpreters import python_of
 from tests.patience import eventually, patient
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOW_ENV = [sys.executable, "-c", "import json,os,sys; print(json.dumps([dict(os.environ), os.getcwd(), sys.argv]))"]
-
-
-def interpreter(version: str) -> str:
-    """Where that Python is; the test is skipped when it is nowhere."""
-    found = shutil.which(f"python{version}")
-    for path in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
-        found = str(path)
-    if not found:
-        pytest.skip(f"there is no Python {version} on PATH or in pyenv; install it to run this test")
-    return found
 
 
 def lines(path: Path) -> list[str]:
@@ -514,7 +505,7 @@ def test_it_refuses_a_proc_that_shows_other_processes(tmp_path):
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
 def test_it_runs_on_the_python_of_the_image(tmp_path, version):
-    with running_shim(tmp_path, trainer("counts"), python=interpreter(version), sidecar=["sleep", "1000"]) as shim:
+    with running_shim(tmp_path, trainer("counts"), python=python_of(version), sidecar=["sleep", "1000"]) as shim:
         assert shim.client.start(1, ["A"])["ok"]
         eventually(lambda: "step=3\n" in shim.output.read_text(), "three steps")
         assert shim.client.send_bytes(b"\xff")["ok"] is False

@@ -27,6 +27,7 @@ from tests.fakes.pod import CONTAINER, Pod, can_make_containers, pod, signed_cal
 from tests.fakes.shim_client import boottime, trainer
 from tests.fakes.sidecar_launch import ROOT
 from tests.fakes.tiny_coordinator import TinyCoordinator, serving
+from tests.interpreters import python_of
 from tests.patience import eventually, patient
 
 EXITS = [sys.executable, "-c", "import sys; sys.exit(int(sys.argv[1]))"]
@@ -218,11 +219,9 @@ def test_as_pid_1_a_pods_deletion_is_heard_while_the_shim_starts(tmp_path):
 
 @pytest.mark.parametrize("version", ["3.6", "3.7"])
 def test_a_python_that_is_too_old_is_told_of_in_a_sentence(tmp_path, version):
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    if not found:
-        pytest.skip(f"there is no Python {version} in pyenv")
+    old = python_of(version)
     with pod(tmp_path, ["true"]) as one:
-        one.run_shim(python=str(found[0]))
+        one.run_shim(python=old)
         assert one.ended() == 1
         assert "needs Python 3.8 or newer" in one.stderr.read_text() and "Traceback" not in one.stderr.read_text()
 
