@@ -17,7 +17,11 @@ if TYPE_CHECKING:  # each process that a training starts loads this file: it imp
     from typing import Any
 
 # Module that a script imports, at once or by another one -> our module, whose `adapt(module)` is called after it.
-ADAPTERS: dict[str, str] = {}
+ADAPTERS: dict[str, str] = {
+    "random": "reshape_hooks.seeds",
+    "numpy.random": "reshape_hooks.seeds",
+    "torch": "reshape_hooks.seeds",
+}
 
 
 class AdaptingLoader:

@@ -1,0 +1,83 @@
+"""Gives a training that does not seed itself the same random numbers each time that it is started.
+
+Promises: in each generation of a job `random`, NumPy and PyTorch begin with the same numbers, other ones in each job
+and rank, so that what a script draws before it trains (weights, a split) is drawn alike; a stream that the script has
+seeded or drawn from is left as it is. Begins when a framework is imported: other scripts draw what they always did.
+Called by `on_import` and by the adapters, from Python 3.8 on; NumPy and PyTorch only where the script imports them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # each Python of a job that imports `random` loads this file
+    from types import ModuleType
+    from typing import Any
+
+_fresh: dict[str, Any] = {}  # `random`, `numpy.random` -> its state when it was imported
+_begun: list[bool] = []
+
+
+def number() -> int:
+    """Return the seed of this job and rank, below 2**32."""
+    return zlib.crc32(f"{os.environ.get('RESHAPE_JOB_ID', '')} {os.environ.get('RANK', '0')}".encode())
+
+
+def adapt(module: ModuleType) -> None:
+    """Seed PyTorch and all streams; of the others remember what they were when nobody had used them."""
+    if module.__name__ == "torch":
+        if not _in_worker():
+            module.manual_seed(number())
+        begin()
+    else:
+        _fresh[module.__name__] = _state(module)
+        if _begun:
+            _seed(module)
+
+
+def begin() -> None:
+    """Seed `random` and NumPy, those that the script has imported and not used, and later those that it imports.
+
+    A framework's adapter calls it when the framework is imported, and seeds the framework's own streams by `number`.
+    """
+    if not _begun and not _in_worker():
+        _begun.append(True)
+        for name in _fresh:
+            _seed(sys.modules[name])
+
+
+def _in_worker() -> bool:
+    """True in a process of `multiprocessing`: such ones draw apart from each other, and their parent sees to it."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.current_process().name != "MainProcess"
+
+
+def _seed(module: ModuleType) -> None:
+    if _state(module) == _fresh[module.__name__]:
+        module.seed(number())
+    if module.__name__ == "numpy.random":
+        _seed_generators(module)
+
+
+def _seed_generators(numpy_random: Any) -> None:
+    """`default_rng()` without a seed gives other numbers at each call, the same ones in each generation."""
+    made, given = numpy_random.default_rng, []
+
+    def default_rng(seed: Any = None) -> Any:
+        if seed is None:
+            given.append(True)
+            seed = numpy_random.SeedSequence(number(), spawn_key=(len(given),))
+        return made(seed)
+
+    default_rng.__doc__ = made.__doc__
+    numpy_random.default_rng = default_rng
+
+
+def _state(module: Any) -> Any:
+    if module.__name__ == "random":
+        return module.getstate()
+    _, key, position, *_ = module.get_state()
+    return key.tobytes(), position
