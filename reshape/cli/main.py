@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
+from reshape.cli.rehearse_verb import rehearse
 from reshape.cli.simulate_verbs import paper, simulate
 from reshape.cli.submit_verb import submit
 from reshape.output.terminal import (
@@ -284,6 +285,7 @@ def demo(**options: Any) -> int | None:
 
 
 cli.add_command(submit)
+cli.add_command(rehearse)
 cli.add_command(simulate)
 cli.add_command(paper)
 cli.add_command(coordinator)

@@ -110,16 +110,18 @@ def _of_file(settings: CliSettings, source: Any) -> tuple[list[str], int]:
 
 
 def _typed(settings: CliSettings, command: Sequence[str], given: Mapping[str, Any]) -> tuple[list[str], int]:
+    from reshape.cli.shell import name
+
     client, here = settings.client(), settings.url is None
-    doc, said = _document(command, given, here)
-    job = _insert(client, doc, command)
+    doc, said = document(command, given, here)
+    job = insert(client, doc, name(command))
     print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted: {said}.")
     if not here and settings.output == "table":
         complain(NOT_SENT)
     return [str(job["job_id"])], 0
 
 
-def _document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
+def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
     """Return the job document of a command and its description. `here`: the job runs on this machine."""
     from reshape.cli import shell
 
@@ -150,14 +152,12 @@ def _gpus(allowed: Sequence[int]) -> str:
     return f"{', '.join(first)}{' or ' if first else ''}{last} GPU{'s' * (allowed[-1] != 1)}"
 
 
-def _insert(client: Client, doc: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:
-    """Submit under the given name, or the first free one after the script: `train-1`, `train-2`."""
-    from reshape.cli.shell import name
+def insert(client: Client, doc: dict[str, Any], stem: str) -> dict[str, Any]:
+    """Submit under the given name, or the first free one after `stem`: `train-1`, `train-2`."""
     from reshape.client import LATELY_S, CoordinatorRefused
 
     if "job_id" in doc:
         return client.submit(doc)
-    stem = name(command)
     used = [re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}})", str(j["job_id"])) for j in client.jobs(within_s=LATELY_S)]
     first = max([int(match[1]) for match in used if match], default=0) + 1
     for number in range(first, first + NAMES_TRIED):

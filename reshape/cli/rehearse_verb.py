@@ -1,0 +1,85 @@
+"""Defines the verb `rehearse`: tries whether a command can be reshaped, and measures it on each GPU count.
+
+Added to the command by `main.py`. Imports only click until it runs. Exit codes: 0 if no work was lost, else 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reshape.cli.submit_verb import counts, document, insert
+from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain, print_out, printing
+
+if TYPE_CHECKING:
+    from reshape.rehearsal import Rehearsal
+
+
+@click.command()
+@click.option(
+    "--gpus", callback=counts, metavar="N|N,N,…|N-N", required=True, help="The GPU counts to try, such as 1,2,4."
+)
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="How long on each count.")
+@click.option("--code", metavar="DIR", help="Folder to run in.  [default: the current one]")
+@click.option("--job-type", help="The type that the measured speeds are kept for.  [default: after the command]")
+@click.argument("command", nargs=-1, required=True)
+@printing
+@click.pass_obj
+def rehearse(settings: CliSettings, /, command: tuple[str, ...], seconds: float, **options: Any) -> int:
+    """Try COMMAND on several GPU counts: does it resume, how fast is it, what does a restart cost?
+
+    It runs as a job of its own that is cancelled at the end. The speeds are kept: the next job of this command is
+    planned by them.
+    """
+    from reshape import rehearsal
+    from reshape.cli.shell import name
+
+    client, here = settings.client(), settings.url is None
+    given = {key: value for key, value in options.items() if value is not None}
+    doc, said = document(command, given | {"elastic": None}, here)
+    job = str(insert(client, doc, f"rehearsal-{name(command)}")["job_id"])
+
+    def tell(sentence: str) -> None:
+        click.echo(f"{job} {sentence}", err=True)
+
+    tell(f"is submitted: {said}")
+    try:
+        found = rehearsal.rehearse(client, job, doc["optional_num_gpus"], seconds, tell)
+    except rehearsal.RehearsalFailed as fault:
+        complain(str(fault))
+        return REFUSED
+    except KeyboardInterrupt:
+        complain(f"The rehearsal was ended early, and {job} is cancelled.")
+        return INTERRUPTED
+    print_out(settings, asdict(found) | {"verdict": found.verdict}, lambda _: as_table(found))
+    return REFUSED if found.lost else 0
+
+
+def as_table(found: Rehearsal) -> str:
+    """The result for people: a row for each count, then what stopping and starting takes, and the verdict."""
+    from reshape.output.tables import NONE, table
+
+    def shown(value: float | None, form: str) -> str:
+        return NONE if value is None else format(value, form)
+
+    counts = sorted(found.counts, key=lambda one: one.gpus)
+    least = next((one for one in counts if one.seconds_per_iteration), None)
+    rows = []
+    for one in counts:
+        faster = None
+        if least is not None and one.seconds_per_iteration:
+            faster = (least.seconds_per_iteration or 0.0) / one.seconds_per_iteration
+        rows.append([
+            str(one.gpus), shown(one.seconds_per_iteration, ".4g"), shown(faster, ".2f"), shown(one.restart_s, ".2f"),
+            NONE if one.value is None else f"{one.value_name} {one.value:.4g}", one.refused or one.lost or NONE,
+        ])  # fmt: skip
+    head = ("GPUS", "S/ITERATION", "TIMES FASTER", "STOOD STILL S", "VALUE", "REMARK")
+    costs = [
+        f"{what} takes {seconds:.2f} s"
+        for what, seconds in (("saving and stopping", found.saves_s), ("starting", found.starts_s))
+        if seconds is not None
+    ]
+    kept = f"Kept for the next job of this command: {', '.join(['speeds', *costs])}."
+    return "\n".join([table(head, rows), found.verdict, kept])

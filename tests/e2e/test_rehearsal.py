@@ -1,0 +1,76 @@
+"""`reshape rehearse` finds out whether a command resumes, and leaves the speeds that it measured. A real `up`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.up import EXAMPLES, ROOT, TRAINERS, WITHIN_S, Up, running, wait_for
+from tests.patience import patient
+
+FORGETS = "for i in $(seq 100000); do echo step=$i total=100000; sleep 0.05; done"
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with running(tmp_path_factory.mktemp("rehearsal") / "state", "2xV100") as started:
+        yield started
+
+
+def reshape(up: Up, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "reshape", "--state", str(up.state), *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes)
+
+
+def rehearsed(up: Up, folder: Path, *command: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, result and messages of a rehearsal on one and two GPUs, a second each."""
+    process = reshape(up, folder, "-o", "json", "rehearse", "--gpus", "1,2", "--seconds", "1", "--", *command)
+    out, said = process.communicate(timeout=patient(WITHIN_S))
+    return process.returncode, json.loads(out or "{}"), said
+
+
+def test_a_training_that_resumes_is_measured_on_each_count_and_its_speeds_are_kept(up: Up, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "numpy_digits.py"), "--iterations", "100000000"]
+    code, found, said = rehearsed(up, tmp_path, *command)
+    assert code == 0, said
+    assert found["verdict"] == "It saves and resumes: no work was lost in 1 restart."
+    assert sorted(one["gpus"] for one in found["counts"]) == [1, 2]
+    assert all(one["seconds_per_iteration"] > 0 and one["value_name"] == "loss" for one in found["counts"])
+    assert found["counts"][1]["restart_s"] > 0
+    kept = [row for row in up.client.profiles("speed_profiles") if row["job_type"] == found["job_type"]]
+    assert sorted(row["num_gpus"] for row in kept) == [1, 2]
+    later = up.client.submit({"command": command, "code": str(tmp_path), "optional_num_gpus": [2]})
+    assert up.client.cancel(later["job_id"])["job_type"] == found["job_type"], "the next job of this command uses them"
+
+
+def test_a_loop_that_begins_again_is_found_out_and_exits_with_1(up: Up, tmp_path: Path) -> None:
+    code, found, _ = rehearsed(up, tmp_path, "bash", "-c", FORGETS)
+    assert code == 1
+    assert found["verdict"].startswith("It does not resume: it lost ")
+    assert found["counts"][0]["lost"] == "" and found["counts"][1]["lost"].startswith("lost ")
+
+
+def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_path: Path) -> None:
+    code, found, said = rehearsed(up, tmp_path, "bash", "-c", "exit 3")
+    assert (code, found) == (1, {})
+    assert "The training is failed before its rehearsal was over: the training process ended with exit code 3" in said
+
+
+def test_ctrl_c_cancels_the_rehearsal(up: Up, tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAINERS / "until_told.py"), str(tmp_path / "never")]
+    process = reshape(up, tmp_path, "rehearse", "--gpus", "1", "--seconds", "1000", "--", *command)
+    job = wait_for(lambda: next((j for j in up.client.jobs() if j["state"] == "running"), None), what="it trains")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=patient(WITHIN_S))
+    assert process.returncode == 130
+    assert f"The rehearsal was ended early, and {job['job_id']} is cancelled." in said
+    assert up.client.job(job["job_id"])["state"] == "cancelled"
