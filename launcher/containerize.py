@@ -6,7 +6,6 @@ version, so that its pod may be a single container; an archive appears whole or 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from coordinator.errors import Fatal, Rejected
-from launcher.playbook import NOT_INSTALLED, search_path
+from launcher.playbook import NOT_INSTALLED, as_text, search_path
 from sidecar import protocol
 
 SIDECAR = Path(protocol.__file__).parent
@@ -80,8 +79,7 @@ def _values(image: Image, archive: Path | None) -> str:
         "hooks": str(SIDECAR.with_name("reshape_hooks")),
         "sidecar_packages": " ".join(_packages()),
     }
-    # `!unsafe` is Ansible's word for "this is text, never a template".
-    return "".join(f"{name}: !unsafe {json.dumps(value)}\n" for name, value in values.items())
+    return as_text(values)
 
 
 def _full(path: Path | None) -> str:

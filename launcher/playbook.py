@@ -1,25 +1,30 @@
-"""Runs one playbook through ansible-runner; the only module that knows Ansible.
+"""Runs one playbook through ansible-runner; only this module and `warm_ansible.py` know Ansible.
 
 Promises: values reach the playbook as a rendered file, never as template text (`reliability.md` 6); the
 environment of this process does not; one run per folder at a time, leftovers of an earlier one are ended
-first (ansible-runner issue 973); a failure is one sentence with Ansible's own message in it.
-Called by the platforms in threads of their own. No exception of ansible-runner leaves this module.
+first; a failure is one sentence with Ansible's own message in it; Ansible itself is loaded once, in a process that
+ends with this one. Called by the platforms in threads of their own. No exception of ansible-runner leaves this module.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
 import re
 import shutil
-import signal
+import socket
+import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coordinator.errors import Fatal, Transient
+from launcher import playbook_leftovers, warm_client
 
 NOT_INSTALLED = (
     "jobs are started by Ansible, which is not installed here: run pip install '.[launch]' in the folder of "
@@ -28,7 +33,8 @@ NOT_INSTALLED = (
 MESSAGE_LENGTH = 400  # characters of Ansible's message that go into the sentence
 LOOKS_AT_CANCEL_S = 0.3
 
-# Facts, host keys and temporary files would double the second that a playbook takes (measured).
+WAITING = 64  # clients that the process that keeps Ansible loaded has not accepted yet
+
 SETTINGS = """\
 [defaults]
 home = home
@@ -62,15 +68,15 @@ def run(
     if not playbook.is_file():
         raise Fatal(f"there is no playbook {playbook}")
     private = folder / f"ansible-{playbook.stem}"
-    environment = _environment(private, inherit)
-    _end_leftovers(private)
+    environment = _environment(inherit)
+    playbook_leftovers.end(private)
     try:
         _prepare(private, variables, timeout_s)
         outcome = _Outcome(_runner(playbook, private, environment, cancelled))
     except OSError as error:
         raise Transient(f"{error.strerror or error}: {error.filename or private}") from error
     finally:
-        _end_leftovers(private)
+        playbook_leftovers.end(private)
     outcome.judge(timeout_s)
     shutil.rmtree(private, ignore_errors=True)
 
@@ -90,6 +96,8 @@ class _Outcome:
         if self.failed:
             task, said = self.failed[0].get("task", "?"), _message(self.failed[0].get("res") or {})
             raise Transient(f"task '{task}' failed: {said}")
+        if self.runner.rc == warm_client.LOST:
+            raise Transient("the process that runs playbooks has ended: see the log")
         if self.runner.rc != 0:
             raise Fatal(self._last_words())
 
@@ -100,10 +108,68 @@ class _Outcome:
         return _one_line((errors or lines[-1:] or [f"Ansible ended with {self.runner.rc}"])[0])
 
 
+class _Warm:
+    """A process that keeps Ansible loaded. It ends when its stdin closes: only this process has the other end."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="reshape-ansible-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)  # it does so itself, unless it was killed
+        settings = self.folder / "ansible.cfg"
+        settings.write_text(SETTINGS, encoding="utf-8")
+        own = {"ANSIBLE_CONFIG": str(settings), "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            descriptor = os.open(self.folder, os.O_RDONLY)
+            listener.bind(f"/proc/self/fd/{descriptor}/socket")  # the folder's path may be too long for an address
+            os.close(descriptor)
+            listener.listen(WAITING)  # already here, so that clients can wait while the process starts
+            command = [sys.executable, "-P", "-m", "launcher.warm_ansible", str(listener.fileno()), str(self.folder)]
+            self.process = subprocess.Popen(
+                command, env={**environment, **own}, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()], start_new_session=True,
+            )  # fmt: skip
+
+    def usable(self) -> bool:
+        """False if it has ended, or if its socket was cleared away as programs do that tidy up /tmp."""
+        return self.process.poll() is None and (self.folder / "socket").exists()
+
+    def end(self) -> None:
+        """End it with its runs, if it has not ended, and remove its folder."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        self.process.kill()  # its runs end with it, and each clears up after itself
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _WarmAnsible:
+    """The processes that keep Ansible loaded, one per environment of playbooks: in practice one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: dict[frozenset[tuple[str, str]], _Warm] = {}
+
+    def client(self, private: Path, environment: Mapping[str, str]) -> list[str]:
+        """Return the command that, with a playbook's arguments behind it, runs that in a fork of such a process.
+
+        Starts the process unless it runs; `environment` is that of the run in folder `private`.
+        """
+        lasting = frozenset((name, value) for name, value in environment.items() if str(private) not in value)
+        with self._lock:
+            found = self._started.get(lasting)
+            if found is not None and not found.usable():
+                found.end()
+                found = None
+            if found is None:
+                found = self._started[lasting] = _Warm(dict(lasting))
+        return [sys.executable, "-I", "-S", warm_client.__file__, str(found.folder), str(private)]
+
+
+_warm = _WarmAnsible()
+
+
 def installed() -> bool:
-    """True if ansible-runner and ansible-playbook are installed."""
-    there = importlib.util.find_spec("ansible_runner") is not None
-    return there and shutil.which("ansible-playbook", path=search_path()) is not None
+    """True if ansible-runner and ansible-core are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("ansible_runner", "ansible"))
 
 
 def search_path() -> str:
@@ -111,24 +177,25 @@ def search_path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def _environment(private: Path, inherit: tuple[str, ...]) -> dict[str, str]:
-    path = search_path()
-    if shutil.which("ansible-playbook", path=path) is None:
+def as_text(variables: Mapping[str, str]) -> str:
+    """Return a file of variables for Ansible in which each value is text: never a template, number or truth value."""
+    values = json.dumps(dict(variables), ensure_ascii=False)
+    return "!unsafe " + re.sub(r"[^\x20-\x7e]", lambda found: f"\\U{ord(found[0]):08x}", values) + "\n"
+
+
+def _environment(inherit: tuple[str, ...]) -> dict[str, str]:
+    if not installed():
         raise Fatal(NOT_INSTALLED)
     inherited = {name: os.environ[name] for name in (*INHERITED, *inherit) if name in os.environ}
-    # Ansible refuses to start without a UTF-8 locale.
-    return inherited | {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_CONFIG": str(private / "ansible.cfg")}
+    return inherited | {"PATH": search_path(), "LC_ALL": "C.UTF-8"}  # Ansible refuses to start without a UTF-8 locale
 
 
 def _prepare(private: Path, variables: Mapping[str, str], timeout_s: float) -> None:
     shutil.rmtree(private, ignore_errors=True)
     (private / "env").mkdir(parents=True, mode=0o700)
     private.chmod(0o700)
-    (private / "ansible.cfg").write_text(SETTINGS, encoding="utf-8")
-    # `!unsafe` is Ansible's word for "this is text, never a template".
     values = {**variables, "ansible_python_interpreter": sys.executable}
-    lines = [f"{name}: !unsafe {json.dumps(value)}\n" for name, value in values.items()]
-    (private / "env" / "extravars").write_text("".join(lines), encoding="utf-8")
+    (private / "env" / "extravars").write_text(as_text(values), encoding="utf-8")
     settings = {"pexpect_timeout": LOOKS_AT_CANCEL_S, "job_timeout": timeout_s}
     (private / "env" / "settings").write_text(json.dumps(settings), encoding="utf-8")
 
@@ -153,6 +220,7 @@ def _runner(
         config.prepare()
         own = {name: value for name, value in config.env.items() if value != os.environ.get(name)}
         config.env = {**own, **environment}
+        config.command = [*_warm.client(private, config.env), *config.command[1:]]
         runner = Runner(config, cancel_callback=cancelled, event_handler=note)
         runner.run()
     except AnsibleRunnerException as error:
@@ -164,30 +232,10 @@ def _message(result: Mapping[str, Any]) -> str:
     """Return the failed task's message: the program's own where there is one, else Ansible's."""
     for field in ("stderr", "stdout", "module_stderr", "msg"):
         if said := str(result.get(field) or "").strip():
-            return _one_line(_of_status(said) or said.splitlines()[-1])
+            return _one_line(said.splitlines()[-1])
     return "no reason was given"
-
-
-def _of_status(said: str) -> str:
-    """Return the API server's message if Ansible's text contains its whole answer, else nothing."""
-    found = re.search(r'"message":("(?:[^"\\]|\\.)*")', said.replace("\\\\", "\\"))
-    try:
-        return str(json.loads(found[1])) if found else ""
-    except ValueError:
-        return ""
 
 
 def _one_line(text: str) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return re.sub(r"[\s\x00-\x1f]+", " ", plain).strip()[:MESSAGE_LENGTH]
-
-
-def _end_leftovers(private: Path) -> None:
-    """Kill processes of a run in this folder: Ansible's workers survive it, and it survives its coordinator."""
-    mark = f"AWX_ISOLATED_DATA_DIR={private}/".encode()
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in environ.read_bytes():
-                os.kill(int(environ.parent.name), signal.SIGKILL)
-        except OSError:
-            continue  # not ours, or gone meanwhile

@@ -16,7 +16,7 @@ from typing import Literal
 from coordinator.errors import ReshapeError
 from coordinator.ports import Doc
 
-AT_ONCE = 2  # playbooks; each keeps one core busy for about a second
+AT_ONCE = 2  # playbooks; each keeps one core busy
 
 Verb = Literal["launch", "remove"]
 Cancelled = Callable[[], bool]

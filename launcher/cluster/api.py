@@ -4,7 +4,7 @@ Promises: every call ends after `TIMEOUT_S`, a watch after the time it was given
 dicts, unchanged; no exception of the client leaves this module: `Transient` when the API server does not answer
 or is overloaded, `Rejected` when it calls the request wrong, `Fatal` when it forbids it, `Conflict` when the object
 exists already or has changed. Paths are built here, without the server's discovery API. Called by the
-launcher's service, by `reshape setup` and by `reshape doctor`, from any thread.
+launcher's service, its playbooks, `reshape setup` and `reshape doctor`, from any thread.
 """
 
 from __future__ import annotations
@@ -147,9 +147,16 @@ class KubernetesApi:
         body = {"metadata": about, "status": status}
         return self._ask("patch", f"{self._path(seen)}/status", body=body, content_type=JSON_MERGE)
 
-    def delete(self, kind: str, name: str, namespace: str | None = None, uid: str | None = None) -> bool:
-        """Delete the object. False if there is none, or if the one of that name has another uid."""
+    def delete(
+        self, kind: str, name: str, namespace: str | None = None, uid: str | None = None, foreground: bool = False
+    ) -> bool:
+        """Delete the object. False if there is none, or if the one of that name has another uid.
+
+        `foreground`: the objects that it owns go first.
+        """
         options: Doc = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if foreground:
+            options["propagationPolicy"] = "Foreground"
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         try:

@@ -27,7 +27,7 @@ Doc = dict[str, Any]
 
 KEPT = {"checkpoint_claim": steps_job.CLAIM}  # checkpoints that outlive their pod
 LONG = 100_000  # steps: ends when it is ended
-PLAYBOOK = b"ansible-playbook"
+PLAYBOOK, WARM_ANSIBLE = b"launcher/warm_client.py", b"launcher.warm_ansible"
 
 
 # processes
@@ -56,13 +56,14 @@ def below(pid: int) -> list[int]:
     return found
 
 
-def runs(pid: int, words: bytes) -> bool:
-    """Whether a process below `pid` has these words in its command line."""
+def running(pid: int, words: bytes) -> list[int]:
+    """The processes below `pid` that have these words in their command line."""
+    found = []
     for each in below(pid):
         with suppress(OSError):
             if words in Path(f"/proc/{each}/cmdline").read_bytes():
-                return True
-    return False
+                found.append(each)
+    return found
 
 
 def kill(pid: int) -> None:

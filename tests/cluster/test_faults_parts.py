@@ -12,6 +12,7 @@ from tests.cluster.bed_report import Report
 from tests.cluster.faults_tools import (
     LONG,
     PLAYBOOK,
+    WARM_ANSIBLE,
     Witness,
     acting_launcher,
     again,
@@ -25,7 +26,7 @@ from tests.cluster.faults_tools import (
     part,
     pause,
     processes,
-    runs,
+    running,
     scale,
     steps_on,
     theirs,
@@ -82,8 +83,9 @@ def test_a_launcher_killed_while_a_playbook_runs_leads_to_one_object(
     on = installed
     pid = acting_launcher(on)
     with report.scenario("launcher killed while a playbook runs") as figures:
-        job = jobs("replayed", LONG, [1])
-        until("a playbook runs", lambda: runs(pid, PLAYBOOK), 30)
+        with frozen(running(pid, WARM_ANSIBLE)):  # else a playbook may come and go unseen
+            job = jobs("replayed", LONG, [1])
+            until("a playbook runs", lambda: running(pid, PLAYBOOK), 30)
         began = now()
         kill(pid)
         seen = Witness(on, job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -295,8 +296,8 @@ def test_a_playbook_that_cannot_run_is_fatal(tmp_path: Path) -> None:
 def test_a_missing_ansible_is_said_with_the_extra_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ansible" else found(name))
     with pytest.raises(Fatal, match=r"\[launch\]"):
         playbook.run(PLAYBOOKS / "launch_local.yml", tmp_path, {}, 30)
 

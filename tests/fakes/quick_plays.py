@@ -1,9 +1,9 @@
 """Runs `reshape` with a stand-in for Ansible that carries out local playbooks in this process, in milliseconds.
 
-Ansible keeps one core busy for about a second per play, whatever the play does; most tests that start `reshape up`
+Ansible keeps a core busy for a second at its start and a tenth per play; most tests that start `reshape up`
 are about what happens between launches. The stand-in reads the real playbook and its rendered variables and starts
 the same command with the same environment. Only `launcher.playbook._runner` is replaced: preparing, leftovers, time
-limits and sentences stay the launcher's. A play with anything but `ansible.builtin.command` and its `argv` is refused.
+limits and sentences stay the launcher's. A play with anything but `ansible.builtin.raw` is refused.
 `tests/e2e/test_launcher.py`, demo, benchmarks and crashes around a launch run the real one (`Up(ansible=True)`).
 
 Called as `python -m tests.fakes.quick_plays ARGUMENTS OF RESHAPE`. Usable without pytest.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -28,7 +29,7 @@ from launcher import playbook
 from reshape.cli.main import main
 
 PLAY = {"name", "hosts", "connection", "gather_facts", "tasks"}
-TASK = {"name", "ansible.builtin.command"}
+TASK = {"name", "ansible.builtin.raw"}
 POLL_S = 0.01
 
 
@@ -54,7 +55,7 @@ class _Words(yaml.SafeLoader):
     """Knows Ansible's `!unsafe`: text that is never a template."""
 
 
-_Words.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))
+_Words.add_constructor("!unsafe", lambda loader, node: loader.construct_mapping(node))
 
 
 def runner(
@@ -83,18 +84,16 @@ def tasks(path: Path, variables: Mapping[str, str]) -> Iterator[tuple[str, list[
         if set(play) - PLAY or (play["hosts"], play["connection"]) != ("localhost", "local") or play["gather_facts"]:
             raise Unknown(f"{path.name}: {play}")
         for task in play["tasks"]:
-            if set(task) != TASK or set(task["ansible.builtin.command"]) != {"argv"}:
+            if set(task) != TASK:
                 raise Unknown(f"{path.name}: {task}")
-            yield task["name"], [_rendered(word, variables) for word in task["ansible.builtin.command"]["argv"]]
+            yield task["name"], ["/bin/sh", "-c", _rendered(task["ansible.builtin.raw"], variables)]
 
 
-def _rendered(word: str, variables: Mapping[str, str]) -> str:
-    whole = re.fullmatch(r"\{\{ (\w+) \}\}", word)
-    if whole:
-        return variables[whole[1]]
-    if re.search(r"\{[{%#]", word):
-        raise Unknown(f"a template that is not one variable: {word}")
-    return word
+def _rendered(line: str, variables: Mapping[str, str]) -> str:
+    done = re.sub(r"\{\{ (\w+) \| quote \}\}", lambda found: shlex.quote(variables[found[1]]), line)
+    if re.search(r"\{[{%#]", re.sub(r"\{\{ \w+ \| quote \}\}", "", line)):
+        raise Unknown(f"a template that is not one quoted variable: {line}")
+    return done
 
 
 def _stopped(ran: Ran, cancelled: Callable[[], bool], limit: float) -> bool:

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -55,25 +56,37 @@ class Server(ThreadingHTTPServer):
         self.asked: list[tuple[str, str, Doc, str, Any]] = []
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+@contextmanager
+def serving() -> Iterator[Server]:
     made = Server()
     threading.Thread(target=made.serve_forever, daemon=True).start()
-    yield made
-    made.shutdown()
+    try:
+        yield made
+    finally:
+        made.shutdown()
 
 
-@pytest.fixture(scope="module")
-def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> KubernetesApi:
+def kubeconfig(server: Server, folder: Path) -> Path:
     config = {
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
         "users": [{"name": "u", "user": {"token": "secret-token"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     }  # fmt: skip
-    file = tmp_path_factory.mktemp("kube") / "config"
+    file = folder / "config"
     file.write_text(json.dumps(config))
-    return KubernetesApi(str(file))
+    return file
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(server: Server, tmp_path_factory: pytest.TempPathFactory) -> KubernetesApi:
+    return KubernetesApi(str(kubeconfig(server, tmp_path_factory.mktemp("kube"))))
 
 
 @pytest.fixture(autouse=True)

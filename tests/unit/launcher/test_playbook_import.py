@@ -24,7 +24,7 @@ plugins = {}
 RUNNER = """
 import ansible_runner
 class RunnerConfig:
-    env = {}
+    env, command = {}, []
     def __init__(self, *given, **named): pass
     def prepare(self): pass
 class Runner:

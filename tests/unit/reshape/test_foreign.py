@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -114,7 +115,12 @@ def test_up_without_what_launches_need_says_so_and_does_not_start(tmp_path: Path
     assert not (tmp_path / "state" / "up.json").exists()
 
 
-def test_that_launches_need_both_the_library_and_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_launches_need_both_the_library_and_ansible_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert playbook.installed()
-    monkeypatch.setattr(playbook, "search_path", lambda: str(tmp_path))
-    assert not playbook.installed()
+    find = importlib.util.find_spec
+    for missing in ("ansible", "ansible_runner"):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                importlib.util, "find_spec", lambda name, gone=missing: None if name == gone else find(name)
+            )
+            assert not playbook.installed()
