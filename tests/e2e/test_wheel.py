@@ -27,7 +27,16 @@ SHIPPED = (
     "coordinator/http/openapi.yaml",
     "sidecar/shim.py",
 )
-OURS = {"reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher", "simulator", "experiments"}
+OURS = {
+    "reshape_hooks",
+    "reshape",
+    "adaptive_scheduler",
+    "coordinator",
+    "sidecar",
+    "launcher",
+    "simulator",
+    "experiments",
+}
 
 
 @pytest.fixture(scope="module")
