@@ -21,6 +21,7 @@ NAMES = {
     "round_trips": "C3: round trips to MongoDB per reshape and per 1,000 heartbeats",
     "decide": "D1: one decision from 10 to 10,000 jobs, beside one NumPy scan of the same table",
     "extender": "what a session of Volcano's scheduler waits for us, beside a bare handler that parses the same",
+    "launches": "what a launch costs: playbooks, and jobs submitted at once, beside plain ansible-playbook",
     "simulate": "the simulator: workload S on 20 seeds under 3 policies, and 10,000 jobs of a Philly trace",
 }
 

@@ -1,0 +1,114 @@
+"""What a launch costs: a playbook beside a plain run of ansible-playbook, and jobs submitted at once beside such runs.
+
+Both sides play the playbook of a launch with a shim that does nothing, as many at a time as the launcher does. Then
+real jobs are submitted at once to the real coordinator, until the sidecar of each has reported: that holds decisions,
+playbooks, and the starts of shims and sidecars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.cluster import running
+from benchmarks.result import Result, Row, WrongAnswer
+from coordinator.stores.opening import open_store
+from launcher import playbook
+from launcher.playbook_queue import AT_ONCE
+from reshape import shipped
+
+JOBS, PLAYS, TINY = 100, 20, 2
+GOAL_S = 0.5  # of one core, for a playbook
+COMMAND = ["sh", "-c", "echo step=1 total=1"]
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Cost(NamedTuple):
+    """Of one playbook, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+def run(options: argparse.Namespace) -> Result:
+    jobs, plays = (TINY, TINY) if options.tiny else (JOBS, PLAYS)
+    with tempfile.TemporaryDirectory(prefix="bench-launches-") as name:
+        folder, play = Path(name), shipped.folder("playbooks") / "launch_local.yml"
+        (shim := folder / "shim.py").touch()
+        values = {"python": sys.executable, "shim": str(shim), "folder": str(folder)}
+        _ours(play, folder, values, 0)  # loads Ansible, once for all that follow
+        ours = _cost(lambda number: _ours(play, folder, values, number), plays)
+        theirs = _cost(lambda _: _theirs(play, folder, values), plays)
+        whole_s = _submitted(folder, jobs)
+    plain_s = theirs.wall * jobs
+    return Result(
+        "launches", "issue 15", "what a launch costs", "ansible-playbook", {"jobs": jobs, "playbooks": plays},
+        rows=[
+            Row("processor time of a playbook", ours.cpu, theirs.cpu, ours.cpu / theirs.cpu, "s", GOAL_S / theirs.cpu),
+            Row(f"{jobs} playbooks, {AT_ONCE} at a time", ours.wall * jobs, plain_s, ours.wall / theirs.wall, "s"),
+            Row(f"{jobs} jobs until all sidecars report", whole_s, plain_s, whole_s / plain_s, "s"),
+        ],
+        notes=[f"{plays} playbooks were played. Beside the jobs stand plain ones alone, without shims and sidecars."],
+    )  # fmt: skip
+
+
+def _cost(play: Callable[[int], None], plays: int) -> Cost:
+    began, busy = time.monotonic(), _cpu_s()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(play, range(plays)))
+    return Cost((time.monotonic() - began) / plays, (_cpu_s() - busy) / plays)
+
+
+def _ours(play: Path, folder: Path, values: dict[str, str], number: int) -> None:
+    place = folder / str(number)
+    place.mkdir(exist_ok=True)
+    playbook.run(play, place, values, timeout_s=600.0)
+
+
+def _theirs(play: Path, folder: Path, values: dict[str, str]) -> None:
+    program = shutil.which("ansible-playbook", path=playbook.search_path())
+    words = [word for name, value in values.items() for word in ("-e", f"{name}={value}")]
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": str(folder / "home")}
+    command = [str(program), "-i", "localhost,", *words, str(play)]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise WrongAnswer(f"ansible-playbook failed: {done.stdout[-1000:]}")
+
+
+def _submitted(folder: Path, jobs: int) -> float:
+    """Return seconds from the first submission until the sidecar of the last job has reported."""
+    with running(folder, open_store(f"sqlite:///{folder / 'reshape.sqlite'}"), jobs, {1: 0.01}, "launches") as cluster:
+        names = [f"job-{number}" for number in range(jobs)]
+        began, first = time.monotonic(), cluster.api.last_event()
+        for name in names:
+            cluster.submit({"job_id": name, "job_type": "launches", "command": COMMAND, "num_gpus": 1})
+        for name in names:
+            cluster.until("initialized", name, first)
+        return time.monotonic() - began
+
+
+def _cpu_s() -> float:
+    """Return processor seconds of this process and of all below it, also of those that they have waited for."""
+    parents, used = dict[int, int](), dict[int, float]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        parents[int(stat.parent.name)] = int(fields[1])
+        used[int(stat.parent.name)] = sum(map(int, fields[11:15])) / TICKS
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(used[pid] for pid in ours)
