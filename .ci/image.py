@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LEFT_OUT = ("numpy/**/tests", "scipy/**/tests", "ansible_test")
+# Tests, a second Kubernetes client that is for asyncio, and what only installs packages.
+LEFT_OUT = ("numpy/**/tests", "scipy/**/tests", "ansible_test", "kubernetes/aio", "pip", "setuptools", "pkg_resources")
 
 
 def pip(*arguments: str) -> None:

@@ -53,7 +53,7 @@ def started(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_image_has_all_packages_but_simulator_and_experiments(installed: Path) -> None:
     found = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
-    assert found == {"reshape", *SERVICES} and not found & {*SIMULATION}
+    assert found == {"reshape", "reshape_hooks", *SERVICES} and not found & {*SIMULATION}
     assert (installed / "reshape" / "_playbooks" / "launch.yml").is_file()
     assert (installed / "coordinator" / "http" / "openapi.yaml").is_file()
 
