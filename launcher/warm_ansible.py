@@ -165,6 +165,16 @@ def _load() -> None:
     """Import what each playbook needs and nothing that reads the environment of one run."""
     sys.argv = ["ansible-playbook"]
     importlib.import_module("ansible.cli.playbook")
+    with suppress(ImportError, AttributeError):  # of another version of Ansible, which only takes longer then
+        _warm_up()
+    if CLUSTER & os.environ.keys():
+        with suppress(ImportError):
+            importlib.import_module("kubernetes.dynamic")
+    gc.freeze()  # so that a collection in a fork copies no page
+
+
+def _warm_up() -> None:
+    """Load what each playbook of ours asks for, and what Ansible looks at in any case."""
     from ansible.inventory.manager import InventoryManager
     from ansible.parsing.dataloader import DataLoader
     from ansible.plugins import loader
@@ -176,10 +186,6 @@ def _load() -> None:
         list(kind.all(class_only=True))  # as PlaybookExecutor does
     for name in PLUGINS:
         importlib.import_module(f"ansible.plugins.{name}")
-    if CLUSTER & os.environ.keys():
-        with suppress(ImportError):
-            importlib.import_module("kubernetes.dynamic")
-    gc.freeze()  # so that a collection in a fork copies no page
 
 
 def main() -> None:
