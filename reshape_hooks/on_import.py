@@ -11,7 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # each process that a training starts loads this file: it imports what it uses
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -40,7 +40,7 @@ class AdaptingLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._adapted(module)
+        self._adapted(sys.modules.get(module.__name__, module))  # a module may put another one in its place
 
 
 class AdaptingFinder:
@@ -62,6 +62,11 @@ class AdaptingFinder:
             loader: Any = AdaptingLoader(spec.loader, lambda module: adapt(adapter, module))
             spec.loader = loader
         return spec
+
+    def adapts(self, names: Iterable[str]) -> None:
+        """Call the adapters of modules that came without their finder."""
+        for name in [name for name in names if name in self._waiting]:
+            adapt(self._waiting.pop(name), sys.modules[name])
 
 
 def adapt(adapter: str, module: ModuleType) -> None:

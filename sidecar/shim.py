@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
+import importlib.util
 import json
 import os
 import select
@@ -26,6 +27,7 @@ from typing import Any, Iterator
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
+WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
@@ -62,18 +64,18 @@ def everybody(name: str) -> "Iterator[tuple[int, bytes]]":
             yield int(pid), file.read()
 
 
-def family(stranger: "Child | None") -> "dict[int, str]":
-    """Return pid -> name of all our descendants, except `stranger`, its descendants and its session."""
+def family(strangers: "list[Child]") -> "dict[int, str]":
+    """Return pid -> name of all our descendants, except `strangers`, their descendants and their sessions."""
     below: dict[int, list[tuple[int, int, str]]] = {}
     for pid, stat in everybody("stat"):
         head, _, tail = stat.decode("ascii", "replace").rpartition(")")
         parent, _, session = map(int, tail.split()[1:4])
         below.setdefault(parent, []).append((pid, session, head.partition("(")[2]))
     found: dict[int, str] = {}
-    todo, skip = [os.getpid()], stranger.pid if stranger else -1
+    todo, skip = [os.getpid()], {stranger.pid for stranger in strangers}
     while todo:
         for child, session, name in below.get(todo.pop(), []):
-            if skip not in (child, session):
+            if not skip & {child, session}:
                 found[child] = name
                 todo.append(child)
     return found
@@ -139,14 +141,32 @@ def startup_folder() -> str:
     return next(filter(os.path.isdir, beside), "")
 
 
+def part(name: str) -> Any:
+    """Return the module in the file of that name beside us, which is on no path; None without one."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"sidecar.{name}", path)
+    if not os.path.exists(path) or spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WARM = part("warm")
+
+
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
     """A child in its own session with a bounded log. Dies with the thread that made it, so make it in the main one."""
 
     def __init__(
-        self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool
-    ) -> None:
+        self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool,
+        wait: "int | None" = None,
+    ) -> None:  # fmt: skip
+        """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins."""
+        self.begun = wait is None
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
         (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open(path, "ab", buffering=0)
+        passed = [shim.lock] if wait is None else [shim.lock, wait]
         os.set_blocking(pipe, False)
         self.pipe = open(pipe, "rb", buffering=0)
 
@@ -154,11 +174,13 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
+            if wait is not None:
+                signal.setitimer(signal.ITIMER_REAL, WAIT_BY_S)  # ends it unless our hooks come first and stop it
 
         with open(writer, "wb") as output:
             super().__init__(
                 command, env=env, cwd=workdir, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, pass_fds=(shim.lock,), preexec_fn=die_with_parent,
+                start_new_session=True, pass_fds=passed, preexec_fn=die_with_parent,
             )  # fmt: skip
         shim.selector.register(self.pipe, selectors.EVENT_READ, self.read)
 
@@ -168,7 +190,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         if data == b"":
             self.shim.selector.unregister(self.pipe)
             self.pipe.close()
-        elif data:
+        elif data and self.begun:
             self.tail, self.wrote_at = (self.tail + data)[-2048:], boottime()
             try:
                 if self.log.tell() + len(data) > BIG_LOG:
@@ -182,6 +204,17 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
                 say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
         return bool(data)
 
+    def open_log(self) -> None:
+        """Open the log where it is now: another child may have begun a new one meanwhile."""
+        self.log.close()
+        self.log = open(self.path, "ab", buffering=0)
+
+    def begin(self) -> None:
+        """Log what comes from now on: a waiting interpreter becomes the trainer."""
+        while self.read():
+            pass
+        self.begun = True
+
 
 class Shim:
     """The state, the requests and the loop. It lives in F: file names without a folder are there."""
@@ -189,7 +222,7 @@ class Shim:
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
-        self.status["unfit"] = ""
+        self.status.update(unfit="", warm="")
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
@@ -203,6 +236,8 @@ class Shim:
         self.end_as: "int | None" = None  # an exit status
         self.alive = self.ending = self.over = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
+        self.env: dict[str, str] = {}
+        self.warm: Any = WARM and WARM.WaitingInterpreter(self, self._wait, say)
         if launch.pod and os.path.exists("shim.state"):
             self._go_on()
         elif self.status["unfit"]:
@@ -260,7 +295,8 @@ class Shim:
             self.end_as = int(ask["exit_code"]) if "exit_code" in ask else self.end_as
             self._end()
         elif ask["do"] == "status":
-            self.status.update(container_use() if self.apart else {})
+            use = container_use() if self.apart else {}
+            self.status.update(self.warm.without(use) if use and self.warm else use)
         else:
             raise Refused("`do` must be start, stop, checkpoint, renew, status or end")
 
@@ -288,17 +324,40 @@ class Shim:
             path = os.pathsep.join(filter(None, (startup_folder(), env.get("PYTHONPATH"))))
             env.update({"PYTHONPATH": path} if path else {})
         self.kill_at, self.asked, self.killed = NEVER, set(), {}
-        self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime())
+        self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
+        self.env = self.warm.environment(env) if self.warm else env
+        self._spawn(self.warm.take(self.env, set(ask.get("env") or {})) if self.warm else None)
+
+    def _spawn(self, waiting: "Child | None" = None) -> None:
+        """Start the trainer, or let the waiting interpreter become it."""
+        launch = self.launch
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("announce")
-            self.alive, self.trainer = True, Child(self, launch.command, env, launch.workdir, launch.output, launch.tee)
+            if waiting:
+                waiting.open_log()
+            self.trainer = waiting or Child(self, launch.command, self.env, launch.workdir, launch.output, launch.tee)
+            self.alive = True
             self.status.update(trainer="running", trainer_pid=self.trainer.pid, output_from=self.trainer.log.tell())
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as fault:  # codes are a shell's
             what, why = getattr(fault, "filename", None) or launch.command[0], getattr(fault, "strerror", None) or fault
             self.status.update(exit_note=f"cannot start {what!r} ({why}); correct the job's command", trainer="exited")
             say(self.status["exit_note"])
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
+
+    def _wait(self, env: "dict[str, str]", connection: int) -> Child:
+        """Start an interpreter that waits."""
+        launch = self.launch
+        return Child(self, launch.command, env, launch.workdir, launch.output, launch.tee, wait=connection)
+
+    def memory(self) -> "tuple[int, int | None]":
+        """Return limit (0: none) and use of our container's memory, bytes."""
+        limit = counted("memory.max") or counted("memory/memory.limit_in_bytes")
+        return limit[0] if limit else 0, container_use()["memory"]
+
+    def _strangers(self) -> "list[Child]":
+        """Return our children that are no trainers."""
+        return [*([self.sidecar] if self.sidecar else []), *(self.warm.strangers() if self.warm else [])]
 
     def _devices(self, gpu_ids: "list[str]") -> "list[str]":
         """Return the devices for the trainer: the granted ones, or as many of a device plugin's (`device_plugin`).
@@ -332,7 +391,7 @@ class Shim:
         now, lease = boottime(), self.status["lease_deadline"]
         with contextlib.suppress(ChildProcessError):  # all that ended, also the orphans that the kernel gave us
             for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
-                for child in (self.trainer, self.sidecar):
+                for child in (self.trainer, *self._strangers()):
                     if child and child.pid == pid and child.returncode is None:
                         child.returncode = -os.WTERMSIG(how) or os.WEXITSTATUS(how)
         if self.alive and lease and now >= lease - self.launch.grace_s:
@@ -341,15 +400,23 @@ class Shim:
             self._quit(now + self.launch.grace_s)
         if self.alive and self.trainer and (self.trainer.returncode is not None or now >= self.kill_at):
             self._clear(self.trainer, now)
+        if self.warm:
+            self.warm.tick(now)
         self._keep_sidecar(now)
 
     def _clear(self, trainer: Child, now: float) -> None:
         """End all that is left of a trainer whose leader has ended or whose time is over."""
-        rest = family(self.sidecar) or family(self.sidecar)  # again: one may start meanwhile, and its parent end
+        rest = family(self._strangers()) or family(
+            self._strangers()
+        )  # again: one may start meanwhile, and its parent end
         names = ", ".join(f"{name} ({pid})" for pid, name in list(self.killed.items())[:8])
         if not rest and trainer.returncode is not None:
             while trainer.read():
                 pass
+            if not trainer.begun:
+                self.warm.lost(quiet=self.status["stop_asked"])
+                if not self.status["stop_asked"]:
+                    return self._spawn()
             self.alive, quiet = False, trainer.returncode == 0 and self.status["stop_asked"]
             tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
             self.status.update(trainer="exited", trainer_pid=None, exit_code=trainer.returncode, exit_at=boottime())
@@ -379,7 +446,7 @@ class Shim:
                     send(side.pid, signal.SIGTERM)
             elif side and now >= self.sidecar_kill_at:
                 send(-side.pid, signal.SIGKILL)
-            self.over = not side and (not self.apart or not self.clients or now >= self.sidecar_kill_at)
+            self.over = not self._strangers() and (not self.apart or not self.clients or now >= self.sidecar_kill_at)
         elif self.launch.sidecar and not side and not self.ending and now >= self.sidecar_at:
             self.sidecar_at = now + RESTART_MOST_S
             self.sidecar = Child(self, self.launch.sidecar, {**os.environ}, self.launch.here, "sidecar.log", tee=False)

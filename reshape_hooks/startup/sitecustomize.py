@@ -1,8 +1,9 @@
 """Loads the hooks of volcano-reshape into the interpreter of a training, whose script stays as it is.
 
 The shim puts this folder, which holds nothing else, first on PYTHONPATH, so that Python imports this file before the
-script (its module `site` does). Promises: what the environment has under the name `sitecustomize` is imported after it;
-the script's path is as it would be without us; a fault in here never ends the script. Standard library only.
+script (its module `site` does). An interpreter that the shim starts early waits in here (`early`). Promises: what the
+environment has under the name `sitecustomize` is imported after it; the script's path is as it would be without us;
+a fault in here never ends the script. Standard library only.
 """
 
 import os
@@ -37,5 +38,35 @@ def load_shadowed() -> None:
         sys.modules.setdefault("sitecustomize", ours)  # Python looks for it there when we return
 
 
-load()
-load_shadowed()
+def begin() -> None:
+    """Record what this process imports, if the shim asks for it; or first import it early and wait for the shim."""
+    wait, path, reason = (os.environ.pop("RESHAPE_" + name, "") for name in ("WAIT", "IMPORTS", "COLD"))
+    if wait:
+        try:
+            from reshape_hooks import early
+
+            early.wait_turn(int(wait), path)
+        except BaseException:
+            os._exit(1)  # it must not run the script
+    elif path:
+        with_record(path, reason)
+
+
+def with_record(path: str, reason: str) -> None:
+    try:
+        from reshape_hooks import record
+
+        record.begin_record(path, reason)
+    except Exception:  # noqa: S110 (without a record restarts are cold)
+        pass
+
+
+if "RESHAPE_WAIT" in os.environ:
+    import _signal  # type: ignore[import-not-found]  # the module of Python's start, without `signal`'s names
+
+    _signal.setitimer(_signal.ITIMER_REAL, 0)  # it ends a waiting interpreter that does not come here
+try:
+    load()
+    load_shadowed()
+finally:
+    begin()

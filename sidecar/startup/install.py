@@ -1,8 +1,8 @@
 """Copies shim and hooks into a pod before its containers start.
 
 Called by the init container as `python -m sidecar.startup.install --from SECRET --to FOLDER`. Promise: afterwards
-FOLDER holds shim.py and launch.json, each written atomically and readable by every user, the hooks, and a folder for
-checkpoints that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may repeat it.
+FOLDER holds the shim's files and launch.json, each written atomically and readable by every user, the hooks, and a
+folder for checkpoints that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may repeat it.
 Standard library only.
 """
 
@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-SHIM, LAUNCH, HOOKS = "shim.py", "launch.json", "reshape_hooks"
+SHIM, LAUNCH, HOOKS = ("warm.py", "shim.py"), "launch.json", "reshape_hooks"
 CHECKPOINTS = "checkpoints"
 
 
@@ -31,8 +31,9 @@ def main() -> int:
 
 
 def install(secret: Path, folder: Path) -> None:
-    """Copy shim and launch.json. `OSError` if the volume is full or the Secret lacks launch.json."""
-    for source in (Path(__file__).parent.with_name(SHIM), secret / LAUNCH):
+    """Copy shim, launch.json and hooks. `OSError` if the volume is full or the Secret lacks launch.json."""
+    ours = Path(__file__).parents[1]
+    for source in (*(ours / name for name in SHIM), secret / LAUNCH):
         fresh = folder / f"{source.name}.new"
         fresh.write_bytes(source.read_bytes())
         fresh.chmod(0o644)

@@ -1,0 +1,139 @@
+"""Records what a training imports, so that the interpreter that waits for its turn can import it early (`early`).
+
+Promises: nothing that the script sees changes, and a fault in here is no fault of the script. Called by
+`startup/sitecustomize.py` where the shim asks for it. Standard library only, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a training does not import more than it does without us
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+MOST_ASKED = 32  # requests that are remembered
+OURS = os.path.dirname(os.path.abspath(__file__))
+
+
+def library_folders() -> tuple[str, ...]:
+    """Return the folders below which modules may be imported early, each with a separator at its end."""
+    installed = [entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")]
+    return tuple(os.path.join(folder, "") for folder in (os.path.dirname(os.__file__), *installed, OURS))
+
+
+def in_library(spec: ModuleSpec | None, folders: tuple[str, ...]) -> bool:
+    """True if the module is Python's own, an installed one or ours, and not the user's."""
+    if spec is None:
+        return False
+    if spec.origin in ("built-in", "frozen"):
+        return True
+    places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or [])
+    if places:
+        return all(place.startswith(folders) for place in places)
+    maker = sys.modules.get(type(spec.loader).__module__)  # as of `six.moves`, which has no file
+    return maker is not None and in_library(getattr(maker, "__spec__", None), folders)
+
+
+def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | None]:
+    """Return the variables that differ; None: is gone."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {name: after.get(name) for name in names}
+
+
+def hidden() -> list[str]:
+    """Return the modules that cannot be imported now, though they may be installed."""
+    return [name for name, module in list(sys.modules.items()) if module is None]
+
+
+class Recorder:
+    """A finder that finds nothing and writes to `path` what is imported, one line each as it comes.
+
+    `("begin", pid, command line)`, then `("ask", name)` of each module that is asked for, followed by `("root", name,
+    variables, hidden)` if it is one that the script or a module of the user's has imported: with the variables of the
+    environment that the training had changed by then, and the modules that it hid. What a root imports is asked for
+    after it. `("off", sentence)` ends early imports of this job.
+    """
+
+    def __init__(self, path: str, reason: str = "") -> None:
+        self.pid, self.folders, self.environ = os.getpid(), library_folders(), dict(os.environ)
+        self.finders: list[Any] = []  # that are known
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.wrote = 0
+        self.asked: list[tuple[str, Any, Any]] = []  # requests, with variables and hidden ones of a root
+        self.root: Any = None  # spec of the newest root
+        self.brought: list[str] = []  # what came with it from the stash
+        self.ended = False
+        with open("/proc/self/cmdline", "rb") as file:
+            self.line("begin", self.pid, [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]])
+        if reason:
+            self.stop(reason)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return None: the next finders find it."""
+        if not self.ended and os.getpid() == self.pid:
+            try:
+                self._hear(fullname)
+            except Exception:  # the script must not see a fault of ours
+                self.ended = True
+        return None
+
+    def _hear(self, fullname: str) -> None:
+        self.asked = [asked for asked in self.asked if not self._came(*asked)][-MOST_ASKED:]
+        root = not getattr(self.root, "_initializing", False)
+        if root and sys.meta_path != self.finders:
+            self._look_at_finders()
+        brought, self.brought = self.brought, []
+        for name in (*brought, fullname):
+            self.line("ask", name)
+        self.asked.append((fullname, *((changes(self.environ, dict(os.environ)), hidden()) if root else (None, None))))
+
+    def _came(self, name: str, variables: Any, absent: Any) -> bool:
+        """Write down a root if it is there now: some are only looked for. One in C may import others before."""
+        spec: Any = getattr(sys.modules.get(name), "__spec__", None)
+        if getattr(spec, "name", None) != name:
+            return False
+        if in_library(spec, self.folders):
+            if absent is not None:
+                self.root = spec
+                self.line("root", name, variables, absent)
+        elif absent is None:  # an installed module that imports the user's: not to be imported without the script
+            self.stop(f"{self.root.name} imports {name}, which is not an installed module")
+        return True
+
+    def _look_at_finders(self) -> None:
+        for finder in sys.meta_path:
+            if finder not in self.finders:
+                home = getattr(finder, "__module__", None) or type(finder).__module__
+                spec = getattr(sys.modules.get(home), "__spec__", None)
+                if not in_library(spec, self.folders):
+                    self.stop(f"the script changes how modules are found ({home})")
+        self.finders = list(sys.meta_path)
+
+    def stop(self, reason: str) -> None:
+        self.line("off", reason)
+        self.ended = True
+
+    def line(self, *fields: Any) -> None:
+        data = ascii(fields).encode() + b"\n"
+        try:
+            self.wrote += os.write(self.file, data)
+        except OSError:  # a full disk: the next start is a cold one
+            self.ended = True
+
+
+def begin_record(path: str, reason: str = "") -> Any:
+    """Record the imports of this process from now on; None if that is not possible."""
+    try:
+        recorder: Any = Recorder(path, reason)
+    except OSError:
+        return None
+    sys.meta_path.insert(0, recorder)
+    recorder.finders = list(sys.meta_path)
+    return recorder

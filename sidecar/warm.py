@@ -1,0 +1,237 @@
+"""Keeps a waiting interpreter beside a trainer, so that its next start need not import everything again.
+
+The waiting interpreter (`reshape_hooks/early.py`) is the trainer's own command, started a second time and without any
+GPU once the trainer has announced that it saves when asked. It imports what the trainer had imported, and becomes the
+next trainer when the shim starts one. Promises: it is started only where the running trainer has shown, by its record,
+that our hooks come first in that interpreter; it never runs the script unless told; where there is none, or it is not
+fit or dies, the trainer is started as without it. Standard library, Python 3.8: `shim.py` loads it from its folder.
+"""
+
+import ast
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+SETTLE_S = "3"  # after the announcement, so that the first steps are over, and what they import is recorded
+READY_S, TAKE_S, LOOK_S = 120.0, 60.0, 1.0  # to import, to become the trainer, between two looks at memory
+MOST_FAILURES = 2
+SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+RECORD = "imports"
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def is_python(command: "list[str]", begun: "list[str]") -> bool:
+    """True if a Python of the command line `begun` is the command itself: no other program ran before it."""
+    name, tail = os.path.basename(command[0]), begun[-len(command) :]
+    same = len(tail) == len(command) and tail[1:] == command[1:]
+    return same and (os.path.basename(tail[0]) == name or (name[:6] == "python" and len(begun) == len(command)))
+
+
+def kernel_bytes(path: str, name: str) -> int:
+    """Return the bytes that a file of /proc gives for this name; 0 without it."""
+    with contextlib.suppress(OSError), open(path) as file:
+        return next((int(line.split()[1]) * 1024 for line in file if line.startswith(name)), 0)
+    return 0
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has used."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return sum(map(int, file.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+class WaitingInterpreter:
+    """The waiting interpreter of a shim, or none: `child` while it waits, `taken` until the trainer that it becomes
+    has begun, `leaving` when it was killed and has not ended yet."""
+
+    def __init__(self, shim: Any, spawn: "Callable[[dict[str, str], int], Any]", say: "Callable[[str], None]") -> None:
+        self.shim, self.spawn, self.say = shim, spawn, say
+        self.child: Any = None
+        self.taken: Any = None
+        self.leaving: list[Any] = []
+        self.socket: Any = None
+        self.env: dict[str, str] = {}  # that it was started with
+        self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
+        self.failures, self.memory = 0, 0  # memory: bytes that the last one held when it was ready
+        self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
+        self.tried, self.announced_at = 0, 0.0  # for which trainer; when that was seen to announce itself
+        self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))  # 0: never
+        self.off = "" if shim.launch.hooks and self.settle_s else "it is switched off"
+
+    def environment(self, env: "dict[str, str]") -> "dict[str, str]":
+        """Return the environment for a trainer, which then records its imports."""
+        return env if self.off else {**env, "RESHAPE_IMPORTS": os.path.abspath(RECORD)}
+
+    def strangers(self) -> "list[Any]":
+        """Return the children that belong to no trainer."""
+        return [*([self.child] if self.child else []), *self.leaving]
+
+    def take(self, env: "dict[str, str]", told: "set[str]") -> Any:
+        """Make the waiting interpreter the trainer with these variables and return it, or None without one.
+
+        `told`: names of the variables that each start is told anew.
+        """
+        child, before = self.child, self.env
+        if child is None or child.returncode is not None:
+            return None
+        differ = {name for name in {**before, **env} if before.get(name) != env.get(name)}
+        if not all(name in told or name in NO_GPU or name.startswith("RESHAPE_") for name in differ):
+            return self.end("the trainer gets another environment")
+        variables = {name: env.get(name) for name in differ if name not in ("RESHAPE_IMPORTS", "RESHAPE_WAIT")}
+        message = ascii(variables).encode() + b"\n"
+        try:
+            if self.socket is None or self.socket.send(message) < len(message):
+                return self.end("the waiting interpreter does not listen")
+        except OSError:
+            return self.end("the waiting interpreter does not listen")
+        self.taken, self.child, self.since = child, None, boottime()
+        return child
+
+    def tick(self, now: float) -> None:
+        """Begin, watch or end it."""
+        shim, trainer = self.shim, self.shim.trainer
+        self.leaving = [child for child in self.leaving if child.returncode is None]
+        if self.taken and now > self.since + TAKE_S:
+            self.why = "the waiting interpreter did not begin to train"
+            os.killpg(self.taken.pid, signal.SIGKILL)  # the shim then starts the trainer without it
+        if not self.child:
+            if trainer and shim.status["trainer"] == "running" and not (self.off or self.taken or shim.ending):
+                self.begin(trainer, now)
+        elif self.child.returncode is not None:
+            self.lost()
+        elif shim.ending or (shim.status["trainer"] == "exited" and not shim.status["stop_asked"]):
+            self.end("")
+        elif now >= self.looked_at + LOOK_S:
+            self.looked_at, self.used_s = now, cpu_s(self.child.pid)
+            if self.room() < SPARE:
+                self.end("the memory of the waiting interpreter is needed")
+            elif not self.ready and now > self.since + READY_S:
+                self.end("the imports of the waiting interpreter do not end")
+
+    def begin(self, trainer: Any, now: float) -> None:
+        """Start it, if the trainer has settled and has shown that our hooks are in its interpreter."""
+        if self.tried == trainer.pid or not trainer.begun:
+            return
+        if not os.path.exists("announce"):
+            self.announced_at = now
+        if now < self.announced_at + self.settle_s:
+            return
+        self.tried, self.why = trainer.pid, self.unfit(trainer)
+        if self.why:
+            self.note(self.why)
+            return
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.env = {**self.shim.env, **NO_GPU, "RESHAPE_WAIT": str(theirs.fileno())}
+        with theirs:
+            try:
+                self.child = self.spawn(self.env, theirs.fileno())
+            except (OSError, ValueError) as fault:
+                ours.close()
+                self.note(f"no waiting interpreter can be started ({fault})")
+                return
+        self.socket, self.inbox, self.ready, self.since, self.looked_at = ours, b"", False, now, now
+        self.shim.selector.register(ours, selectors.EVENT_READ, self.hear)
+
+    def unfit(self, trainer: Any) -> str:
+        """Return why no interpreter should wait for the end of this trainer; empty if one may."""
+        lines: list[Any] = []
+        with contextlib.suppress(OSError, ValueError, SyntaxError), open(RECORD, encoding="ascii") as file:
+            lines = [ast.literal_eval(line) for line in file if line.startswith(("('begin'", "('off'"))]
+        if not lines or lines[0][1] != trainer.pid or not is_python(self.shim.launch.command, lines[0][2]):
+            self.off = "the command is no Python that loads our hooks"
+        elif len(lines) > 1:
+            self.off = str(lines[1][1])
+        elif self.room() < (self.memory or kernel_bytes(f"/proc/{trainer.pid}/status", "VmRSS:")) + SPARE:
+            return "there is too little memory for a waiting interpreter"
+        return self.off
+
+    def room(self) -> int:
+        """Return the bytes of memory that are free, in our container and on the machine."""
+        free, (limit, used) = kernel_bytes("/proc/meminfo", "MemAvailable:"), self.shim.memory()
+        return min(free, limit - used) if limit and used is not None else free
+
+    def hear(self) -> None:
+        """Read what it says."""
+        data = b""
+        try:
+            data = self.socket.recv(65536) if self.socket else b""
+        except BlockingIOError:
+            return
+        except OSError:  # as at its end
+            pass
+        *lines, self.inbox = (self.inbox + data).split(b"\n")
+        for line in lines:
+            kind, *fields = ast.literal_eval(line.decode())
+            if kind == "ready":
+                self.ready, self.failures = True, 0
+                child = self.child or self.taken
+                self.memory = kernel_bytes(f"/proc/{child.pid}/status", "VmRSS:")
+                self.note(f"ready ({self.memory >> 20} MiB)")
+            elif kind == "set" and self.taken:
+                self.taken.begin()
+                self.socket.send(b"'go'\n")
+                self.taken = None
+                self.forget()
+                return
+            elif kind == "off":
+                self.why = str(fields[0])
+        if not data:
+            self.hang_up()
+
+    def lost(self, quiet: bool = False) -> None:
+        """It has ended by itself, waiting or before the trainer began. `quiet`: as it was told to."""
+        while self.socket:  # why
+            self.hear()
+        if not quiet:
+            self.failures += 1
+            why = self.why or "the waiting interpreter ended"
+            self.off = why if self.failures >= MOST_FAILURES else ""
+            self.note(why)
+        self.taken = None
+        self.forget()
+
+    def end(self, why: str) -> None:
+        """End the interpreter that waits."""
+        if why:
+            self.note(why)
+        if self.child:
+            self.used_s = cpu_s(self.child.pid)
+            with contextlib.suppress(OSError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+            self.leaving.append(self.child)
+        self.forget()
+
+    def forget(self) -> None:
+        self.child, self.ready, self.why = None, False, ""
+        self.aside_s, self.used_s = self.aside_s + self.used_s, 0.0
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        if self.socket:
+            self.shim.selector.unregister(self.socket)
+            self.socket.close()
+            self.socket = None
+
+    def note(self, what: str) -> None:
+        self.shim.status["warm"] = what
+        if not self.ready:
+            self.say(f"the next start of this trainer imports everything anew: {what}")
+
+    def without(self, use: "dict[str, Any]") -> "dict[str, Any]":
+        """Return the use of our container without what waiting interpreters use."""
+        if use["cpu_s"] is not None and use["memory"] is not None:
+            now, held = (cpu_s(self.child.pid), self.child.pid) if self.child else (0.0, 0)
+            use["cpu_s"] = max(0.0, use["cpu_s"] - self.aside_s - now)
+            use["memory"] = max(0, use["memory"] - (kernel_bytes(f"/proc/{held}/status", "RssAnon:") if held else 0))
+        return use

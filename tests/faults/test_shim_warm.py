@@ -1,0 +1,233 @@
+"""A trainer that a waiting interpreter becomes is like one that was started anew, and without it nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.shim_client import TRAINERS, ShimProcess, marked, running_shim
+from tests.interpreters import python_of
+from tests.patience import eventually
+
+ENDS = ["143", "none", "text", "raise", "signal", "interrupt"]
+SOON_S, NEVER_S = "0.2", "1e9"  # after the announcement an interpreter begins to wait
+
+
+def until_ready(shim: ShimProcess) -> None:
+    eventually(lambda: shim.client.status()["warm"].startswith("ready"), "an interpreter waits")
+
+
+def waiting(shim: ShimProcess) -> int:
+    """The pid of the interpreter that waits."""
+    (found,) = set(shim.left()) - {shim.client.status()["trainer_pid"]}
+    return found
+
+
+@contextmanager
+def warm_shim(folder: Path, command: list[str], env: dict[str, str] | None = None, **launch: Any) -> Iterator[Any]:
+    env = {"RESHAPE_WARM": SOON_S, "PYTHONPATH": "", **(env or {})}
+    with running_shim(folder, command, env=env, hooks=True, workdir=str(folder), **launch) as shim:
+        yield shim
+
+
+def generation(shim: ShimProcess, number: int, warm: bool) -> dict[str, Any]:
+    """Start a generation of the probe, stop it, and return what it saw and how it ended."""
+    before = shim.output.stat().st_size if shim.output.exists() else 0
+    shim.client.start(number, ["A", "B"][: number % 2 + 1], env={"RANK": str(number)})
+    saw = shim.folder / f"probe-{number}.json"
+    eventually(lambda: f"generation {number}\n" in (shim.output.read_text() if shim.output.exists() else ""), "it runs")
+    if warm:
+        until_ready(shim)
+    shim.client.stop(number)
+    status = shim.client.wait("exited")
+    text = json.dumps([json.loads(saw.read_text()), shim.output.read_text()[before:]])
+    seen, output = json.loads(text.replace(str(shim.folder), "FOLDER").replace(shim.mark, "MARK"))
+    seen["environ"].pop("RESHAPE_WARM")
+    return {**seen, "output": output, "exit": [status["exit_code"], status["exit_note"]]}
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> list[str]:
+    """The command of a script with a module of its own; both write down each time that they are run."""
+    (tmp_path / "mine.py").write_text("open('mine', 'a').write('x')\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return [sys.executable, "script.py"]
+
+
+SCRIPT = """
+import os, signal, sys, time
+if os.path.exists("changes"):
+    os.environ["OMP_NUM_THREADS"] = os.environ["RESHAPE_GENERATION"]
+import decimal, mine, wave
+open("runs", "a").write("x")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+open(os.environ["RESHAPE_ANNOUNCE"], "w").write("SIGUSR1")
+print("runs", os.environ["RESHAPE_GENERATION"], os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+while not os.path.exists("complete"):
+    time.sleep(0.01)
+"""
+
+
+def runs(shim: ShimProcess, number: int) -> None:
+    """Start a generation of the counting script and wait until it runs, with its GPUs, once."""
+    assert shim.client.start(number, ["A"] * (number % 2))["ok"]
+    line = f"runs {number} {'A' * (number % 2)}\n"
+    eventually(lambda: line in (shim.output.read_text() if shim.output.exists() else ""), line)
+    assert (shim.folder / "runs").read_text() == (shim.folder / "mine").read_text() == "x" * number
+
+
+def stopped(shim: ShimProcess, number: int) -> None:
+    shim.client.stop(number)
+    assert shim.client.wait("exited")["exit_code"] == 143
+
+
+@pytest.mark.parametrize("how", ["script", "module", "options", "first line"])
+def test_a_trainer_that_waited_is_like_one_that_was_started_anew(tmp_path, how):
+    ends = ENDS if how == "script" else ENDS[:2]
+    with ExitStack() as stack:
+        sides = []
+        for name, soon in (("cold", NEVER_S), ("warm", SOON_S)):
+            folder = tmp_path / name
+            folder.mkdir()
+            shutil.copy(TRAINERS / "probe.py", folder / "probe.py")
+            (folder / "probe.py").chmod(0o755)
+            command = {
+                "script": [sys.executable, "probe.py"],
+                "module": [sys.executable, "-m", "probe"],
+                "options": [sys.executable, "-X", "utf8", "-W", "default", "-OO", "-u", str(folder / "probe.py")],
+                "first line": ["./probe.py"],
+            }[how]
+            env = {"RESHAPE_WARM": soon, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+            sides.append(stack.enter_context(warm_shim(folder, [*command, *ends], env)))
+        cold, warm = sides
+        for number in range(1, len(ends) + 1):
+            anew, waited = generation(cold, number, False), generation(warm, number, True)
+            if number > 1:
+                assert waited["environ"]["RESHAPE_GENERATION"] == str(number)
+            assert {key: value for key, value in waited.items() if value != anew[key]} == {}, number
+        assert "imports everything anew" not in (warm.folder / "stderr").read_text()
+
+
+def test_the_waiting_interpreter_becomes_the_trainer_and_runs_nothing_of_the_users_before(tmp_path, counting):
+    with warm_shim(tmp_path, counting) as shim:
+        for number in (1, 2, 3):
+            runs(shim, number)
+            until_ready(shim)
+            one = waiting(shim)
+            assert b"CUDA_VISIBLE_DEVICES=\0" in Path(f"/proc/{one}/environ").read_bytes()
+            assert (tmp_path / "mine").read_text() == "x" * number
+            stopped(shim, number)
+            assert shim.left() == [one]
+        runs(shim, 4)
+        assert shim.client.status()["trainer_pid"] == one
+
+
+def test_a_killed_waiting_interpreter_costs_nothing(tmp_path, counting):
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        os.kill(waiting(shim), signal.SIGKILL)
+        eventually(lambda: "ended" in shim.client.status()["warm"], "the shim notices")
+        stopped(shim, 1)
+        runs(shim, 2)
+
+
+def test_a_waiting_interpreter_that_dies_before_the_trainer_began_is_replaced_by_a_new_process(tmp_path, counting):
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        one = waiting(shim)
+        os.kill(one, signal.SIGSTOP)
+        stopped(shim, 1)
+        assert shim.client.start(2)["status"]["trainer_pid"] == one
+        os.kill(one, signal.SIGKILL)
+        eventually(lambda: "runs 2 \n" in shim.output.read_text(), "it runs")
+        assert shim.client.status()["trainer_pid"] not in (None, one)
+        assert (tmp_path / "runs").read_text() == "xx"
+
+
+def test_a_stop_before_the_trainer_began_starts_nothing(tmp_path, counting):
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        one = waiting(shim)
+        os.kill(one, signal.SIGSTOP)
+        stopped(shim, 1)
+        shim.client.start(2)
+        shim.client.stop(3)
+        os.kill(one, signal.SIGCONT)
+        assert shim.client.wait("exited")["stop_asked"]
+        eventually(lambda: shim.left() == [], "nothing is left")
+        assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_nothing_is_left_of_it_when_the_shim_is_killed(tmp_path, counting):
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        shim.process.kill()
+        eventually(lambda: marked(shim.mark) == [], "nothing is left")
+
+
+@pytest.mark.parametrize("end", ["completed", "end", "SIGTERM"])
+def test_it_ends_with_the_training_and_with_the_shim(tmp_path, counting, end):
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        if end == "completed":
+            (tmp_path / "complete").touch()
+            assert shim.client.wait("exited")["exit_code"] == 0
+        elif end == "end":
+            shim.client.ask("end")
+        else:
+            shim.process.terminate()
+        eventually(lambda: shim.left() == [], "nothing is left")
+
+
+def test_a_script_that_changes_its_environment_otherwise_than_the_last_time_gets_what_it_asks_for(tmp_path, counting):
+    (tmp_path / "changes").touch()
+    show = "open('threads', 'a').write(os.environ['OMP_NUM_THREADS'])\n"
+    (tmp_path / "script.py").write_text(SCRIPT.replace('open("runs"', f'{show}open("runs"'))
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        stopped(shim, 1)
+        runs(shim, 2)
+        assert (tmp_path / "threads").read_text() == "12"
+        reason = "before it imports decimal the script sets OMP_NUM_THREADS, unlike the last time"
+        eventually(lambda: shim.client.status()["warm"] == reason, "early imports end with a sentence")
+        assert shim.left() == [shim.client.status()["trainer_pid"]]
+
+
+@pytest.mark.parametrize("command", ["-I", "sh", "RESHAPE_WARM"])
+def test_no_interpreter_waits_for_a_command_that_does_not_load_our_hooks_or_is_no_python(tmp_path, counting, command):
+    env = {"RESHAPE_WARM": "0"} if command == "RESHAPE_WARM" else {}
+    python, script = counting
+    alone = f"import sys; sys.path.insert(0, ''); exec(open({script!r}).read())"
+    line = {"-I": [python, "-I", "-c", alone], "sh": ["sh", "-c", f"{python} {script}; exit $?"]}.get(command, counting)
+    with warm_shim(tmp_path, line, env) as shim:
+        runs(shim, 1)
+        if command != "RESHAPE_WARM":
+            eventually(lambda: "no Python" in shim.client.status()["warm"], "the shim says so")
+        environs = [Path(f"/proc/{pid}/environ").read_bytes() for pid in shim.left()]
+        assert b"RESHAPE_WAIT" not in b"".join(environs)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
+def test_it_waits_in_the_python_of_the_image(tmp_path, counting, version):
+    python = python_of(version)
+    with warm_shim(tmp_path, [python, *counting[1:]], python=python) as shim:
+        for number in (1, 2):
+            runs(shim, number)
+            until_ready(shim)
+            stopped(shim, number)
+        assert "anew" not in (tmp_path / "stderr").read_text()
