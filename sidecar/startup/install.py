@@ -2,8 +2,8 @@
 
 Called by the init container as `python -m sidecar.startup.install --from SECRET --to FOLDER`. Promise: afterwards
 FOLDER holds the shim's files and launch.json, each written atomically and readable by every user, the hooks, and a
-folder for checkpoints that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may repeat it.
-Standard library only.
+folder for checkpoints that every user of this pod may write; the keys are not copied. Idempotent, as the kubelet may
+repeat it. Standard library only.
 """
 
 from __future__ import annotations

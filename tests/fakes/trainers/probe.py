@@ -65,7 +65,7 @@ def seen():
     with open("/proc/self/oom_score_adj") as file:
         score = file.read()
     with open("/proc/self/status") as file:
-        masks = [line for line in file if line.startswith(("Sig", "Shd", "NoNewPrivs", "Umask"))]
+        masks = [line for line in file if line.startswith(("SigBlk", "SigIgn", "SigCgt", "Umask"))]
     return {
         "argv": sys.argv, "cmdline": cmdline, "orig_argv": getattr(sys, "orig_argv", None), "flags": str(sys.flags),
         "path": sys.path, "path0": sys.path[0], "options": [sys.warnoptions, sys._xoptions], "modules": SEEN_FIRST,
@@ -76,7 +76,7 @@ def seen():
         "signals": {int(n): str(signal.getsignal(n)) for n in signal.valid_signals()}, "descriptors": descriptors(),
         "session": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()], "death": death.value, "score": score,
         "timer": signal.getitimer(signal.ITIMER_REAL), "nice": os.nice(0), "policy": os.sched_getscheduler(0),
-        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:7] == "RLIMIT_"},
+        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:4] == "RLIM"},
         "streams": [[one.name, one.encoding, one.line_buffering, one.write_through, one.isatty(), one.fileno()]
                     for one in (sys.stdin, sys.stdout, sys.stderr)], "stdin": sys.stdin.read(),
         "threads": threading.active_count(), "main_thread": threading.current_thread() is threading.main_thread(),
