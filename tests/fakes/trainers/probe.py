@@ -76,7 +76,7 @@ def seen():
         "signals": {int(n): str(signal.getsignal(n)) for n in signal.valid_signals()}, "descriptors": descriptors(),
         "session": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()], "death": death.value, "score": score,
         "timer": signal.getitimer(signal.ITIMER_REAL), "nice": os.nice(0), "policy": os.sched_getscheduler(0),
-        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:4] == "RLIM"},
+        "limits": [resource.getrlimit(number) for number in range(16)],
         "streams": [[one.name, one.encoding, one.line_buffering, one.write_through, one.isatty(), one.fileno()]
                     for one in (sys.stdin, sys.stdout, sys.stderr)], "stdin": sys.stdin.read(),
         "threads": threading.active_count(), "main_thread": threading.current_thread() is threading.main_thread(),
