@@ -50,7 +50,7 @@ class Cluster:
         self.coordinator = Coordinator(
             store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__
         )
-        self.api = self.coordinator.api
+        self.api, self._platform = self.coordinator.api, platform
 
     def submit(self, doc: View) -> int:
         """The number of the last event before it."""
@@ -83,6 +83,12 @@ class Cluster:
         while (piece := self.api.logs(job, offset, 1 << 20))[0]:
             text, offset = text + piece[0], piece[1]
         return text.decode("utf-8", "replace")
+
+    def launch_folder(self, job: str) -> Path:
+        """The folder of the present launch of a job, which its shim listens in."""
+        record = self.coordinator.cache.job(job)
+        assert record is not None and isinstance(self._platform, LocalPlatform)
+        return self._platform.folders(record.doc).launch
 
     def end_all(self) -> None:
         """Cancel what still runs and wait until nothing of it is left."""

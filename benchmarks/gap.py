@@ -1,28 +1,30 @@
 """R1: how long training stands still when a job is reshaped in place, beside a plain kill and re-exec of the script.
 
-Both sides run the very same script with the same arguments, pace and kind of checkpoint folder, at the same time on
-this machine, and take turns. In place: an operator's request to the real coordinator, real sidecar and shim. Plain:
-SIGTERM, wait, start it again with other GPUs, at once: no re-exec can be faster than that. A gap runs from the last
-step of the old shape to the first of the new, on both sides by the `time=` that the trainer itself printed.
+All sides run the very same script with the same arguments, pace and kind of checkpoint folder, at the same time on
+this machine, and take turns. In place: an operator's request to the real coordinator, real sidecar and shim; warm with
+an interpreter that waits (`sidecar/warm.py`), cold without. Plain: SIGTERM, wait, start it again with other GPUs, at
+once. A gap runs from the last step of the old shape to the first of the new, by the `time=` that the trainer printed.
 
-Before anything is timed, both sides must end with the same result as a run that was never interrupted.
+Before anything is timed, all sides must end with the same result as a run that was never interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +41,10 @@ PACE = {1: 0.02, 2: 0.0125}  # seconds per iteration: short, since a gap holds t
 JOB_TYPE = "gap"
 ENDLESS = 10_000_000  # iterations
 SETTLED = 25  # steps between two gaps, so that nothing of the last one is still being written
-RESULT = {"numpy": "weights", "keras": "val_loss"}  # what the script prints at its end
-FLOOR = 0.35
+RESULT = {"numpy": "weights", "keras": "val_loss", "torch": "val_accuracy"}  # what the script prints at its end
+FLOORS = {"numpy": (0.5, None), "keras": (None, 0.2), "torch": (None, 0.3)}  # of warm: of kill and re-exec, of cold
+ITERATIONS = {"numpy": 400, "keras": 2000, "torch": 1000}  # of what is checked: an interpreter must come to wait in it
+SIDES = ("warm", "cold", "kill")
 STAGES = ("signal", "checkpoint", "exit", "spawn", "first step")
 
 BEGIN = re.compile(r"^job=\S+ gpus=(\d+) begins_at=(\d+) ")
@@ -67,22 +71,34 @@ class MeasuredSide(Protocol):
 
 
 class InPlace:
-    """A job of the real coordinator, reshaped by an operator's requests."""
+    """A job of the real coordinator, reshaped by an operator's requests. `warm`: an interpreter waits beside it."""
 
-    def __init__(self, cluster: Cluster, job: str, trainer: str, iterations: int) -> None:
-        self._cluster, self._job = cluster, job
+    def __init__(self, cluster: Cluster, job: str, trainer: str, iterations: int, warm: bool = True) -> None:
+        self._cluster, self._job, self._warm = cluster, job, warm
+        self.waiting_mib: list[tuple[float, float]] = []  # resident and proportional size of each that waited
         doc = {"job_id": job, "job_type": JOB_TYPE, "command": command(trainer, iterations), "iterations": iterations}
-        doc["elastic"] = True  # it is stopped as soon as it trains
+        doc |= {"elastic": True, "env": {} if warm else {"RESHAPE_WARM": "0"}}  # it is stopped as soon as it trains
         self.began = cluster.submit({**doc, "optional_num_gpus": sorted(PACE)})
 
     def wait_started(self) -> None:
         self._cluster.until("started", self._job, self.began)
 
     def reshape(self, gpus: int) -> dict[str, float]:
+        if self._warm:
+            self._wait_ready()
         before = self._cluster.api.last_event()
         self._cluster.api.request(self._job, gpus, None)
         stages: dict[str, float] = self._cluster.until("reshaped", self._job, before)["stages_s"]
         return stages
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not (status := shim_status(self._cluster.launch_folder(self._job)))["warm"].startswith("ready"):
+            if status["warm"] or time.monotonic() > deadline:
+                raise WrongAnswer(f"no interpreter waits beside {self._job}: {status['warm']}")
+            time.sleep(0.05)
+        for pid in waiting_pids(status):
+            self.waiting_mib.append((kib(pid, "Rss:") / 1024, kib(pid, "Pss:") / 1024))
 
     def wait_ended(self) -> None:
         self._cluster.until("completed", self._job, self.began)
@@ -149,6 +165,33 @@ def _wait(process: subprocess.Popen[str]) -> None:
     finally:
         os.close(ended)
     process.wait()
+
+
+def shim_status(launch: Path) -> dict[str, Any]:
+    """What the shim of this launch says of itself."""
+    folder = os.open(launch, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(f"/proc/self/fd/{folder}/shim.sock")
+            peer.sendall(b'{"do": "status"}\n')
+            with peer.makefile("r") as lines:
+                found: dict[str, Any] = next(m["status"] for m in map(json.loads, lines) if "ok" in m)
+                return found
+    finally:
+        os.close(folder)
+
+
+def waiting_pids(status: dict[str, Any]) -> list[int]:
+    """The children of the shim that run the trainer's command and are not the trainer."""
+    own = Path(f"/proc/{status['trainer_pid']}/cmdline").read_bytes()
+    children = Path(f"/proc/{status['shim_pid']}/task/{status['shim_pid']}/children").read_text().split()
+    same = [int(pid) for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes() == own]
+    return [pid for pid in same if pid != status["trainer_pid"]]
+
+
+def kib(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def command(trainer: str, iterations: int) -> list[str]:
@@ -254,73 +297,107 @@ def plain(folder: Path, trainer: str, iterations: int) -> Iterator[PlainRestart]
 
 @dataclass
 class GapMeasurements:
-    """Seconds, pair by pair, and the stages of those in place."""
+    """By side: seconds of each gap, and the stages of those in place. `memory`: MiB of interpreters that waited."""
 
-    ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
-    stages: list[dict[str, float]] = field(default_factory=list)
+    gaps: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    stages: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    memory: list[tuple[float, float]] = field(default_factory=list)
+
+    def take(self, name: str, side: MeasuredSide) -> None:
+        seconds, stages = turn(side)
+        self.gaps[name].append(seconds)
+        self.stages[name].append(stages)
+
+    def ratio(self, name: str, other: str) -> float:
+        return median(a / b for a, b in zip(self.gaps[name], self.gaps[other], strict=True))
 
 
-def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, pairs: int) -> GapMeasurements:
-    """Check both sides, then time them in turns; who is first alternates."""
-    long = InPlace(cluster, f"gap-{trainer}", trainer, ENDLESS)
+def measure(cluster: Cluster, folder: Path, trainer: str, iterations: int, rounds: int) -> GapMeasurements:
+    """Check all sides, then time them in turns; who is first alternates."""
     wanted = uninterrupted(folder / f"uninterrupted-{trainer}", trainer, iterations)
     with plain(folder / f"check-{trainer}", trainer, iterations) as side:
         check(side, iterations, wanted, RESULT[trainer])
-    job = InPlace(cluster, f"check-{trainer}", trainer, iterations)
-    job.wait_started()
-    check(job, iterations, wanted, RESULT[trainer])
-    gaps = GapMeasurements()
+    for warm in (True, False):
+        job = InPlace(cluster, f"check-{trainer}-{'warm' if warm else 'cold'}", trainer, iterations, warm)
+        job.wait_started()
+        check(job, iterations, wanted, RESULT[trainer])
+    found = GapMeasurements()
+    jobs = {name: InPlace(cluster, f"{name}-{trainer}", trainer, ENDLESS, name == "warm") for name in ("warm", "cold")}
     with plain(folder / f"plain-{trainer}", trainer, ENDLESS) as side:
-        for number in range(pairs):
-            turns: list[Callable[[], None]] = [lambda: _ours(gaps, long), lambda: gaps.theirs.append(turn(side)[0])]
-            for take in turns if number % 2 else reversed(turns):
-                take()
-    cluster.api.cancel(f"gap-{trainer}")
-    return gaps
+        sides: dict[str, MeasuredSide] = {**jobs, "kill": side}
+        for number in range(rounds):
+            for name in SIDES if number % 2 else reversed(SIDES):
+                found.take(name, sides[name])
+    found.memory = jobs["warm"].waiting_mib
+    for name in jobs:
+        cluster.api.cancel(f"{name}-{trainer}")
+    return found
 
 
-def _ours(gaps: GapMeasurements, side: InPlace) -> None:
-    seconds, stages = turn(side)
-    gaps.ours.append(seconds)
-    gaps.stages.append(stages)
+def trainers(options: argparse.Namespace) -> list[str]:
+    """NumPy; with `keras` Keras and, where it is installed, PyTorch."""
+    torch = ["torch"] if importlib.util.find_spec("torch") else []
+    return ["numpy", "keras", *torch] if options.keras else ["numpy"]
 
 
 def run(options: argparse.Namespace) -> Result:
-    """Trains NumPy, with `keras` Keras too."""
-    pairs, iterations = (2, 60) if options.tiny else (12, 200)
+    rounds = 2 if options.tiny else 30
     found: dict[str, GapMeasurements] = {}
     with tempfile.TemporaryDirectory(prefix="gap-") as name:
         folder = Path(name)
         store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
         try:
             with running(folder / "state", store, 4, PACE, JOB_TYPE) as cluster:
-                for trainer in ("numpy", "keras") if options.keras else ("numpy",):
-                    found[trainer] = measure(cluster, folder, trainer, iterations, pairs)
+                for trainer in trainers(options):
+                    found[trainer] = measure(cluster, folder, trainer, ITERATIONS[trainer], rounds)
         finally:
             store.close()
-    sizes: dict[str, Any] = {"pairs": pairs, "GPUs": "1 and 2 in turns", "seconds per iteration": PACE}
+    sizes: dict[str, Any] = {"rounds": rounds, "GPUs": "1 and 2 in turns", "seconds per iteration": PACE}
     return Result(
-        "gap", "R1", "training standing still in a reshape, in place against a plain kill and re-exec",
-        "kill and re-exec", sizes, [_row(t, g) for t, g in found.items()], [*_tables(found)],
-        [f"Checked first: reshaped after {SETTLED} steps, both sides end {iterations} steps with the result of a run "
-         "that was never interrupted."],
+        "gap", "R1", "training standing still in a reshape: in place (warm: an interpreter waits; cold: none does) "
+        "against a plain kill and re-exec", "the other side", sizes,
+        [row for t, g in found.items() for row in _rows(t, g)], [*_tables(found)],
+        [f"Checked first: reshaped after {SETTLED} steps or more, all sides end with the result of a run that was "
+         "never interrupted."],
     )  # fmt: skip
 
 
-def _row(trainer: str, gaps: GapMeasurements) -> Row:
-    ratio = median(a / b for a, b in zip(gaps.ours, gaps.theirs, strict=True))
-    return Row(f"{trainer}, median gap", median(gaps.ours), median(gaps.theirs), ratio, "s", FLOOR)
+def _rows(trainer: str, found: GapMeasurements) -> Iterator[Row]:
+    for name, other, floor in (
+        ("warm", "kill", FLOORS[trainer][0]),
+        ("warm", "cold", FLOORS[trainer][1]),
+        ("cold", "kill", None),
+    ):
+        ours, theirs = median(found.gaps[name]), median(found.gaps[other])
+        yield Row(f"{trainer}, median gap, {name} against {other}", ours, theirs, found.ratio(name, other), "s", floor)
 
 
 def _tables(found: dict[str, GapMeasurements]) -> Iterator[Table]:
-    for trainer, gaps in found.items():
-        pairs = [[f"{a:.3f}", f"{b:.3f}", f"{a / b:.2f}"] for a, b in zip(gaps.ours, gaps.theirs, strict=True)]
-        yield Table(f"{trainer}: every pair, seconds", ["IN PLACE", "KILL AND RE-EXEC", "RATIO"], pairs)
-    rows = [[t, *(_median(s, g.stages) for s in STAGES), f"{median(g.ours):.3f}"] for t, g in found.items()]
-    yield Table("in place, median seconds by stage", ["", *(s.upper() for s in STAGES), "GAP"], rows)
+    for trainer, one in found.items():
+        rounds = zip(*(one.gaps[side] for side in SIDES), strict=True)
+        shown = [[f"{seconds:.3f}" for seconds in gaps] for gaps in rounds]
+        yield Table(f"{trainer}: every round, seconds", ["WARM", "COLD", "KILL AND RE-EXEC"], shown)
+    spread = [
+        [f"{trainer}, {side}", *(_share(one.gaps[side], share) for share in (0.5, 0.95))]
+        for trainer, one in found.items()
+        for side in SIDES
+    ]
+    yield Table("gap, seconds", ["", "P50", "P95"], spread)
+    stages = [
+        [f"{trainer}, {side}", *(_stage(stage, one.stages[side]) for stage in STAGES)]
+        for trainer, one in found.items()
+        for side in SIDES[:2]
+    ]
+    yield Table("in place, seconds by stage: p50, p95", ["", *(stage.upper() for stage in STAGES)], stages)
+    memory = [[t, *(f"{median(sizes):.0f}" for sizes in zip(*g.memory, strict=True))] for t, g in found.items()]
+    yield Table("the interpreter that waits, median MiB", ["", "RSS", "PSS"], memory)
 
 
-def _median(stage: str, stages: list[dict[str, float]]) -> str:
-    known = [s[stage] for s in stages if stage in s]
-    return f"{median(known):.3f}" if known else "-"
+def _share(values: list[float], share: float) -> str:
+    """The smallest value that so large a share of them does not exceed."""
+    return f"{sorted(values)[math.ceil(share * len(values)) - 1]:.3f}"
+
+
+def _stage(stage: str, stages: list[dict[str, float]]) -> str:
+    known = [one[stage] for one in stages if stage in one]
+    return f"{_share(known, 0.5)}, {_share(known, 0.95)}" if known else "-"

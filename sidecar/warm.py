@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SETTLE_S = "3"  # after the announcement, so that the first steps are over, and what they import is recorded
+SETTLE_S = 3.0  # after the announcement, so that the first steps are over, and what they import is recorded
 READY_S, TAKE_S, LOOK_S = 120.0, 60.0, 1.0  # to import, to become the trainer, between two looks at memory
 MOST_FAILURES = 2
 SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it
@@ -65,8 +65,10 @@ class WaitingInterpreter:
         self.failures, self.memory = 0, 0  # memory: bytes that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
         self.tried, self.announced_at = 0, 0.0  # for which trainer; when that was seen to announce itself
-        self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))  # 0: never
-        self.off = "" if shim.launch.hooks and self.settle_s else "it is switched off"
+        self.settle_s = SETTLE_S
+        with contextlib.suppress(ValueError):  # of the user's
+            self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))
+        self.off = "" if shim.launch.hooks and self.settle_s > 0 else "it is switched off"
 
     def environment(self, env: "dict[str, str]") -> "dict[str, str]":
         """Return the environment for a trainer, which then records its imports."""

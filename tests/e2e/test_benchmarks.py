@@ -60,9 +60,9 @@ def test_a_benchmark_prints_both_sides_their_ratio_and_where_it_ran(reports: dic
     assert any(row["floor"] is not None for row in rows(report).values())
 
 
-def test_the_gap_is_measured_in_pairs_on_both_sides(reports: dict[str, Any]) -> None:
+def test_the_gap_is_measured_in_rounds_on_all_sides(reports: dict[str, Any]) -> None:
     tables = {table["title"]: table["rows"] for table in reports["gap"]["benchmarks"][0]["tables"]}
-    assert len(tables["numpy: every pair, seconds"]) == 2
+    assert len(tables["numpy: every round, seconds"]) == 2
 
 
 def test_a_reshape_writes_three_times_to_the_job_and_once_per_gpu_and_step(reports: dict[str, Any]) -> None:
