@@ -6,6 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
+FRAMEWORKS := build/frameworks/bin/python
 # Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. Both halves always run.
@@ -17,7 +18,7 @@ halves = failed=; \
 	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test test-deep check bench bench-cluster cluster cluster-down test-cluster reference lock clean
+.PHONY: help install demo test test-deep check bench bench-cluster cluster cluster-down test-cluster test-frameworks reference lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +59,12 @@ cluster-down: install ## end it, and remove all that it made
 
 test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
 	@$(BIN)/pytest tests/cluster --cluster $(ARGS)
+
+test-frameworks: install ## the hooks with real PyTorch, transformers and Lightning (a venv of some 5 GB in build/frameworks)
+	@test -x $(FRAMEWORKS) && $(FRAMEWORKS) -c 'import transformers, lightning' 2>/dev/null || { \
+		$(PYTHON) -m venv build/frameworks && $(FRAMEWORKS) -m pip install --quiet torch transformers accelerate lightning \
+		&& $(FRAMEWORKS) -m pip uninstall --quiet --yes triton; }
+	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS) $(BIN)/pytest tests/frameworks tests/e2e/test_starting.py $(ARGS)
 
 reference: install ## write what is generated from the fields of a job document (docs/reference/job.md and more)
 	@$(BIN)/python .ci/reference.py

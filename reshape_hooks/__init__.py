@@ -1,7 +1,16 @@
 """Lets a training save when it is asked to stop, and resume where it was; each module can be used alone.
 
-`plain` needs the standard library only, the others their framework. Nothing is imported here, so that a script loads
-only what it uses.
+`Elastic` is for a loop of one's own; for libraries nothing is called. `plain` needs the standard library only, others
+their framework. Nothing is imported here, so that a script loads only what it uses.
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import `Elastic` when a script asks for it."""
+    if name == "Elastic":
+        from reshape_hooks.adapters.elastic import Elastic
+
+        return Elastic
+    raise AttributeError(f"module 'reshape_hooks' has no attribute {name!r}")

@@ -12,11 +12,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reshape_hooks.plain import Environment, boottime
 
-Line = dict[str, Any]  # gpu, job, generation, pid, boottime_in, boottime_out, step
+if TYPE_CHECKING:  # Python 3.8 cannot subscript it
+    Line = dict[str, Any]  # gpu, job, generation, pid, boottime_in, boottime_out, step
 
 
 class GpuLocks:

@@ -21,6 +21,10 @@ ADAPTERS: dict[str, str] = {
     "random": "reshape_hooks.seeds",
     "numpy.random": "reshape_hooks.seeds",
     "torch": "reshape_hooks.seeds",
+    "accelerate.accelerator": "reshape_hooks.adapters.accelerate_loop",
+    "transformers.trainer": "reshape_hooks.adapters.transformers_trainer",
+    "lightning.pytorch.trainer.trainer": "reshape_hooks.adapters.lightning_trainer",
+    "pytorch_lightning.trainer.trainer": "reshape_hooks.adapters.lightning_trainer",
 }
 
 

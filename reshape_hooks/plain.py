@@ -107,15 +107,21 @@ class StopFlag:
 
     Both handlers only set a flag: a model is whole between two steps, not inside one. SIGUSR1 is
     announced in the file that the shim named, because it would kill a script that does not expect it.
+    While `idle` is true, before and after a training, there is nothing to save: SIGTERM ends the process at once.
     """
 
     def __init__(self, announce: str | None = None) -> None:
         self.stopping = False
         self.saving = False
-        signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGUSR1, self._on_usr1)
+        self.idle = False
+        self.listen()
         if announce:
             Path(announce).write_text("SIGUSR1")
+
+    def listen(self) -> None:
+        """Handle both signals from now on; call it again where a library has set its own handlers."""
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGUSR1, self._on_usr1)
 
     def take_save(self) -> bool:
         """True if a checkpoint without exit was asked for since the last call."""
@@ -124,6 +130,8 @@ class StopFlag:
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping = True
+        if self.idle:
+            raise SystemExit(STOPPED)
 
     def _on_usr1(self, _number: int, _frame: FrameType | None) -> None:
         self.saving = True

@@ -3,7 +3,8 @@
 Promises: in each generation of a job `random`, NumPy and PyTorch begin with the same numbers, other ones in each job
 and rank, so that what a script draws before it trains (weights, a split) is drawn alike; a stream that the script has
 seeded or drawn from is left as it is. Begins when a framework is imported: other scripts draw what they always did.
-Called by `on_import` and by the adapters, from Python 3.8 on; NumPy and PyTorch only where the script imports them.
+`streams` and `restore` keep them in a checkpoint. Called by `on_import` and the hooks, from Python 3.8 on; NumPy and
+PyTorch only where the script imports them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # each Python of a job that imports `random` loads this file
+    from collections.abc import Mapping
     from types import ModuleType
     from typing import Any
 
@@ -47,6 +49,34 @@ def begin() -> None:
         _begun.append(True)
         for name in _fresh:
             _seed(sys.modules[name])
+
+
+def streams(devices: bool = False) -> dict[str, Any]:
+    """Return the state of each stream that the script has imported, picklable; of GPUs, too, with `devices`."""
+    have = {name: sys.modules[name] for name in ("random", "numpy.random", "torch") if name in sys.modules}
+    states: dict[str, Any] = {}
+    if "random" in have:
+        states["random"] = have["random"].getstate()
+    if "numpy.random" in have:
+        states["numpy.random"] = have["numpy.random"].get_state()
+    if "torch" in have:
+        states["torch"] = have["torch"].get_rng_state()
+        if devices and have["torch"].cuda.is_available():
+            states["cuda"] = have["torch"].cuda.get_rng_state_all()
+    return states
+
+
+def restore(states: Mapping[str, Any]) -> None:
+    """Set the streams back to what `streams` returned. A GPU more than there were draws from its own stream."""
+    if "random" in states:
+        sys.modules["random"].setstate(states["random"])
+    if "numpy.random" in states:
+        sys.modules["numpy.random"].set_state(states["numpy.random"])
+    if "torch" in states:
+        torch = sys.modules["torch"]
+        torch.set_rng_state(states["torch"])
+        for device, state in enumerate(states.get("cuda", ())[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, device)
 
 
 def _in_worker() -> bool:

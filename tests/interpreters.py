@@ -13,12 +13,15 @@ import pytest
 
 
 def python_with(module: str) -> str | None:
-    """An interpreter that has it: ours, else the system's, as Debian packages PyTorch; None where there is neither."""
+    """An interpreter that has it: ours, else the one that RESHAPE_FRAMEWORKS names (`make test-frameworks`), else the
+    system's, as Debian packages PyTorch; None where there is none."""
     if importlib.util.find_spec(module):
         return sys.executable
-    system = "/usr/bin/python3"
-    there = [system, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"]
-    return system if os.access(system, os.X_OK) and subprocess.run(there, check=False).returncode == 0 else None
+    there = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    for python in (os.environ.get("RESHAPE_FRAMEWORKS"), "/usr/bin/python3"):
+        if python and os.access(python, os.X_OK) and subprocess.run([python, "-c", there], check=False).returncode == 0:
+            return python
+    return None
 
 
 def python_of(version: str) -> str:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.up import ROOT
+from tests.interpreters import python_with
 
-STANDINS = ROOT / "tests" / "fakes" / "standins"
+STARTUP = ROOT / "reshape_hooks" / "startup"  # which the shim puts there
 TEXT = (ROOT / "docs" / "starting.md").read_text()
 SCRIPTS = dict(re.findall(r"### (.+?)\n```(?:python|bash)\n(.*?)```", TEXT, re.DOTALL))
 WITHIN_S, TOTAL, ENOUGH = 300, 400, 20
-NEEDS = {"Keras": "tensorflow", "PyTorch": "torch"}
+NEEDS = {"Keras": "tensorflow", "PyTorch": "torch", "Hugging Face": "transformers", "Lightning": "lightning"}
 
 
 def started(script: str, folder: Path) -> subprocess.Popen[str]:
-    given = {"RESHAPE_CHECKPOINTS": str(folder / "saved"), "PYTHONPATH": f"{ROOT}{os.pathsep}{STANDINS}"}
+    given = {"RESHAPE_CHECKPOINTS": str(folder / "saved"), "PYTHONPATH": str(STARTUP)}
     given |= {"RESHAPE_ANNOUNCE": str(folder / "announce"), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = ["bash", "-c", SCRIPTS[script]] if script == "bash" else [sys.executable, "-c", SCRIPTS[script]]
+    program = "bash" if script == "bash" else python_with(NEEDS.get(script, "sys"))
+    command = [str(program), "-c", SCRIPTS[script]]
     return subprocess.Popen(command, cwd=folder, env=os.environ | given, stdout=subprocess.PIPE, text=True)
 
 
@@ -49,7 +49,7 @@ def test_the_table_has_a_script_for_each_kind() -> None:
     "script", [pytest.param(name, marks=[pytest.mark.deep] if name == "Keras" else []) for name in SCRIPTS]
 )
 def test_a_script_that_is_stopped_goes_on_where_it_was(script: str, tmp_path: Path) -> None:
-    if script in NEEDS and importlib.util.find_spec(NEEDS[script]) is None:
+    if script in NEEDS and python_with(NEEDS[script]) is None:
         pytest.skip(f"{NEEDS[script]} is not installed")
     (tmp_path / "saved").mkdir()
     first = started(script, tmp_path)

@@ -1,0 +1,204 @@
+"""Makes Lightning's Trainer elastic, without a change of the script that calls it.
+
+Promises: `fit` stops between two batches, also within a validation, and goes on with the next batch of that epoch,
+whose validation, schedulers and callbacks come as without the stop. Left alone, with a sentence: several processes,
+several or endless DataLoaders, and what the script resumes itself. Means that are logged over an epoch count the
+batches since the stop. Called by `on_import` when a script imports lightning or pytorch_lightning (2.x).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import pickle
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from reshape_hooks import plain, seeds
+from reshape_hooks.adapters import session
+from reshape_hooks.adapters.session import LeftAlone
+
+STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
+METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the last values that were logged
+
+
+def adapt(module: ModuleType) -> None:
+    """Replace `Trainer.fit`."""
+    trainer_class: Any = module.Trainer
+    theirs, callback_class = trainer_class.fit, module.Callback
+    signature = inspect.signature(theirs)
+
+    @functools.wraps(theirs)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(self, *args, **kwargs)
+        try:
+            hook = resumable(self, given.arguments.get("ckpt_path"), callback_class)
+        except LeftAlone as why:
+            session.tell_left_alone(why)
+            return theirs(self, *args, **kwargs)
+        if hook.saved:
+            given.arguments["ckpt_path"] = str(hook.saved.path / STATE)
+            if "weights_only" in signature.parameters:
+                given.arguments["weights_only"] = False
+        return hook.fit(lambda: theirs(*given.args, **given.kwargs))
+
+    trainer_class.fit = fit
+
+
+def resumable(trainer: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
+    """Return the hook for this call of `fit`. Raises LeftAlone; CheckpointError where all that was saved is damaged."""
+    session.refuse_other_masters()
+    if trainer.world_size > 1 or trainer.strategy.launcher is not None:
+        raise LeftAlone("it trains in several processes")
+    if trainer.fast_dev_run:
+        raise LeftAlone("fast_dev_run trains on some batches only")
+    if any(type(one).__name__ == "OnExceptionCheckpoint" for one in trainer.callbacks):
+        raise LeftAlone("it resumes by itself, by OnExceptionCheckpoint; --elastic says that it also saves on SIGTERM")
+    checkpoints, saved = session.next_training()
+    if checkpoint and saved is None:
+        raise LeftAlone("it resumes by itself, by ckpt_path; --elastic says that it also saves on SIGTERM")
+    return ElasticFit(trainer, checkpoints, saved, callback_class)
+
+
+class ElasticFit:
+    """One call of `fit`. Its methods `on_...` are those of a Callback, which is called first of all."""
+
+    def __init__(
+        self, trainer: Any, checkpoints: plain.Checkpoints, saved: plain.Saved | None, callback_class: Any
+    ) -> None:
+        from reshape_hooks.adapters.order import Cursor
+
+        self.trainer, self.checkpoints, self.saved = trainer, checkpoints, saved
+        self.loop = trainer.fit_loop.epoch_loop
+        self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
+        self.cursor = Cursor(self._trains, self.extras.get("cursor"))
+        self.due: dict[str, Any] | None = None  # what a checkpoint needs while a validation runs
+        self.loops: dict[str, Any] | None = None  # that go into a checkpoint in place of those of now
+        events = {name: staticmethod(getattr(self, name)) for name in dir(self) if name.startswith("on_")}
+        self.callback = type("ElasticCallback", (callback_class,), events)()
+        self.run: session.Session | None = None
+
+    def fit(self, theirs: Any) -> Any:
+        """Call `fit` of the library, from the beginning or from what was saved."""
+        trainer = self.trainer
+        trainer.callbacks.insert(0, self.callback)
+        if self._catches_up() and self.loop.max_steps != -1:
+            self.loop.max_steps += 1  # else the validation after its last step were not done
+        try:
+            with self.cursor:
+                theirs()
+        finally:
+            self.loop.__dict__.pop("advance", None)
+            trainer.callbacks.remove(self.callback)
+        if "finished" in self.extras:
+            self.run = session.of_process()
+            seeds.restore(self.extras["streams"])
+        elif self.run:
+            self._save({"finished": True, "cursor": None, "streams": seeds.streams(devices=True)})
+        if self.run:
+            self.run.end(self._batches())
+
+    def _catches_up(self) -> bool:
+        return bool(self.extras) and "finished" not in self.extras
+
+    def _trains(self, loader: Any) -> bool:
+        combined = self.trainer.fit_loop._combined_loader
+        return combined is not None and any(loader is one for one in combined.flattened)
+
+    def _batches(self) -> int:
+        return int(self.loop.batch_progress.total.ready)
+
+    def _total(self) -> int | None:
+        trainer, counts = self.trainer, []
+        if trainer.max_epochs not in (None, -1) and trainer.num_training_batches != float("inf"):
+            counts.append(trainer.max_epochs * trainer.num_training_batches)
+        if trainer.max_steps != -1:
+            counts.append(trainer.max_steps * trainer.accumulate_grad_batches)
+        return int(min(counts)) if counts else None
+
+    # What happens at each event
+
+    def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
+        """Let the script's checkpoints go on in the folder in which they began."""
+        for callback in trainer.checkpoint_callbacks:
+            state = checkpoint.get("callbacks", {}).get(callback.state_key, {})
+            if state.get("dirpath"):
+                callback.dirpath = state["dirpath"]
+
+    def on_train_start(self, trainer: Any, _module: Any) -> None:
+        from reshape_hooks.adapters import order
+
+        try:
+            loaders = trainer.fit_loop._combined_loader.flattened
+            if len(loaders) != 1:
+                raise LeftAlone("it trains on several DataLoaders at once")
+            order.refuse(loaders[0])
+        except LeftAlone as why:
+            return session.tell_left_alone(why)
+        self.run = session.of_process()
+        if trainer.received_sigterm:  # before anything was trained; Lightning would train on one batch and exit with 0
+            self.run.leave()
+        if "finished" in self.extras:
+            trainer.should_stop = True
+        self.loop.advance = self._advance
+        self.run.begin()
+        return None
+
+    def _advance(self, data_fetcher: Any) -> None:
+        """Train on one batch; the first time after a stop only do what was still to do after the last one."""
+        if self._catches_up():
+            return self._resume()
+        type(self.loop).advance(self.loop, data_fetcher)
+        assert self.run is not None
+        self.run.step(self._batches(), self._total())
+        if self.loop._should_accumulate():  # gradients are not saved
+            return None
+        stop, self.due = self.run.stop, None
+        asked = stop.take_save()
+        if stop.stopping or asked or self.loop._should_check_val_fx(data_fetcher):
+            self.due = self._position()
+        if stop.stopping or asked:
+            self._save(self.due or {})
+        if stop.stopping:
+            self.run.leave()
+        return None
+
+    def _position(self) -> dict[str, Any]:
+        connector = self.trainer._logger_connector
+        return {
+            "cursor": self.cursor.state(self.loop.batch_progress.current.ready),
+            "streams": seeds.streams(devices=True),
+            "metrics": {name: dict(getattr(connector, name)) for name in METRICS if hasattr(connector, name)},
+            "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
+        }
+
+    def _resume(self) -> None:
+        extras, self.extras = self.extras, {}
+        for name, values in extras["metrics"].items():
+            getattr(self.trainer._logger_connector, name).update(values)
+        # What was due is done by the library after this return; its own guess of what that is does not come to bear.
+        self.trainer.fit_loop._restarting = self.loop._restarting = False
+        self.loop.val_loop.restarting = False
+        if self.loop.max_steps != -1:
+            self.loop.max_steps -= 1
+        self.due = extras
+        seeds.restore(extras["streams"])
+
+    def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
+        if self.due and self.run and self.run.stop.stopping and not trainer.sanity_checking:
+            self._save(self.due)
+            self.run.leave()
+
+    def on_save_checkpoint(self, _trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
+        if self.loops is not None:
+            checkpoint["loops"] = self.loops
+
+    def _save(self, extras: Mapping[str, Any]) -> None:
+        self.loops = extras.get("loops")
+        kept = {name: value for name, value in extras.items() if name != "loops"}
+        files = {STATE: self.trainer.save_checkpoint, EXTRAS: pickle.dumps(kept)}
+        self.checkpoints.save(self._batches(), files)
+        self.loops = None
+        self.checkpoints.prune()

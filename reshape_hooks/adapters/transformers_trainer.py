@@ -1,0 +1,277 @@
+"""Makes the Trainer of Hugging Face's transformers elastic, without a change of the script that calls it.
+
+Promises: `train()` stops between two steps, also within an evaluation, and goes on with the next sample of that epoch;
+logs, evaluations and checkpoints in the script's own `output_dir` come as without the stop; the total batch is that of
+the job's begin, on however many GPUs it goes on. Left alone, with a sentence: what cannot be resumed exactly, or is
+resumed by the script. Called by `on_import` when a script imports transformers (5.x).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from reshape_hooks import plain, seeds
+from reshape_hooks.adapters import session
+from reshape_hooks.adapters.session import LeftAlone
+
+EXTRAS = "reshape.pkl"
+# The Trainer's own count of the loss since it was logged.
+LOSSES = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged")
+VALUES = ("loss", "eval_loss")  # that are reported with the next step
+LOGGED = ("grad_norm", "learning_rate")
+FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop")
+WHILE_SAVING = {"save_total_limit": None, "push_to_hub": False, "save_only_model": False}
+EVERYTHING = 10**18  # batches
+
+
+def adapt(module: ModuleType) -> None:
+    """Replace `Trainer.train`."""
+    trainer_class: Any = module.Trainer
+    theirs = trainer_class.train
+
+    @functools.wraps(theirs)
+    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        try:
+            hook = resumable(self, resume_from_checkpoint, args, kwargs)
+        except LeftAlone as why:
+            session.tell_left_alone(why)
+            return theirs(self, resume_from_checkpoint, *args, **kwargs)
+        return hook.train(lambda checkpoint: theirs(self, checkpoint, *args, **kwargs))
+
+    trainer_class.train = train
+
+
+def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ElasticTrain:
+    """Return the hook for this call of `train`. Raises LeftAlone; CheckpointError where all saved is damaged."""
+    from reshape_hooks.adapters import order
+
+    session.refuse_other_masters()
+    if trainer.args.world_size > 1 or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise LeftAlone("it trains in several processes")
+    if args or kwargs.get("trial") is not None or trainer.hp_search_backend is not None:
+        raise LeftAlone("it searches for hyperparameters")
+    if trainer.args.ignore_data_skip or trainer.args.auto_find_batch_size:
+        raise LeftAlone("ignore_data_skip and auto_find_batch_size change which samples come after a stop")
+    if type(trainer).get_train_dataloader.__module__ == "transformers.trainer":
+        order.refuse_data(trainer.train_dataset)
+    else:
+        loader = trainer.get_train_dataloader()
+        order.refuse(getattr(loader, "base_dataloader", loader))
+    checkpoints, saved = session.next_training()
+    if checkpoint and saved is None:
+        raise LeftAlone("it resumes by itself, by resume_from_checkpoint; --elastic says that it also saves on SIGTERM")
+    return ElasticTrain(trainer, checkpoints, saved, kwargs.get("ignore_keys_for_eval"))
+
+
+class ElasticTrain:
+    """One call of `train`. Its methods `on_...` are those of a TrainerCallback, which is called last of all."""
+
+    def __init__(
+        self, trainer: Any, checkpoints: plain.Checkpoints, saved: plain.Saved | None, ignore_keys: Any
+    ) -> None:
+        from reshape_hooks.adapters.order import Cursor
+
+        self.trainer, self.checkpoints, self.saved, self.ignore_keys = trainer, checkpoints, saved, ignore_keys
+        self.run = session.of_process()
+        self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
+        self.cursor = Cursor(self._trains)
+        self.epoch_begins = False
+        self.epoch_step = 0  # optimizer steps done of this epoch
+        self.epoch_ends = False  # what happens at the end of an epoch is still to do
+        self.due: dict[str, Any] | None = None  # what a checkpoint needs while an evaluation runs
+        self.values: dict[str, float] = {}
+
+    def train(self, theirs: Any) -> Any:
+        """Return what `train` of the library returns, from the beginning or from what was saved."""
+        if "result" in self.extras:
+            return self._finished()
+        args = self.trainer.args
+        self.batch = self.extras.get("batch", args.train_batch_size)
+        if self.batch != args.train_batch_size:
+            args.per_device_train_batch_size = max(1, self.batch // max(1, args.n_gpu))
+            self.trainer._train_batch_size = self.batch
+        callback = _callback(self)
+        self.trainer.add_callback(callback)
+        if self.saved:
+            self.trainer._load_rng_state = lambda _checkpoint: None  # ours come from EXTRAS
+        self.trainer._maybe_log_save_evaluate = self._log_save_evaluate_theirs
+        self.run.begin()
+        try:
+            with self.cursor:
+                result = theirs(str(self._unpacked(self.saved.path)) if self.saved else None)
+        finally:
+            for name in ("_load_rng_state", "_maybe_log_save_evaluate"):
+                self.trainer.__dict__.pop(name, None)
+            self.trainer.remove_callback(callback)
+        state = self.trainer.state
+        self._save({"result": tuple(result), "streams": seeds.streams(devices=True)})
+        self.run.end(state.global_step)
+        return result
+
+    def _finished(self) -> Any:
+        """This call had ended before the stop: return what it returned."""
+        assert self.saved is not None
+        from transformers.trainer_callback import TrainerState
+        from transformers.trainer_utils import TrainOutput
+
+        path = self._unpacked(self.saved.path)
+        self.trainer._load_from_checkpoint(str(path))
+        self.trainer.state = TrainerState.load_from_json(str(path / "trainer_state.json"))
+        seeds.restore(self.extras["streams"])
+        self.run.end(self.trainer.state.global_step)
+        return TrainOutput(*self.extras["result"])
+
+    def _trains(self, _loader: Any) -> bool:
+        begins, self.epoch_begins = self.epoch_begins, False
+        return begins
+
+    # What happens at each event
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not self.extras:
+            return
+        self.epoch_step = self.extras["epoch_step"]
+        for name, value in self.extras["losses"].items():
+            setattr(self.trainer, name, value)
+        seeds.restore(self.extras["streams"])
+        self._catch_up(args, state, control)
+        if self.extras["cursor"] is not None:
+            skip = EVERYTHING if control.should_training_stop else 0  # transformers skips the others
+            self.cursor.saved = {**self.extras["cursor"], "skip": skip}
+            self.cursor.saved["now"].update(seeds.streams())
+        self.extras = {}
+
+    def _catch_up(self, args: Any, state: Any, control: Any) -> None:
+        """Log, evaluate and save as was due when the training was stopped."""
+        self.due, self.epoch_ends = dict(self.extras), self.extras["epoch_ends"]
+        for name, flag in self.extras["flags"].items():
+            setattr(control, name, flag)
+        self._log_save_evaluate(control, **self.extras["logged"])
+        if self.extras["epoch_ends"]:
+            self.trainer.control = self.trainer.callback_handler.on_epoch_end(args, state, control)
+            self.epoch_ends = False
+            self._boundary(state, control, {"grad_norm": None, "learning_rate": None})
+            self._log_save_evaluate(control, **self.extras["logged"])
+        self.due = None
+
+    def _log_save_evaluate(self, control: Any, **logged: Any) -> None:
+        if control.should_log or control.should_evaluate or control.should_save:
+            trainer = self.trainer
+            type(trainer)._maybe_log_save_evaluate(
+                trainer, tr_loss=getattr(trainer, "_tr_loss", 0), model=trainer.model_wrapped, trial=None,
+                epoch=int(trainer.state.epoch), ignore_keys_for_eval=self.ignore_keys, start_time=time.time(), **logged,
+            )  # fmt: skip
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.epoch_begins, self.due = True, None
+        if self.cursor.saved is None:
+            self.epoch_step = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.epoch_step += 1
+        self.run.step(state.global_step, state.max_steps, **self.values)
+        self.values = {}
+        self.epoch_ends = float(state.epoch).is_integer()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.epoch_ends = False
+
+    def _log_save_evaluate_theirs(self, *args: Any, **kwargs: Any) -> None:
+        """The Trainer calls it after each step and each epoch: a boundary at which nothing is half done."""
+        theirs = type(self.trainer)._maybe_log_save_evaluate
+        named = inspect.signature(theirs).bind(self.trainer, *args, **kwargs).arguments
+        self._boundary(self.trainer.state, self.trainer.control, {name: _copy(named.get(name)) for name in LOGGED})
+        theirs(self.trainer, *args, **kwargs)
+
+    def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
+        """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
+        stop, self.due = self.run.stop, None
+        asked = stop.take_save()
+        if not (stop.stopping or asked or control.should_evaluate):
+            return
+        whole = float(state.epoch).is_integer()
+        consumed = self.epoch_step * self.trainer.args.gradient_accumulation_steps
+        self.due = {
+            "flags": {name: getattr(control, name) for name in FLAGS},
+            "epoch_ends": self.epoch_ends,
+            "logged": dict(logged),
+            "epoch_step": self.epoch_step,
+            "cursor": None if whole else self.cursor.state(consumed),
+            "streams": seeds.streams(devices=True),
+            "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
+        }
+        if stop.stopping or asked:
+            self._save(self.due)
+        if stop.stopping:
+            self.run.leave()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}
+        if self.due and self.due["flags"]["should_log"]:
+            self.due["flags"]["should_log"] = False
+            self.due["losses"] = {name: _copy(getattr(self.trainer, name)) for name in self.due["losses"]}
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.run.stop.stopping and self.due:
+            self._save(self.due)
+            self.run.leave()
+
+    def _save(self, extras: Mapping[str, Any]) -> None:
+        """Save all that the Trainer saves by itself, and the extras."""
+        trainer, args, at = self.trainer, self.trainer.args, self.checkpoints
+        step = trainer.state.global_step
+        folder = Path(at.folder) / f"{plain.TEMPORARY}g{at.generation}-s{step}-files"
+        shutil.rmtree(folder, ignore_errors=True)
+        settings = {"output_dir": str(folder), **WHILE_SAVING}
+        were = {name: getattr(args, name) for name in settings}
+        best = trainer.state.best_model_checkpoint
+        try:
+            vars(args).update(settings)
+            trainer._save_checkpoint(trainer.model, trial=None)
+        finally:
+            vars(args).update(were)
+            trainer.state.best_model_checkpoint = best
+        (written,) = folder.iterdir()
+        for inner in [one for one in written.iterdir() if one.is_dir()]:  # a checkpoint holds files only
+            shutil.make_archive(str(inner), "tar", inner)
+            shutil.rmtree(inner)
+        files: dict[str, Any] = {one.name: functools.partial(os.replace, one) for one in written.iterdir()}
+        files[EXTRAS] = pickle.dumps({"batch": self.batch, **extras})
+        at.save(step, files)
+        shutil.rmtree(folder, ignore_errors=True)
+        at.prune()
+
+    def _unpacked(self, saved: Path) -> Path:
+        """Return a folder of the checkpoint's files in which packed folders are folders again."""
+        packed = list(saved.glob("*.tar"))
+        if not packed:
+            return saved
+        folder = Path(self.checkpoints.folder) / f"{plain.TEMPORARY}{saved.name}-unpacked"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for one in saved.iterdir():
+            if one in packed:
+                shutil.unpack_archive(one, folder / one.stem, "tar")
+            else:
+                os.link(one, folder / one.name)
+        return folder
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def _callback(hook: ElasticTrain) -> Any:
+    from transformers import TrainerCallback
+
+    events = [name for name in dir(hook) if name.startswith("on_")]
+    return type("ElasticCallback", (TrainerCallback,), {name: staticmethod(getattr(hook, name)) for name in events})()

@@ -1,3 +1,0 @@
-"""What a user brings along."""
-
-model = module = data = None

@@ -1,0 +1,62 @@
+import signal
+
+import torch
+from accelerate import Accelerator
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+from transformers import Trainer as HFTrainer
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield {"input_ids": torch.ones(4, dtype=torch.long), "labels": torch.tensor(0)}
+
+
+class Batches:
+    def __iter__(self):
+        return iter([torch.ones(1, 4)] * 4)
+
+    def __len__(self):
+        return 4
+
+
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, _index):
+        return self.net(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def train(resume=None, **more):
+    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    quiet = {"report_to": [], "disable_tqdm": True, "save_steps": 2}
+    arguments = TrainingArguments("out", max_steps=2, **quiet, **more)
+    data = Stream() if resume is None else [next(iter(Stream()))] * 8
+    HFTrainer(BertForSequenceClassification(config), arguments, train_dataset=data).train(resume)
+
+
+def fit(loader, **more):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    Trainer(accelerator="cpu", max_steps=2, **quiet, **more).fit(Net(), loader)
+
+
+loader = torch.utils.data.DataLoader(torch.ones(8, 4))
+train()
+train("out/checkpoint-2")
+train(enable_jit_checkpoint=True)
+fit(loader, callbacks=[OnExceptionCheckpoint("out")])
+fit(Batches())
+signal.signal(signal.SIGTERM, lambda *_: None)
+fit(loader)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+accelerator = Accelerator(cpu=True)
+for _ in range(2):
+    accelerator.backward(accelerator.prepare(torch.nn.Linear(4, 1))(torch.ones(4)).sum())
+print("all trained", flush=True)

@@ -1,0 +1,36 @@
+import sys
+
+import torch
+
+import reshape_hooks
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 58
+
+    def __getitem__(self, k):
+        return torch.tensor(k), torch.randn(8) + k / 50
+
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+loader = torch.utils.data.DataLoader(Numbers(), batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(3))
+history = {"losses": []}
+state = reshape_hooks.Elastic(model=model, optimizer=optimizer, scheduler=scheduler, history=history)
+for epoch in state.epochs(3):
+    for number, x in state.batches(loader):
+        loss = ((model(x)[:, 0] - number / 50) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with open("trained.txt", "a") as file:
+            file.writelines(f"{int(k)}\n" for k in number)
+    scheduler.step()
+    print("evaluates", flush=True)
+    history["losses"].append(float(model(torch.ones(1, 8)).detach()))
+print("after training", flush=True)
+sys.stdin.read()
+print("measured", history["losses"], scheduler.get_last_lr(), torch.rand(1).item(), flush=True)
+torch.save(model.state_dict(), sys.argv[1])

@@ -1,0 +1,84 @@
+"""A loop of plain Python with three lines more is stopped after a step and goes on with the next one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reshape_hooks
+from tests.interpreters import python_of
+
+STARTUP = Path(reshape_hooks.__file__).parent / "startup"
+# Asks itself to stop when it comes to the step that STOP names, as the shim would.
+BEGIN = """
+import os, random, reshape_hooks
+drawn = {"numbers": []}
+state = reshape_hooks.Elastic(drawn=drawn)
+def work(step):
+    drawn["numbers"].append((step, random.random()))
+    if str(step) == os.environ.get("STOP"):
+        os.kill(os.getpid(), 15)
+"""
+STEPS = "for step in state.steps(6): work(step)\nprint('end', drawn)"
+EPOCHS = """
+for epoch in state.epochs(3):
+    for number in state.batches([1, 2, 3]):
+        work(epoch * 10 + number)
+    work(epoch * 10)
+print('end', drawn)
+"""
+
+
+def run(folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable) -> list[str]:
+    """Return the lines that it prints, the last of them its exit status."""
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "STOP": str(stop), "RESHAPE_JOB_ID": "loop"}
+    env |= {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_GENERATION": str(generation)}
+    argv = [python, "-c", BEGIN + script]
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert not ended.stderr, ended.stderr
+    return [*ended.stdout.splitlines(), str(ended.returncode)]
+
+
+def steps(lines: list[str]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := re.match(r"step=(\d+) total=\d+ ", line))]
+
+
+@pytest.mark.parametrize("python", ["3.8", "3.13", "ours"])
+def test_it_goes_on_with_the_next_step_and_the_next_random_number(tmp_path: Path, python: str) -> None:
+    program = sys.executable if python == "ours" else python_of(python)
+    whole = run(tmp_path / "whole", STEPS, 1, python=program)
+    first = run(tmp_path / "parts", STEPS, 1, stop=2, python=program)
+    second = run(tmp_path / "parts", STEPS, 2, python=program)
+    assert (first[-1], second[-1]) == ("143", "0")
+    assert steps(first) + steps(second) == steps(whole) == [1, 2, 3, 4, 5, 6]
+    assert second[-2] == whole[-2]
+
+
+@pytest.mark.parametrize("stop", [2, 13, 10, 20], ids=["in-an-epoch", "at-its-last-batch", "after-it", "at-the-end"])
+def test_it_goes_on_within_an_epoch_and_does_what_follows_it_once(tmp_path: Path, stop: int) -> None:
+    whole = run(tmp_path / "whole", EPOCHS, 1)
+    first = run(tmp_path / "parts", EPOCHS, 1, stop)
+    second = run(tmp_path / "parts", EPOCHS, 2)
+    assert (first[-1], second[-1]) == ("143", "0")
+    assert steps(first) + steps(second) == steps(whole) == list(range(1, 10))
+    assert second[-2] == whole[-2]
+
+
+def test_after_the_last_step_a_stop_ends_it_at_once_and_nothing_is_done_again(tmp_path: Path) -> None:
+    kill = "\nif os.environ['STOP'] == 'late': os.kill(os.getpid(), 15)\nprint(random.random())"
+    first = run(tmp_path, STEPS + kill, 1, stop="late")
+    assert first[-1] == "143"
+    second, third = run(tmp_path, STEPS + kill, 2), run(tmp_path, STEPS + kill, 3)
+    assert steps(second) == []
+    assert [first[-2], "0"] == [second[-3], second[-1]]
+    assert second[-2] == third[-2], "the random numbers go on where they were"
+
+
+def test_what_cannot_be_kept_is_refused_with_a_sentence() -> None:
+    with pytest.raises(TypeError, match="keeps dictionaries, and objects that have a state_dict"):
+        reshape_hooks.Elastic(model=[1, 2])
