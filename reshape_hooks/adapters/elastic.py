@@ -82,8 +82,7 @@ class Elastic:
             self._batch += 1
             self._done()
         # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
-        self._save()
-        self._run.stop.idle = True
+        self._run.stop.idle = self._run.saved(self._save)
         self._leave_if_asked()
 
     def _rest(self, loader: Any) -> Iterator[Any]:
@@ -101,7 +100,7 @@ class Elastic:
         self._step += 1
         self._run.step(self._step, self._total or None)
         if self._run.stop.take_save() and not self._run.stop.stopping:
-            self._save()
+            self._run.saved(self._save)
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
@@ -111,8 +110,7 @@ class Elastic:
 
     def _end(self) -> None:
         self._restore_streams()
-        self._save()
-        self._run.end(self._step)
+        self._run.end(self._step, self._save)
 
     def _save(self) -> None:
         values = {name: part if isinstance(part, dict) else part.state_dict() for name, part in self._parts.items()}

@@ -93,12 +93,11 @@ class ElasticFit:
             self.loop.__dict__.pop("advance", None)
             trainer.callbacks.remove(self.callback)
         if "finished" in self.extras:
-            self.run = session.of_process()
             seeds.restore(self.extras["streams"])
+            session.of_process().end(self._batches(), lambda: None)
         elif self.run:
-            self._save({"finished": True, "cursor": None, "streams": seeds.streams(devices=True)})
-        if self.run:
-            self.run.end(self._batches())
+            extras = {"finished": True, "cursor": None, "streams": seeds.streams(devices=True)}
+            self.run.end(self._batches(), lambda: self._save(extras))
 
     def _catches_up(self) -> bool:
         return bool(self.extras) and "finished" not in self.extras
@@ -159,10 +158,12 @@ class ElasticFit:
         asked = stop.take_save()
         if stop.stopping or asked or self.loop._should_check_val_fx(data_fetcher):
             self.due = self._position()
-        if stop.stopping or asked:
-            self._save(self.due or {})
+        due = self.due or {}
         if stop.stopping:
+            self._save(due)
             self.run.leave()
+        elif asked:
+            self.run.saved(lambda: self._save(due))
         return None
 
     def _position(self) -> dict[str, Any]:

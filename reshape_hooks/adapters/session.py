@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,13 +48,26 @@ class Session:
         counts = {"step": self.before + step, **({} if total is None else {"total": self.before + total})}
         plain.say(**counts, **values, **self.labels)
 
-    def end(self, steps: int) -> None:
-        """A training is over and saved: from now on SIGTERM ends the process at once; so does one that came before."""
+    def end(self, steps: int, save: Callable[[], None]) -> None:
+        """A training is over: save it. From now on SIGTERM ends the process at once; so does one that came before.
+
+        Where it cannot be saved the script goes on all the same, to what it does with its result.
+        """
         self.before += steps
-        self.stop.idle = True
-        self.stop.listen()
-        if self.stop.stopping:
-            self.leave()
+        if self.saved(save):
+            self.stop.idle = True
+            self.stop.listen()
+            if self.stop.stopping:
+                self.leave()
+
+    def saved(self, save: Callable[[], None]) -> bool:
+        """Save without need: where that is not possible, it is said, and the training goes on."""
+        try:
+            save()
+        except Exception as fault:  # libraries raise what they like
+            sys.stderr.write(f"reshape: this training could not be saved and goes on: {fault}\n")
+            return False
+        return True
 
     def leave(self) -> NoReturn:
         """End the process, whose training is saved."""

@@ -112,9 +112,8 @@ class ElasticTrain:
             for name in ("_load_rng_state", "_maybe_log_save_evaluate"):
                 self.trainer.__dict__.pop(name, None)
             self.trainer.remove_callback(callback)
-        state = self.trainer.state
-        self._save({"result": tuple(result), "streams": seeds.streams(devices=True)})
-        self.run.end(state.global_step)
+        extras = {"result": tuple(result), "streams": seeds.streams(devices=True)}
+        self.run.end(self.trainer.state.global_step, lambda: self._save(extras))
         return result
 
     def _finished(self) -> Any:
@@ -127,7 +126,7 @@ class ElasticTrain:
         self.trainer._load_from_checkpoint(str(path))
         self.trainer.state = TrainerState.load_from_json(str(path / "trainer_state.json"))
         seeds.restore(self.extras["streams"])
-        self.run.end(self.trainer.state.global_step)
+        self.run.end(self.trainer.state.global_step, lambda: None)
         return TrainOutput(*self.extras["result"])
 
     def _trains(self, _loader: Any) -> bool:
@@ -209,10 +208,12 @@ class ElasticTrain:
             "streams": seeds.streams(devices=True),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
-        if stop.stopping or asked:
-            self._save(self.due)
+        due = self.due
         if stop.stopping:
+            self._save(due)
             self.run.leave()
+        elif asked:
+            self.run.saved(lambda: self._save(due))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}

@@ -79,6 +79,17 @@ def test_after_the_last_step_a_stop_ends_it_at_once_and_nothing_is_done_again(tm
     assert second[-2] == third[-2], "the random numbers go on where they were"
 
 
+def test_a_disk_that_is_full_at_the_end_does_not_take_the_result(tmp_path: Path) -> None:
+    full = "class Full:\n    def state_dict(self): raise OSError(28, 'No space left on device')\n"
+    full += "    def load_state_dict(self, _): pass\n"
+    script = full + "state = reshape_hooks.Elastic(full=Full())\nfor step in state.steps(2): pass\nprint('end')"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "full")}
+    argv = [sys.executable, "-c", f"import reshape_hooks\n{script}"]
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    assert ended.stdout.endswith("end\n")
+    assert "this training could not be saved and goes on: [Errno 28] No space left on device" in ended.stderr
+
+
 def test_what_cannot_be_kept_is_refused_with_a_sentence() -> None:
     with pytest.raises(TypeError, match="keeps dictionaries, and objects that have a state_dict"):
         reshape_hooks.Elastic(model=[1, 2])
