@@ -25,6 +25,10 @@ ADAPTERS: dict[str, str] = {
     "transformers.trainer": "reshape_hooks.adapters.transformers_trainer",
     "lightning.pytorch.trainer.trainer": "reshape_hooks.adapters.lightning_trainer",
     "pytorch_lightning.trainer.trainer": "reshape_hooks.adapters.lightning_trainer",
+    "tensorflow.python.data.util.random_seed": "reshape_hooks.keras_fit.adapter",
+    "keras.src.backend.tensorflow.trainer": "reshape_hooks.keras_fit.adapter",
+    "keras.src.backend.jax.trainer": "reshape_hooks.keras_fit.adapter",
+    "keras.src.backend.torch.trainer": "reshape_hooks.keras_fit.adapter",
 }
 
 

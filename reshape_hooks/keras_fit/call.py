@@ -1,0 +1,281 @@
+"""One call of `fit`: its position, when it saves, and how it is resumed. Made by `script`, told by its callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from keras.src.utils.python_utils import pythonify_logs
+
+from reshape_hooks import plain
+from reshape_hooks.keras import leave
+from reshape_hooks.keras_fit import streams, variables
+from reshape_hooks.keras_fit.batches import ResumableBatches
+from reshape_hooks.keras_fit.callback_list import FitCallbacks
+
+SECOND = 1.0  # between two lines of a fit that prints no bar
+METRICS = "_get_metrics_result_or_logs"  # Keras asks it for the values of an epoch
+
+
+class Call:
+    """`position`: what an earlier process has saved of this very call, None if nothing; `ended`: it was done then."""
+
+    def __init__(self, script: Any, trainer: Any, theirs: Callable[..., Any], given: dict[str, Any]) -> None:
+        self.script, self.trainer, self.theirs, self.given = script, trainer, theirs, given
+        self.model = given["self"]
+        self.index = script.calls
+        script.calls += 1
+        self.ended = self.index in script.ended
+        running = script.running if script.running and script.running["index"] == self.index else None
+        self.position: Any = script.ended[self.index] if self.ended else running
+        self.file = f"fit-{self.index}.npz" if self.ended else "running.npz"
+        self.stop: plain.StopFlag | None = None  # until all that training changes is known
+        self.pace = plain.Pace(script.here.step_seconds)
+        self.asked = (given["initial_epoch"], given["epochs"])
+        self.steps = self.epoch = self.executions = self.done = 0
+        self.first_epoch: int | None = None
+        self.of: int | None = None  # batches of an epoch, if that is known
+        self.emulated = script.here.emulated or bool(script.here.locks)
+        self.silent = given["verbose"] == 0
+        self.before_validation: dict[int, Any] = {}
+        self.logs: Any = {}
+        self.batches: Any = None
+        self._begun = False
+        self._said_at = 0.0
+
+    def run(self) -> Any:
+        """Call Keras' `fit`. The process ends with 143 once it has saved after SIGTERM. Raises CheckpointError."""
+        self._leave_if_asked()  # nothing was done since the last fit has ended and was saved
+        given, at, model = dict(self.given), self.position, self.model
+        if at is not None:
+            if at["asked"][0] != self.asked[0]:  # the script resumes by epochs itself, from an older place
+                given["epochs"] = at["asked"][1]
+            given["initial_epoch"] = given["epochs"] if self.ended else at["epoch"]
+        shown = {"verbose": given["verbose"], "epochs": given["epochs"], "steps": None}
+        self.callbacks = given["callbacks"] = FitCallbacks(self, given["callbacks"], model=model, **shown)
+        self.epochs = given["epochs"]
+        iterator = self.trainer.TFEpochIterator
+        self.trainer.TFEpochIterator = self._make_batches
+        self.script.inside = True
+        try:
+            history = self.theirs(given.pop("self"), **given)
+            self._end()
+        finally:
+            self.script.inside, self.trainer.TFEpochIterator = False, iterator
+            vars(model).pop(METRICS, None)
+        self._leave_if_asked()
+        return history
+
+    def take_position(self) -> Any:
+        """Return the position to resume from when the first epoch begins, then None."""
+        if not self._begun or self.ended:
+            return None
+        self._begun = False
+        return self.position
+
+    def begin(self) -> None:
+        """All callbacks have begun: what is saved must fit to what is here. Raises CheckpointError."""
+        self._begun = True
+        self.script.locks()
+        if self.position is not None:
+            self._check(self.position)
+
+    def replay(self) -> None:
+        """Give this fit, which has ended, its iterators and variables."""
+        self._check(self.position)
+        self.batches.replay_whole(self.position)
+
+    def replay_validation(self, epoch: int) -> None:
+        """Make the iterators of the validation after an epoch, if it can matter: data sets may share one shuffle."""
+        data, model = self.given["validation_data"], self.model
+        if not isinstance(data, tf.data.Dataset) or not model._should_eval(epoch, self.given["validation_freq"]):
+            return
+        if getattr(model, "_eval_epoch_iterator", None) is None:
+            model._eval_epoch_iterator = self.trainer.TFEpochIterator(
+                x=data, y=None, sample_weight=None, shuffle=False, steps_per_epoch=self.given["validation_steps"],
+                batch_size=self.given["validation_batch_size"] or self.given["batch_size"],
+                distribute_strategy=model.distribute_strategy, steps_per_execution=model.steps_per_execution,
+            )  # fmt: skip
+        iterator = model._eval_epoch_iterator
+        model._maybe_symbolic_build(iterator=iterator)
+        iterator.reset()
+        if iterator.num_batches is None:
+            iter(iterator._get_iterator())
+        else:
+            for _ in iterator:
+                pass
+
+    def restore(self) -> None:
+        """Set variables, callbacks and random streams to what they were."""
+        at, model = self.position, self.model
+        path = str(self.script.kept[self.file])
+        variables.restore(path, self._variables(), at["variables"], model.distribute_strategy)
+        self.callbacks.restore(at["callbacks"])
+        if self.ended or self.batches.python is None:
+            streams.write(at["streams"])
+        model.stop_training = at["stop_training"]
+        if not self.ended:
+            theirs, saved = getattr(model, METRICS), at["logs"]
+
+            def metrics(logs: Any) -> Any:  # Keras knows of no batch if none of this epoch was left
+                vars(model).pop(METRICS, None)
+                return theirs(logs or saved)
+
+            vars(model)[METRICS] = metrics
+            self.script.kept.pop(self.file, None)
+            self.script.running = None
+        self.stop = self.script.take_signals()
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Count from the begin of this epoch, or from the position in it."""
+        at = self.position if self._begun else None
+        self.epoch, self.executions, self.done = epoch, 0, 0
+        if at is not None:
+            self.steps, self.executions, self.done = at["steps"], at["executions"], at["done"]
+            self.first_epoch = at["first_epoch"]
+        elif self.first_epoch is None:
+            self.first_epoch = epoch
+        self.of = self.batches.num_batches
+        self.pace.start()
+
+    def batch_done(self, batch: int, logs: Any) -> None:
+        """After each call of the train function: announce, pace, report, and save when asked."""
+        of = self.of
+        done = min(batch + 1, of) if of else batch + 1
+        new, self.done = done - self.done, done
+        self.steps += new
+        self.executions += 1
+        self.logs = logs
+        if self.stop is None and not self._announce():
+            return
+        if self.emulated:
+            self._emulate(new)
+        if self.silent:
+            self._say(of)
+        assert self.stop is not None
+        if self.stop.stopping:
+            self._save_and_exit()
+        elif self.stop.saving and self.stop.take_save():
+            self._save_or_say()
+
+    def validation_begins(self) -> None:
+        if self.stop is not None:
+            self.before_validation = {id(v): v.numpy() for v in variables.small(self.model)}
+
+    def validation_ended(self) -> None:
+        self.before_validation = {}
+
+    def stop_in_validation(self) -> None:
+        """Save what stood when this epoch's last batch was done; the validation is done again."""
+        if self.stop is not None and self.stop.stopping:
+            self._save_and_exit()
+
+    def _make_batches(self, **given: Any) -> Any:
+        self.trainer.TFEpochIterator = ResumableBatches.__base__
+        self.batches = ResumableBatches(self, **given)
+        if self.batches.why_not:
+            self.script.leave(self.batches.why_not)
+        return self.batches
+
+    def _announce(self) -> bool:
+        """Take the signals, which tells the scheduler that this job saves; False if it cannot be resumed exactly."""
+        if self.script.left_alone:
+            return False
+        try:
+            variables.every(self.model)
+        except variables.UnknownState as why:
+            return bool(self.script.leave(str(why)))
+        self.stop = self.script.take_signals()
+        return True
+
+    def _variables(self) -> list[Any]:
+        try:
+            return variables.every(self.model)
+        except variables.UnknownState as why:
+            raise plain.CheckpointError(f"this fit was saved before and cannot be resumed now, because {why}") from why
+
+    def _check(self, at: dict[str, Any]) -> None:
+        if self.batches.why_not:
+            raise plain.CheckpointError(f"this fit was saved and cannot be resumed now, because {self.batches.why_not}")
+        self.callbacks.check(at["callbacks"])
+        if at["data"] != self.batches.data:
+            raise plain.CheckpointError(
+                "the data of this fit are not those that it was saved with, so its next batch cannot be found: "
+                "give them to it in the same order each time, by a seed for all that draws or shuffles"
+            )
+        here, was = self.batches.num_batches, at["num_batches"]
+        if here is None or was is None or here == was:
+            return
+        if at["replicas"] == self.model.distribute_strategy.num_replicas_in_sync:
+            raise plain.CheckpointError(
+                f"this fit was saved with {was} steps per epoch and has {here} now: use the same data and batch size"
+            )
+        at["executions"] = max(1, at["executions"] * here // was)
+        at["done"] = min(here, at["executions"] * self.model.steps_per_execution)
+        sys.stderr.write(f"reshape: {here} steps per epoch instead of {was}, as the script has other batches now\n")
+
+    def _end(self) -> None:
+        if self.ended:
+            self.restore()
+            self.script.steps += self.position["steps"]
+        elif self.stop is not None:
+            self._save_or_say(ended=True)
+
+    def _save_or_say(self, ended: bool = False) -> None:
+        """Save; where that fails the training goes on, as its script may save by itself."""
+        try:
+            self._save(ended)
+        except plain.CheckpointError as error:
+            sys.stderr.write(f"reshape: {error}\n")
+
+    def _save_and_exit(self) -> None:
+        self._save()
+        self._leave_if_asked()
+
+    def _leave_if_asked(self) -> None:
+        stop = self.script.stop
+        if stop is not None and stop.stopping:
+            _flush_files()
+            leave(plain.STOPPED)
+
+    def _save(self, ended: bool = False) -> None:
+        found = self._variables()
+        record = {
+            "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
+            "executions": self.executions, "done": self.done, "whole": self.batches.whole, "steps": self.steps,
+            "num_batches": self.batches.num_batches, "replicas": self.model.distribute_strategy.num_replicas_in_sync,
+            "data": self.batches.data, "pass": self.batches.begun_with, "logs": pythonify_logs(self.logs),
+            "shown": self.callbacks.shown,
+            "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(),
+            "streams": streams.read(), "variables": variables.describe(found),
+        }  # fmt: skip
+        self.script.save(self, record, found, ended)
+
+    def _emulate(self, new: int) -> None:
+        """Wait until emulated GPUs would have done these batches, and leave evidence of their use."""
+        for _ in range(new):
+            self.pace.wait()
+        self.script.locks().used(self.script.steps + self.steps)
+
+    def _say(self, of: int | None) -> None:
+        """Report about once a second, as this fit prints nothing that the sidecar could read."""
+        now = plain.boottime()
+        if now - self._said_at < SECOND and self.steps > 1:
+            return
+        self._said_at = now
+        before = self.script.steps
+        total = {"total": before + of * (self.epochs - (self.first_epoch or 0))} if of else {}
+        plain.say(step=before + self.steps, **total)
+
+
+def _flush_files() -> None:
+    """Write out what the script has written to open files: the process ends without closing them."""
+    for one in gc.get_objects():
+        if type(one) in (io.TextIOWrapper, io.BufferedWriter) and not one.closed:
+            with contextlib.suppress(OSError, ValueError):
+                one.flush()

@@ -1,0 +1,111 @@
+"""Calls the callbacks of a `fit`, and tells the fit when a batch is done; keeps the callbacks' state.
+
+Promises: the user's callbacks see each epoch begin and each batch end once over all generations, `on_train_begin`
+once in each. Callers: `script`, and Keras.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from keras.callbacks import BackupAndRestore, CallbackList, CSVLogger, ProgbarLogger
+
+from reshape_hooks.keras_fit import attributes
+from reshape_hooks.plain import CheckpointError
+
+
+class FitCallbacks(CallbackList):  # type: ignore[misc]  # Keras is untyped
+    """The callbacks of one `fit`. `call`: that fit."""
+
+    def __init__(self, call: Any, callbacks: Any, **given: Any) -> None:
+        self.call, self.resuming = call, False
+        super().__init__(callbacks, add_history=True, add_progbar=given["verbose"] != 0, **given)
+        self.kept = [one for one in self.callbacks if not isinstance(one, ProgbarLogger)]
+        self.marks = [attributes.mark(one) for one in self.kept]
+
+    def state(self) -> list[Any]:
+        """Return what `restore` needs: name, attributes and, of a CSVLogger, the size of its file."""
+        self.flush()
+        return [
+            (type(one).__qualname__, attributes.read(one, marks)[0], _size(one))
+            for one, marks in zip(self.kept, self.marks)
+        ]
+
+    def check(self, state: list[Any]) -> None:
+        """Raise CheckpointError if the state is of other callbacks."""
+        was, now = [name for name, _, _ in state], [type(one).__qualname__ for one in self.kept]
+        if was != now:
+            raise CheckpointError(f"the checkpoint has the callbacks {was}, this fit has {now}; run the same script")
+
+    def restore(self, state: list[Any]) -> None:
+        """Set the attributes of all callbacks, except the open file of a CSVLogger."""
+        for one, (_, found, _) in zip(self.kept, state):
+            attributes.write(one, {n: v for n, v in found.items() if not isinstance(one, CSVLogger) or n == "keys"})
+
+    @property
+    def shown(self) -> int | None:
+        """The number of batches that the bar counts to."""
+        return self._progbar.target if self._progbar is not None else None
+
+    def flush(self) -> None:
+        """Wait for callbacks that run beside the training."""
+        if self._async_train:
+            self._flush_futures()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        at = self.call.position
+        self.set_params({**self.params, "steps": self.call.batches.num_batches or (at and at["shown"])})
+        if self.call.ended:
+            self.call.replay()
+            return
+        self.resuming = at is not None
+        loggers = [(one, one.append) for one in self.kept if isinstance(one, CSVLogger)]
+        if at is not None:
+            for one, (_, _, size) in zip(self.kept, at["callbacks"]):
+                if isinstance(one, CSVLogger) and _size(one):
+                    os.truncate(one.filename, min(size, _size(one)))  # rows of epochs that are done again
+                    one.append = True
+        super().on_train_begin(logs)
+        for one, append in loggers:
+            one.append = append
+        if at is not None and any(isinstance(one, BackupAndRestore) for one in self.kept):
+            self.model._initial_epoch = None  # it is at its own, older place
+        self.call.begin()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.call.epoch_begins(epoch)
+        if not self.resuming:
+            super().on_epoch_begin(epoch, logs)
+            return
+        self.resuming = False
+        for one in self.callbacks:
+            if isinstance(one, ProgbarLogger):
+                one.on_epoch_begin(epoch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch, logs)
+        self.call.batch_done(batch, logs)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.call.validation_begins()
+        super().on_test_begin(logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_test_batch_end(batch, logs)
+        self.call.stop_in_validation()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        super().on_test_end(logs)
+        self.call.validation_ended()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if not self.call.ended:
+            super().on_train_end(logs)
+
+
+def _size(callback: Any) -> int:
+    """Return the size of a CSVLogger's file; 0 without one."""
+    path = Path(callback.filename) if isinstance(callback, CSVLogger) else None
+    return path.stat().st_size if path is not None and path.exists() else 0

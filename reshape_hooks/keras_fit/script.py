@@ -1,0 +1,187 @@
+"""All calls of `fit` in one script: which have ended, which one runs, what is saved of them.
+
+Promises: a script that is started again gets back at once what a `fit` that had ended had made, and the one that was
+stopped goes on at its next batch; until a `fit` has done its first batch SIGTERM ends the script as ever; a job is
+announced as one that resumes only after all that its training changes is known. Callers: `adapter`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keras.callbacks import CallbackList
+from keras.src.trainers.epoch_iterator import EpochIterator
+
+from reshape_hooks import plain
+from reshape_hooks.keras_fit import variables
+from reshape_hooks.keras_fit.call import Call
+from reshape_hooks.locks import GpuLocks
+
+MOST_KEPT = 8 << 30  # bytes that fits which have ended may take beside the one that runs
+FITS, RUNNING = "fits.pickle", "running.npz"
+PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight"
+PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
+USED = ("_enumerate_iterator", "_get_iterator", "reset", "num_batches")
+MANY_PROCESSES = ("TF_CONFIG", "PET_NNODES")  # what tells a process of a gang about the others
+
+
+def fit(trainer: Any, theirs: Callable[..., Any], model: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """`theirs(model, *args, **kwargs)`, saved and resumed where that is possible. `trainer`: Keras' module."""
+    script = Script.this()
+    try:
+        given = inspect.signature(theirs).bind(model, *args, **kwargs)
+    except TypeError:
+        return theirs(model, *args, **kwargs)  # which says what is wrong
+    given.apply_defaults()
+    if not script.takes(theirs, given.arguments):
+        return theirs(model, *args, **kwargs)
+    try:
+        return Call(script, trainer, theirs, given.arguments).run()
+    except plain.CheckpointError as error:
+        raise SystemExit(str(error)) from error  # a script may catch others, and go on from zero
+
+
+class Script:
+    """What this process knows of its fits."""
+
+    _this: Script | None = None
+
+    def __init__(self) -> None:
+        self.here = plain.environment()
+        self.checkpoints = plain.Checkpoints(self.here.checkpoints, self.here.job_id, self.here.generation)
+        self.calls = self.steps = 0  # begun, done in those that have ended
+        self.left_alone = self.inside = False
+        self.stop: plain.StopFlag | None = None  # once this job is announced
+        self.ended: dict[int, Any] = {}  # by the number of the call
+        self.running: Any = None
+        self.kept: dict[str, Path | bytes] = {}  # files of the ended ones
+        self._read = False
+        os.register_at_fork(after_in_child=_as_before)
+
+    @classmethod
+    def this(cls) -> Script:
+        if cls._this is None:
+            cls._this = cls()
+        return cls._this
+
+    def takes(self, theirs: Any, given: Mapping[str, Any]) -> bool:
+        """True if this call is ours; False where the script, or another fit, sees to signals itself."""
+        alien = self.inside or self.left_alone or isinstance(given["callbacks"], CallbackList)
+        process = sys.modules.get("multiprocessing.process")
+        worker = process is not None and process.current_process().name != "MainProcess"
+        handled = not self._ours() and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        if alien or worker or handled or threading.current_thread() is not threading.main_thread():
+            return False
+        if any(os.environ.get(name, "1") != "1" for name in MANY_PROCESSES):
+            return self.leave("it is one process of several")
+        as_known = " ".join(inspect.signature(theirs).parameters) == PARAMETERS
+        if not as_known or not all(hasattr(EpochIterator, name) for name in USED):
+            return self.leave("this version of Keras is not known")
+        self._load()
+        return True
+
+    def leave(self, why: str) -> bool:
+        """Say why this script is not resumed, and leave alone this fit and those behind it. Returns False."""
+        if not self.left_alone:
+            sys.stderr.write(f"reshape: `fit` cannot be resumed exactly and is left alone, because {why}\n")
+            sys.stderr.flush()
+        self.left_alone = True
+        if self._ours():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return False
+
+    def take_signals(self) -> plain.StopFlag:
+        """Tell the scheduler that this job saves, and remember its signals from now on, also between fits.
+
+        What a script does behind its last `fit` mostly takes seconds; SIGTERM waits for its end, or for the next one.
+        """
+        if self.stop is None:
+            self.stop = plain.StopFlag(self.here.announce)
+        return self.stop
+
+    def _ours(self) -> bool:
+        return self.stop is not None and getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self.stop
+
+    def save(self, call: Call, record: dict[str, Any], found: list[Any], ended: bool) -> None:
+        """Save this call and all that have ended. Raises CheckpointError."""
+        name = f"fit-{call.index}.npz" if ended else RUNNING
+        values = variables.read(found, call.before_validation)
+        self.ended.update({call.index: record} if ended else {})
+        state = {"ended": self.ended, "running": None if ended else record}
+        files: dict[str, Any] = {file: _copier(source) for file, source in self.kept.items()}
+        files[FITS] = pickle.dumps(state, protocol=4)
+        if ended:
+            self.kept[name] = files[name] = variables.in_memory(values)
+            self.steps += call.steps
+        else:
+            files[name] = lambda path: variables.write_file(path, values)
+        step = self.steps + (0 if ended else call.steps)
+        folder = Path(self.here.checkpoints) / self.checkpoints.save(step, files)
+        self.kept.update({file: folder / file for file in self.kept if (folder / file).exists()})
+        self.checkpoints.prune()
+        self._limit()
+
+    def _limit(self) -> None:
+        """Give up what the first fits have made when all of it is too much; they are done again after a stop."""
+        while len(self.ended) > 1 and sum(map(_size, self.kept.values())) > MOST_KEPT:
+            first = min(self.ended)
+            del self.ended[first]
+            self.kept.pop(f"fit-{first}.npz", None)
+            sys.stderr.write(f"reshape: what `fit` number {first + 1} made is too large to keep; a stop repeats it\n")
+
+    def _load(self) -> None:
+        """Read the newest good checkpoint, once. Raises CheckpointError."""
+        if self._read:
+            return
+        self._read = True
+        saved = self.checkpoints.newest(self.here.prefer)
+        if saved is None:
+            return
+        if not (saved.path / FITS).exists():
+            raise plain.CheckpointError(
+                f"checkpoint {saved.name} was saved by another hook than that of a plain `fit`: "
+                f"use the one that saved it, or empty {self.here.checkpoints} to begin again"
+            )
+        state = pickle.loads((saved.path / FITS).read_bytes())
+        self.ended, self.running = state["ended"], state["running"]
+        names = [RUNNING, *(f"fit-{index}.npz" for index in self.ended)]
+        self.kept = {name: saved.path / name for name in names if (saved.path / name).exists()}
+
+    def locks(self) -> GpuLocks:
+        """Return the evidence of who uses the GPUs, taken once."""
+        if not hasattr(self, "_locks"):
+            self._locks = GpuLocks(self.here)
+        return self._locks
+
+
+def _copier(source: Path | bytes) -> Any:
+    """Return what gives `Checkpoints.save` the file: a link where the file system has them."""
+    if isinstance(source, bytes):
+        return source
+
+    def copy(path: str) -> None:
+        try:
+            os.link(source, path)
+        except OSError:
+            shutil.copy2(source, path)
+
+    return copy
+
+
+def _size(source: Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else source.stat().st_size
+
+
+def _as_before() -> None:
+    """In a forked process: SIGTERM ends it."""
+    if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), plain.StopFlag):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

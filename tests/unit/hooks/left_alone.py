@@ -1,0 +1,46 @@
+"""Fits whose next batch cannot be found again, each as if it were a script of its own; run by `test_keras_fit.py`."""
+
+import itertools
+import os
+import signal
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+x, y = np.random.rand(16, 3).astype("float32"), np.random.rand(16, 1).astype("float32")
+rows = tf.data.Dataset.from_tensor_slices((x, y))
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + tf.random.uniform(tf.shape(x), seed=3)
+
+
+def fit(data, layers=(), **compiled):
+    from reshape_hooks.keras_fit import script
+
+    script.Script._this = None
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", **compiled)
+    more = {} if isinstance(data, tf.data.Dataset) else {"steps_per_epoch": 2}
+    model.fit(data, epochs=2, verbose=0, **more)
+    if Path(os.environ["RESHAPE_ANNOUNCE"]).exists():
+        sys.stdout.write("was announced\n")
+
+
+def to_python(x, y):
+    return tf.numpy_function(lambda v: v, [x], tf.float32), y
+
+
+fit((x[:4], y[:4]) for _ in itertools.count())
+fit(rows.map(to_python).map(lambda x, y: (tf.ensure_shape(x, (3,)), y)).batch(4))
+fit(tf.data.Dataset.range(4).flat_map(lambda n: rows.skip(n).shuffle(4)).batch(4))
+fit(rows.shuffle(16).cache().batch(4))
+fit(rows.map(lambda x, y: (x, y), num_parallel_calls=2, deterministic=False).batch(4))
+fit(rows.batch(4), run_eagerly=True)
+fit(rows.batch(4), layers=[Noise()])
+signal.signal(signal.SIGTERM, lambda *_: None)
+fit(rows.batch(4))  # it sees to the signal itself

@@ -1,0 +1,175 @@
+"""A plain `model.fit` that is stopped at any batch and started again ends as if it had never been stopped.
+
+Bit for bit on CPU: weights, optimizers, History, what callbacks wrote; each row of each epoch was trained on once. The
+fits are in `fits.py`; a process runs all of them, as each start of TensorFlow takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reshape_hooks
+from tests.interpreters import python_with
+
+HERE = Path(__file__).parent
+STARTUP = Path(reshape_hooks.__file__).parent / "startup"
+PYTHON = python_with("tensorflow")
+pytestmark = [pytest.mark.deep, pytest.mark.skipif(PYTHON is None, reason="TensorFlow is not installed")]
+
+# Way -> where it is stopped first and where when it has been resumed: fit, epoch and batch, all from 0.
+STOPS = {
+    "arrays": ([0, 0, 2], [0, 2, 5]),
+    "seeded_arrays": ([0, 1, 5], [0, 2, 0]),
+    "dataset": ([0, 1, 1, "validation"], [0, 3, 3]),
+    "repeated": ([0, 2, 1], [0, 4, 3]),
+    "unknown_length": ([0, 0, 3], [0, 2, 5]),
+    "py_dataset": ([0, 1, 2], [0, 3, 0]),
+    "threads": ([0, 1, 3], [0, 2, 5]),
+    "several_steps": ([0, 1, 3], [0, 3, 7]),
+    "fine_tuning": ([0, 0, 2], [1, 1, 3]),
+    "own_step": ([0, 1, 1], [0, 2, 5]),
+    "replicas": ([0, 1, 2], [0, 2, 5]),
+    "half_precision": ([0, 0, 3], [0, 1, 1]),
+}
+EVERY_ROW = {"arrays": 4, "seeded_arrays": 3, "dataset": 4, "unknown_length": 4, "py_dataset": 4, "threads": 3}
+
+
+def trainer(folder: Path, *command: str, generation: int = 1) -> subprocess.Popen[str]:
+    """Start a script as the shim does."""
+    given = {
+        "PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "job", "RESHAPE_CHECKPOINTS": str(folder / "checkpoints"),
+        "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_GENERATION": str(generation),
+        "CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen([str(PYTHON), *command], cwd=folder, env=os.environ | given, text=True, **output)
+
+
+def run_fits(folder: Path, generation: int, stops: dict[str, Any]) -> None:
+    folder.mkdir(exist_ok=True)
+    command = [str(HERE / "fits.py"), str(folder), str(generation), json.dumps(stops)]
+    process = trainer(folder, *command, generation=generation)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-5000:]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of the fits that were never stopped, and of those that were stopped twice."""
+    folder = tmp_path_factory.mktemp("fits")
+    whole, broken = folder / "whole", folder / "broken"
+
+    def stopped_twice() -> None:
+        for generation in (1, 2, 3):
+            chosen = {way: stops[generation - 1] for way, stops in STOPS.items()} if generation < 3 else {}
+            run_fits(broken, generation, chosen)
+
+    with ThreadPoolExecutor(2) as both:
+        for one in [both.submit(run_fits, whole, 1, {}), both.submit(stopped_twice)]:
+            one.result()
+    return whole, broken
+
+
+def load(folder: Path, way: str) -> Any:
+    return pickle.loads((folder / way / "ended").read_bytes())
+
+
+@pytest.mark.parametrize("way", STOPS)
+def test_a_fit_that_was_stopped_twice_ends_bit_for_bit_as_one_that_was_not(ended: tuple[Path, Path], way: str) -> None:
+    whole, broken = (load(folder, way) for folder in ended)
+    assert [w.tobytes() for w in broken.pop("weights")] == [w.tobytes() for w in whole.pop("weights")]
+    assert repr(broken) == repr(whole)
+
+
+@pytest.mark.parametrize("way", EVERY_ROW)
+def test_each_row_is_trained_on_once_in_each_epoch(ended: tuple[Path, Path], way: str) -> None:
+    assert set(np.ravel(load(ended[1], way)["rows"])) == {EVERY_ROW[way]}
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    output: str
+
+    @property
+    def last(self) -> str:
+        return self.output.splitlines()[-1]
+
+
+def stop_after(process: subprocess.Popen[str], line: str, *signals: int) -> Ended:
+    """Send the signals, one after the other, when a line begins so; wait for the end."""
+    read = []
+    waiting = list(signals)
+    assert process.stdout is not None
+    for text in process.stdout:
+        read.append(text)
+        if waiting and text.startswith(line):
+            process.send_signal(waiting.pop(0))
+    return Ended(process.wait(), "".join(read))
+
+
+def run(folder: Path, *arguments: str, generation: int = 1, line: str = "", signals: tuple[int, ...] = ()) -> Ended:
+    folder.mkdir(exist_ok=True)
+    process = trainer(folder, str(HERE / "plain_fit.py"), *arguments, generation=generation)
+    return stop_after(process, line, *signals)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    yield run(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_a_script_without_seeds_that_is_stopped_from_outside_ends_with_the_same_weights(
+    undisturbed: Ended, tmp_path: Path
+) -> None:
+    term, again = signal.SIGTERM, (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
+    begun = run(tmp_path, line="begins", signals=(term,))
+    assert (begun.code, (tmp_path / "announce").exists()) == (-term, False), "nothing was done yet"
+    first = run(tmp_path, line="step=", signals=(term,))
+    assert first.code == 143 and (tmp_path / "announce").exists()
+    second = run(tmp_path, generation=2, line="step=", signals=again)
+    assert second.code == 143 and second.output.count("checkpoint=") == 2
+    third = run(tmp_path, generation=3)
+    assert third.code == 0
+    assert third.last == undisturbed.last
+    saved = [
+        int(step) for step in re.findall(r"checkpoint=\S+ step=(\d+)", first.output + second.output + third.output)
+    ]
+    assert saved == sorted(set(saved))
+
+
+def test_a_checkpoint_of_other_data_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    assert run(tmp_path, line="step=", signals=(signal.SIGTERM,)).code == 143
+    other = run(tmp_path, "other data", generation=2)
+    assert other.code == 1
+    assert "the data of this fit are not those that it was saved with" in other.last
+
+
+def test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced(tmp_path: Path) -> None:
+    process = trainer(tmp_path, str(HERE / "left_alone.py"))
+    output, _ = process.communicate()
+    assert process.returncode == 0, output[-5000:]
+    assert "was announced" not in output
+    told = [line.partition("because ")[2] for line in output.splitlines() if line.startswith("reshape:")]
+    assert told == [
+        "its data come from a generator or loader that cannot be set back; use tf.data or a PyDataset",
+        "its tf.data pipeline calls Python",
+        "it is shuffled without a seed inside its tf.data pipeline",
+        "its tf.data pipeline keeps data beyond an epoch (CacheDataset)",
+        "its tf.data pipeline does not keep an order",
+        "it runs eagerly",
+        "its training step has a state that cannot be saved (RandomUniform)",
+    ]
