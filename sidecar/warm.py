@@ -68,10 +68,11 @@ class WaitingInterpreter:
         self.settle_s = SETTLE_S
         with contextlib.suppress(ValueError):  # of the user's
             self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))
-        self.off = "" if shim.launch.hooks and self.settle_s > 0 else "it is switched off"
+        self.off = "" if shim.launch.hooks and self.settle_s > 0 else "early imports are switched off"
 
     def environment(self, env: "dict[str, str]") -> "dict[str, str]":
         """Return the environment for a trainer, which then records its imports."""
+        self.shim.status["warm"] = self.off
         return env if self.off else {**env, "RESHAPE_IMPORTS": os.path.abspath(RECORD)}
 
     def strangers(self) -> "list[Any]":

@@ -8,12 +8,14 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sidecar import warm
 from tests.fakes.shim_client import TRAINERS, ShimProcess, marked, running_shim
 from tests.interpreters import python_of
 from tests.patience import eventually
@@ -231,3 +233,82 @@ def test_it_waits_in_the_python_of_the_image(tmp_path, counting, version):
             until_ready(shim)
             stopped(shim, number)
         assert "anew" not in (tmp_path / "stderr").read_text()
+
+
+def test_each_module_is_imported_as_the_last_run_did_and_seen_by_the_script_when_it_imports_it(tmp_path, counting):
+    """One module is hidden from another one; one sets a variable; one of them lies in the user's folder, too."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "hidden.py").write_text("")
+    (installed / "library.py").write_text(
+        "import os\ntry:\n    import hidden\nexcept ImportError:\n    hidden = None\nos.environ['LIBRARY'] = 'set'\n"
+    )
+    show = """
+before = sys.modules.get("library"), os.environ.get("LIBRARY")
+sys.modules["hidden"] = None
+import library
+del sys.modules["hidden"]
+import hidden
+print("saw", os.environ["RESHAPE_GENERATION"], before, library.hidden, os.environ["LIBRARY"], hidden.__name__)
+"""
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal, mine, wave", f"import decimal, mine{show}"))
+    with warm_shim(tmp_path, counting, {"PYTHONPATH": str(installed)}) as shim:
+        for number in (1, 2, 3):
+            runs(shim, number)
+            assert f"saw {number} (None, None) None set hidden\n" in shim.output.read_text()
+            until_ready(shim)
+            stopped(shim, number)
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [
+        ("import plugin", "library imports plugin, which is not an installed module"),
+        ("import os; os.environ['CUDA_VISIBLE_DEVICES'] or exit('no GPU')", "no GPU"),
+        ("device = open('/dev/nvidia-like', 'w')", "/dev/nvidia-like"),
+    ],
+)
+def test_no_interpreter_waits_where_an_import_needs_the_script_or_a_gpu(tmp_path, counting, library, reason):
+    device = tmp_path / "nvidia-like"
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (tmp_path / "plugin.py").write_text("")
+    (installed / "library.py").write_text(library.replace("/dev/nvidia-like", str(device)))
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal", "import library, decimal"))
+    hooks = f"from reshape_hooks import early; early.DEVICES = ({str(device)!r},)"
+    (installed / "sitecustomize.py").write_text(hooks if "nvidia" in library else "")
+    with warm_shim(tmp_path, counting, {"PYTHONPATH": str(installed)}) as shim:
+        for number in (1, 3, 5):  # with a GPU
+            assert shim.client.start(number, ["A"])["ok"]
+            eventually(lambda n=number: f"runs {n} A\n" in shim.output.read_text(), "it runs")
+            if number < 5:
+                said = reason.replace("/dev/nvidia-like", str(device))
+                eventually(lambda s=said: s in shim.client.status()["warm"], "the shim says why none waits")
+            assert shim.left() == [shim.client.status()["trainer_pid"]]
+            stopped(shim, number)
+
+
+def test_no_interpreter_waits_where_memory_is_short(tmp_path):
+    asked = SimpleNamespace(launch=SimpleNamespace(hooks=True, env={}, command=["python", "x.py"]))
+    asked.memory = lambda: (1 << 30, (1 << 30) - warm.SPARE)  # limit and use
+    waits = warm.WaitingInterpreter(asked, lambda *_: None, lambda _: None)
+    (tmp_path / warm.RECORD).write_text(f"('begin', {os.getpid()}, ['/usr/bin/python3', 'x.py'])\n")
+    with chdir(tmp_path):
+        assert waits.unfit(SimpleNamespace(pid=os.getpid())) == "there is too little memory for a waiting interpreter"
+        assert waits.off == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "begun", "same"),
+    [
+        (["python", "a.py", "-x"], ["/usr/bin/python3.11", "a.py", "-x"], True),
+        (["python", "-m", "a"], ["python", "-m", "a"], True),
+        (["./a.py", "1"], ["/usr/bin/python3", "./a.py", "1"], True),
+        (["python", "a.py"], ["python", "-m", "wrapper", "a.py"], False),
+        (["./run.sh", "1"], ["python", "a.py", "1"], False),
+        (["env", "A=1", "python", "a.py"], ["python", "a.py"], False),
+        (["python", "a.py"], ["python", "b.py"], False),
+    ],
+)
+def test_a_command_line_is_the_command_only_if_no_other_program_ran_before_it(command, begun, same):
+    assert warm.is_python(command, begun) is same
