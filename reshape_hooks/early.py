@@ -85,15 +85,14 @@ class RecordedOnly:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname in self.names:
-            passed: list[Any] = [one for one in sys.meta_path if one is not self and not hasattr(one, "adapts")]
-            found = (one.find_spec(fullname, path, target) for one in passed if hasattr(one, "find_spec"))
-            spec: ModuleSpec | None = next((spec for spec in found if spec is not None), None)
-            if spec is not None and not in_library(spec, self.folders):
-                raise NotRecorded(f"{fullname} is found in another place than the last time")
-            if spec is not None:
-                return spec
-        raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        if fullname not in self.names:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        passed: list[Any] = [one for one in sys.meta_path if one is not self and not hasattr(one, "adapts")]
+        found = (one.find_spec(fullname, path, target) for one in passed if hasattr(one, "find_spec"))
+        spec: ModuleSpec | None = next((spec for spec in found if spec is not None), None)
+        if spec is not None and not in_library(spec, self.folders):
+            raise NotRecorded(f"{fullname} is found in another place than the last time")
+        return spec
 
 
 class Stash:
@@ -179,6 +178,7 @@ class StashLoader:
         if name in self._stash.of:
             self._stash.give(name)
         sys.modules[name] = self._module
+        self._stash.recorder.settle()  # it asks for nothing, and may be the last one
 
 
 def written() -> int:

@@ -85,14 +85,21 @@ class Recorder:
         return None
 
     def _hear(self, fullname: str) -> None:
-        self.asked = [asked for asked in self.asked if not self._came(*asked)][-MOST_ASKED:]
+        self.settle()
         root = not getattr(self.root, "_initializing", False)
         if root and sys.meta_path != self.finders:
             self._look_at_finders()
-        brought, self.brought = self.brought, []
-        for name in (*brought, fullname):
-            self.line("ask", name)
+        self.line("ask", fullname)
         self.asked.append((fullname, *((changes(self.environ, dict(os.environ)), hidden()) if root else (None, None))))
+
+    def settle(self) -> None:
+        """Write down what has come since the last request."""
+        if self.ended or os.getpid() != self.pid:
+            return
+        self.asked = [asked for asked in self.asked if not self._came(*asked)][-MOST_ASKED:]
+        brought, self.brought = self.brought, []
+        for name in brought:
+            self.line("ask", name)
 
     def _came(self, name: str, variables: Any, absent: Any) -> bool:
         """Write down a root if it is there now: some are only looked for. One in C may import others before."""
@@ -103,7 +110,9 @@ class Recorder:
             if absent is not None:
                 self.root = spec
                 self.line("root", name, variables, absent)
-        elif absent is None:  # an installed module that imports the user's: not to be imported without the script
+        elif (
+            absent is None and self.root
+        ):  # an installed module that imports the user's: not to be imported without the script
             self.stop(f"{self.root.name} imports {name}, which is not an installed module")
         return True
 

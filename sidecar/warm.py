@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SETTLE_S = 3.0  # after the announcement, so that the first steps are over, and what they import is recorded
+SETTLE_S = 3.0  # since the announcement and the newest import: what the first steps import is to be recorded, too
 READY_S, TAKE_S, LOOK_S = 120.0, 60.0, 1.0  # to import, to become the trainer, between two looks at memory
-MOST_FAILURES = 2
+MOST_FAILURES = 3
 SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
@@ -64,7 +64,7 @@ class WaitingInterpreter:
         self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
         self.failures, self.memory = 0, 0  # memory: bytes that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
-        self.tried, self.announced_at = 0, 0.0  # for which trainer; when that was seen to announce itself
+        self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
         self.settle_s = SETTLE_S
         with contextlib.suppress(ValueError):  # of the user's
             self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))
@@ -125,8 +125,9 @@ class WaitingInterpreter:
         """Start it, if the trainer has settled and has shown that our hooks are in its interpreter."""
         if self.tried == trainer.pid or not trainer.begun:
             return
-        if not os.path.exists("announce"):
-            self.announced_at = now
+        size = os.path.getsize(RECORD) if os.path.exists(RECORD) else 0
+        if size != self.size or not os.path.exists("announce"):
+            self.size, self.announced_at = size, now  # a root that is still being imported is recorded in part only
         if now < self.announced_at + self.settle_s:
             return
         self.tried, self.why = trainer.pid, self.unfit(trainer)

@@ -241,7 +241,8 @@ def test_each_module_is_imported_as_the_last_run_did_and_seen_by_the_script_when
     installed.mkdir()
     (installed / "hidden.py").write_text("")
     (installed / "library.py").write_text(
-        "import os\ntry:\n    import hidden\nexcept ImportError:\n    hidden = None\nos.environ['LIBRARY'] = 'set'\n"
+        "import os, importlib.util\ntry:\n    import hidden\nexcept ImportError:\n    hidden = None\n"
+        "os.environ['LIBRARY'] = 'set'\nassert importlib.util.find_spec('not_installed') is None\n"
     )
     show = """
 before = sys.modules.get("library"), os.environ.get("LIBRARY")
