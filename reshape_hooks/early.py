@@ -44,6 +44,7 @@ class Group:
     def __init__(self, name: str, variables: dict[str, str | None], hidden: list[str]) -> None:
         self.name, self.variables, self.hidden = name, variables, hidden
         self.modules: dict[str, ModuleType] = {}
+        self.asked: list[str] = []  # for which names the import asked, also for those that are not there
         self.set: dict[str, str | None] = {}  # variables of the environment that the import itself set
 
 
@@ -64,7 +65,7 @@ class Record:
                     self.groups.append(Group(*fields))
                     self.home[fields[0]] = self.groups[-1]
                 elif kind == "ask":
-                    self.home.setdefault(fields[0], self.groups[-1])
+                    self.home.setdefault(fields[0], self.groups[-1]).asked.append(fields[0])
 
     def own(self, modules: Sequence[str]) -> None:
         """Note modules that we have imported ourselves, each where the training does."""
@@ -134,6 +135,8 @@ class Stash:
 
     def _bring(self, group: Group, asked: str) -> None:
         modules, group.modules = group.modules, {}
+        self.recorder.brought += group.asked
+        group.asked = []
         change(group.set if modules else {})
         for name, module in modules.items():
             del self.of[name]
