@@ -110,13 +110,14 @@ class StopFlag:
     While `idle` is true, before and after a training, there is nothing to save: SIGTERM ends the process at once.
     """
 
-    def __init__(self, announce: str | None = None) -> None:
+    def __init__(self, announce: str | None = None, only_143: bool = False) -> None:
+        """`only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again."""
         self.stopping = False
         self.saving = False
         self.idle = False
         self.listen()
         if announce:
-            Path(announce).write_text("SIGUSR1")
+            Path(announce).write_text("SIGUSR1 143" if only_143 else "SIGUSR1")
 
     def listen(self) -> None:
         """Handle both signals from now on; call it again where a library has set its own handlers."""

@@ -381,10 +381,15 @@ class Shim:
             self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
             send(self.trainer.pid, signal.SIGTERM)
 
-    def _checkpoint(self, _ask: "dict[str, Any]") -> None:
+    def _announced(self, word: bytes) -> bool:
+        """Return whether the trainer's hook announced this: SIGUSR1 (saves and goes on), 143 (else it has finished)."""
         with contextlib.suppress(OSError), open("announce", "rb") as file:
-            if self.status["trainer"] == "running" and b"SIGUSR1" in file.read(BIG_LINE):
-                return send(self.status["trainer_pid"], signal.SIGUSR1)
+            return word in file.read(BIG_LINE).split()
+        return False
+
+    def _checkpoint(self, _ask: "dict[str, Any]") -> None:
+        if self.status["trainer"] == "running" and self._announced(b"SIGUSR1"):
+            return send(self.status["trainer_pid"], signal.SIGUSR1)
         raise Refused("this trainer cannot save without exiting")
 
     def _tick(self) -> None:
@@ -406,9 +411,8 @@ class Shim:
 
     def _clear(self, trainer: Child, now: float) -> None:
         """End all that is left of a trainer whose leader has ended or whose time is over."""
-        rest = family(self._strangers()) or family(
-            self._strangers()
-        )  # again: one may start meanwhile, and its parent end
+        # Again: one may start meanwhile, and its parent end.
+        rest = family(self._strangers()) or family(self._strangers())
         names = ", ".join(f"{name} ({pid})" for pid, name in list(self.killed.items())[:8])
         if not rest and trainer.returncode is not None:
             while trainer.read():
@@ -417,6 +421,8 @@ class Shim:
                 self.warm.lost(quiet=self.status["stop_asked"])
                 if not self.status["stop_asked"]:
                     return self._spawn()
+            if trainer.returncode == 0 and self._announced(b"143"):
+                self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
             self.alive, quiet = False, trainer.returncode == 0 and self.status["stop_asked"]
             tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
             self.status.update(trainer="exited", trainer_pid=None, exit_code=trainer.returncode, exit_at=boottime())

@@ -105,7 +105,7 @@ class Script:
         What a script does behind its last `fit` mostly takes seconds; SIGTERM waits for its end, or for the next one.
         """
         if self.stop is None:
-            self.stop = plain.StopFlag(self.here.announce)
+            self.stop = plain.StopFlag(self.here.announce, only_143=True)
         return self.stop
 
     def _ours(self) -> bool:

@@ -36,6 +36,24 @@ def shim_once(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patient(30), check=False)
 
 
+@pytest.mark.parametrize(("announced", "finished"), [("SIGUSR1 143", True), ("SIGUSR1", False)])
+def test_one_that_saves_with_143_only_and_ends_with_0_has_finished_though_it_was_asked_to_stop(
+    tmp_path, announced, finished
+):
+    code = (
+        "import os, signal, time; asked = []; signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
+        f"open(os.environ['RESHAPE_ANNOUNCE'], 'w').write({announced!r})\n"
+        "print('trains', flush=True)\n"
+        "while not asked: time.sleep(0.01)"
+    )
+    with running_shim(tmp_path, [sys.executable, "-c", code]) as shim:
+        shim.client.start(1, ["A"])
+        eventually(lambda: shim.output.exists() and shim.output.read_text() == "trains\n", "it trains")
+        shim.client.stop(1)
+        status = shim.client.wait("exited")
+        assert (status["exit_code"], status["stop_asked"]) == (0, not finished)
+
+
 def test_our_hooks_come_first_on_the_path_of_a_python_unless_the_record_keeps_them_out(tmp_path):
     show = [
         sys.executable,
