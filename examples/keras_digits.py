@@ -66,7 +66,7 @@ class SaveAndLook(elastic.SaveAndExit):
 
 
 def train(options: digits.Options) -> None:
-    """Train from the newest checkpoint to the last step. Raises SystemExit(143) when stopped."""
+    """Train from the newest checkpoint to the last step; ends the process with 143 when stopped."""
     here = plain.environment()
     data = digits.load()
     checkpoints = plain.Checkpoints(here.checkpoints, here.job_id, here.generation)

@@ -235,8 +235,11 @@ def import_early(record: Record, told: Any) -> None:
             group.set = changes(before, dict(os.environ))
         for name in absent:
             sys.modules.pop(name, None)
-        group.modules.update((name, module) for name, module in sys.modules.items() if module and name not in known)
-        known.update(group.modules)
+        came = {name: module for name, module in sys.modules.items() if module and name not in known}
+        known.update(came)
+        for name, module in came.items():
+            # Of ours some come by an adapter, which is called with the first module that it waits for.
+            (record.groups[0] if name.startswith("reshape_hooks.") else group).modules[name] = module
     sys.meta_path.remove(only)
     change(changes(dict(os.environ), environ))
     for finder in sys.meta_path:

@@ -7,6 +7,7 @@ the epoch, but not the batch in it. Called by training scripts; imports Keras an
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -90,7 +91,7 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]  # Keras is untyped 
 class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
     """After each batch: paces, reports, saves when asked or every `save_every` steps, ends after SIGTERM.
 
-    Ends by SystemExit(143), or by CheckpointError if saving failed; `fit` lets both through.
+    Ends the process with 143, or by CheckpointError if saving failed, which `fit` lets through.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _save_and_exit(self) -> NoReturn:
         self.save()
-        raise SystemExit(plain.STOPPED)
+        leave(plain.STOPPED)
 
 
 def fit(model: Any, x: Any, y: Any, *, batch_size: int, seed: int, callback: SaveAndExit) -> None:
@@ -152,10 +153,17 @@ def fit(model: Any, x: Any, y: Any, *, batch_size: int, seed: int, callback: Sav
     if at.step < at.total:
         whole = Batches(x, y, batch_size, seed, at)
         model.fit(whole, initial_epoch=at.epoch, epochs=epochs, **same)
+    # Keras leaves the iterators in a cycle of references. They must not be freed first when the interpreter ends:
+    # threads of `tf.data` that wait for a batch from Python would wait for ever then.
+    gc.collect()
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once: taking TensorFlow down in good order costs a second and saves nothing."""
+    """End this process at once.
+
+    Taking TensorFlow down in good order costs a second and saves nothing. It can also hang for ever: a thread of
+    `tf.data` that waits for a batch from Python is never given one by an interpreter that ends.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

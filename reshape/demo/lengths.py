@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 CROWD = 1.8  # two trainings that start at once on two cores take so many times as long as one
 NOISE = 1.5  # starts by which lengths exceed what they would need if no start ever took longer than the measured one
+PAYS = 2.0  # growing back must gain so many times what it costs (`Settings.min_gain_factor`, and the cost itself)
 AGAIN = 1.3  # a start that takes so many times what was measured first is slower than that
 COLD_S = {"keras": 9.0, "numpy": 1.5}  # a first step later than this may be that of a machine that reads all from disk
 MOMENT_S = 1.0  # smaller differences do not count as slow
@@ -71,7 +72,7 @@ def plan(trainer: str, short: bool, start: StartTimes) -> DemoPlan:
     both_start_s = CROWD * start.first_step_s
     noise_s = NOISE * start.first_step_s + 0.5 * start.launch_s
     second = max(least.second, math.ceil((both_start_s + noise_s) / four_s))
-    rest = max(least.rest, math.ceil(NOISE * both_start_s / (two_s - four_s)))
+    rest = max(least.rest, math.ceil(PAYS * AGAIN * NOISE * start.first_step_s / (two_s - four_s)))
     alone = math.ceil((least.arrival_s + 2.0 * start.launch_s) / four_s)  # until job two's launch is up, twice as late
     expected_s = (
         2.0 * (start.launch_s + start.first_step_s) + least.arrival_s + both_start_s + second * two_s + rest * four_s

@@ -173,6 +173,8 @@ def test_keras_trainings_share_gpus_too_and_the_first_step_takes_most_of_the_gap
         gap = {stage: s for stage, s in reshape["stages_s"].items() if stage not in ("decide", "newcomer ready")}
         assert max(gap, key=gap.__getitem__) == "first step", gap
     assert {base["measured"] for base in result["baselines"].values()} == {False}
+    (log,) = keras.out.glob("run-*/sidecar/state/jobs/one*/shim.log")
+    assert "imports everything anew" not in log.read_text(), "a waiting interpreter became the trainer"
     assert of_folder(keras.out) == {}
 
 
