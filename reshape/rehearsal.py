@@ -38,6 +38,7 @@ class MeasuredCount:
     value_name: str | None
     lost: str  # the work that was repeated after that restart, as a sentence; empty if none was
     refused: str = ""  # why it was not tried
+    restarted: bool = False  # whether it was stopped and started again to come to this count
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Rehearsal:
 
     @property
     def restarts(self) -> int:
-        return sum(one.restart_s is not None or bool(one.lost) for one in self.counts)
+        return sum(one.restarted for one in self.counts)
 
     @property
     def lost(self) -> str:
@@ -166,5 +167,5 @@ class _Run:
         lost = after["lost"] if moved and after["lost"] != before["lost"] else None
         return MeasuredCount(
             gpus, after["seconds_per_iteration"], after["reshape_cost_s"] if moved else None, after["value"],
-            after["value_name"], "" if lost is None else str(lost["sentence"]),
+            after["value_name"], "" if lost is None else str(lost["sentence"]), "", moved,
         )  # fmt: skip

@@ -59,6 +59,15 @@ def test_a_loop_that_begins_again_is_found_out_and_exits_with_1(up: Up, tmp_path
     assert found["counts"][0]["lost"] == "" and found["counts"][1]["lost"].startswith("lost ")
 
 
+def test_a_command_without_visible_progress_is_restarted_and_nothing_is_claimed(up: Up, tmp_path: Path) -> None:
+    code, found, _ = rehearsed(up, tmp_path, "sleep", "100000")
+    assert code == 0
+    assert (
+        found["verdict"]
+        == "Its progress cannot be seen, so nothing is known of what 1 restart cost (progress_pattern)."
+    )
+
+
 def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_path: Path) -> None:
     code, found, said = rehearsed(up, tmp_path, "bash", "-c", "exit 3")
     assert (code, found) == (1, {})
