@@ -7,6 +7,7 @@ announced as one that resumes only after all that its training changes is known.
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
 import pickle
@@ -106,6 +107,8 @@ class Script:
         """
         if self.stop is None:
             self.stop = plain.StopFlag(self.here.announce, only_143=True)
+            # An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         return self.stop
 
     def _ours(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sidecar.output.formats import ProgressLine
+from sidecar.output.formats import KERAS_BAR, ProgressLine
 from sidecar.protocol import Lost
 
 MOST_KINDS = 64  # more are no reports of a training
@@ -86,6 +86,8 @@ class LostWorkCounter:
     @staticmethod
     def _covered(series: _Series, given: float, report: ProgressLine) -> float:
         """Return the work that this report covers itself; none if it is printed before the work."""
-        if report.begins or (series.repeats and not series.iterations):
+        # Keras prints the bar of an epoch once more at its end, in the next generation if it was stopped before that.
+        closes_epoch = report.kind == KERAS_BAR and (report.epoch or 0.5).is_integer() and given == series.last
+        if report.begins or closes_epoch or (series.repeats and not series.iterations):
             return 0.0
         return min(given, 1.0 if series.distance is None else series.distance)

@@ -56,6 +56,13 @@ def test_where_every_tenth_step_is_printed_what_lies_between_is_counted() -> Non
     assert lost(steps(10, 200, 10), steps(210, 220, 10)) == Lost(generation=2)
 
 
+def test_keras_that_was_stopped_at_the_end_of_an_epoch_shows_its_bar_again_and_has_lost_nothing() -> None:
+    before = [KERAS.format(3, 30), KERAS.format(3, 60)]
+    after = [KERAS.format(3, 60), KERAS.format(4, 1)]
+    assert lost(before, after) == Lost(generation=2)
+    assert lost(before, [KERAS.format(3, 59), KERAS.format(3, 60)]) != Lost(generation=2)
+
+
 def test_keras_that_begins_again_has_lost_its_epochs_and_its_iterations() -> None:
     before = [KERAS.format(epoch, 60) for epoch in range(1, 18)]
     found = lost(before, [KERAS.format(1, 1)])
