@@ -126,7 +126,8 @@ def test_an_ordinary_script_does_every_line_once_and_is_not_stopped_unless_it_re
     lines = ran.lines[script.name]
     numbers, last = lines[: lines.index("end")], lines[lines.index("end") :]
     assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
-    assert last == ["end"]
+    # Behind its last `fit` a Keras script may be started once more where it is killed there (docs/starting.md).
+    assert set(last) == {"end"} if script.resumes else last == ["end"]
     job = ran.jobs[script.name]
     assert job["state"] == "completed" and not job.get("lost")
     assert script.resumes or (job["generation"], job["launch"], job["reshapes"]) == (1, 1, 0)
