@@ -9,6 +9,7 @@ PyTorch only where the script imports them.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import zlib
@@ -31,7 +32,7 @@ def number() -> int:
 def adapt(module: ModuleType) -> None:
     """Seed PyTorch and all streams; of the others remember what they were when nobody had used them."""
     if module.__name__ == "torch":
-        if not _in_worker():
+        if not in_worker():
             module.manual_seed(number())
         begin()
     else:
@@ -45,7 +46,7 @@ def begin() -> None:
 
     A framework's adapter calls it when the framework is imported, and seeds the framework's own streams by `number`.
     """
-    if not _begun and not _in_worker():
+    if not _begun and not in_worker():
         _begun.append(True)
         for name in _fresh:
             _seed(sys.modules[name])
@@ -67,19 +68,22 @@ def streams(devices: bool = False) -> dict[str, Any]:
 
 
 def restore(states: Mapping[str, Any]) -> None:
-    """Set the streams back to what `streams` returned. A GPU more than there were draws from its own stream."""
+    """Set the streams back to what `streams` returned. A GPU more than there were draws from its own stream.
+
+    Imports what the script had imported when they were saved and has not yet imported again, as within its loop.
+    """
     if "random" in states:
-        sys.modules["random"].setstate(states["random"])
+        importlib.import_module("random").setstate(states["random"])
     if "numpy.random" in states:
-        sys.modules["numpy.random"].set_state(states["numpy.random"])
+        importlib.import_module("numpy.random").set_state(states["numpy.random"])
     if "torch" in states:
-        torch = sys.modules["torch"]
+        torch = importlib.import_module("torch")
         torch.set_rng_state(states["torch"])
         for device, state in enumerate(states.get("cuda", ())[: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, device)
 
 
-def _in_worker() -> bool:
+def in_worker() -> bool:
     """True in a process of `multiprocessing`: such ones draw apart from each other, and their parent sees to it."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.current_process().name != "MainProcess"

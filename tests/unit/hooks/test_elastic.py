@@ -93,3 +93,16 @@ def test_a_disk_that_is_full_at_the_end_does_not_take_the_result(tmp_path: Path)
 def test_what_cannot_be_kept_is_refused_with_a_sentence() -> None:
     with pytest.raises(TypeError, match="keeps dictionaries, and objects that have a state_dict"):
         reshape_hooks.Elastic(model=[1, 2])
+
+
+def test_what_the_loop_itself_imports_goes_on_with_its_next_random_number_too(tmp_path: Path) -> None:
+    script = """
+for step in state.steps(4):
+    import numpy
+    drawn["numbers"].append(float(numpy.random.rand()))
+    work(step)
+print('end', drawn)
+"""
+    whole = run(tmp_path / "whole", script, 1)
+    assert run(tmp_path / "parts", script, 1, stop=1)[-1] == "143"
+    assert run(tmp_path / "parts", script, 2)[-2:] == whole[-2:]
