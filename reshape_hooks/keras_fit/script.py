@@ -22,7 +22,7 @@ from typing import Any
 from keras.callbacks import CallbackList
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from reshape_hooks import plain
+from reshape_hooks import plain, seeds
 from reshape_hooks.keras_fit import variables
 from reshape_hooks.keras_fit.call import Call
 from reshape_hooks.locks import GpuLocks
@@ -77,10 +77,8 @@ class Script:
     def takes(self, theirs: Any, given: Mapping[str, Any]) -> bool:
         """True if this call is ours; False where the script, or another fit, sees to signals itself."""
         alien = self.inside or self.left_alone or isinstance(given["callbacks"], CallbackList)
-        process = sys.modules.get("multiprocessing.process")
-        worker = process is not None and process.current_process().name != "MainProcess"
         handled = not self._ours() and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        if alien or worker or handled or threading.current_thread() is not threading.main_thread():
+        if alien or seeds.in_worker() or handled or threading.current_thread() is not threading.main_thread():
             return False
         if any(os.environ.get(name, "1") != "1" for name in MANY_PROCESSES):
             return self.leave("it is one process of several")
