@@ -87,6 +87,16 @@ def runs(shim: ShimProcess, number: int) -> None:
     assert (shim.folder / "runs").read_text() == (shim.folder / "mine").read_text() == "x" * number
 
 
+def frozen(shim: ShimProcess) -> int:
+    """The pid of an interpreter that waits and does nothing any more; the trainer beside it has been stopped."""
+    runs(shim, 1)
+    until_ready(shim)
+    one = waiting(shim)
+    os.kill(one, signal.SIGSTOP)
+    stopped(shim, 1)
+    return one
+
+
 def stopped(shim: ShimProcess, number: int) -> None:
     shim.client.stop(number)
     assert shim.client.wait("exited")["exit_code"] == 143
@@ -145,11 +155,7 @@ def test_a_killed_waiting_interpreter_costs_nothing(tmp_path, counting):
 
 def test_a_waiting_interpreter_that_dies_before_the_trainer_began_is_replaced_by_a_new_process(tmp_path, counting):
     with warm_shim(tmp_path, counting) as shim:
-        runs(shim, 1)
-        until_ready(shim)
-        one = waiting(shim)
-        os.kill(one, signal.SIGSTOP)
-        stopped(shim, 1)
+        one = frozen(shim)
         assert shim.client.start(2)["status"]["trainer_pid"] == one
         os.kill(one, signal.SIGKILL)
         eventually(lambda: "runs 2 \n" in shim.output.read_text(), "it runs")
@@ -159,11 +165,7 @@ def test_a_waiting_interpreter_that_dies_before_the_trainer_began_is_replaced_by
 
 def test_a_stop_before_the_trainer_began_starts_nothing(tmp_path, counting):
     with warm_shim(tmp_path, counting) as shim:
-        runs(shim, 1)
-        until_ready(shim)
-        one = waiting(shim)
-        os.kill(one, signal.SIGSTOP)
-        stopped(shim, 1)
+        one = frozen(shim)
         shim.client.start(2)
         shim.client.stop(3)
         os.kill(one, signal.SIGCONT)
