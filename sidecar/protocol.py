@@ -108,6 +108,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command certainly cannot be started
     warm: str = ""  # whether an interpreter waits for the next start, or why none does
+    cold: str = ""  # why this trainer was started without one though it was not the first; empty if one had waited
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
     block_io: int | None = None  # bytes it ever read and wrote on disks

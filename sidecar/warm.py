@@ -23,6 +23,8 @@ MOST_FAILURES = 3
 SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
+NONE_YET = "no interpreter waited yet: one begins to wait some seconds after the training has announced that it saves"
+NEW = "its launch or container is new, and an interpreter waits only beside a training"
 
 
 def boottime() -> float:
@@ -62,6 +64,7 @@ class WaitingInterpreter:
         self.socket: Any = None
         self.env: dict[str, str] = {}  # that it was started with
         self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
+        self.said = ""  # why none waits, since the last start
         self.failures, self.memory = 0, 0  # memory: bytes that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
         self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
@@ -84,21 +87,30 @@ class WaitingInterpreter:
 
         `told`: names of the variables that each start is told anew.
         """
-        child, before = self.child, self.env
+        child, before, said, self.said = self.child, self.env, self.said, ""
         if child is None or child.returncode is not None:
+            self.cold(self.off or said or NONE_YET, env)
             return None
         differ = {name for name in {**before, **env} if before.get(name) != env.get(name)}
         if not all(name in told or name in NO_GPU or name.startswith("RESHAPE_") for name in differ):
-            return self.end("the trainer gets another environment")
+            return self.cold("the trainer gets another environment", env)
         variables = {name: env.get(name) for name in differ if name not in ("RESHAPE_IMPORTS", "RESHAPE_WAIT")}
         message = ascii(variables).encode() + b"\n"
         try:
-            if self.socket is None or self.socket.send(message) < len(message):
-                return self.end("the waiting interpreter does not listen")
+            sent = self.socket.send(message) if self.socket else 0
         except OSError:
-            return self.end("the waiting interpreter does not listen")
+            sent = 0
+        if sent < len(message):
+            return self.cold("the waiting interpreter does not listen", env)
         self.taken, self.child, self.since = child, None, boottime()
         return child
+
+    def cold(self, why: str, env: "dict[str, str]") -> None:
+        """End one that waits and note why the trainer is started without it, unless it is the job's first start."""
+        self.end(why if self.child else "")
+        self.said = ""
+        if self.shim.trainer or env.get("RESHAPE_CHECKPOINT"):
+            self.shim.status["cold"] = why if self.shim.trainer else NEW
 
     def tick(self, now: float) -> None:
         """Begin, watch or end it."""
@@ -202,6 +214,8 @@ class WaitingInterpreter:
             why = self.why or "the waiting interpreter ended"
             self.off = why if self.failures >= MOST_FAILURES else ""
             self.note(why)
+            if self.taken:
+                self.said, self.shim.status["cold"] = "", why
         self.taken = None
         self.forget()
 
@@ -229,6 +243,7 @@ class WaitingInterpreter:
 
     def note(self, what: str) -> None:
         self.shim.status["warm"] = what
+        self.said = "" if what.startswith("ready") else what
         if not self.ready:
             self.say(f"the next start of this trainer imports everything anew: {what}")
 

@@ -13,7 +13,7 @@ from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import GpuRecord, JobRecord, number
 from coordinator.model.tables import JobField, JobRow
 from coordinator.telemetry.node_load import NodeLoad
-from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, Usage
+from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, ShimStatus, Usage
 
 View = dict[str, Any]
 
@@ -51,7 +51,7 @@ def job_view(
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
         "usage": _usage(Usage()), "eta_s": None,
-        "iterations_left": None, "epochs_left": None, "length_unsure": False,
+        "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None,
     }  # fmt: skip
     if job.state not in s.ENDED:
         to_do = iterations_left(job, done, total, needs)
@@ -122,10 +122,19 @@ def _live(beat: Heartbeat, to_do: float | None) -> View:
         "shim_pid": beat.shim.shim_pid,
         "trainer_pid": beat.shim.trainer_pid,
         "sidecar_url": beat.url,
+        "restart": _restart(beat.shim),
     }
     if progress.value is not None:
         live |= {"value": progress.value, "value_name": progress.value_name}
     return live
+
+
+def _restart(shim: ShimStatus) -> str | None:
+    """Why its last start was cold, and whether the next one will be; None while nothing is known."""
+    was = f"its last start was cold ({shim.cold})" if shim.cold else ""
+    ready = shim.warm.startswith("ready")
+    will = "the next one is warm" if ready else f"the next one is cold ({shim.warm})" if shim.warm else ""
+    return "; ".join(filter(None, (was, will))) or None
 
 
 def _usage(usage: Usage) -> View:

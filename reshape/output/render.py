@@ -79,6 +79,7 @@ def job(view: View) -> str:
         "efficiency": _efficiency(view.get("growth_efficiency") or {}),
         "category": view.get("category"),
         "reshapes": view.get("reshapes"),
+        "restart": view.get("restart"),
         "moves": view.get("moves") or None,
         "sent back": view.get("preempts") or None,
         "generation": view.get("generation"),

@@ -37,7 +37,7 @@ def waiting(shim: ShimProcess) -> int:
 @contextmanager
 def warm_shim(folder: Path, command: list[str], env: dict[str, str] | None = None, **launch: Any) -> Iterator[Any]:
     env = {"RESHAPE_WARM": SOON_S, "PYTHONPATH": "", **(env or {})}
-    with running_shim(folder, command, env=env, hooks=True, workdir=str(folder), **launch) as shim:
+    with running_shim(folder, command, env=env, hooks=True, **{"workdir": str(folder), **launch}) as shim:
         yield shim
 
 
@@ -141,6 +141,7 @@ def test_the_waiting_interpreter_becomes_the_trainer_and_runs_nothing_of_the_use
             assert shim.left() == [one]
         runs(shim, 4)
         assert shim.client.status()["trainer_pid"] == one
+        assert shim.client.status()["cold"] == ""
 
 
 def test_a_killed_waiting_interpreter_costs_nothing(tmp_path, counting):
@@ -151,6 +152,18 @@ def test_a_killed_waiting_interpreter_costs_nothing(tmp_path, counting):
         eventually(lambda: "ended" in shim.client.status()["warm"], "the shim notices")
         stopped(shim, 1)
         runs(shim, 2)
+        assert shim.client.status()["cold"] == "the waiting interpreter ended"
+
+
+def test_a_start_without_one_says_why_unless_it_is_the_first_of_the_job(tmp_path, counting):
+    with warm_shim(tmp_path, counting, {"RESHAPE_WARM": NEVER_S}) as shim:
+        runs(shim, 1)
+        assert shim.client.status()["cold"] == ""
+        stopped(shim, 1)
+        runs(shim, 2)
+        assert shim.client.status()["cold"] == warm.NONE_YET
+    with warm_shim(tmp_path / "moved", counting, workdir=str(tmp_path)) as shim:
+        assert shim.client.start(3, checkpoint="g2-s9")["status"]["cold"] == warm.NEW
 
 
 def test_a_waiting_interpreter_that_dies_before_the_trainer_began_is_replaced_by_a_new_process(tmp_path, counting):
@@ -160,6 +173,7 @@ def test_a_waiting_interpreter_that_dies_before_the_trainer_began_is_replaced_by
         os.kill(one, signal.SIGKILL)
         eventually(lambda: "runs 2 \n" in shim.output.read_text(), "it runs")
         assert shim.client.status()["trainer_pid"] not in (None, one)
+        assert shim.client.status()["cold"] == "the waiting interpreter ended"
         assert (tmp_path / "runs").read_text() == "xx"
 
 
@@ -222,6 +236,14 @@ def test_no_interpreter_waits_for_a_command_that_does_not_load_our_hooks_or_is_n
         runs(shim, 1)
         if command != "RESHAPE_WARM":
             eventually(lambda: "no Python" in shim.client.status()["warm"], "the shim says so")
+        shim.client.stop(1)
+        shim.client.wait("exited")
+        runs(shim, 2)
+        assert shim.client.status()["cold"] == (
+            "early imports are switched off"
+            if command == "RESHAPE_WARM"
+            else "the command is no Python that loads our hooks"
+        )
         environs = [Path(f"/proc/{pid}/environ").read_bytes() for pid in shim.left()]
         assert b"RESHAPE_WAIT" not in b"".join(environs)
 

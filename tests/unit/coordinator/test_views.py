@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinator.api.views import gpu_view, job_view, pods_view
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord
@@ -16,6 +18,21 @@ def test_a_running_job_shows_what_its_sidecar_says() -> None:
     view = job_view(job(s.RUNNING, "a", iterations=100, command="x"), beat, {}, emulated=True)
     assert (view["iterations"], view["iters_done"], view["eta_s"], view["emulated"]) == (100, 40, 30.0, True)
     assert (view["sidecar_pid"], view["shim_pid"], view["sidecar_url"], view["command"]) == (3, 2, "u", "x")
+
+
+@pytest.mark.parametrize(
+    ("cold", "warm", "said"),
+    [
+        ("", "", None),
+        ("no memory", "", "its last start was cold (no memory)"),
+        ("no memory", "ready (80 MiB)", "its last start was cold (no memory); the next one is warm"),
+        ("", "no Python", "the next one is cold (no Python)"),
+    ],
+)
+def test_a_running_job_says_whether_its_starts_are_cold_and_why(cold: str, warm: str, said: str | None) -> None:
+    beat = seen(steps=40)
+    beat.shim.cold, beat.shim.warm = cold, warm
+    assert job_view(job(s.RUNNING, "a"), beat, {}, emulated=True)["restart"] == said
 
 
 def test_a_job_with_a_target_shows_the_epochs_that_its_curve_says_are_left() -> None:
