@@ -34,8 +34,7 @@ LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loa
 FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
     "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None, "output_from": None,
-    "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None,
-    "cold": "",
+    "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None, "cold": "",
 }  # fmt: skip
 
 
@@ -557,7 +556,7 @@ def take_lock(end: bool) -> "int | None":
 def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
-    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False)
+    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="")
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     launch.command = command or launch.command

@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -74,8 +75,13 @@ class WaitingInterpreter:
         self.off = "" if shim.launch.hooks and self.settle_s > 0 else "early imports are switched off"
 
     def environment(self, env: "dict[str, str]") -> "dict[str, str]":
-        """Return the environment for a trainer, which then records its imports."""
-        self.shim.status["warm"] = self.off
+        """Return the environment for a trainer, which then records its imports.
+
+        Its sets have the order that they had in all generations of this job.
+        """
+        launch, self.shim.status["warm"] = self.shim.launch, self.off
+        if launch.hooks:
+            env = {"PYTHONHASHSEED": str(zlib.crc32(f"{launch.job_id} {launch.uid}".encode()) or 1), **env}
         return env if self.off else {**env, "RESHAPE_IMPORTS": os.path.abspath(RECORD)}
 
     def strangers(self) -> "list[Any]":

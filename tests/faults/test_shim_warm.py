@@ -37,7 +37,7 @@ def waiting(shim: ShimProcess) -> int:
 @contextmanager
 def warm_shim(folder: Path, command: list[str], env: dict[str, str] | None = None, **launch: Any) -> Iterator[Any]:
     env = {"RESHAPE_WARM": SOON_S, "PYTHONPATH": "", **(env or {})}
-    with running_shim(folder, command, env=env, hooks=True, **{"workdir": str(folder), **launch}) as shim:
+    with running_shim(folder, command, env=env, **{"hooks": True, "workdir": str(folder), **launch}) as shim:
         yield shim
 
 
@@ -142,6 +142,32 @@ def test_the_waiting_interpreter_becomes_the_trainer_and_runs_nothing_of_the_use
         runs(shim, 4)
         assert shim.client.status()["trainer_pid"] == one
         assert shim.client.status()["cold"] == ""
+
+
+def test_sets_have_one_order_in_all_generations_of_a_job_and_another_one_in_the_next_job(
+    tmp_path, counting, monkeypatch
+):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    words = "print('order', *{str(number) for number in range(99)}, flush=True)\n"
+    (tmp_path / "script.py").write_text(SCRIPT.replace('open("runs"', f'{words}open("runs"'))
+
+    def order(place: str, env: dict[str, str], **launch: Any) -> set[str]:
+        """The orders seen in two generations, the second one in an interpreter that waited where there are hooks."""
+        shutil.copytree(tmp_path, tmp_path / place, ignore=lambda *_: {"runs", "mine", *places})
+        with warm_shim(tmp_path / place, counting, env, **launch) as shim:
+            for generation in (1, 2):
+                runs(shim, generation)
+                if launch.get("hooks", True):
+                    until_ready(shim)
+                stopped(shim, generation)
+            return {line for line in shim.output.read_text().splitlines() if line.startswith("order")}
+
+    places = ("here", "there", "given", "other", "without")
+    (first,) = order("here", {})
+    assert order("there", {}) == {first}
+    (other,), (given,) = order("other", {}, uid="another job"), order("given", {"PYTHONHASHSEED": "7"})
+    assert len({first, other, given}) == 3
+    assert len(order("without", {}, hooks=False)) == 2
 
 
 def test_a_killed_waiting_interpreter_costs_nothing(tmp_path, counting):
