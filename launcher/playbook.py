@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import json
+import logging
 import os
 import re
 import shutil
@@ -32,6 +33,9 @@ NOT_INSTALLED = (
 )
 MESSAGE_LENGTH = 400  # characters of Ansible's message that go into the sentence
 LOOKS_AT_CANCEL_S = 0.3
+ANSWERS_S = 10.0  # in which a process that keeps Ansible loaded answers, unless it hangs
+
+log = logging.getLogger(__name__)
 
 WAITING = 64  # clients that the process that keeps Ansible loaded has not accepted yet
 
@@ -132,6 +136,23 @@ class _Warm:
         """False if it has ended, or if its socket was cleared away as programs do that tidy up /tmp."""
         return self.process.poll() is None and (self.folder / "socket").exists()
 
+    def answers(self) -> bool:
+        """False if it hangs, so that no run can begin or tell its end."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.settimeout(ANSWERS_S)
+            try:
+                descriptor = os.open(self.folder, os.O_RDONLY)
+                try:
+                    link.connect(f"/proc/self/fd/{descriptor}/socket")
+                finally:
+                    os.close(descriptor)
+                link.send(b"")  # no request: it hangs up
+                return link.recv(1) == b""
+            except (TimeoutError, BlockingIOError):
+                return False
+            except OSError:  # it has ended, which the next run sees
+                return True
+
     def end(self) -> None:
         """End it with its runs, if it has not ended, and remove its folder."""
         if self.process.stdin:
@@ -153,7 +174,7 @@ class _WarmAnsible:
 
         Starts the process unless it runs; `environment` is that of the run in folder `private`.
         """
-        lasting = frozenset((name, value) for name, value in environment.items() if str(private) not in value)
+        lasting = _lasting(private, environment)
         with self._lock:
             found = self._started.get(lasting)
             if found is not None and not found.usable():
@@ -162,6 +183,19 @@ class _WarmAnsible:
             if found is None:
                 found = self._started[lasting] = _Warm(dict(lasting))
         return [sys.executable, "-I", "-S", warm_client.__file__, str(found.folder), str(private)]
+
+    def end_hung(self, private: Path, environment: Mapping[str, str]) -> None:
+        """End the process of a run that took too long if it does not answer: each further run would take as long."""
+        found = self._started.get(_lasting(private, environment))
+        if found is not None and not found.answers():
+            log.warning("the process that runs playbooks does not answer: the next playbook starts another one")
+            with self._lock:
+                found.end()
+
+
+def _lasting(private: Path, environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return the variables of a run in folder `private` that are the same in each run."""
+    return frozenset((name, value) for name, value in environment.items() if str(private) not in value)
 
 
 _warm = _WarmAnsible()
@@ -223,6 +257,8 @@ def _runner(
         config.command = [*_warm.client(private, config.env), *config.command[1:]]
         runner = Runner(config, cancel_callback=cancelled, event_handler=note)
         runner.run()
+        if runner.timed_out:
+            _warm.end_hung(private, config.env)
     except AnsibleRunnerException as error:
         raise Fatal(f"ansible-runner cannot run {playbook.name}: {_one_line(str(error))}") from error
     return runner, failed

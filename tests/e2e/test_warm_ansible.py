@@ -112,6 +112,31 @@ def test_when_its_folder_was_tidied_away_the_next_run_starts_another(folder: Pat
     assert not [pid for pid in before if alive(pid)]
 
 
+def test_when_it_hangs_the_run_that_took_too_long_ends_it_and_the_next_one_starts_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(playbook, "ANSWERS_S", 0.2)
+    say(folder, "true")
+    (hung,) = warm()
+    os.kill(hung, signal.SIGSTOP)
+    with pytest.raises(Transient, match=r"^its playbook took longer than 1 s and was stopped$"):
+        playbook.run(folder / "say.yml", folder, {"command": "true"}, 1)
+    assert not alive(hung)
+    assert not running(str(folder))
+    say(folder, f"echo again >{folder}/said")
+    assert (folder / "said").read_text() == "again\n"
+
+
+def test_a_playbook_that_takes_too_long_ends_no_other_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(playbook, "ANSWERS_S", patient(60))
+    say(folder, "true")
+    before = warm()
+    with pytest.raises(Transient, match="took longer"):
+        playbook.run(folder / "say.yml", folder, {"command": "sleep 600"}, 1)
+    say(folder, "true")
+    assert warm() == before
+
+
 def test_a_run_whose_process_is_killed_fails_in_one_sentence_and_leaves_nothing(folder: Path) -> None:
     say(folder, "true")
     with ThreadPoolExecutor(1) as pool:
