@@ -22,6 +22,7 @@ NAMES = {
     "decide": "D1: one decision from 10 to 10,000 jobs, beside one NumPy scan of the same table",
     "extender": "what a session of Volcano's scheduler waits for us, beside a bare handler that parses the same",
     "launches": "what a launch costs: playbooks, and jobs submitted at once, beside plain ansible-playbook",
+    "checkpoints": "R3: a checkpoint saved, verified and loaded, beside the same with SHA-256 and a read for each",
     "simulate": "the simulator: workload S on 20 seeds under 3 policies, and 10,000 jobs of a Philly trace",
 }
 

@@ -8,6 +8,7 @@ CLOCK_BOOTTIME, which all processes of one machine share and which cannot be set
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -15,8 +16,10 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -26,6 +29,8 @@ MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
 BAD = "bad-"
 TEMPORARY = ".tmp-"
+PIECE, CHUNK, THREADS = 1 << 20, 16 << 20, 4  # bytes read at once, bytes of one CRC, at most for one digest
+SHA256 = re.compile("[0-9a-f]{64}")  # the digest of older manifests
 
 
 class CheckpointError(Exception):
@@ -269,9 +274,11 @@ class Checkpoints:
             files = manifest.get("files")
             if not isinstance(files, dict) or {*files, MANIFEST} != {path.name for path in folder.iterdir()}:
                 return "its files are not those in its manifest"
-            return next((f"{file} has changed" for file in files if _sha256(folder / file) != files[file]), None)
+            return next((f"{file} has changed" for file in files if not matches(folder / file, str(files[file]))), None)
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
+        except UnknownDigest as unknown:
+            return str(unknown)
         except (ValueError, RecursionError):
             return "its manifest is not readable JSON"
 
@@ -307,7 +314,10 @@ def _suffixes() -> Iterator[str]:
 
 
 def _write_set(folder: Path, manifest: dict[str, Any], files: Mapping[str, bytes | Callable[[str], object]]) -> None:
-    """Files, their hashes in the manifest, all forced to disk; the caller renames the folder."""
+    """Files, their digests in the manifest, all forced to disk; the caller renames the folder.
+
+    Digests are of the bytes that we have, else of what a library wrote, which is read while the disk still writes.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, content in files.items():
@@ -317,9 +327,12 @@ def _write_set(folder: Path, manifest: dict[str, Any], files: Mapping[str, bytes
             content(str(folder / name))
         else:
             (folder / name).write_bytes(content)
-        _sync(folder / name)
-    sums = {name: _sha256(folder / name) for name in files}
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "files": sums}))
+    paths = [folder / name for name in files]
+    given = [path if callable(content) else content for path, content in zip(paths, files.values())]
+    _, sums = together([lambda: _sync(*paths), lambda: [digest(one) for one in given]])
+    stamps = {path.name: stamp(path) for path in paths}  # by these the sidecar knows that it need not read them again
+    found = {"files": dict(zip(files, sums)), "written": {"boot": boot_id(), "stamps": stamps}}
+    (folder / MANIFEST).write_text(json.dumps({**manifest, **found}))
     _sync(folder / MANIFEST)
     _sync(folder)
 
@@ -332,14 +345,104 @@ def _manifest_at(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+# Digests. They find faults: a file that is torn, filled with zeros, exchanged, or has a flipped bit. They do not guard
+# against people who can write here, who could write another manifest as well. So a CRC-32 does, with the size beside
+# it: each Python has one, while a faster one (xxh3) could not be verified by an interpreter that lacks it; it is twice
+# as fast as SHA-256; and it lets other threads run, of which a large file uses several, chunk by chunk.
+
+
+class UnknownDigest(ValueError):
+    """The digest is of a kind that is not known here; the one argument is a sentence for people."""
+
+
+def digest(content: Path | bytes) -> str:
+    """Return the digest of a file or of bytes, `crc32-16m:<bytes>:<CRC of its chunks' CRCs>`. Raises OSError."""
+    if not isinstance(content, Path):
+        view = memoryview(content).cast("B")
+        return _joined(len(view), lambda at, end: zlib.crc32(view[at:end]))
+    with _open_regular(content) as file:
+        number = file.fileno()
+        return _joined(os.fstat(number).st_size, lambda at, end: _crc_of_part(number, at, end))
+
+
+def matches(path: Path, wanted: str) -> bool:
+    """True if the file has this digest. Raises OSError, and UnknownDigest for one of a version to come."""
+    if SHA256.fullmatch(wanted):
+        return _sha256(path) == wanted
+    kind, _, rest = wanted.partition(":")
+    if kind != "crc32-16m":
+        raise UnknownDigest(
+            f"its digests ({kind[:20]!a}) are not known here: a newer version has written it, or a fault"
+        )
+    return rest.partition(":")[0] == str(path.lstat().st_size) and digest(path) == wanted
+
+
+def stamp(path: Path) -> list[int]:
+    """Return what changes when a file is written again: its size, time and number."""
+    status = path.lstat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def boot_id() -> str:
+    """Return what names the time since this machine was booted; empty if that is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def together(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Call all of them, in some threads where there are several, and return their results. Raises what one raised."""
+    results: list[Any] = [None] * len(tasks)
+    faults: list[BaseException] = []
+    count = max(1, min(THREADS, len(tasks)))
+
+    def work(first: int) -> None:
+        try:
+            for k in range(first, len(tasks), count):
+                results[k] = tasks[k]()
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(1, count)]
+    for first, thread in enumerate(threads, 1):
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            work(first)
+    work(0)
+    for thread in threads:
+        if thread.ident:
+            thread.join()
+    if faults:
+        raise faults[0]
+    return results
+
+
+def _joined(size: int, crc: Callable[[int, int], int]) -> str:
+    begins = range(0, size, CHUNK)
+    found = together([functools.partial(crc, at, min(at + CHUNK, size)) for at in begins])
+    return f"crc32-16m:{size}:{zlib.crc32(b''.join(one.to_bytes(4, 'big') for one in found)):08x}"
+
+
+def _crc_of_part(number: int, at: int, end: int) -> int:
+    crc, buffer = 0, memoryview(bytearray(min(PIECE, end - at)))
+    while at < end:
+        read = os.preadv(number, [buffer[: end - at]], at)
+        if not read:  # it has become shorter
+            return 0
+        crc, at = zlib.crc32(buffer[:read], crc), at + read
+    return crc
+
+
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     with _open_regular(path) as file:
         while True:
-            part = file.read(1 << 20)
+            part = file.read(PIECE)
             if not part:
-                return digest.hexdigest()
-            digest.update(part)
+                return found.hexdigest()
+            found.update(part)
 
 
 def _open_regular(path: Path) -> Any:
@@ -349,9 +452,10 @@ def _open_regular(path: Path) -> Any:
     return path.open("rb")
 
 
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+def _sync(*paths: Path) -> None:
+    for path in paths:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -1,27 +1,27 @@
 """Finds the newest checkpoint of a job that is whole (`reliability.md` 4, P3).
 
-Promise: returns only checkpoints that were verified hash by hash against their manifest; raises nothing and changes
-nothing, whatever the folder holds (setting bad ones aside is left to a trainer's hook).
-Called by `service.py` in a thread of its own, since the files may be large; standard library only.
+Promise: returns only checkpoints whose files are those of their manifest: each was read to its end and has its digest,
+or it is the very file that a hook has written, digested and forced to disk while this sidecar watched ("What is
+verified" in `reliability.md`). Raises nothing and changes nothing, whatever the folder holds (setting bad ones aside is
+left to a trainer's hook). Called by `service.py` in threads of their own, since the files may be large.
 
-The format is `reshape_hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step and
-files {relative name: sha256}.
+The format is `reshape_hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step, files
+{relative name: digest} and written {boot, stamps {relative name: [size, mtime_ns, inode]}}.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import stat
+import threading
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
+from reshape_hooks.plain import MANIFEST, UnknownDigest, boot_id, matches, stamp
 from sidecar.protocol import Checkpoint
 
-MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 1 << 20  # bytes
-CHUNK = 1 << 20  # bytes
 
 
 class DamagedCheckpoint(Exception):
@@ -34,6 +34,7 @@ class _Manifest:
     generation: int
     step: int
     files: dict[str, str]
+    stamps: Any  # of its files, from when a hook had forced them to disk; None if that was not in this boot
 
 
 def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
@@ -43,44 +44,81 @@ def newest_good(folder: Path, job_id: str) -> Checkpoint | None:
 
 def find_newest(folder: Path, job_id: str) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest verified checkpoint, and a sentence for each newer one that was passed over."""
-    problems: list[str] = []
-    found: list[_Manifest] = []
-    for path in _folders(folder, problems):
-        try:
-            found.append(_manifest(path, job_id))
-        except DamagedCheckpoint as bad:
-            problems.append(f"checkpoint {path.name} is not used: {bad}")
-    for one in _newest_first(found):
-        if checkpoint := _verified(folder, one, problems):
-            return checkpoint, problems
-    return None, problems
+    return CheckpointWatch(folder, job_id).find_newest()
 
 
 class CheckpointWatch:
-    """Finds each newer checkpoint once while training goes on. Does not read a checkpoint twice."""
+    """The checkpoints of a job, of which each is read at most once; safe to be used by several threads.
+
+    Not read at all is one that was not there at the first look, if its files are as their writer has recorded them.
+    """
 
     def __init__(self, folder: Path, job_id: str) -> None:
-        self._folder, self._job_id = folder, job_id
+        self._folder, self._job_id, self._boot = folder, job_id, boot_id()
+        self._one_look = threading.Lock()
+        self._unseen: set[str] | None = None  # that were there before the first look: nobody saw them being written
+        self._whole: dict[str, dict[str, list[int]]] = {}  # checkpoint -> stamps of its files when they were verified
         self._seen: dict[str, tuple[int, int]] = {}  # name -> when its manifest was written, and its size
         self._newest = (-1, -1)  # generation and step of the one that was found
 
+    def find_newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest verified checkpoint, and a sentence for each newer one that was passed over."""
+        with self._one_look:
+            problems: list[str] = []
+            found: list[_Manifest] = []
+            for path in self._look(problems):
+                try:
+                    found.append(_manifest(path, self._job_id, self._boot))
+                except DamagedCheckpoint as bad:
+                    problems.append(f"checkpoint {path.name} is not used: {bad}")
+            return self._first_whole(found, problems), problems
+
     def find_newer(self) -> Checkpoint | None:
         """The newest whole one if it is newer than what was found before, else None. Skips damaged ones silently."""
-        here = {path.name: written for path in _folders(self._folder, []) if (written := _written(path / MANIFEST))}
-        fresh = [name for name, written in here.items() if self._seen.get(name) != written]
-        self._seen = here
-        found = [one for name in fresh if (one := self._read(name)) and (one.generation, one.step) > self._newest]
-        for one in _newest_first(found):
-            if checkpoint := _verified(self._folder, one, []):
-                self._newest = (one.generation, one.step)
-                return checkpoint
-        return None
+        with self._one_look:
+            here = {path.name: written for path in self._look([]) if (written := _written(path / MANIFEST))}
+            fresh = [name for name, written in here.items() if self._seen.get(name) != written]
+            self._seen = here
+            found = [one for name in fresh if (one := self._read(name)) and (one.generation, one.step) > self._newest]
+            checkpoint = self._first_whole(found, [])
+            if checkpoint:
+                self._newest = (checkpoint.generation, checkpoint.step)
+            return checkpoint
+
+    def _look(self, problems: list[str]) -> list[Path]:
+        found = _folders(self._folder, problems)
+        if self._unseen is None:
+            self._unseen = {path.name for path in found}
+        self._whole = {path.name: self._whole[path.name] for path in found if path.name in self._whole}
+        return found
 
     def _read(self, name: str) -> _Manifest | None:
         try:
-            return _manifest(self._folder / name, self._job_id)
+            return _manifest(self._folder / name, self._job_id, self._boot)
         except DamagedCheckpoint:
             return None
+
+    def _first_whole(self, found: list[_Manifest], problems: list[str]) -> Checkpoint | None:
+        for one in sorted(found, key=lambda m: (m.generation, m.step, m.name), reverse=True):
+            try:
+                self._verify(one)
+            except DamagedCheckpoint as bad:
+                problems.append(f"checkpoint {one.name} is not used: {bad}")
+            else:
+                return Checkpoint(name=one.name, step=one.step, generation=one.generation)
+        return None
+
+    def _verify(self, one: _Manifest) -> None:
+        """Raise `DamagedCheckpoint` unless its files are those that its writer has written."""
+        if not one.files:
+            raise DamagedCheckpoint("its manifest names no file")
+        paths = {name: _inside(self._folder / one.name, name) for name in one.files}
+        now = {name: _stamp(path, name) for name, path in paths.items()}
+        watched = self._unseen is not None and one.name not in self._unseen
+        if now != self._whole.get(one.name) and not (watched and now == one.stamps):
+            for name, path in paths.items():
+                _verify_file(path, name, one.files[name])
+        self._whole[one.name] = now
 
 
 def _written(manifest: Path) -> tuple[int, int] | None:
@@ -90,19 +128,6 @@ def _written(manifest: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
-
-
-def _newest_first(found: list[_Manifest]) -> list[_Manifest]:
-    return sorted(found, key=lambda m: (m.generation, m.step, m.name), reverse=True)
-
-
-def _verified(folder: Path, one: _Manifest, problems: list[str]) -> Checkpoint | None:
-    try:
-        _verify(folder / one.name, one.files)
-    except DamagedCheckpoint as bad:
-        problems.append(f"checkpoint {one.name} is not used: {bad}")
-        return None
-    return Checkpoint(name=one.name, step=one.step, generation=one.generation)
 
 
 def _folders(folder: Path, problems: list[str]) -> list[Path]:
@@ -117,7 +142,7 @@ def _folders(folder: Path, problems: list[str]) -> list[Path]:
         return []
 
 
-def _manifest(path: Path, job_id: str) -> _Manifest:
+def _manifest(path: Path, job_id: str, boot: str) -> _Manifest:
     raw = _read_manifest(path / MANIFEST)
     if str(raw.get("job_id")) != job_id:
         raise DamagedCheckpoint(f"it belongs to job {str(raw.get('job_id'))[:80]}")
@@ -126,7 +151,10 @@ def _manifest(path: Path, job_id: str) -> _Manifest:
         raise DamagedCheckpoint("its manifest lacks generation, step or files")
     if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in files.items()):
         raise DamagedCheckpoint("the files in its manifest are not names with hashes")
-    return _Manifest(path.name, generation, step, files)
+    written, stamps = raw.get("written"), None
+    if isinstance(written, dict) and boot and written.get("boot") == boot:
+        stamps = written.get("stamps")
+    return _Manifest(path.name, generation, step, files, stamps)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -148,28 +176,36 @@ def _is_count(given: object) -> TypeGuard[int]:
     return isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63
 
 
-def _verify(folder: Path, files: dict[str, str]) -> None:
-    if not files:
-        raise DamagedCheckpoint("its manifest names no file")
-    for name, digest in files.items():
-        plain = PurePosixPath(name)
-        if plain.is_absolute() or ".." in plain.parts or "\0" in name or not plain.parts:
-            raise DamagedCheckpoint(f"file name {name[:80]!r} leads outside")
-        if _sha256(folder / plain, name) != digest:
-            raise DamagedCheckpoint(f"file {name[:80]!a} is not what was written")
+def _inside(folder: Path, name: str) -> Path:
+    plain = PurePosixPath(name)
+    if plain.is_absolute() or ".." in plain.parts or "\0" in name or not plain.parts:
+        raise DamagedCheckpoint(f"file name {name[:80]!r} leads outside")
+    return folder / plain
 
 
-def _sha256(path: Path, name: str) -> str:
-    digest = hashlib.sha256()
+def _stamp(path: Path, name: str) -> list[int]:
     try:
         _must_be_file(path)
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        why = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise DamagedCheckpoint(f"file {name[:80]!a} cannot be read ({why})") from None
-    return digest.hexdigest()
+        return stamp(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from None
+
+
+def _verify_file(path: Path, name: str, digest: str) -> None:
+    try:
+        whole = matches(path, digest)
+    except UnknownDigest as unknown:
+        raise DamagedCheckpoint(str(unknown)) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from None
+    if not whole:
+        raise DamagedCheckpoint(f"file {name[:80]!a} is not what was written")
+
+
+def _unreadable(name: str, error: Exception) -> DamagedCheckpoint:
+    # ValueError: a name that no file can have
+    why = error.strerror if isinstance(error, OSError) else "no file can have this name"
+    return DamagedCheckpoint(f"file {name[:80]!a} cannot be read ({why})")
 
 
 def _must_be_file(path: Path) -> None:

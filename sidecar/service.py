@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from sidecar import core
-from sidecar.checkpoints import CheckpointWatch, find_newest
+from sidecar.checkpoints import CheckpointWatch
 from sidecar.config import SidecarSettings
 from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimLink, ShimUnreachable
@@ -73,6 +73,8 @@ class Sidecar:
         self.reader = ProgressReader(settings.pattern, settings.progress.measure, settings.progress.never)
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
+        folder = settings.checkpoints
+        self._checkpoints = None if folder is None else CheckpointWatch(folder, launch.job_id)
         self._coordinator = CoordinatorLink(settings)
         self._tail = LogTail(Path(launch.output))
         self._reading = asyncio.Lock()
@@ -226,8 +228,8 @@ class Sidecar:
                 self._unfit = await self._judge()
             await self._read(None)
             self.reader.flush(boottime(), self._late)
-            if (folder := self.settings.checkpoints) is not None:
-                found, problems = await asyncio.to_thread(find_newest, folder, self.settings.launch.job_id)
+            if self._checkpoints is not None:
+                found, problems = await asyncio.to_thread(self._checkpoints.find_newest)
                 for problem in problems:
                     log.warning("%s", problem)
         except Exception:  # an end that is never reported would keep the job and its GPUs for ever
@@ -310,8 +312,7 @@ class Sidecar:
 
     async def _watch(self) -> None:
         """Verify checkpoints while training goes on, more rarely the longer it takes."""
-        folder, pause = self.settings.checkpoints, WATCH_S
-        watch = None if folder is None else CheckpointWatch(folder, self.settings.launch.job_id)
+        watch, pause = self._checkpoints, WATCH_S
         while True:
             await asyncio.sleep(pause)
             shim = self.state.shim

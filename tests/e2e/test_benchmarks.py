@@ -19,7 +19,7 @@ from tests.patience import patient
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.deep  # measures, so nothing should run beside it
 
-NAMES = ("gap", "round_trips", "decide", "extender", "launches")
+NAMES = ("gap", "round_trips", "decide", "extender", "launches", "checkpoints")
 WITHIN_S = patient(100.0)
 
 

@@ -153,8 +153,8 @@ def test_a_watch_reads_nothing_again_however_many_lie_there(tmp_path: Path, monk
     for step in range(50):
         put(tmp_path, f"s{step}", 1, step)
     read: list[str] = []
-    whole = checkpoints._sha256
-    monkeypatch.setattr(checkpoints, "_sha256", lambda path, name: read.append(str(path)) or whole(path, name))
+    whole = checkpoints.matches
+    monkeypatch.setattr(checkpoints, "matches", lambda path, digest: read.append(str(path)) or whole(path, digest))
     watch = CheckpointWatch(tmp_path, "j")
     assert watch.find_newer() == Checkpoint(name="s49", step=49, generation=1)
     assert all("s49" in path for path in read) and len(read) == 2

@@ -65,7 +65,7 @@ def test_each_save_says_so_in_a_line_that_the_sidecar_reads(folder, capsys):
 def test_files_are_forced_to_disk_before_the_manifest_and_the_manifest_before_the_rename(folder, monkeypatch):
     order: list[str] = []
     real_sync, real_rename = plain._sync, Path.rename
-    monkeypatch.setattr(plain, "_sync", lambda path: (order.append(path.name), real_sync(path))[1])
+    monkeypatch.setattr(plain, "_sync", lambda *all: (order.extend(one.name for one in all), real_sync(*all))[1])
     monkeypatch.setattr(Path, "rename", lambda self, to: (order.append("rename"), real_rename(self, to))[1])
     Checkpoints(folder, "job", 1).save(7, FILES)
     temporary = f".tmp-g1-s7-{os.getpid()}"
