@@ -25,7 +25,7 @@ from simulator.cluster import SimulatedCluster
 from simulator.scenario import Planner, PolicySetup, Workload
 
 PACKAGES = ("adaptdl-sched==0.2.11", "numpy==1.23.5", "scipy==1.10.1", "pymoo==0.5.0", "autograd==1.5", "future==1.0.0")
-ANSWERS = Path(__file__).with_name("peer_pollux_answers.py")
+ANSWERS = Path(__file__).with_name("answers.py")
 
 
 class PeerUnavailable(Exception):

@@ -1,4 +1,4 @@
-"""Pollux's own policy, asked line by line: jobs as JSON in, GPUs by job as JSON out. `peer_pollux.py` starts it.
+"""Pollux's own policy, asked line by line: jobs as JSON in, GPUs by job as JSON out. `__main__.py` starts it.
 
 Runs in a Python environment of its own, which has `adaptdl-sched` and old numpy but nothing of this project.
 """

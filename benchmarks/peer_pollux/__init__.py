@@ -1,0 +1,1 @@
+"""Pollux's own policy from PyPI beside ours, on one workload."""
