@@ -8,6 +8,7 @@ CLOCK_BOOTTIME, which all processes of one machine share and which cannot be set
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import json
@@ -112,22 +113,37 @@ class StopFlag:
 
     Both handlers only set a flag: a model is whole between two steps, not inside one. SIGUSR1 is
     announced in the file that the shim named, because it would kill a script that does not expect it.
-    While `idle` is true, before and after a training, there is nothing to save: SIGTERM ends the process at once.
+    While `idle` is true, as between two epochs of a loop, there is nothing to save: SIGTERM ends the process at once.
     """
 
     def __init__(self, announce: str | None = None, only_143: bool = False) -> None:
-        """`only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again."""
+        """`only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again.
+
+        It may come to its end while it is asked, and its forked processes end by SIGTERM.
+        """
         self.stopping = False
         self.saving = False
         self.idle = False
         self.listen()
         if announce:
             Path(announce).write_text("SIGUSR1 143" if only_143 else "SIGUSR1")
+        if only_143:
+            # An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+            os.register_at_fork(after_in_child=self._let_go)
 
     def listen(self) -> None:
         """Handle both signals from now on; call it again where a library has set its own handlers."""
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGUSR1, self._on_usr1)
+
+    def ours(self) -> bool:
+        """True if it is this that answers SIGTERM."""
+        return getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self
+
+    def _let_go(self) -> None:
+        if self.ours():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def take_save(self) -> bool:
         """True if a checkpoint without exit was asked for since the last call."""

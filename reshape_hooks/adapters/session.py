@@ -29,7 +29,7 @@ class Session:
 
     def __init__(self) -> None:
         self.here = plain.environment()
-        self.stop = plain.StopFlag(self.here.announce)
+        self.stop = plain.StopFlag(self.here.announce, only_143=True)
         self.pace = plain.Pace(self.here.step_seconds)
         self.locks = GpuLocks(self.here)
         self.labels = {"emulated": "yes"} if self.here.emulated else {}
@@ -49,16 +49,18 @@ class Session:
         plain.say(**counts, **values, **self.labels)
 
     def end(self, steps: int, save: Callable[[], None]) -> None:
-        """A training is over: save it. From now on SIGTERM ends the process at once; so does one that came before.
+        """A training is over: save it; a stop that was asked for before ends the process.
 
-        Where it cannot be saved the script goes on all the same, to what it does with its result.
+        One that is asked for later waits for the next training's first step, or for the end of the script, which has
+        finished then: no line behind a training is begun that a stop could break off. Where it cannot be saved the
+        script goes on all the same, to what it does with its result.
         """
         self.before += steps
-        if self.saved(save):
-            self.stop.idle = True
-            self.stop.listen()
-            if self.stop.stopping:
-                self.leave()
+        saved = self.saved(save)
+        self.stop.idle = False
+        self.stop.listen()
+        if saved and self.stop.stopping:
+            self.leave()
 
     def saved(self, save: Callable[[], None]) -> bool:
         """Save without need: where that is not possible, it is said, and the training goes on."""
@@ -100,7 +102,7 @@ def refuse_other_masters() -> None:
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise LeftAlone(SEVERAL)
     handler = signal.getsignal(signal.SIGTERM)
-    if handler != signal.SIG_DFL and getattr(handler, "__self__", None) not in [one.stop for one in _sessions]:
+    if handler != signal.SIG_DFL and not any(one.stop.ours() for one in _sessions):
         raise LeftAlone("it has a handler for SIGTERM of its own")
 
 

@@ -7,7 +7,6 @@ announced as one that resumes only after all that its training changes is known.
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import os
 import pickle
@@ -66,7 +65,6 @@ class Script:
         self.running: Any = None
         self.kept: dict[str, Path | bytes] = {}  # files of the ended ones
         self._read = False
-        os.register_at_fork(after_in_child=_as_before)
 
     @classmethod
     def this(cls) -> Script:
@@ -105,12 +103,10 @@ class Script:
         """
         if self.stop is None:
             self.stop = plain.StopFlag(self.here.announce, only_143=True)
-            # An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
-            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         return self.stop
 
     def _ours(self) -> bool:
-        return self.stop is not None and getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self.stop
+        return self.stop is not None and self.stop.ours()
 
     def save(self, call: Call, record: dict[str, Any], found: list[Any], ended: bool) -> None:
         """Save this call and all that have ended. Raises CheckpointError."""
@@ -180,9 +176,3 @@ def _copier(source: Path | bytes) -> Any:
 
 def _size(source: Path | bytes) -> int:
     return len(source) if isinstance(source, bytes) else source.stat().st_size
-
-
-def _as_before() -> None:
-    """In a forked process: SIGTERM ends it."""
-    if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), plain.StopFlag):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -69,14 +69,23 @@ def test_it_goes_on_within_an_epoch_and_does_what_follows_it_once(tmp_path: Path
     assert second[-2] == whole[-2]
 
 
-def test_after_the_last_step_a_stop_ends_it_at_once_and_nothing_is_done_again(tmp_path: Path) -> None:
+def test_a_stop_behind_the_last_step_lets_the_script_finish_and_started_again_it_trains_no_more(tmp_path: Path) -> None:
     kill = "\nif os.environ['STOP'] == 'late': os.kill(os.getpid(), 15)\nprint(random.random())"
-    first = run(tmp_path, STEPS + kill, 1, stop="late")
-    assert first[-1] == "143"
-    second, third = run(tmp_path, STEPS + kill, 2), run(tmp_path, STEPS + kill, 3)
+    first, second = run(tmp_path, STEPS + kill, 1, stop="late"), run(tmp_path, STEPS + kill, 2)
+    assert first[-3].startswith("end")
+    assert first[-1] == "0"
     assert steps(second) == []
-    assert [first[-2], "0"] == [second[-3], second[-1]]
-    assert second[-2] == third[-2], "the random numbers go on where they were"
+    assert first[-3:] == second[-3:], "the random numbers go on where they were"
+
+
+def test_a_process_that_the_script_forks_ends_by_sigterm(tmp_path: Path) -> None:
+    fork = """
+if not (child := os.fork()):
+    os.kill(os.getpid(), 15)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run(tmp_path, fork, 1) == ["-15", "0"]
 
 
 def test_a_disk_that_is_full_at_the_end_does_not_take_the_result(tmp_path: Path) -> None:
