@@ -350,10 +350,10 @@ class Shim:
         launch = self.launch
         return Child(self, launch.command, env, launch.workdir, launch.output, launch.tee, wait=connection)
 
-    def memory(self) -> "tuple[int, int | None]":
-        """Return limit (0: none) and use of our container's memory, bytes."""
+    def memory(self) -> "tuple[int, int | None, bool]":
+        """Return limit (0: none) and use of our container's memory, bytes, and whether all of it ends beyond that."""
         limit = counted("memory.max") or counted("memory/memory.limit_in_bytes")
-        return limit[0] if limit else 0, container_use()["memory"]
+        return limit[0] if limit else 0, container_use()["memory"], counted("memory.oom.group") == [1]
 
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""

@@ -21,7 +21,8 @@ from typing import Any
 SETTLE_S = 3.0  # since the announcement and the newest import: what the first steps import is to be recorded, too
 READY_S, TAKE_S, LOOK_S = 120.0, 60.0, 1.0  # to import, to become the trainer, between two looks at memory
 MOST_FAILURES = 3
-SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it
+SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
+SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends all of a container at once
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
 NONE_YET = "no interpreter waited yet: one begins to wait some seconds after the training has announced that it saves"
@@ -66,7 +67,7 @@ class WaitingInterpreter:
         self.env: dict[str, str] = {}  # that it was started with
         self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
         self.said = ""  # why none waits, since the last start
-        self.failures, self.memory = 0, 0  # memory: bytes that the last one held when it was ready
+        self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
         self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
         self.settle_s = SETTLE_S
@@ -134,7 +135,7 @@ class WaitingInterpreter:
             self.end("")
         elif now >= self.looked_at + LOOK_S:
             self.looked_at, self.used_s = now, cpu_s(self.child.pid)
-            if self.room() < SPARE:
+            if self.room() < 0:
                 self.end("the memory of the waiting interpreter is needed")
             elif not self.ready and now > self.since + READY_S:
                 self.end("the imports of the waiting interpreter do not end")
@@ -174,14 +175,19 @@ class WaitingInterpreter:
             self.off = "the command is no Python that loads our hooks"
         elif len(lines) > 1:
             self.off = str(lines[1][1])
-        elif self.room() < (self.memory or kernel_bytes(f"/proc/{trainer.pid}/status", "VmRSS:")) + SPARE:
+        elif self.room() < (self.memory or kernel_bytes(f"/proc/{trainer.pid}/status", "RssAnon:")):
             return "there is too little memory for a waiting interpreter"
         return self.off
 
     def room(self) -> int:
-        """Return the bytes of memory that are free, in our container and on the machine."""
-        free, (limit, used) = kernel_bytes("/proc/meminfo", "MemAvailable:"), self.shim.memory()
-        return min(free, limit - used) if limit and used is not None else free
+        """Return the bytes of memory that it may take, in our container and on the machine; negative: it has too many.
+
+        Libraries are not counted: it shares them with the trainer.
+        """
+        free = kernel_bytes("/proc/meminfo", "MemAvailable:") - SPARE
+        limit, used, whole = self.shim.memory()
+        spare = max(SPARE, limit // SPARE_OF_LIMIT) if whole else SPARE
+        return min(free, limit - used - spare) if limit and used is not None else free
 
     def hear(self) -> None:
         """Read what it says."""
@@ -197,9 +203,9 @@ class WaitingInterpreter:
             kind, *fields = ast.literal_eval(line.decode())
             if kind == "ready":
                 self.ready, self.failures = True, 0
-                child = self.child or self.taken
-                self.memory = kernel_bytes(f"/proc/{child.pid}/status", "VmRSS:")
-                self.note(f"ready ({self.memory >> 20} MiB)")
+                status = f"/proc/{(self.child or self.taken).pid}/status"
+                self.memory = kernel_bytes(status, "RssAnon:")
+                self.note(f"ready ({kernel_bytes(status, 'VmRSS:') >> 20} MiB)")
             elif kind == "set" and self.taken:
                 self.taken.begin()
                 self.socket.send(b"'go'\n")

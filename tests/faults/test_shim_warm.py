@@ -339,14 +339,21 @@ def test_no_interpreter_waits_where_an_import_needs_the_script_or_a_gpu(tmp_path
             stopped(shim, number)
 
 
-def test_no_interpreter_waits_where_memory_is_short(tmp_path):
+@pytest.mark.parametrize(
+    ("limit", "spare", "whole"), [(2 << 30, warm.SPARE, False), (2 << 30, 512 << 20, True), (1 << 29, warm.SPARE, True)]
+)
+def test_no_interpreter_waits_where_its_container_has_too_little_memory(tmp_path, limit, spare, whole):
+    """More stays free where the kernel ends all of a container (`whole`) that needs more than its limit."""
     asked = SimpleNamespace(launch=SimpleNamespace(hooks=True, env={}, command=["python", "x.py"]))
-    asked.memory = lambda: (1 << 30, (1 << 30) - warm.SPARE)  # limit and use
     waits = warm.WaitingInterpreter(asked, lambda *_: None, lambda _: None)
+    waits.memory = 100 << 20
     (tmp_path / warm.RECORD).write_text(f"('begin', {os.getpid()}, ['/usr/bin/python3', 'x.py'])\n")
     with chdir(tmp_path):
-        assert waits.unfit(SimpleNamespace(pid=os.getpid())) == "there is too little memory for a waiting interpreter"
-        assert waits.off == ""
+        for used, why in [(limit - spare - waits.memory + 1, "there is too little memory for a waiting interpreter"),
+                          (limit - spare - waits.memory, "")]:  # fmt: skip
+            asked.memory = lambda used=used: (limit, used, whole)
+            assert waits.unfit(SimpleNamespace(pid=os.getpid())) == why
+            assert waits.off == ""
 
 
 @pytest.mark.parametrize(
