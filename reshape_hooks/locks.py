@@ -35,7 +35,7 @@ class GpuLocks:
         if here.locks:
             self.folder = Path(here.locks)
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.log = self._append(f"{_plain(here.job_id)}-g{here.generation}-{os.getpid()}.jsonl")
+            self.log = self._append(f"{plain_name(here.job_id)}-g{here.generation}-{os.getpid()}.jsonl")
         for gpu in self.gpus:
             self._take(gpu)
 
@@ -55,7 +55,7 @@ class GpuLocks:
 
     def _take(self, gpu: str) -> None:
         try:
-            fcntl.flock(self._append(f"{_plain(gpu)}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._append(f"{plain_name(gpu)}.lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._append("violations").write(json.dumps({"gpu": gpu, **self.who, "boottime_in": self.since}) + "\n")
 
@@ -73,12 +73,14 @@ def violations(folder: str | os.PathLike[str]) -> list[Line]:
 
 def _overlaps(uses: list[Line]) -> list[Line]:
     found: dict[tuple[str, ...], Line] = {}
-    latest: dict[str, dict[str, Line]] = {}  # GPU -> process -> its latest use
+    latest: dict[str, dict[str, Line]] = {}  # GPU -> process -> its latest use, unless that had ended
     for use in sorted(uses, key=lambda line: float(line["boottime_in"])):
         owner = f"{use['job']} g{use['generation']} pid {use['pid']}"
         users = latest.setdefault(use["gpu"], {})
-        for other, before in users.items():
-            if other != owner and before["boottime_out"] > use["boottime_in"]:
+        for other, before in list(users.items()):
+            if before["boottime_out"] <= use["boottime_in"]:
+                del users[other]  # all later uses begin later, too
+            elif other != owner:
                 pair = (use["gpu"], *sorted([owner, other]))
                 found.setdefault(pair, {"kind": "overlap", "gpu": use["gpu"], "first": before, "second": use})
         users[owner] = use
@@ -92,7 +94,7 @@ def _lines(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
-def _plain(text: str) -> str:
+def plain_name(text: str) -> str:
     """Return a file name for `text`, different for different texts."""
     return "".join(c if c.isascii() and (c.isalnum() or c in ".-") else f"_{ord(c):x}_" for c in text)
 

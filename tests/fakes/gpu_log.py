@@ -5,11 +5,12 @@ Read from outside the coordinator, whose books may be wrong.
 
 from __future__ import annotations
 
+import glob
 import json
 from pathlib import Path
 from typing import Any
 
-from reshape_hooks.locks import violations
+from reshape_hooks.locks import plain_name, violations
 
 Use = dict[str, Any]
 
@@ -22,7 +23,8 @@ class GpuLog:
 
     def uses(self, job_id: str) -> list[Use]:
         """Every step of a job on every GPU, in order of time."""
-        texts = [text for path in self.folder.glob("*.jsonl") for text in path.read_text().splitlines()]
+        mine = f"{glob.escape(plain_name(job_id))}-g*.jsonl"  # all others only cost time, more with each test
+        texts = [text for path in self.folder.glob(mine) for text in path.read_text().splitlines()]
         lines = [json.loads(text) for text in texts if text[-1:] == "}"]
         return sorted((u for u in lines if u["job"] == job_id), key=lambda u: (u["boottime_out"], u["gpu"]))
 
