@@ -1,4 +1,4 @@
-"""What tests ask of the cluster, through kubectl: apply, read, wait, logs, exec. Works on the bed and on any cluster.
+"""What tests ask of the cluster: apply, read, wait, logs, exec; all but reads by kubectl. On the bed and any cluster.
 
 Objects are plain dicts. Called by the bed itself and by every cluster test.
 """
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from tests.cluster.bed_processes import BedError, run
+from tests.cluster.bed_reader import reader
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Cluster:
     def __init__(self, kubeconfig: Path, binaries: Path | None = None) -> None:
         self.kubeconfig = kubeconfig
         self._program = shutil.which("kubectl") or str((binaries or Path()) / "kubectl")
+        self._reader = reader(kubeconfig, lambda: self.kubectl("api-resources", "--no-headers"))
 
     def kubectl(self, *arguments: str, text: str | None = None, within_s: float = 120.0) -> str:
         command = [self._program, f"--kubeconfig={self.kubeconfig}", *arguments]
@@ -61,6 +63,8 @@ class Cluster:
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Object | None:
         """The object, or None when there is none."""
+        if self._reader:
+            return self._reader.get(kind, name, namespace)
         found = self.kubectl("get", kind, name, "-n", namespace, "--ignore-not-found", "-o", "json")
         return json.loads(found) if found.strip() else None
 
@@ -115,6 +119,8 @@ class Cluster:
         return bool(json.loads(answer)["status"]["allowed"])
 
     def list(self, kind: str, namespace: str | None = "default", selector: str = "") -> list[Object]:
+        if self._reader:
+            return self._reader.list(kind, namespace, selector)
         where = ["-A"] if namespace is None else ["-n", namespace]
         return list(json.loads(self.kubectl("get", kind, *where, "-l", selector, "-o", "json"))["items"])
 
