@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from tests.cluster import bed_network as network
-from tests.cluster.bed_kubectl import Cluster, until
+from tests.cluster.bed_kubectl import Cluster, condition, until
 from tests.cluster.bed_pki import Authority, Tokens
 from tests.cluster.bed_processes import Processes
 
@@ -53,7 +53,7 @@ class Volcano:
         cluster.apply([each for each in objects if each["kind"] in first])
         for each in objects:
             if each["kind"] == "CustomResourceDefinition":
-                cluster.kubectl("wait", "--for=condition=established", "crd", each["metadata"]["name"])
+                cluster.wait("crd", each["metadata"]["name"], lambda found: condition(found, "Established"))
         cluster.apply([self._adapted(each) for each in objects if each["kind"] not in first])
         cluster.apply(ADMISSION_ENDPOINT)
         self.set_conf(self.default_conf())
