@@ -2,7 +2,8 @@
 
 `archive("numpy")`, `archive("keras")` and `archive("torch")` are archives of `reshape.local/train-numpy:test` and so
 on; what has not changed is not built again. The code is in /code: `python numpy_digits.py`, `python keras_gang.py`, ...
-The first has its packages from a list; the others stand on an image that holds their framework, as most users' do. They
+The first has its packages from a list; the others stand on an image that holds their framework, as most users' do. That
+of Keras is an archive of its own, too: `archive("tensorflow")` holds Python and TensorFlow and nothing of ours. They
 take some 1.3 GB of each node's disk. `python -m tests.cluster.training_images` builds all.
 """
 
@@ -22,7 +23,8 @@ from tests.cluster.bed import Bed
 from tests.cluster.built_images import BUILT, IMAGES, ROOT, BuildFailed
 
 FRAMEWORKS = {"keras": "tensorflow", "torch": "torch"}  # kind -> the image below it, in frameworks/
-KINDS = ("numpy", *FRAMEWORKS)
+STOCK = "tensorflow"
+KINDS = ("numpy", *FRAMEWORKS, STOCK)
 # TensorFlow for CPUs only is half as large; it needs what the TensorFlow of the lock needs.
 CPU_ONLY = r"tensorflow-cpu==\1 --hash=sha256:2b847d217b02ee7731ed91431daf3250daa0196c3c94614d23be27232e6e5b6c\n"
 RECIPE = ("playbooks/containerize.yml", "playbooks/training.Containerfile", "requirements.lock")
@@ -32,16 +34,16 @@ DATASET = "/code/sklearn/datasets/data/digits.csv.gz"
 
 def name_of(kind: str) -> str:
     """The image's name in a pod."""
-    return f"reshape.local/train-{kind}:test"
+    return built_images.name_of(kind if kind == STOCK else f"train-{kind}")
 
 
 def archive(kind: str) -> Path:
-    """`numpy`, `keras` or `torch`: its archive, built if it is not there or what goes into it has changed."""
+    """Of one of KINDS: its archive, built if it is not there or what goes into it has changed."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     tar, stamp = IMAGES / f"train-{kind}.tar", IMAGES / f"train-{kind}.key"
     with (IMAGES / f"train-{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code = _code(kind)
+        code = None if kind == STOCK else _code(kind)
         wanted = _key(kind, code)
         if tar.exists() and stamp.exists() and stamp.read_text() == wanted:
             return tar
@@ -81,7 +83,10 @@ def _code(kind: str) -> Path:
     return folder
 
 
-def _build(kind: str, code: Path, tar: Path) -> None:
+def _build(kind: str, code: Path | None, tar: Path) -> None:
+    if code is None:
+        _export(_framework(kind), tar)
+        return
     if kind in FRAMEWORKS:
         base, more = _framework(FRAMEWORKS[kind]), []
     else:
@@ -130,12 +135,15 @@ def _export(name: str, tar: Path) -> None:
     new.replace(tar)
 
 
-def _key(kind: str, code: Path) -> str:
+def _key(kind: str, code: Path | None) -> str:
     """Of the sidecar only where pods run the one in the image: else each change of it would copy a framework."""
-    more = [f"{RECIPES}/{FRAMEWORKS[kind]}.Containerfile"] if kind in FRAMEWORKS else ["sidecar"]
+    below = FRAMEWORKS.get(kind, kind)
+    more = ["sidecar"] if kind == "numpy" else [f"{RECIPES}/{below}.Containerfile"]
+    if code:
+        more.append(str(code.relative_to(ROOT)))
     base = IMAGES / "base.key"
     parts = [f"{kind} {CPU_ONLY}".encode(), base.read_bytes() if base.exists() else b""]
-    return built_images.digest_of([*parts, *built_images.contents([*RECIPE, *more, str(code.relative_to(ROOT))])])
+    return built_images.digest_of([*parts, *built_images.contents([*RECIPE, *more])])
 
 
 if __name__ == "__main__":
