@@ -156,13 +156,14 @@ def test_an_unchanged_script_in_a_stock_image_is_reshaped_warm_in_its_living_pod
             assert "waits" not in cold.processes()
             for each in both:
                 each.reshape(gpus)
-        after = {each: each.pod for each in both}
+        after, shown = {each: each.pod for each in both}, {each: on.job(each.job)["restart"] or "" for each in both}
         for each in both:
             each.end.touch()
             on.until(each.job, "completed", IMPORTS_S)
         for name, each in (("warm", warm), ("cold", cold)):
             found = gaps(on.gpus, each.job)
             figures |= {f"{name}_gap_down_s": found[0].seconds, f"{name}_gap_up_s": found[1].seconds}
+        assert "was cold" not in shown[warm] and f"its last start was cold ({both[cold]})" in shown[cold]
         assert warm.trainers()[1:] == waited, "each time the process that waited is the one that trains"
         for each in both:
             assert identity(after[each]) == identity(before[each]) and identity(after[each])[2] == 0
