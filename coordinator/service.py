@@ -18,6 +18,7 @@ from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transien
 from coordinator.events.event_log import EventLog
 from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
+from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow
 from coordinator.ports import Clock, Measurements, Platform, Sidecars, Store
@@ -61,7 +62,7 @@ class Coordinator:
         self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(clock.now)
         self.cache = Cache(store)
         self.telemetry = Telemetry(store, self.cache, clock, config.heartbeat_s, settings, measurements)
         self.event_log = EventLog(store, clock)
@@ -148,6 +149,7 @@ class Coordinator:
         """Drop observations, which are outdated if another coordinator has acted meanwhile."""
         self.telemetry.begin()
         self.loop.begin()
+        self._queue_all()
         self.stale.set()
 
     def stop(self) -> None:
@@ -211,8 +213,23 @@ class Coordinator:
             self.trouble = f"The decision loop failed: {error}"
             log.exception("the decision loop failed")
         self.metrics.turned(self.clock.now() - began)
+        self._queue_changed()
+
+    def _queue_all(self) -> None:
+        """Have the reconciler look at each job, since another coordinator may have acted."""
         for job_id in self.cache.jobs():
             self.queue.add(job_id)
+
+    def _queue_changed(self) -> None:
+        """Have the reconciler look at each job that has changed, or whose operation waits for others.
+
+        All other jobs are looked at when their sidecar has news, or has been silent for too long.
+        """
+        for job_id in self.cache.take_changed():
+            self.queue.add(job_id)
+        for job in self.cache.jobs().values():
+            if job.operation is not None or job.cancel or job.state in s.ENDED:
+                self.queue.add(job.id)
 
     def _register_nodes(self) -> None:
         """Write inventories reported by node agents that are not in the store yet."""

@@ -10,6 +10,7 @@ import heapq
 import math
 import threading
 import time
+from collections.abc import Callable
 
 BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
 
@@ -17,7 +18,8 @@ BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
 class WorkQueue:
     """Keys to process. All methods may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._changed = threading.Condition()
         self._ready: dict[str, None] = {}  # ordered set
         self._working: set[str] = set()
@@ -31,7 +33,7 @@ class WorkQueue:
         """Process `key` soon, or in `delay_s` seconds at the latest."""
         with self._changed:
             if delay_s > 0:
-                self._add_later(time.monotonic() + delay_s, key)
+                self._add_later(self._now() + delay_s, key)
             elif key in self._working:
                 self._requeued.add(key)
             else:
@@ -61,14 +63,26 @@ class WorkQueue:
         """The next key, waiting for one; None once the queue is closed."""
         with self._changed:
             while not self._closed:
-                wait = self._promote()
-                if self._ready:
-                    key = next(iter(self._ready))
-                    del self._ready[key]
-                    self._working.add(key)
+                key, wait = self._take()
+                if key is not None:
                     return key
                 self._changed.wait(wait)
             return None
+
+    def take(self) -> str | None:
+        """The next key, or None if there is none now."""
+        with self._changed:
+            return None if self._closed else self._take()[0]
+
+    def _take(self) -> tuple[str | None, float | None]:
+        """The next key, or None and seconds until one is due."""
+        wait = self._promote()
+        if not self._ready:
+            return None, wait
+        key = next(iter(self._ready))
+        del self._ready[key]
+        self._working.add(key)
+        return key, None
 
     def done(self, key: str) -> None:
         """The consumer of `key` has finished with it."""
@@ -86,7 +100,7 @@ class WorkQueue:
 
     def _promote(self) -> float | None:
         """Move due keys to the ready ones; seconds until the next is due."""
-        now = time.monotonic()
+        now = self._now()
         while self._later and self._later[0][0] <= now:
             due, key = heapq.heappop(self._later)
             if self._due.get(key) != due:

@@ -152,7 +152,7 @@ class JobRecord:
         job_id = self.doc.get("job_id")
         return str(self.doc["_id"]) if job_id is None else job_id
 
-    @property
+    @cached_property
     def state(self) -> str:
         return str(self.doc.get("state"))
 
@@ -165,11 +165,11 @@ class JobRecord:
     def uid(self) -> str:
         return str(self.doc.get("uid", ""))
 
-    @property
+    @cached_property
     def generation(self) -> int:
         return int(number(self.doc.get("generation")) or 0)
 
-    @property
+    @cached_property
     def launch(self) -> int:
         return int(number(self.doc.get("launch")) or 0)
 
@@ -193,7 +193,7 @@ class JobRecord:
         there: JobChanges = {"launch": op.launch, "node": op.node, "gpu_ids": list(op.to), "num_gpus": len(op.to)}
         return JobRecord({**self.doc, **there})
 
-    @property
+    @cached_property
     def node(self) -> str | None:
         return name(self.doc.get("node"))
 
@@ -216,7 +216,7 @@ class JobRecord:
         counts = self.doc.get("optional_num_gpus")
         return tuple(sorted({int(n) for n in counts if number(n) is not None})) if isinstance(counts, list) else ()
 
-    @property
+    @cached_property
     def gpus_per_pod(self) -> int | None:
         """GPUs of each pod of a gang, a job of several pods that train together; None for a job of one pod."""
         given = self.doc.get("gpus_per_pod")
@@ -275,7 +275,7 @@ class JobRecord:
     def retry_ts(self) -> float:
         return number(self.doc.get("retry_ts")) or 0.0
 
-    @property
+    @cached_property
     def submit_ts(self) -> float:
         return number(self.doc.get("submit_ts")) or 0.0
 
@@ -351,15 +351,15 @@ class GpuRecord:
 
     doc: GpuRow
 
-    @property
+    @cached_property
     def id(self) -> str:
         return str(self.doc["_id"])
 
-    @property
+    @cached_property
     def state(self) -> str:
         return str(self.doc.get("state"))
 
-    @property
+    @cached_property
     def node(self) -> str:
         return str(self.doc.get("node"))
 
@@ -367,11 +367,11 @@ class GpuRecord:
     def gpu_type(self) -> str:
         return str(self.doc.get("gpu_type"))
 
-    @property
+    @cached_property
     def job(self) -> str | None:
         return name(self.doc.get("job_id"))
 
-    @property
+    @cached_property
     def held_by(self) -> str | None:
         return name(self.doc.get("held_by"))
 

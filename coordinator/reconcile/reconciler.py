@@ -94,11 +94,16 @@ class Reconciler:
                 return Wait(None, "gone")
             step = next_step(observed)  # 2 decide
             if isinstance(step, Wait):
-                return step
+                return step if step.seconds is not None else Wait(self._next_look_s(observed.job), step.why)
             self._failpoint(f"before:{step.name}")
             self._perform(observed, step)  # 3 persist or act
             self._failpoint(f"after:{step.name}")
         raise Fatal(f"job {job_id} takes more than {STEPS_AT_ONCE} steps in a row")
+
+    def _next_look_s(self, job: JobRecord) -> float:
+        """Seconds until a job that waits for nothing is looked at again: by then its sidecar should have reported."""
+        silence_s = self.reports.stale_s(job) if job.launch else 0.0
+        return max(silence_s, self.config.poll_s)
 
     def _read(self, job_id: str) -> ObservedState | None:
         job = self.cache.job(job_id)
@@ -106,7 +111,9 @@ class Reconciler:
             return None
         tracker = self._trackers.setdefault(job.id, _JobTracker())
         pods = self._gangs.pods(job, job.launch in tracker.removed)
-        seen, gpus = pods.seen, self.cache.gpus()
+        jobs = self.cache.jobs()
+        peer = jobs.get(str(job.operation.peer)) if job.operation else None
+        seen, gpus = pods.seen, self.cache.gpus_of(job, *([peer] if peer else []))
         over = frozenset(k for k, beat in pods.each.items() if beat.shim.trainer == "exited")
         self._track(job, tracker, seen.shim.command_id if seen else "", over)
         waited_s = self.clock.now() - tracker.since
@@ -114,7 +121,7 @@ class Reconciler:
         leaves = job.operation.leaves if job.operation else None
         return ObservedState(
             job=job,
-            jobs=self.cache.jobs(),
+            jobs=jobs,
             gpus=gpus,
             config=self.config,
             wall=self.clock.wall(),

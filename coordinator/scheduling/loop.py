@@ -50,7 +50,7 @@ from coordinator.scheduling.decision_records import decision_doc
 from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.slaml_controller import SlamlController
-from coordinator.scheduling.snapshot_builder import SnapshotInputs, build_snapshot
+from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_load import NodeLoad, node_loads
@@ -109,7 +109,7 @@ class DecisionLoop:
         """`nothing_runs`: the platform's word that no process of a missing job is left; it also ends those that are."""
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._record = config, settings, record
-        self.inputs = SnapshotInputs()
+        self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder()
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
         self.node_loads: dict[str, NodeLoad] = {}  # at the last cycle
         self._last_cycle: CycleResult | None = None  # None before the first cycle
@@ -133,7 +133,7 @@ class DecisionLoop:
             self.garbage_collector.collect(self.clock.now())
         self._record_progress()
         waiting = self._dependencies.sync(read)
-        seen = self.cache.jobs()
+        seen = dict(self.cache.jobs())
         self._drop_memory_except(seen)
         began = self.clock.now()
         snapshot = self._build_snapshot(seen, began)  # 3 freeze
@@ -271,7 +271,7 @@ class DecisionLoop:
         telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.inputs.nodes)
         seen = {job.id: telemetry.seen(job) for job in jobs.values()}
         known = replace(self.inputs, nodes=nodes, observations=telemetry.estimator.observations())
-        return build_snapshot(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
+        return self._snapshots.build(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""

@@ -1,4 +1,4 @@
-"""Builds the frozen snapshot that decisions are made on from the cache and from observations. Pure.
+"""Builds the frozen snapshot that decisions are made on from the cache and from observations. No clock, no I/O.
 
 Documents hold seconds since 1970; the snapshot uses the clock of `now`, which clock adjustments do not move.
 """
@@ -6,8 +6,9 @@ Documents hold seconds since 1970; the snapshot uses the clock of `now`, which c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from adaptive_scheduler.profiles.observations import Observations
@@ -28,6 +29,8 @@ from coordinator.model.tables import NodeRow
 from coordinator.scheduling import dependencies
 from sidecar.protocol import Heartbeat
 
+NOT_OBSERVED = ObservedJob(None)
+
 
 @dataclass(frozen=True)
 class SnapshotInputs:
@@ -39,6 +42,75 @@ class SnapshotInputs:
     checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
 
 
+class SnapshotBuilder:
+    """Builds one snapshot after the other, and works out again only what depends on records that have changed."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[JobRecord, bool, Callable[..., Job]]] = {}  # record, `checkpoints_last`, job
+        self._gpus: Mapping[str, GpuRecord] | None = None  # as they were at the last snapshot
+        self._promised: dict[str, str] = {}
+        self._by_node: dict[str, tuple[str, tuple[Gpu, ...]]] = {}  # GPU type, GPUs
+
+    def build(
+        self,
+        jobs: Mapping[str, JobRecord],
+        gpus: Mapping[str, GpuRecord],
+        seen: Mapping[str, ObservedJob],
+        known: SnapshotInputs,
+        at: Moment,
+    ) -> ClusterSnapshot:
+        """The cluster as it will be after the operations in progress. `gpus` must not change any more."""
+        self._group(gpus, {g: j.id for j in jobs.values() if j.operation for g in j.operation.to})
+        here: dict[str, list[Heartbeat | None]] = {name: [] for name in known.nodes.keys() | self._by_node.keys()}
+        for job in jobs.values():
+            if job.node in here and job.id in seen:
+                here[job.node].append(seen[job.id].beat)
+        nodes = [_node(n, *self._by_node.get(n, ("", ())), known.nodes.get(n, {}), here[n]) for n in sorted(here)]
+        booked = {job for gpu in gpus.values() for job in (gpu.job, gpu.held_by)}
+        waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
+        waiting.sort(key=lambda j: (j.submit_ts, j.id))
+        for job_id in self._jobs.keys() - jobs.keys():
+            del self._jobs[job_id]
+        return ClusterSnapshot(
+            nodes=tuple(nodes),
+            jobs=tuple(
+                self._job(j, seen.get(j.id, NOT_OBSERVED), gpus, at, known.checkpoints_last, j.id in booked)
+                for j in waiting
+            ),
+            profiles=known.profiles,
+            observations=known.observations,
+        )
+
+    def _group(self, gpus: Mapping[str, GpuRecord], promised: dict[str, str]) -> None:
+        """Group GPUs by node, unless neither they nor the promises of operations have changed."""
+        if gpus is self._gpus and promised == self._promised:
+            return
+        self._gpus, self._promised = gpus, promised
+        members: dict[str, list[GpuRecord]] = {}
+        for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
+            members.setdefault(gpu.node, []).append(gpu)
+        self._by_node = {
+            # a faulty GPU's type may be outdated
+            name: (min(found, key=lambda g: g.faulty).gpu_type, tuple(_gpu(g, promised.get(g.id)) for g in found))
+            for name, found in members.items()
+        }
+
+    def _job(
+        self,
+        job: JobRecord,
+        seen: ObservedJob,
+        gpus: Mapping[str, GpuRecord],
+        at: Moment,
+        checkpoints_last: bool,
+        booked: bool,
+    ) -> Job:
+        record, lasting, make = self._jobs.get(job.id, (None, None, None))
+        if make is None or record is not job or lasting is not checkpoints_last:
+            make = _of_document(job, checkpoints_last)
+            self._jobs[job.id] = job, checkpoints_last, make
+        return _observed(make, job, seen, gpus, at, booked)
+
+
 def build_snapshot(
     jobs: Mapping[str, JobRecord],
     gpus: Mapping[str, GpuRecord],
@@ -46,37 +118,19 @@ def build_snapshot(
     known: SnapshotInputs,
     at: Moment,
 ) -> ClusterSnapshot:
-    """The cluster as it will be after the operations in progress."""
-    promised = {g: j.id for j in jobs.values() if j.operation for g in j.operation.to}
-    members: dict[str, list[GpuRecord]] = {name: [] for name in known.nodes}
-    for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
-        members.setdefault(gpu.node, []).append(gpu)
-    here = {name: [seen[j.id].beat for j in jobs.values() if j.node == name and j.id in seen] for name in members}
-    nodes = [_node(name, members[name], known.nodes.get(name, {}), here[name], promised) for name in sorted(members)]
-    waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
-    return ClusterSnapshot(
-        nodes=tuple(nodes),
-        jobs=tuple(
-            _job(j, seen.get(j.id, ObservedJob(None)), gpus, at, known.checkpoints_last)
-            for j in sorted(waiting, key=lambda j: (j.submit_ts, j.id))
-        ),
-        profiles=known.profiles,
-        observations=known.observations,
-    )
+    """One snapshot, from nothing."""
+    return SnapshotBuilder().build(jobs, gpus, seen, known, at)
 
 
-def _node(
-    name: str, gpus: list[GpuRecord], doc: NodeRow, beats: Sequence[Heartbeat | None], promised: Mapping[str, str]
-) -> Node:
+def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: Sequence[Heartbeat | None]) -> Node:
     """A node. Its use comes from its agent (S18), else from the heartbeats of its jobs, `beats`."""
-    kind = min(gpus, key=lambda g: g.faulty).gpu_type if gpus else ""  # a faulty GPU's type may be outdated
     cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
     others = held_by_others(doc)
     usages = [beat.usage for beat in beats if beat is not None]
     return Node(
         name=name,
-        gpu_type=kind,
-        gpus=tuple(_gpu(g, promised.get(g.id)) for g in gpus),
+        gpu_type=gpu_type,
+        gpus=gpus,
         cores=max(0.0, cores - others["cores"]),
         memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 would mean unknown
         schedulable=bool(doc.get("schedulable", True)),
@@ -108,29 +162,21 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
     return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
 
 
-def _job(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: Moment, checkpoints_last: bool) -> Job:
+def _of_document(job: JobRecord, checkpoints_last: bool) -> Callable[..., Job]:
+    """The job with the fields that its document alone decides; it needs those of `_observed`."""
     held = job.gpu_ids if job.operation is None else job.operation.to
-    done, total = iteration_counts(job, seen.beat)
-    value, target, ran_s = last_measurement(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
-    limit, limit_s = job.limit_left(at.wall)
     stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
-    return Job(
+    target = requirements.target(job.doc)
+    return partial(
+        Job,
         id=job.id,
         type=job.job_type,
         state=cast(JobState, job.state),
         optional=job.optional,
-        submit_s=at.of(job.submit_ts),
         num_gpus=len(held),
         node=_place(job),
-        iterations_left=iterations_left(job, done, total, seen.needs),
-        length_unsure=target is not None and seen.needs is None,
-        iterations_done=done,
-        running_s=ran_s,
-        leased=_leased(job, seen, gpus, at.wall),
         rigid=resumption.rigid(job),
         forced=job.forced,
-        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if held or job.uses_cpu else 0.0,
-        cooling_until=seen.cooling_until,
         grew_from=int(number(job.doc.get("grew_from")) or 0),
         wanted=job.wanted,
         reshape_cost_s=job.doc.get("reshape_cost_s"),
@@ -140,30 +186,50 @@ def _job(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: M
         stays=stays,
         max_workers=_hosts(job),
         gpus_per_pod=job.gpus_per_pod or 0,
+        target=target.value if target else None,
+        epoch_iterations=job.epoch_iterations,
+        limitable=job.unlimitable is None,
+        rebalanced=bool(job.doc.get("rebalanced")),
+        sla_s=requirements.seconds(job.doc.get("sla")),
+        tasks=requirements.tasks(job.doc),
+        estimate_s=requirements.seconds(job.doc.get("estimate")),
+        expected_s=number(job.doc.get("expected_s")),
+        preempts=job.preempts,
+        yields_to=(job.operation or job).yields_to,
+    )
+
+
+def _observed(
+    make: Callable[..., Job], job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: Moment, booked: bool
+) -> Job:
+    """The whole job. `booked`: a GPU is promised to it or held by it."""
+    held = job.gpu_ids if job.operation is None else job.operation.to
+    done, total = iteration_counts(job, seen.beat)
+    value, target, ran_s = last_measurement(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
+    limit, limit_s = job.limit_left(at.wall)
+    return make(
+        submit_s=at.of(job.submit_ts),
+        iterations_left=iterations_left(job, done, total, seen.needs),
+        length_unsure=target is not None and seen.needs is None,
+        iterations_done=done,
+        running_s=ran_s,
+        leased=_leased(job, seen, booked, at.wall),
+        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if held or job.uses_cpu else 0.0,
+        cooling_until=seen.cooling_until,
         pods=_pods(job, held, gpus),
         workers=_workers(held, gpus),
         target_reached=target is not None and target.reached(*value),
-        target=target.value if target else None,
         value=value[0],
-        epoch_iterations=job.epoch_iterations,
         demand=_demand(job, seen.speed),
         rate=seen.speed.rate,
         share=seen.speed.cores,
         cpu_limit=limit,
         limit_until_s=None if limit is None else at.now + limit_s,
-        limitable=job.unlimitable is None,
         growth=seen.growth,
         efficiency=seen.efficiency,
         migrated_s=at.maybe(job.doc.get("migrated_ts")),
-        rebalanced=bool(job.doc.get("rebalanced")),
         move_refused_s=at.maybe(job.doc.get("move_refused_ts")),
-        sla_s=requirements.seconds(job.doc.get("sla")),
-        tasks=requirements.tasks(job.doc),
-        estimate_s=requirements.seconds(job.doc.get("estimate")),
-        expected_s=number(job.doc.get("expected_s")),
         task_s=ran_s,
-        preempts=job.preempts,
-        yields_to=(job.operation or job).yields_to,
     )
 
 
@@ -205,12 +271,11 @@ def _pods(job: JobRecord, held: Sequence[str], gpus: Mapping[str, GpuRecord]) ->
     return tuple(gpus[part[0]].node for part in job.parts(held))
 
 
-def _leased(job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], wall: float) -> bool:
+def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> bool:
     """True if no new operation may begin: one is in progress, or the job's state is uncertain."""
     if job.operation is not None or job.cancel:
         return True
     if job.state == s.SUBMITTED:
-        booked = any(job.id in (g.job, g.held_by) for g in gpus.values())
         unfinished = job.launch > 0 and job.doc.get("down") != job.launch
         held = bool(job.doc.get("held_back")) or dependencies.is_waiting(job)
         return wall < job.retry_ts or booked or unfinished or held

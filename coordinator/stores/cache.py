@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Mapping
 from itertools import count
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
@@ -25,13 +27,20 @@ R = TypeVar("R", JobRecord, GpuRecord)
 
 
 class Cache:
-    """Thread-safe. Records are immutable; readers get copies of the maps, which are consistent."""
+    """Thread-safe. Records are immutable, and so is each map that readers get: it shows one moment.
+
+    A map is copied at the first reading after a change, not at each reading: most readings follow none.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._lock = threading.Lock()
         self._jobs: dict[str, JobRecord] = {}
         self._gpus: dict[str, GpuRecord] = {}
+        self._jobs_as_read: Mapping[str, JobRecord] | None = None  # the copy that readers get; None after a change
+        self._gpus_as_read: Mapping[str, GpuRecord] | None = None
+        self._gpus_by_job: dict[str, set[str]] = {}  # ids of GPUs that are promised to a job or held by it
+        self._changed: set[str] = set()  # jobs whose record changed since `take_changed`
         self._closed: set[str] = set()  # closed since the last refresh began, whose listing may be older
         self._writes = count()
         self._writer_id = secrets.token_hex(4)
@@ -43,14 +52,31 @@ class Cache:
 
     # reading
 
-    def jobs(self) -> dict[str, JobRecord]:
+    def jobs(self) -> Mapping[str, JobRecord]:
         """All accepted jobs that are not closed, by id."""
         with self._lock:
-            return dict(self._jobs)
+            if self._jobs_as_read is None:
+                self._jobs_as_read = MappingProxyType(dict(self._jobs))
+            return self._jobs_as_read
 
-    def gpus(self) -> dict[str, GpuRecord]:
+    def gpus(self) -> Mapping[str, GpuRecord]:
         with self._lock:
-            return dict(self._gpus)
+            if self._gpus_as_read is None:
+                self._gpus_as_read = MappingProxyType(dict(self._gpus))
+            return self._gpus_as_read
+
+    def gpus_of(self, *jobs: JobRecord) -> dict[str, GpuRecord]:
+        """All GPUs that are promised to these jobs, held by them, or named in their documents or operations."""
+        with self._lock:
+            named = {gpu for job in jobs for gpu in (*job.gpu_ids, *(job.operation.to if job.operation else ()))}
+            named |= {gpu for job in jobs for gpu in self._gpus_by_job.get(job.id, ())}
+            return {gpu: self._gpus[gpu] for gpu in sorted(named) if gpu in self._gpus}
+
+    def take_changed(self) -> set[str]:
+        """The jobs whose document, or that of one of their GPUs, has changed since the last call."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            return changed
 
     def job(self, job_id: str) -> JobRecord | None:
         return self._jobs.get(job_id)
@@ -104,11 +130,16 @@ class Cache:
         with self._lock:
             gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up
             self._deleted -= gone
-            self._jobs = {
-                k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed and k not in gone
-            }
+            jobs = {k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed and k not in gone}
+            for key in self._jobs.keys() - jobs.keys():
+                self._put_job(key, None)
+            for key, job in jobs.items():
+                self._put_job(key, job)
             self._aside = aside
-            self._gpus = {g.id: _newer(self._gpus.get(g.id), g) for g in gpus}
+            for key in self._gpus.keys() - {gpu.id for gpu in gpus}:
+                self._put_gpu(key, None)
+            for gpu in gpus:
+                self._put_gpu(gpu.id, _newer(self._gpus.get(gpu.id), gpu))
             self._prune({_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus})
         return new
 
@@ -206,17 +237,47 @@ class Cache:
     def _keep_job(self, job: JobRecord) -> JobRecord:
         with self._lock:
             if job.doc.get("closed"):
-                self._jobs.pop(job.id, None)
+                self._put_job(job.id, None)
                 self._closed.add(job.id)
                 self._deleted.discard(job.id)
             elif job.uid:  # not one that intake has yet to let in
-                self._jobs[job.id] = _newer(self._jobs.get(job.id), job)
+                self._put_job(job.id, _newer(self._jobs.get(job.id), job))
         return job
 
     def _keep_gpu(self, gpu: GpuRecord) -> GpuRecord:
         with self._lock:
-            self._gpus[gpu.id] = _newer(self._gpus.get(gpu.id), gpu)
+            self._put_gpu(gpu.id, _newer(self._gpus.get(gpu.id), gpu))
         return gpu
+
+    def _put_job(self, job_id: str, job: JobRecord | None) -> None:
+        """Replace or drop (None) a record; one that says the same is kept, with what was worked out from it."""
+        before = self._jobs.get(job_id)
+        if before is job or (before is not None and job is not None and before.doc == job.doc):
+            return
+        if job is None:
+            self._jobs.pop(job_id, None)
+        else:
+            self._jobs[job_id] = job
+        self._jobs_as_read = None
+        self._changed.add(job_id)
+
+    def _put_gpu(self, gpu_id: str, gpu: GpuRecord | None) -> None:
+        """Likewise, and keep the index of jobs."""
+        before = self._gpus.get(gpu_id)
+        if before is gpu or (before is not None and gpu is not None and before.doc == gpu.doc):
+            return
+        for job_id in _users(before):
+            self._gpus_by_job[job_id].discard(gpu_id)
+            if not self._gpus_by_job[job_id]:
+                del self._gpus_by_job[job_id]
+        for job_id in _users(gpu):
+            self._gpus_by_job.setdefault(job_id, set()).add(gpu_id)
+        if gpu is None:
+            self._gpus.pop(gpu_id, None)
+        else:
+            self._gpus[gpu_id] = gpu
+        self._gpus_as_read = None
+        self._changed |= _users(before) | _users(gpu)
 
     def admit(self, job: JobRecord, changes: JobChanges) -> JobRecord:
         """Accept a new document, or mark what is wrong with it."""
@@ -230,6 +291,11 @@ class Cache:
 def _newest(job: JobRecord) -> tuple[bool, bool, float]:
     waits = not job.uid and not job.doc.get("problems")
     return waits, job.accepted, job.submit_ts
+
+
+def _users(gpu: GpuRecord | None) -> set[str]:
+    """The jobs that a GPU is promised to or held by."""
+    return set() if gpu is None else {job_id for job_id in (gpu.job, gpu.held_by) if job_id is not None}
 
 
 def _newer(old: R | None, read: R) -> R:

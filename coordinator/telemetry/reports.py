@@ -113,6 +113,11 @@ class Reports:
         """True if this pod has missed at most `FRESH_BEATS` heartbeats."""
         return self.silent_s(job, member) < FRESH_BEATS * self._heartbeat_s
 
+    def stale_s(self, job: JobRecord) -> float:
+        """Seconds until `recent` is false for one of its pods unless it reports; 0 or less if it is already."""
+        longest = max(self.silent_s(job, member) for member in range(job.members))
+        return FRESH_BEATS * self._heartbeat_s - longest
+
     def forget(self, job_id: str) -> None:
         with self._lock:
             self._newest.pop(job_id, None)

@@ -78,7 +78,6 @@ class World:
         self.acted_at: int | None = None  # how many failpoints were passed before a test first did something
         self.crash_at: int | None = None  # the position in `passed` at which the coordinator dies
         self.meanwhile: list[tuple[int, Callable[[], None]]] = []  # what other threads do at a position in `passed`
-        self.busy: set[str] = set()  # jobs that are being reconciled
         self.late: list[tuple[Launch, bytes, str]] = []  # heartbeats on their way for too long
         self.last: list[tuple[Launch, bytes, str]] = []  # those delivered most recently
         self._fill(gpus, nodes)
@@ -94,7 +93,7 @@ class World:
 
     def boot(self) -> None:
         """A coordinator process begins; what another one had in memory is lost."""
-        self.busy, self.meanwhile = set(), []
+        self.meanwhile = []
         elector = Elector(self.store, self.clock, self.config.term_s, Holder.of_process(os.getpid()))
         self.c = Coordinator(
             self.store, self.machines, self.machines, self.clock, self.config, self.settings, MASTER, elector, "test",
@@ -161,10 +160,14 @@ class World:
     def decide(self) -> None:
         """As `service` does it."""
         try:
+            led = self.c.elector.leads
             if self.c.elector.try_to_lead():
+                if not led:
+                    self.c._queue_all()
                 self.c.loop.tick()
         except Transient:
             pass
+        self.c._queue_changed()
 
     def order(self, decision: Decision) -> None:
         """As if this had just been decided."""
@@ -181,17 +184,17 @@ class World:
         raise AssertionError("the coordinator does not come to rest")
 
     def reconcile(self) -> None:
-        """Each job once, but for those that another thread is at."""
-        for job_id in sorted(self.c.cache.jobs()):
-            if not self.c.elector.leads or job_id in self.busy:
-                continue
-            self.busy.add(job_id)
+        """Each job that waits in the coordinator's queue now, once. One that another thread is at stays there."""
+        queue = self.c.queue
+        for job_id in sorted(iter(queue.take, None)):
             try:
-                self.c.reconciler.reconcile(job_id)
+                wait_s = self.c.reconciler.reconcile(job_id).seconds if self.c.elector.leads else None
+                if wait_s is not None:
+                    queue.add(job_id, wait_s)
             except (Conflict, Transient):
-                pass
+                queue.add(job_id)
             finally:
-                self.busy.discard(job_id)
+                queue.done(job_id)
 
     def _effects(self) -> tuple[int, int]:
         return self.store.writes, self.machines.effects

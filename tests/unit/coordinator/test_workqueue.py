@@ -5,37 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
-from coordinator import workqueue
 from coordinator.workqueue import BACKOFF_MAX_S, BACKOFF_S, WorkQueue
 from tests.patience import patient
 
 
 class Hand:
-    """A clock for `workqueue`, and a queue that says at once when nothing is due."""
+    """A queue on a clock that is set by hand."""
 
     def __init__(self) -> None:
-        self.now, self.queue = 100.0, WorkQueue()
-
-    def monotonic(self) -> float:
-        return self.now
+        self.now, self.queue = 100.0, WorkQueue(lambda: self.now)
 
     def take(self) -> str | None:
-        """The next key, or None where `next` would wait."""
-        self.queue._changed.wait = lambda seconds=None: self.queue.close()  # type: ignore[method-assign]
-        key = self.queue.next()
-        self.queue._closed = False
-        return key
+        return self.queue.take()
 
 
 @pytest.fixture
-def hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hand]:
-    hand = Hand()
-    monkeypatch.setattr(workqueue, "time", hand)
-    return hand
+def hand() -> Hand:
+    return Hand()
 
 
 def test_keys_come_in_order_and_a_key_added_twice_comes_once(hand: Hand) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, itera
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.scheduling.snapshot_builder import SnapshotInputs, build_snapshot
 from sidecar.protocol import Heartbeat
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import World
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
 
 AT = Moment(now=50.0, wall=WALL)
@@ -212,3 +215,24 @@ def test_what_pods_of_others_ask_for_is_not_there_for_our_jobs() -> None:
         for n in build_snapshot({}, {}, {}, SnapshotInputs(nodes=nodes), Moment(0.0, 0.0)).nodes
     }
     assert seen == {"a": (2.5, 5e9), "full": (0.0, 1.0)}, "0 bytes would mean that nobody knows how many"
+
+
+def test_a_builder_that_keeps_what_did_not_change_builds_what_one_that_keeps_nothing_builds() -> None:
+    """Through starts, a reshape for a newcomer, ends, and a user's change of a document."""
+    world, seen = World(), list[ClusterSnapshot]()
+    kept = world.c.loop._snapshots.build
+
+    def both(*inputs: Any) -> ClusterSnapshot:
+        seen.append(kept(*inputs))
+        assert seen[-1] == build_snapshot(*inputs)
+        return seen[-1]
+
+    world.c.loop._snapshots.build = both  # type: ignore[method-assign]
+    world.submit("one", [1, 2, 4], Behaviour(iterations=400))
+    world.run(lambda w: w.states()["one"] == s.RUNNING)
+    world.submit("two", [2], Behaviour(iterations=40))
+    world.run(lambda w: w.job("one").doc.get("reshapes") == 1)
+    world.users.update("jobs", "one", {}, {"sla": "2h"})
+    world.run(World.at_rest)
+    assert {job.sla_s for snapshot in seen for job in snapshot.jobs if job.id == "one"} == {None, 7200.0}
+    assert len({node.idle for snapshot in seen for node in snapshot.nodes}) > 2

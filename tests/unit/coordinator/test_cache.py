@@ -1,7 +1,8 @@
-"""The books: every change is written first; who loses a race, or does not know whether it won, reads again."""
+"""The cache: every change is written first; who loses a race, or does not know whether it won, reads again."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -243,3 +244,45 @@ def test_writes_are_told_apart_even_if_they_say_the_same(store: MemoryStore, cac
     for _ in range(3):
         ops.add(cache.write_job(JobRecord(cache.jobs()["one"].doc), {"state": "running"}, "op").doc["last_op"])
     assert len(ops) == 3
+
+
+def test_a_map_that_was_read_stays_as_it_was_and_is_copied_again_only_after_a_change(cache: Cache) -> None:
+    before = cache.jobs(), cache.gpus()
+    assert cache.jobs() is before[0] and cache.gpus() is before[1]
+    cache.write_job(one(cache), {"state": "adjusting"}, "op")
+    cache.refresh()
+    assert before[0]["one"].state == "running" and cache.jobs()["one"].state == "adjusting"
+    assert cache.gpus() is before[1], "no GPU has changed"
+
+
+def test_the_gpus_of_a_job_are_those_that_a_search_through_all_finds(store: MemoryStore, cache: Cache) -> None:
+    rng, users = random.Random(7), [None, "one", "two", "three"]
+    for number in range(6):
+        store.insert("gpus", {**GPU, "_id": f"g{number}"})
+    for _ in range(300):
+        if rng.random() < 0.2:
+            store.update(
+                "gpus", f"g{rng.randrange(6)}", {}, {"job_id": rng.choice(users), "held_by": rng.choice(users)}
+            )
+            cache.refresh()
+        else:
+            gpu = rng.choice(list(cache.gpus().values()))
+            cache.write_gpu(gpu, {}, {"job_id": rng.choice(users), "held_by": rng.choice(users)})
+        for user in ("one", "two", "three"):
+            wanted = {i for i, gpu in cache.gpus().items() if user in (gpu.job, gpu.held_by)}
+            assert set(cache.gpus_of(JobRecord({"_id": user, "job_id": user}))) == wanted
+
+
+def test_a_job_counts_as_changed_once_for_each_change_of_its_document_or_of_a_gpu(
+    store: MemoryStore, cache: Cache
+) -> None:
+    assert cache.take_changed() == {"one"} and cache.take_changed() == set()
+    cache.refresh()
+    assert cache.take_changed() == set(), "read again, and the same"
+    store.update("jobs", "one", {}, {"wanted": 2})
+    cache.refresh()
+    assert cache.take_changed() == {"one"}
+    cache.write_gpu(cache.gpus()["g"], {}, {"held_by": "one"})
+    assert cache.take_changed() == {"one"}
+    cache.write_gpu(cache.gpus()["g"], {}, {"held_by": None})
+    assert cache.take_changed() == {"one"}, "it lost the GPU"

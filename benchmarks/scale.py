@@ -1,0 +1,127 @@
+"""What the coordinator's work costs at 100, 1,000 and 10,000 running jobs, on four times as many GPUs.
+
+Calls the parts of a real coordinator on a SQLite store, in this process and one after the other, so that their CPU time
+can be told apart: a heartbeat without news, one cycle of the decision loop with nothing new, the same after reading the
+store again, and one look of the reconciler at a job. Each stands beside what the next smaller size would give if the
+cost grew as it should: a cycle linearly with the jobs, a heartbeat and a look not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+from adaptive_scheduler.settings import Settings
+from benchmarks.cluster import Cluster
+from benchmarks.result import Result, Row, WrongAnswer
+from benchmarks.round_trips import RemotePlatform, Running, population
+from coordinator.config import Config
+from coordinator.stores.opening import open_store
+
+NODE_GPUS = 8
+SAMPLE = 1_000  # most heartbeats and looks that are timed in one round
+ROUNDS = 5
+TERM_S = 3_600.0  # nothing renews it here
+FLOOR = 10**0.1  # of ten times as many jobs: a growth exponent of 1.1
+PARTS = {
+    "heartbeat": ("heartbeat", False),
+    "look": ("look at one job", False),
+    "cycle": ("cycle with nothing new", True),
+    "reading_cycle": ("cycle that reads the store", True),
+}  # by field of Costs: its name, and whether it may grow with the jobs
+
+
+@dataclass(frozen=True)
+class Costs:
+    """CPU milliseconds."""
+
+    heartbeat: float
+    look: float
+    cycle: float
+    reading_cycle: float
+
+
+def measure(count: int, folder: Path) -> Costs:
+    rng, key = random.Random(4), secrets.token_hex(16).encode()
+    jobs, gpus = population(key, count, rng)
+    for index, gpu in enumerate(gpus):
+        gpu["node"] = f"n{index // NODE_GPUS}"
+    node = {gpu["_id"]: gpu["node"] for gpu in gpus}
+    store = open_store(f"sqlite:///{folder / f'{count}.db'}")
+    try:
+        for job in jobs:
+            job.doc |= {"node": node[job.doc["gpu_ids"][0]], "optional_num_gpus": [1, 2, 4, 8]}
+            store.insert("jobs", job.doc)
+        for gpu in gpus:
+            store.insert("gpus", gpu)
+        cluster = Cluster(store, RemotePlatform(), Config(term_s=TERM_S), Settings(), key)
+        coordinator = cluster.coordinator
+        if not coordinator.elector.try_to_lead():
+            raise WrongAnswer("the coordinator does not lead on a store of its own")
+        coordinator.loop.tick()
+        _report(cluster, jobs, 1, rng)  # the first ones are news
+        coordinator.loop.tick()
+        asked = jobs[:SAMPLE]
+        seq = iter(range(2, 1_000))
+        found = Costs(
+            heartbeat=timed(lambda: _report(cluster, asked, next(seq), rng), len(asked))
+            - timed(lambda: _sidecars(asked, rng), len(asked)),
+            look=timed(lambda: [coordinator.reconciler.reconcile(job.doc["_id"]) for job in asked], len(asked)),
+            cycle=timed(lambda: coordinator.loop.tick(read=False), 1),
+            reading_cycle=timed(coordinator.loop.tick, 1),
+        )
+        if changed := [job.id for job in coordinator.cache.jobs().values() if job.doc["version"] != 1]:
+            raise WrongAnswer(f"changed without reason: {changed[:5]}")
+        return found
+    finally:
+        store.close()
+
+
+def timed(work: Callable[[], object], parts: int) -> float:
+    """CPU milliseconds of one part: the median of some rounds, after one that warms up."""
+    work()
+    taken = list[float]()
+    for _ in range(ROUNDS):
+        gc.collect()
+        began = process_time()
+        work()
+        taken.append(process_time() - began)
+    return 1000 * median(taken) / parts
+
+
+def _sidecars(jobs: list[Running], rng: random.Random) -> None:
+    """Write and sign the messages, which is no work of the coordinator."""
+    for job in jobs:
+        job.heartbeat(1, rng)
+
+
+def _report(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) -> None:
+    for job in jobs:
+        cluster.api.heartbeat(job.doc["_id"], 1, *job.heartbeat(seq, rng))
+
+
+def run(options: argparse.Namespace) -> Result:
+    sizes = (10, 20) if options.tiny else (100, 1_000, 10_000)
+    with tempfile.TemporaryDirectory(prefix="scale-") as name:
+        found = {size: measure(size, Path(name)) for size in sizes}
+    rows = list[Row]()
+    for before, size in pairwise(sizes):
+        for field, (what, grows) in PARTS.items():
+            ours, smaller = getattr(found[size], field), getattr(found[before], field)
+            fair = smaller * (size / before if grows else 1)
+            rows.append(Row(f"{size} jobs: {what}", ours, fair, ours / fair, "ms", FLOOR))
+    return Result(
+        "scale", "C1", "work of the coordinator by the number of jobs",
+        f"fair growth from {sizes[0]} jobs",
+        {"jobs": list(sizes), "GPUs per node": NODE_GPUS, "rounds": ROUNDS},
+        rows,
+    )  # fmt: skip
