@@ -199,7 +199,11 @@ def has_children() -> bool:
 
 
 def device_opened() -> str:
-    """Return the GPU device that this process has opened or initialized; empty if none."""
+    """Return the GPU device that this process has opened or initialized; empty if none.
+
+    A context of CUDA holds /dev/nvidiactl, /dev/nvidia-uvm and the GPU's own device open, or mapped where only that is
+    left. One that a library has begun without a device is found by asking CUDA's library, if anything has loaded it.
+    """
     for number in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink(f"/proc/self/fd/{number}")
@@ -208,8 +212,11 @@ def device_opened() -> str:
         if path.startswith(DEVICES):
             return path
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        if "libcuda.so" not in file.read():
-            return ""
+        mapped = {line.split(" ", 5)[-1].strip() for line in file if "/" in line}
+    if device := min((path for path in mapped if path.startswith(DEVICES)), default=""):
+        return device
+    if not any("libcuda.so" in path for path in mapped):
+        return ""
     import ctypes
 
     count = ctypes.c_int()

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from sidecar.protocol import HEADER_SIGNATURE, NodeGpu, NodeJobs, NodeReply, NodeReport, Usage, refusal, sign, signed
+from sidecar.resources.gpu_health import XidWatch
 from sidecar.resources.gpus import DeviceInfo, NvmlProbe, list_gpus, short_type
 from sidecar.resources.host import HostUsage
 
@@ -39,17 +40,20 @@ class AgentError(Exception):
 
 @dataclass
 class NvmlInventory:
-    """Lists the GPUs that NVML finds, and as unhealthy those that it no longer finds."""
+    """Lists the GPUs that NVML finds, and as unhealthy those that it no longer finds or that reported an error."""
 
     find: Callable[[], list[DeviceInfo]] = list_gpus
     probe: NvmlProbe = field(default_factory=NvmlProbe)
+    errors: XidWatch = field(default_factory=XidWatch)
     _known: dict[str, NodeGpu] = field(default_factory=dict)
 
     def __call__(self) -> list[NodeGpu]:
         found = {g.gpu_id: NodeGpu(g.gpu_id, short_type(g.gpu_type), g.memory) for g in self.find()}
         self._known |= found
         lost = [gpu_id for gpu_id in self._known if gpu_id not in found]
-        problems = {r.gpu_id: r.problem for r in self.probe.read(lost, Usage()) if not r.healthy}
+        problems = {
+            r.gpu_id: r.problem for r in self.probe.read(lost, Usage()) if not r.healthy
+        } | self.errors.problems()
         return [
             msgspec.structs.replace(gpu, healthy=False, problem=problems[gpu_id]) if gpu_id in problems else gpu
             for gpu_id, gpu in self._known.items()

@@ -31,6 +31,7 @@ from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import LogTail
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, OperatorRequest, ShimStatus, Usage
 from sidecar.resources import limits
+from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter
 from sidecar.resources.usage import cpu_quota as own_quota
@@ -88,6 +89,7 @@ class Sidecar:
         self._limiter = limits.for_launch(settings.folder.name, launch.pod)
         self._limit = core.LimitCpu(None, 0.0)
         self._sampler = ThreadPoolExecutor(1, "sample")
+        self.release = ReleaseProof(self._probe, self._sampler)
         self._running: set[asyncio.Task[None]] = set()
         self._awake, self._leaving, self._measure_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -232,6 +234,8 @@ class Sidecar:
                 found, problems = await asyncio.to_thread(self._checkpoints.find_newest)
                 for problem in problems:
                     log.warning("%s", problem)
+            for held in await self.release.wait() if end[1] is not None else ():
+                log.warning("%s", held)
         except Exception:  # an end that is never reported would keep the job and its GPUs for ever
             log.exception("output or checkpoints could not be read; the end is reported without them")
         self.handle(core.EndInspected(boottime(), end, found))

@@ -25,6 +25,7 @@ SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
 SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends all of a container at once
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 NONE_YET = "no interpreter waited yet: one begins to wait some seconds after the training has announced that it saves"
 NEW = "its launch or container is new, and an interpreter waits only beside a training"
 
@@ -52,6 +53,17 @@ def cpu_s(pid: int) -> float:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return sum(map(int, file.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
     return 0.0
+
+
+def opened(pid: int) -> str:
+    """Return a GPU's device that a process has open; empty if none."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/{pid}/fd/{number}")
+                if path.startswith(DEVICES):
+                    return path
+    return ""
 
 
 class WaitingInterpreter:
@@ -135,7 +147,10 @@ class WaitingInterpreter:
             self.end("")
         elif now >= self.looked_at + LOOK_S:
             self.looked_at, self.used_s = now, cpu_s(self.child.pid)
-            if self.room() < 0:
+            if device := opened(self.child.pid):  # as by a thread that an import began
+                self.off = f"the waiting interpreter has opened a device ({device})"
+                self.end(self.off)
+            elif self.room() < 0:
                 self.end("the memory of the waiting interpreter is needed")
             elif not self.ready and now > self.since + READY_S:
                 self.end("the imports of the waiting interpreter do not end")

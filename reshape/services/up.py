@@ -16,6 +16,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
 from reshape.services.inventory import check_types, in_words, inventory
+from reshape.services.local_gpus import watch_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,13 +86,22 @@ def run(
         address = Address(_url(host, listener), _secret(state / "api.token"))
         coordinator, platform = _build(state, store, address, found, config, settings)
         coordinator.start(lambda: register_nodes(coordinator.store, found))
+        end = threading.Event()
+        if any(not gpu.emulated for gpu in found[0].gpus):
+            _watch_gpus(found[0], coordinator, config.heartbeat_s, end)
         try:
             asyncio.run(_serve(state, coordinator, address, listener, found))
         finally:
+            end.set()
             coordinator.stop()
             platform.stop_all(timeout=10.0)
             coordinator.store.close()
     return 0
+
+
+def _watch_gpus(node: FoundNode, coordinator: Coordinator, heartbeat_s: float, end: threading.Event) -> None:
+    given = node, coordinator.telemetry.nodes, coordinator.look, heartbeat_s, end
+    threading.Thread(target=watch_gpus, args=given, name="gpus", daemon=True).start()  # a driver can hang
 
 
 def _settings(policy: str) -> tuple[Config, Settings]:

@@ -164,6 +164,8 @@ class CommandEndpoint(Endpoint):
         request = {"do": self.verb, **msgspec.to_builtins(call)}
         if isinstance(call, StartCall):
             await self.sidecar.read_on()
+            if not core.running(self.sidecar.state):  # else the call is a repeated one
+                await self.sidecar.release.begin(call.gpu_ids)
             request["lease_deadline"] = self.deadline(call)
         try:
             answer = await self.sidecar.shim.ask(request)

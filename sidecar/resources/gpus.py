@@ -17,6 +17,14 @@ from typing import Any, Protocol
 from sidecar.protocol import GpuReading, Usage
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """What processes hold of one GPU now."""
+
+    memory: int  # bytes
+    pids: frozenset[int]  # that compute on it; in a container they may be the machine's
+
+
 class GpuProbe(Protocol):
     """Reads the GPUs that the trainer was given."""
 
@@ -24,6 +32,10 @@ class GpuProbe(Protocol):
 
     def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
         """One reading per id, in the same order. `usage` is what the trainer uses of the machine."""
+        ...
+
+    def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
+        """What processes hold of each GPU that can be read."""
         ...
 
 
@@ -49,6 +61,9 @@ class EmulatedProbe:
         busy = None if usage.cpu_cores is None else min(1.0, usage.cpu_cores)
         return [GpuReading(gpu_id=gpu_id, utilisation=busy, memory_total=self._memory) for gpu_id in gpu_ids]
 
+    def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
+        return {}
+
 
 class NoProbe:
     """No readings: this container cannot see the trainer's GPUs; the node agent watches them."""
@@ -57,6 +72,9 @@ class NoProbe:
 
     def read(self, gpu_ids: Sequence[str], usage: Usage) -> list[GpuReading]:
         return []
+
+    def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
+        return {}
 
 
 class NvmlProbe:
@@ -78,6 +96,24 @@ class NvmlProbe:
         if not all(reading.healthy for reading in readings):
             self._close()  # a driver that was reloaded answers only a fresh session
         return readings
+
+    def footprints(self, gpu_ids: Sequence[str]) -> dict[str, Footprint]:
+        if not gpu_ids or self._start():
+            return {}
+        return {gpu_id: found for gpu_id in gpu_ids if (found := self._footprint(gpu_id)) is not None}
+
+    def _footprint(self, gpu_id: str) -> Footprint | None:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(gpu_id)
+            memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        except nvml.NVMLError:
+            return None
+        try:
+            pids = frozenset(int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        except nvml.NVMLError:  # a slice of a GPU, or a container that may not know
+            pids = frozenset()
+        return Footprint(memory, pids)
 
     def _start(self) -> str | None:
         """Start NVML; return why it cannot be used, or None."""

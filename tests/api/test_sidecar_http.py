@@ -533,3 +533,48 @@ def test_no_secret_is_shown_or_logged(coordinator: TinyCoordinator, begin: Begin
     assert written
     for text in (shown, *(path.read_bytes() for path in written)):
         assert KEY not in text and b"secret-1" not in text
+
+
+PYNVML = """
+import pathlib
+from tests.fakes import fake_pynvml
+here = pathlib.Path(__file__).parent
+nvml = fake_pynvml.FakeNvml([fake_pynvml.FakeGpu("GPU-1")])
+def __getattr__(name):
+    if name == "nvmlDeviceGetComputeRunningProcesses":
+        nvml.gpus[0].pids = [int(pid) for pid in (here / "pids").read_text().split()]
+        (here / "looks").open("a").write("x")
+    return getattr(nvml, name)
+"""
+PATIENT = """
+import sys
+if "sidecar" in sys.orig_argv:
+    from sidecar.resources import gpu_release
+    gpu_release.READ_S = gpu_release.RELEASE_S = 1e6
+"""
+
+
+def test_the_end_is_told_when_nothing_of_the_trainer_is_left_on_its_gpu(
+    coordinator: TinyCoordinator,
+    begin: Begin,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "pynvml.py").write_text(PYNVML)
+    (fake / "sitecustomize.py").write_text(PATIENT)
+    (fake / "pids").write_text("1")
+    monkeypatch.setenv("PYTHONPATH", f"{fake}:{ROOT}")
+    launch = begin(gpus="nvml", heartbeat_s=0.1)
+    launch.start(1, ("GPU-1",))
+    assert last(coordinator, lambda b: b.gpus, "readings").gpus[0].memory_used == 1 << 30
+    last(coordinator, lambda b: b.progress.first_step_at, "a step")
+    before = len((fake / "looks").read_text())
+    (fake / "pids").write_text("1 2")
+    launch.call("stop", STOP)
+    eventually(lambda: len((fake / "looks").read_text()) > before + 2, "it looks again and again")
+    more_beats(coordinator)
+    assert coordinator.beats[-1].shim.trainer == "stopping"
+    (fake / "pids").write_text("1")
+    assert last(coordinator, lambda b: b.shim.trainer == "exited", "the end").checkpoint is not None

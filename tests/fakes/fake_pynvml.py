@@ -36,6 +36,10 @@ class NVMLError_GpuIsLost(NVMLError):
     pass
 
 
+class NVMLError_Timeout(NVMLError):
+    pass
+
+
 @dataclass
 class FakeGpu:
     uuid: str
@@ -45,6 +49,20 @@ class FakeGpu:
     busy: int = 42  # percent
     lost: bool = False
     has_utilisation: bool = True
+    pids: list[int] = field(default_factory=list)  # that compute on it
+    xids: list[int] = field(default_factory=list)  # that the driver has yet to tell
+    has_events: bool = True
+
+
+@dataclass
+class _Process:
+    pid: int
+
+
+@dataclass
+class _Event:
+    eventType: int
+    eventData: int
 
 
 @dataclass
@@ -74,6 +92,8 @@ class FakeNvml:
     NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
     NVMLError_DriverNotLoaded = NVMLError_DriverNotLoaded
     NVMLError_GpuIsLost = NVMLError_GpuIsLost
+    NVMLError_Timeout = NVMLError_Timeout
+    nvmlEventTypeXidCriticalError = 8
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
@@ -115,6 +135,32 @@ class FakeNvml:
         if not handle.has_utilisation:
             raise NVMLError_NotSupported("not supported")
         return _Rates(handle.busy)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[_Process]:
+        if handle.lost:
+            raise NVMLError_GpuIsLost("GPU is lost")
+        return [_Process(pid) for pid in handle.pids]
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: FakeGpu) -> int:
+        return 8 if handle.has_events else 0
+
+    def nvmlEventSetCreate(self) -> list[FakeGpu]:
+        self._must_be_open()
+        return []
+
+    def nvmlDeviceRegisterEvents(self, handle: FakeGpu, eventTypes: int, eventSet: list[FakeGpu]) -> None:
+        handle.xids.clear()  # only what happens from now on is told
+        eventSet.append(handle)
+
+    def nvmlEventSetWait_v2(self, eventSet: list[FakeGpu], timeoutms: int) -> _Event:
+        self._must_be_open()
+        for gpu in eventSet:
+            if gpu.xids:
+                return _Event(8, gpu.xids.pop(0))
+        raise NVMLError_Timeout("timeout")
+
+    def nvmlEventSetFree(self, eventSet: list[FakeGpu]) -> None:
+        self._must_be_open()
 
     def _must_be_open(self) -> None:
         if self.sessions == 0:

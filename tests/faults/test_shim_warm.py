@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, chdir, contextmanager
@@ -337,6 +338,24 @@ def test_no_interpreter_waits_where_an_import_needs_the_script_or_a_gpu(tmp_path
                 eventually(lambda s=said: s in shim.client.status()["warm"], "the shim says why none waits")
             assert shim.left() == [shim.client.status()["trainer_pid"]]
             stopped(shim, number)
+
+
+def test_one_that_opens_a_device_while_it_waits_is_ended_and_no_other_waits(tmp_path, monkeypatch):
+    device = tmp_path / "nvidia-like"
+    monkeypatch.setattr(warm, "DEVICES", (str(device),))
+    shim = SimpleNamespace(launch=SimpleNamespace(hooks=True, env={}), trainer=None, ending=False)
+    shim.status, shim.memory = {"trainer": "running"}, lambda: (0, None, False)
+    waits = warm.WaitingInterpreter(shim, None, lambda _: None)
+    for name, said in (("another", ""), ("nvidia-like", f"the waiting interpreter has opened a device ({device})")):
+        with (tmp_path / name).open("w") as file:
+            child = subprocess.Popen(["sleep", "600"], stdout=file, start_new_session=True)
+        waits.child, waits.ready, waits.looked_at = child, True, 0.0
+        waits.tick(warm.boottime())
+        assert (waits.off, shim.status.get("warm", "")) == (said, said)
+        assert waits.child is (None if said else child)
+        if not said:
+            child.kill()
+        assert child.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

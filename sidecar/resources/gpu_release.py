@@ -1,0 +1,65 @@
+"""Proves that a trainer's GPUs are free again before its end is reported, upon which they are handed on.
+
+The shim sees that no process of it is left; the driver gives memory back a moment later. Promises: an end waits at
+most `RELEASE_S` for the proof, also if the driver hangs, and without a reading from before the start not at all.
+Called by `service.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+
+from sidecar.resources.gpus import Footprint, GpuProbe
+
+log = logging.getLogger(__name__)
+
+READ_S, RELEASE_S, PAUSE_S = 3.0, 10.0, 0.05  # seconds: to read before a start, for the proof, between two looks
+SLACK = 256 << 20  # bytes that the driver may keep for itself
+
+
+class ReleaseProof:
+    """Of one sidecar: what its GPUs held before the trainer began, and whether they hold no more than that."""
+
+    def __init__(self, probe: GpuProbe, thread: Executor) -> None:
+        """`thread`: in which the probe is used."""
+        self._probe, self._thread = probe, thread
+        self._before: Mapping[str, Footprint] = {}
+
+    async def begin(self, gpu_ids: Sequence[str]) -> None:
+        """Read what these GPUs hold; a trainer starts next."""
+        self._before = await self._read(gpu_ids, READ_S) or {}
+
+    async def wait(self) -> list[str]:
+        """Return once the GPUs are free again, or after `RELEASE_S` with what they still hold, as sentences."""
+        before = self._before
+        until, held = asyncio.get_running_loop().time() + RELEASE_S, list[str]()
+        while before and (left := until - asyncio.get_running_loop().time()) > 0:
+            now = await self._read(list(before), left)
+            if now is None:
+                return ["NVML did not answer when its trainer had ended: check the NVIDIA driver of this machine"]
+            held = [said for gpu_id, was in before.items() if (said := _held(gpu_id, was, now.get(gpu_id)))]
+            if not held:
+                break
+            await asyncio.sleep(PAUSE_S)
+        return held
+
+    async def _read(self, gpu_ids: Sequence[str], within_s: float) -> dict[str, Footprint] | None:
+        """Return what each GPU holds that can be read; None if the driver does not answer."""
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, self._probe.footprints, gpu_ids)
+        try:
+            return await asyncio.wait_for(reading, within_s)
+        except TimeoutError:
+            return None
+
+
+def _held(gpu_id: str, was: Footprint, now: Footprint | None) -> str:
+    """Return what a GPU still holds; empty if no more than before, or if it cannot be read, which is told elsewhere."""
+    if now is None:
+        return ""
+    if pids := sorted(now.pids - was.pids):
+        return f"GPU {gpu_id} is still in use by process {', '.join(map(str, pids))}"
+    more = now.memory - was.memory
+    return f"GPU {gpu_id} still holds {more >> 20} MiB more than before its trainer began" if more > SLACK else ""

@@ -1,0 +1,150 @@
+"""On real NVIDIA GPUs: a training sees the sets that it is given, one after the other, and gives all of it back.
+
+Run by `pytest -m gpu` on a machine with a driver and a PyTorch or TensorFlow that uses it; skipped elsewhere. With one
+GPU the sets are the same one three times.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar import warm
+from sidecar.protocol import Heartbeat
+from sidecar.resources.gpu_release import SLACK
+from sidecar.resources.gpus import Footprint, NvmlProbe, list_gpus
+from tests.fakes.sidecar_launch import Launch
+from tests.fakes.tiny_coordinator import TinyCoordinator, serving
+from tests.interpreters import python_with
+from tests.patience import eventually
+
+pytestmark = pytest.mark.gpu
+
+TORCH = """
+import torch
+import reshape_hooks
+print("visible", torch.cuda.device_count(), flush=True)
+models = [torch.nn.Linear(2048, 2048).to(f"cuda:{n}") for n in range(torch.cuda.device_count())]
+state = reshape_hooks.Elastic(model=models[0])
+for step in state.steps(1_000_000):
+    for model in models:
+        model(torch.randn(512, 2048, device=model.weight.device)).sum().backward()
+        model.zero_grad()
+"""
+KERAS = """
+import numpy as np, tensorflow as tf, keras
+gpus = tf.config.list_physical_devices("GPU")
+for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+print("visible", len(gpus), flush=True)
+x = np.random.default_rng(0).normal(size=(4096, 64)).astype("float32")
+with tf.distribute.MirroredStrategy().scope():
+    model = keras.Sequential([keras.layers.Dense(1024, activation="relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=64, epochs=1_000_000, verbose=0)
+"""
+SCRIPTS = {
+    "torch": ("import torch; print(torch.cuda.device_count())", TORCH),
+    "tensorflow": ("import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))", KERAS),
+}
+
+
+@pytest.fixture
+def gpus() -> list[str]:
+    """The UUIDs of at most two real GPUs."""
+    found = [gpu.gpu_id for gpu in list_gpus()]
+    if not found:
+        pytest.skip("this machine has no NVIDIA GPU with a driver")
+    return found[:2]
+
+
+@pytest.fixture(params=sorted(SCRIPTS))
+def script(request: pytest.FixtureRequest, tmp_path: Path, gpus: list[str]) -> list[str]:
+    """The command of a training on all GPUs that it sees."""
+    count, text = SCRIPTS[request.param]
+    python = python_with(request.param)
+    seen = python and subprocess.run([python, "-c", count], capture_output=True, text=True, check=False).stdout.strip()
+    if not python or not seen or int(seen.splitlines()[-1]) < len(gpus):
+        pytest.skip(f"there is no {request.param} here that uses these GPUs")
+    (tmp_path / "train.py").write_text(text)
+    return [python, str(tmp_path / "train.py")]
+
+
+@pytest.fixture
+def coordinator() -> Iterator[TinyCoordinator]:
+    with serving(TinyCoordinator()) as tiny:
+        yield tiny
+
+
+@pytest.fixture
+def launch(tmp_path: Path, coordinator: TinyCoordinator, script: list[str]) -> Iterator[Launch]:
+    checkpoints = {"RESHAPE_CHECKPOINTS": str(tmp_path / "launch" / "checkpoints"), "RESHAPE_WARM": "0.5"}
+    given: dict[str, Any] = {"gpus": "nvml", "command": script, "hooks": True, "env": checkpoints, "grace_s": 60.0}
+    begun = Launch(tmp_path / "launch", coordinator.url(), **given)
+    yield begun.ready()
+    begun.end()
+
+
+def told(coordinator: TinyCoordinator, generation: int, true: Callable[[Heartbeat], Any], what: str) -> Heartbeat:
+    """The newest heartbeat once it is of that generation, and true."""
+
+    def newest() -> Heartbeat | None:
+        beat = coordinator.beats[-1]
+        return beat if beat.shim.generation == generation and true(beat) else None
+
+    found = eventually(newest, what, within=60)
+    assert found is not None
+    return found
+
+
+def held(gpus: list[str]) -> dict[str, Footprint]:
+    found = NvmlProbe().footprints(gpus)
+    assert set(found) == set(gpus)
+    return found
+
+
+def test_it_trains_on_each_set_of_gpus_in_turn_and_gives_them_back(
+    coordinator: TinyCoordinator, launch: Launch, gpus: list[str]
+) -> None:
+    before = held(gpus)
+    for generation, given in ((1, gpus), (3, gpus[:1]), (5, gpus)):
+        launch.start(generation, tuple(given))
+        trains = told(coordinator, generation, lambda b: b.hook and b.gpus and b.gpus[0].utilisation, "it trains")
+        assert [gpu.gpu_id for gpu in trains.gpus] == given
+        during = held(given)
+        for gpu in trains.gpus:
+            assert gpu.healthy and gpu.memory_total and gpu.memory_total > 1 << 30
+            assert during[gpu.gpu_id].memory > before[gpu.gpu_id].memory, "the training holds memory of it"
+        log = (launch.folder / "output.log").read_text()
+        assert [int(count) for count in re.findall(r"^visible (\d+)$", log, re.M)][-1] == len(given)
+        waits = told(coordinator, generation, lambda b: b.shim.warm.startswith("ready"), "an interpreter waits")
+        child = interpreter(waits)
+        assert warm.opened(child) == "", "it holds no context"
+        assert not any(child in one.pids for one in held(gpus).values())
+        trainer = waits.shim.trainer_pid
+        launch.call("stop", {"generation": generation + 1, "command_id": f"stop-{generation}", "grace_s": 60.0})
+        ended = told(coordinator, generation + 1, lambda b: b.shim.trainer == "exited", "the end")
+        after = held(gpus)  # the end is told when this holds
+        assert ended.shim.exit_code == 143
+        assert ended.checkpoint is not None
+        for gpu_id, one in after.items():
+            assert trainer not in one.pids
+            assert one.memory <= before[gpu_id].memory + SLACK
+
+
+def interpreter(beat: Heartbeat) -> int:
+    """The pid of the interpreter that waits: a child of the shim that is not the trainer, and was told to wait."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            waits = b"RESHAPE_WAIT=" in (stat.parent / "environ").read_bytes()
+        except OSError:
+            continue
+        if parent == beat.shim.shim_pid and int(stat.parent.name) != beat.shim.trainer_pid and waits:
+            return int(stat.parent.name)
+    raise AssertionError("no interpreter waits")
