@@ -94,7 +94,7 @@ class InPlace:
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + WITHIN_S
         while not (status := shim_status(self._cluster.launch_folder(self._job)))["warm"].startswith("ready"):
-            if status["warm"] or time.monotonic() > deadline:
+            if (not status["warm"].startswith(("begins", "ready")) and status["warm"]) or time.monotonic() > deadline:
                 raise WrongAnswer(f"no interpreter waits beside {self._job}: {status['warm']}")
             time.sleep(0.05)
         for pid in waiting_pids(status):

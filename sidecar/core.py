@@ -274,7 +274,8 @@ def _adopt(state: SidecarState, at: float, status: ShimStatus) -> Result:
 
 def _facts(status: ShimStatus) -> ShimStatus:
     """Return the fields that the coordinator waits for, without deadlines and counters, which always change."""
-    return msgspec.structs.replace(status, lease_deadline=0.0, cpu_s=None, memory=None, block_io=None, warm="")
+    counters = {"cpu_s": None, "memory": None, "block_io": None, "warm_s": None}
+    return msgspec.structs.replace(status, lease_deadline=0.0, warm=status.waits, **counters)
 
 
 def _read(state: SidecarState, event: OutputRead) -> Result:

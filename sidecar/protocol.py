@@ -107,13 +107,19 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     output_from: int | None = None  # where in its log file the output of this trainer begins, bytes
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command certainly cannot be started
-    warm: str = ""  # whether an interpreter waits for the next start, or why none does
+    warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
+    warm_s: float | None = None  # how long the newest one took to do its imports
     cold: str = ""  # why this trainer was started without one though it was not the first; empty if one had waited
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
     block_io: int | None = None  # bytes it ever read and wrote on disks
     cpu_limit: float | None = None  # cores that it may use at most, by its quota in force
     cpu_weight: int | None = None  # among others, as the kernel counts: shares (version 1) or weight (version 2)
+
+    @property
+    def waits(self) -> str:
+        """`ready` if an interpreter waits for the next start, `begins` while one prepares to, else empty."""
+        return next((word for word in ("ready", "begins") if self.warm.startswith(word)), "")
 
 
 class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -26,6 +26,7 @@ SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends al
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 RECORD = "imports"
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+BEGINS = "begins to wait"
 NONE_YET = "no interpreter waited yet: one begins to wait some seconds after the training has announced that it saves"
 NEW = "its launch or container is new, and an interpreter waits only beside a training"
 
@@ -163,6 +164,8 @@ class WaitingInterpreter:
         if size != self.size or not os.path.exists("announce"):
             self.size, self.announced_at = size, now  # a root that is still being imported is recorded in part only
         if now < self.announced_at + self.settle_s:
+            if os.path.exists("announce") and self.settle_s < READY_S:
+                self.shim.status["warm"] = BEGINS
             return
         self.tried, self.why = trainer.pid, self.unfit(trainer)
         if self.why:
@@ -180,6 +183,7 @@ class WaitingInterpreter:
                 return
         self.socket, self.inbox, self.ready, self.since, self.looked_at = ours, b"", False, now, now
         self.shim.selector.register(ours, selectors.EVENT_READ, self.hear)
+        self.shim.status["warm"] = BEGINS
 
     def unfit(self, trainer: Any) -> str:
         """Return why no interpreter should wait for the end of this trainer; empty if one may."""
@@ -218,6 +222,7 @@ class WaitingInterpreter:
             kind, *fields = ast.literal_eval(line.decode())
             if kind == "ready":
                 self.ready, self.failures = True, 0
+                self.shim.status["warm_s"] = round(boottime() - self.since, 3)
                 status = f"/proc/{(self.child or self.taken).pid}/status"
                 self.memory = kernel_bytes(status, "RssAnon:")
                 self.note(f"ready ({kernel_bytes(status, 'VmRSS:') >> 20} MiB)")

@@ -132,8 +132,8 @@ def _live(beat: Heartbeat, to_do: float | None) -> View:
 def _restart(shim: ShimStatus) -> str | None:
     """Why its last start was cold, and whether the next one will be; None while nothing is known."""
     was = f"its last start was cold ({shim.cold})" if shim.cold else ""
-    ready = shim.warm.startswith("ready")
-    will = "the next one is warm" if ready else f"the next one is cold ({shim.warm})" if shim.warm else ""
+    known = {"ready": "the next one is warm", "begins": "an interpreter begins to wait for the next one"}
+    will = known.get(shim.waits, f"the next one is cold ({shim.warm})" if shim.warm else "")
     return "; ".join(filter(None, (was, will))) or None
 
 

@@ -6,7 +6,8 @@ correctness, and a coordinator that was killed anywhere resumes by reading.
 The journal of `reliability.md` section 3, for every kind of operation:
 
     1 claim      the GPUs of `to` that the job does not have (a victim's too: reserved, still held by it)
-    2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch
+    2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch,
+                 a reshape in place shortly for the interpreter that begins to wait for the next start
     3 stop       SIGTERM, save, exit. No return once the shim has obeyed
     4 grant      generation, GPUs and checkpoint are persisted
     5 free       the GPUs that the job no longer has
@@ -97,7 +98,7 @@ def _operate(w: ObservedState) -> Step:
     if w.op.kind in ("requeue", "finish"):
         return _stop(w) or _conclude_stop(w)
     if w.job.generation < w.op.generation:
-        return claim(w) or _ready(w) or _stop(w) or _pause(w) or _grant(w)
+        return claim(w) or _ready(w) or _warmed(w) or _stop(w) or _pause(w) or _grant(w)
     return free(w) or _leave_old_launch(w) or _launched(w) or scale_pods(w) or occupy(w) or _start(w) or _running(w)
 
 
@@ -192,6 +193,12 @@ def _launch_died(w: ObservedState) -> Step:
         # It was ended from outside, such as by an eviction: not the job's fault.
         return undo(w, why) if w.op.kind == "start" else restart(w, why)
     return launch_failed(w, why) if w.op.kind == "start" else retry(w, why)
+
+
+def _warmed(w: ObservedState) -> Step | None:
+    """Let the job train on while an interpreter for its next start does its imports: it then stands still for less."""
+    here = w.op.kind == "reshape" and w.op.how != "relaunch" and w.shim.generation < w.op.generation
+    return Wait(POLL_S, "an interpreter for its next start does its imports") if here and w.warming else None
 
 
 # 3 stop

@@ -159,6 +159,21 @@ class ObservedState:
         return not self.lost and any(shim.trainer == "running" for shim in self.shims)
 
     @property
+    def warming(self) -> bool:
+        """True while an interpreter for the next start does its imports, and it pays to train on until it is ready.
+
+        At most twice as long as these or the present start took, counted from the job's last transition: more is not
+        to be gained.
+        """
+        gone = self.lost or bool(self.lost_pods) or self.remove_asked or self.unreachable
+        if self.seen is None or gone or any(shim.trainer != "running" for shim in self.shims):
+            return False
+        first, spawned = self.seen.progress.first_step_at, self.shim.spawn_at
+        start_s = 0.0 if first is None or spawned is None else first - spawned
+        worth_s = min(2 * max(start_s, *(shim.warm_s or 0.0 for shim in self.shims)), self.config.init_timeout_s)
+        return self.waited_s < worth_s and any(shim.waits == "begins" for shim in self.shims)
+
+    @property
     def at_rest(self) -> bool:
         """Certain that no trainer of this job uses a GPU."""
         return self.lost or self.job.launch == 0 or (self.seen is not None and not self.trains)

@@ -94,8 +94,7 @@ def told(coordinator: TinyCoordinator, generation: int, true: Callable[[Heartbea
     """The newest heartbeat once it is of that generation, and true."""
 
     def newest() -> Heartbeat | None:
-        beat = coordinator.beats[-1]
-        return beat if beat.shim.generation == generation and true(beat) else None
+        return next((b for b in coordinator.beats[-1:] if b.shim.generation == generation and true(b)), None)
 
     found = eventually(newest, what, within=60)
     assert found is not None

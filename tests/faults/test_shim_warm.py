@@ -182,6 +182,17 @@ def test_a_killed_waiting_interpreter_costs_nothing(tmp_path, counting):
         assert shim.client.status()["cold"] == "the waiting interpreter ended"
 
 
+def test_from_the_announcement_on_it_says_that_one_begins_to_wait_and_then_how_long_that_took(tmp_path, counting):
+    with warm_shim(tmp_path, counting) as shim:
+        runs(shim, 1)
+        until_ready(shim)
+        said = [event["status"]["warm"] for event in shim.client.events if event["event"] == "status"]
+        assert "begins to wait" in said
+        assert shim.client.status()["warm_s"] > 0
+        stopped(shim, 1)
+        assert shim.client.start(2)["status"]["warm_s"] > 0
+
+
 def test_a_start_without_one_says_why_unless_it_is_the_first_of_the_job(tmp_path, counting):
     with warm_shim(tmp_path, counting, {"RESHAPE_WARM": NEVER_S}) as shim:
         runs(shim, 1)

@@ -95,6 +95,14 @@ def test_a_change_is_told_at_once_a_renewed_lease_is_none() -> None:
     assert len(beats(play(state, core.ShimReported(13.0, stopping))[1])) == 1
 
 
+def test_it_is_told_at_once_that_an_interpreter_begins_to_wait_or_waits_but_not_why_none_does() -> None:
+    state = running()
+    for warm, told in (("no memory", 0), ("begins to wait", 1), ("ready (80 MiB)", 1), ("ready (81 MiB)", 0)):
+        state, done = play(state, core.ShimReported(13.0, msgspec.structs.replace(RUNNING, warm=warm, warm_s=1.5)))
+        assert len(beats(done)) == told, warm
+        state, _ = play(state, *([answer(state, 13.0)] if told else []))
+
+
 def test_the_first_step_of_a_generation_is_told_at_once_later_steps_are_not() -> None:
     state, done = play(running(), core.OutputRead(13.0, 12.9))
     assert len(beats(done)) == 1
