@@ -32,6 +32,7 @@ class Behaviour:
     launch_s: float = 3.0
     first_step_s: float = 1.0
     save_s: float = 1.0  # from SIGTERM to its exit
+    warms_s: float | None = None  # from its first step until an interpreter waits for its next start; None: none will
     stop_code: int = 143
     ignores_stop: bool = False
     exits: list[int] = field(default_factory=list)  # codes with which the next trainers end before a step
@@ -357,6 +358,10 @@ class Machines:
         done = min(behaviour.iterations, shim.base + 1 + int((until - first) / pace))
         if shim.first_at is None:
             shim.first_at = first
+        if behaviour.warms_s is not None:
+            shim.change(
+                warm="ready" if self._clock.now() >= first + behaviour.warms_s else "begins to wait", warm_s=3.0
+            )
         if done > shim.steps:
             shim.steps, shim.last_at = done, first + (done - shim.base - 1) * pace
 

@@ -122,6 +122,15 @@ JOURNEYS = {
         (Act(trains("one", 4), lambda world: world.api.request("one", 2, None)),),
         generations={"one": 2},
     ),
+    "an operator shrinks a job whose interpreter is about to wait": Journey(
+        Behaviour(iterations=80, warms_s=6.0),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 4), lambda world: world.api.request("one", 2, None)),),
+        generations={"one": 2},
+    ),
+    "a newcomer comes and the imports of its victim's interpreter never end": Journey(
+        Behaviour(iterations=200, warms_s=1e9), BOTH_END, (NEWCOMER,), generations={"one": 3, "two": 1}
+    ),
     "cancel while running": Journey(
         Behaviour(iterations=200),
         {"one": s.CANCELLED},
