@@ -202,11 +202,16 @@ class Checkpoints:
         self.job_id = job_id
         self.generation = generation
 
-    def save(self, step: int, files: Mapping[str, bytes | Callable[[str], object]]) -> str:
+    def save(
+        self,
+        step: int,
+        files: Mapping[str, bytes | memoryview | Callable[[str], object]],
+        report: Callable[[str], object] = tell,
+    ) -> str:
         """Write all files or none, and return the checkpoint's name. Durable on return.
 
-        A checkpoint of this very step that is already there and good is kept. Raises
-        CheckpointError; then nothing has changed.
+        A checkpoint of this very step that is already there and good is kept. `report`: is given the line that says
+        so. Raises CheckpointError; then nothing has changed.
         """
         name = f"g{self.generation}-s{step}"
         temporary = self.folder / f"{TEMPORARY}{name}-{os.getpid()}"
@@ -222,7 +227,7 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved in {self.folder}: {why}; "
                 "make room there or make it writable"
             ) from error
-        tell(f"checkpoint={name} step={step} time={boottime():.6f}")
+        report(f"checkpoint={name} step={step} time={boottime():.6f}")
         return name
 
     def newest(self, prefer: str | None = None) -> Saved | None:
@@ -329,7 +334,9 @@ def _suffixes() -> Iterator[str]:
         number += 1
 
 
-def _write_set(folder: Path, manifest: dict[str, Any], files: Mapping[str, bytes | Callable[[str], object]]) -> None:
+def _write_set(
+    folder: Path, manifest: dict[str, Any], files: Mapping[str, bytes | memoryview | Callable[[str], object]]
+) -> None:
     """Files, their digests in the manifest, all forced to disk; the caller renames the folder.
 
     Digests are of the bytes that we have, else of what a library wrote, which is read while the disk still writes.
@@ -371,7 +378,7 @@ class UnknownDigest(ValueError):
     """The digest is of a kind that is not known here; the one argument is a sentence for people."""
 
 
-def digest(content: Path | bytes) -> str:
+def digest(content: Path | bytes | memoryview) -> str:
     """Return the digest of a file or of bytes, `crc32-16m:<bytes>:<CRC of its chunks' CRCs>`. Raises OSError."""
     if not isinstance(content, Path):
         view = memoryview(content).cast("B")

@@ -11,6 +11,7 @@ PyTorch where the script uses it, Python 3.8 and newer.
 
 from __future__ import annotations
 
+import io
 import itertools
 import pickle
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 
 from reshape_hooks import seeds
 from reshape_hooks.adapters import session
+from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
 
@@ -26,9 +28,9 @@ STATE = "state.pkl"
 class Elastic:
     """The state of a training: dictionaries, and objects that have `state_dict` and `load_state_dict`.
 
-    It is saved when a stop or a checkpoint is asked for, after each epoch and at the end, and restored when this object
-    is made: make it after its parts and before the first step. Raises TypeError for anything else, SystemExit where
-    several processes train together, CheckpointError where all that was saved is damaged.
+    It is saved when a stop or a checkpoint is asked for, now and then, after each epoch and at the end, and restored
+    when this object is made: make it after its parts and before the first step. Raises TypeError for anything else,
+    SystemExit where several processes train together, CheckpointError where all that was saved is damaged.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -43,7 +45,8 @@ class Elastic:
         seeds.begin()
         self._parts = parts
         self._run = session.of_process()
-        self._checkpoints, saved = session.next_training()
+        checkpoints, saved = session.next_training()
+        self._saver = Saver(checkpoints)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
         self._streams: Any = None
         self._cursor: Any = None
@@ -51,6 +54,7 @@ class Elastic:
         if saved:
             self._load(saved)
         self._run.begin()
+        self._saver.begin()
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the steps that are left, counted from 0; each is over when the next one is asked for."""
@@ -99,9 +103,11 @@ class Elastic:
     def _done(self) -> None:
         self._step += 1
         self._run.step(self._step, self._total or None)
-        if self._run.stop.take_save() and not self._run.stop.stopping:
-            self._run.saved(self._save)
         self._leave_if_asked()
+        if self._run.stop.take_save():
+            self._run.saved(self._save)
+        elif self._saver.due():
+            self._run.saved(lambda: self._saver.beside(self._step, self._files))
 
     def _leave_if_asked(self) -> None:
         if self._run.stop.stopping:
@@ -113,14 +119,21 @@ class Elastic:
         self._run.end(self._step, self._save)
 
     def _save(self) -> None:
+        self._saver.now(self._step, self._files(False))
+
+    def _files(self, in_memory: bool) -> dict[str, Any]:
         values = {name: part if isinstance(part, dict) else part.state_dict() for name, part in self._parts.items()}
         place = self._cursor.state(self._batch) if self._cursor else None
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "place": place}
         state = {"parts": values, "at": at, "streams": seeds.streams(devices=True)}
         torch = sys.modules.get("torch")
-        write: Any = (lambda path: torch.save(state, path)) if torch else pickle.dumps(state)
-        self._checkpoints.save(self._step, {STATE: write})
-        self._checkpoints.prune()
+        if not torch:
+            return {STATE: pickle.dumps(state)}
+        if not in_memory:
+            return {STATE: lambda path: torch.save(state, path)}
+        file = io.BytesIO()
+        torch.save(state, file)
+        return {STATE: file.getbuffer()}
 
     def _load(self, saved: Any) -> None:
         torch = sys.modules.get("torch")

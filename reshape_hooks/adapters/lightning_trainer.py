@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import os
 import pickle
 from collections.abc import Mapping
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any
 from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import session
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.periodic.saver import Saver
 
 STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
 METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")  # the last values that were logged
@@ -71,6 +73,7 @@ class ElasticFit:
         from reshape_hooks.adapters.order import Cursor
 
         self.trainer, self.checkpoints, self.saved = trainer, checkpoints, saved
+        self.saver = Saver(checkpoints)
         self.loop = trainer.fit_loop.epoch_loop
         self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
         self.cursor = Cursor(self._trains, self.extras.get("cursor"))
@@ -143,6 +146,7 @@ class ElasticFit:
             trainer.should_stop = True
         self.loop.advance = self._advance
         self.run.begin()
+        self.saver.begin()
         return None
 
     def _advance(self, data_fetcher: Any) -> None:
@@ -155,8 +159,8 @@ class ElasticFit:
         if self.loop._should_accumulate():  # gradients are not saved
             return None
         stop, self.due = self.run.stop, None
-        asked = stop.take_save()
-        if stop.stopping or asked or self.loop._should_check_val_fx(data_fetcher):
+        asked, periodic_due = stop.take_save(), self.saver.due()
+        if stop.stopping or asked or periodic_due or self.loop._should_check_val_fx(data_fetcher):
             self.due = self._position()
         due = self.due or {}
         if stop.stopping:
@@ -164,6 +168,8 @@ class ElasticFit:
             self.run.leave()
         elif asked:
             self.run.saved(lambda: self._save(due))
+        elif periodic_due:
+            self.run.saved(lambda: self.saver.beside(self._batches(), lambda _in_memory: self._files(due)))
         return None
 
     def _position(self) -> dict[str, Any]:
@@ -197,9 +203,16 @@ class ElasticFit:
             checkpoint["loops"] = self.loops
 
     def _save(self, extras: Mapping[str, Any]) -> None:
+        self.saver.finish()
+        self.saver.now(self._batches(), self._files(extras))
+
+    def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the Trainer write its state to a folder, and return this file and the extras."""
+        written = session.scratch(self.checkpoints, self._batches()) / STATE
         self.loops = extras.get("loops")
+        try:
+            self.trainer.save_checkpoint(written)
+        finally:
+            self.loops = None
         kept = {name: value for name, value in extras.items() if name != "loops"}
-        files = {STATE: self.trainer.save_checkpoint, EXTRAS: pickle.dumps(kept)}
-        self.checkpoints.save(self._batches(), files)
-        self.loops = None
-        self.checkpoints.prune()
+        return {STATE: functools.partial(os.replace, written), EXTRAS: pickle.dumps(kept)}

@@ -8,6 +8,7 @@ the adapters, from Python 3.8 on.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -95,6 +96,14 @@ def next_training() -> tuple[plain.Checkpoints, plain.Saved | None]:
     folder = here.checkpoints if count == 1 else str(Path(here.checkpoints) / f"training-{count}")
     checkpoints = plain.Checkpoints(folder, here.job_id, here.generation)
     return checkpoints, checkpoints.newest(here.prefer if count == 1 else None)
+
+
+def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
+    """Return a new folder for the files that a library writes of this step, gone when the checkpoints are pruned."""
+    folder = checkpoints.folder / f"{plain.TEMPORARY}g{checkpoints.generation}-s{step}-files"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def refuse_other_masters() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import session
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.periodic.saver import Saver
 
 EXTRAS = "reshape.pkl"
 # The Trainer's own count of the loss since it was logged.
@@ -81,6 +82,7 @@ class ElasticTrain:
         from reshape_hooks.adapters.order import Cursor
 
         self.trainer, self.checkpoints, self.saved, self.ignore_keys = trainer, checkpoints, saved, ignore_keys
+        self.saver = Saver(checkpoints)
         self.run = session.of_process()
         self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
         self.cursor = Cursor(self._trains)
@@ -105,6 +107,7 @@ class ElasticTrain:
             self.trainer._load_rng_state = lambda _checkpoint: None  # ours come from EXTRAS
         self.trainer._maybe_log_save_evaluate = self._log_save_evaluate_theirs
         self.run.begin()
+        self.saver.begin()
         try:
             with self.cursor:
                 result = theirs(str(self._unpacked(self.saved.path)) if self.saved else None)
@@ -194,8 +197,8 @@ class ElasticTrain:
     def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
         """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
         stop, self.due = self.run.stop, None
-        asked = stop.take_save()
-        if not (stop.stopping or asked or control.should_evaluate):
+        asked, periodic_due = stop.take_save(), self.saver.due()
+        if not (stop.stopping or asked or periodic_due or control.should_evaluate):
             return
         whole = float(state.epoch).is_integer()
         consumed = self.epoch_step * self.trainer.args.gradient_accumulation_steps
@@ -214,6 +217,8 @@ class ElasticTrain:
             self.run.leave()
         elif asked:
             self.run.saved(lambda: self._save(due))
+        elif periodic_due:
+            self.run.saved(lambda: self.saver.beside(state.global_step, lambda _in_memory: self._files(due)))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}
@@ -227,11 +232,13 @@ class ElasticTrain:
             self.run.leave()
 
     def _save(self, extras: Mapping[str, Any]) -> None:
-        """Save all that the Trainer saves by itself, and the extras."""
-        trainer, args, at = self.trainer, self.trainer.args, self.checkpoints
-        step = trainer.state.global_step
-        folder = Path(at.folder) / f"{plain.TEMPORARY}g{at.generation}-s{step}-files"
-        shutil.rmtree(folder, ignore_errors=True)
+        self.saver.finish()
+        self.saver.now(self.trainer.state.global_step, self._files(extras))
+
+    def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        """Write all that the Trainer saves by itself to a folder, and return these files and the extras."""
+        trainer, args = self.trainer, self.trainer.args
+        folder = session.scratch(self.checkpoints, trainer.state.global_step)
         settings = {"output_dir": str(folder), **WHILE_SAVING}
         were = {name: getattr(args, name) for name in settings}
         best = trainer.state.best_model_checkpoint
@@ -247,9 +254,7 @@ class ElasticTrain:
             shutil.rmtree(inner)
         files: dict[str, Any] = {one.name: functools.partial(os.replace, one) for one in written.iterdir()}
         files[EXTRAS] = pickle.dumps({"batch": self.batch, **extras})
-        at.save(step, files)
-        shutil.rmtree(folder, ignore_errors=True)
-        at.prune()
+        return files
 
     def _unpacked(self, saved: Path) -> Path:
         """Return a folder of the checkpoint's files in which packed folders are folders again."""

@@ -82,6 +82,7 @@ class Call:
         """All callbacks have begun: what is saved must fit to what is here. Raises CheckpointError."""
         self._begun = True
         self.script.locks()
+        self.script.saver.begin()
         if self.position is not None:
             self._check(self.position)
 
@@ -161,7 +162,9 @@ class Call:
         if self.stop.stopping:
             self._save_and_exit()
         elif self.stop.saving and self.stop.take_save():
-            self._save_or_say()
+            self._save_or_say(self.script.save)
+        elif self.script.saver.due():
+            self._save_or_say(self.script.save_beside)
 
     def validation_begins(self) -> None:
         if self.stop is not None:
@@ -224,17 +227,17 @@ class Call:
             self.restore()
             self.script.steps += self.position["steps"]
         elif self.stop is not None:
-            self._save_or_say(ended=True)
+            self._save_or_say(self.script.save_ended)
 
-    def _save_or_say(self, ended: bool = False) -> None:
+    def _save_or_say(self, save: Callable[..., None]) -> None:
         """Save; where that fails the training goes on, as its script may save by itself."""
         try:
-            self._save(ended)
+            self._save(save)
         except plain.CheckpointError as error:
             sys.stderr.write(f"reshape: {error}\n")
 
     def _save_and_exit(self) -> None:
-        self._save()
+        self._save(self.script.save)
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
@@ -243,7 +246,7 @@ class Call:
             _flush_files()
             leave(plain.STOPPED)
 
-    def _save(self, ended: bool = False) -> None:
+    def _save(self, save: Callable[..., None]) -> None:
         found = self._variables()
         record = {
             "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
@@ -254,7 +257,7 @@ class Call:
             "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(),
             "streams": streams.read(), "variables": variables.describe(found),
         }  # fmt: skip
-        self.script.save(self, record, found, ended)
+        save(self, record, found)
 
     def _emulate(self, new: int) -> None:
         """Wait until emulated GPUs would have done these batches, and leave evidence of their use."""

@@ -25,6 +25,7 @@ from reshape_hooks import plain, seeds
 from reshape_hooks.keras_fit import variables
 from reshape_hooks.keras_fit.call import Call
 from reshape_hooks.locks import GpuLocks
+from reshape_hooks.periodic.saver import Saver
 
 MOST_KEPT = 8 << 30  # bytes that fits which have ended may take beside the one that runs
 FITS, RUNNING = "fits.pickle", "running.npz"
@@ -58,6 +59,7 @@ class Script:
     def __init__(self) -> None:
         self.here = plain.environment()
         self.checkpoints = plain.Checkpoints(self.here.checkpoints, self.here.job_id, self.here.generation)
+        self.saver = Saver(self.checkpoints, written=self._written)
         self.calls = self.steps = 0  # begun, done in those that have ended
         self.left_alone = self.inside = False
         self.stop: plain.StopFlag | None = None  # once this job is announced
@@ -108,24 +110,38 @@ class Script:
     def _ours(self) -> bool:
         return self.stop is not None and self.stop.ours()
 
-    def save(self, call: Call, record: dict[str, Any], found: list[Any], ended: bool) -> None:
-        """Save this call and all that have ended. Raises CheckpointError."""
-        name = f"fit-{call.index}.npz" if ended else RUNNING
-        values = variables.read(found, call.before_validation)
-        self.ended.update({call.index: record} if ended else {})
-        state = {"ended": self.ended, "running": None if ended else record}
-        files: dict[str, Any] = {file: _copier(source) for file, source in self.kept.items()}
-        files[FITS] = pickle.dumps(state, protocol=4)
-        if ended:
-            self.kept[name] = files[name] = variables.in_memory(values)
-            self.steps += call.steps
-        else:
-            files[name] = lambda path: variables.write_file(path, values)
-        step = self.steps + (0 if ended else call.steps)
-        folder = Path(self.here.checkpoints) / self.checkpoints.save(step, files)
-        self.kept.update({file: folder / file for file in self.kept if (folder / file).exists()})
-        self.checkpoints.prune()
+    def save(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
+        """Save this call, which runs, and all that have ended. Raises CheckpointError."""
+        self.saver.finish()
+        self.saver.now(self.steps + call.steps, self._files(call, record, found, False))
+
+    def save_beside(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
+        """The same, written while the call goes on. Raises CheckpointError."""
+        self.saver.beside(self.steps + call.steps, lambda in_memory: self._files(call, record, found, in_memory))
+
+    def save_ended(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
+        """Save this call, which has ended, with all others. Raises CheckpointError."""
+        self.saver.finish()
+        values = variables.in_memory(variables.read(found, call.before_validation))
+        self.ended[call.index] = record
+        self.kept[f"fit-{call.index}.npz"] = values
+        self.steps += call.steps
+        self.saver.now(self.steps, self._kept_files(None))
         self._limit()
+
+    def _files(self, call: Call, record: dict[str, Any], found: list[Any], in_memory: bool) -> dict[str, Any]:
+        values = variables.read(found, call.before_validation)
+        write = variables.in_memory(values) if in_memory else lambda path: variables.write_file(path, values)
+        return {**self._kept_files(record), RUNNING: write}
+
+    def _kept_files(self, running: Any) -> dict[str, Any]:
+        files: dict[str, Any] = {file: _copier(source) for file, source in self.kept.items()}
+        return {**files, FITS: pickle.dumps({"ended": self.ended, "running": running}, protocol=4)}
+
+    def _written(self, name: str) -> None:
+        """What was kept is in this newest checkpoint too, and will go with the older one."""
+        folder = Path(self.here.checkpoints) / name
+        self.kept.update({file: folder / file for file in self.kept if (folder / file).exists()})
 
     def _limit(self) -> None:
         """Give up what the first fits have made when all of it is too much; they are done again after a stop."""

@@ -50,8 +50,14 @@ class Run(NamedTuple):
     errors: str
 
 
-def run(script: Script, folder: Path, generation: int, stop_at: str | int | None = None) -> Run:
-    """One generation, on an emulated GPU; asked to stop when it prints a step or a text, and not over before it is."""
+def run(
+    script: Script, folder: Path, generation: int, stop_at: str | int | None = None,
+    number: int = signal.SIGTERM, mtbf: str = "",
+) -> Run:  # fmt: skip
+    """One generation, on an emulated GPU; asked to stop when it prints a step or a text, and not over before it is.
+
+    `number`: the signal for it. `mtbf`: if it is tiny, it saves after each step without being asked.
+    """
     python = python_with(script.module)
     if python is None or (script.module == "torch" and not python_with("transformers")):
         pytest.skip(f"{script.module} is not installed: make test-frameworks")
@@ -62,7 +68,7 @@ def run(script: Script, folder: Path, generation: int, stop_at: str | int | None
         "CUDA_VISIBLE_DEVICES": "emulated-0", "RESHAPE_EMULATED_SPEED": '{"1": 0.001}',
         "RESHAPE_GPU_LOCKS": str(folder / "locks"), "RESHAPE_JOB_ID": "unchanged",
         "RESHAPE_GENERATION": str(generation), "RESHAPE_CHECKPOINTS": str(folder / "saved"),
-        "RESHAPE_ANNOUNCE": str(folder / "announce"),
+        "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_MTBF_S": mtbf,
     }  # fmt: skip
     argv = [python, str(SCRIPTS / script.file), str(folder / "weights.pt"), *script.arguments]
     stdin = subprocess.DEVNULL if stop_at is None else subprocess.PIPE  # which the script reads after it has trained
@@ -78,7 +84,7 @@ def run(script: Script, folder: Path, generation: int, stop_at: str | int | None
             if line.startswith("measured"):
                 measured.append(line)
             if stop_at is not None and ((found and steps[-1] == stop_at) or line.strip() == stop_at):
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
                 if stop_at == AFTER:
                     assert process.stdin is not None
                     process.stdin.close()  # which it waits for
@@ -110,7 +116,7 @@ def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_b
     for generation, stop_at in enumerate(stops, start=1):
         if isinstance(stop_at, int) and done and done[-1] >= stop_at:
             continue  # it had gone further before it evaluated
-        ended = run(script, parts, generation, stop_at)
+        ended = run(script, parts, generation, stop_at, mtbf="1e-9")
         assert ended.status == (0 if stop_at == AFTER else 143), ended.errors
         done += ended.steps
     assert done == undisturbed.steps, "each step once"
@@ -123,6 +129,20 @@ def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_b
     assert (parts / "announce").read_text() == "SIGUSR1 143", "which ends with 0 when it is stopped behind its training"
     assert violations(parts / "locks") == []
     assert len(list((parts / "locks").glob("*.jsonl"))) > 2
+
+
+@pytest.mark.parametrize("script", ALL)
+def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Script, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    undisturbed = run(script, whole, 1)
+    killed = run(script, parts, 1, 9, signal.SIGKILL, mtbf="1e-9")
+    assert killed.status == -signal.SIGKILL
+    ended = run(script, parts, 2)
+    assert ended.status == 0, ended.errors
+    assert 1 < ended.steps[0] <= killed.steps[-1] + 1
+    assert ended.steps[-1] == script.steps
+    assert ended.measured == undisturbed.measured
+    assert same_weights(script, whole, parts)
 
 
 def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path) -> None:

@@ -34,10 +34,12 @@ print('end', drawn)
 """
 
 
-def run(folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable) -> list[str]:
+def run(
+    folder: Path, script: str, generation: int, stop: object = None, python: str = sys.executable, mtbf: str = ""
+) -> list[str]:
     """Return the lines that it prints, the last of them its exit status."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "STOP": str(stop), "RESHAPE_JOB_ID": "loop"}
-    env |= {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_GENERATION": str(generation)}
+    env |= {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_GENERATION": str(generation), "RESHAPE_MTBF_S": mtbf}
     argv = [python, "-c", BEGIN + script]
     ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert not ended.stderr, ended.stderr
@@ -97,6 +99,24 @@ def test_a_disk_that_is_full_at_the_end_does_not_take_the_result(tmp_path: Path)
     ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     assert ended.stdout.endswith("end\n")
     assert "this training could not be saved and goes on: [Errno 28] No space left on device" in ended.stderr
+
+
+@pytest.mark.parametrize("python", ["3.8", "ours"])
+def test_saving_itself_again_and_again_changes_nothing_and_a_crash_then_costs_little(
+    tmp_path: Path, python: str
+) -> None:
+    program = sys.executable if python == "ours" else python_of(python)
+    whole = run(tmp_path / "whole", STEPS, 1, python=program)
+    assert not any(line.startswith("checkpoint=") and "step=6 " not in line for line in whole)
+    often = run(tmp_path / "often", STEPS, 1, python=program, mtbf="1e-9")
+    assert often[-2:] == whole[-2:]
+    assert len([line for line in often if line.startswith("checkpoint=")]) > 1
+    dies = STEPS.replace("work(step)", "(work(step), step == 4 and os.kill(os.getpid(), 9))")
+    first = run(tmp_path / "parts", dies, 1, python=program, mtbf="1e-9")
+    assert first[-1] == "-9"
+    second = run(tmp_path / "parts", STEPS, 2, python=program)
+    assert steps(second)[0] > 1 and steps(second)[-1] == 6
+    assert second[-2] == whole[-2]
 
 
 def test_what_cannot_be_kept_is_refused_with_a_sentence() -> None:

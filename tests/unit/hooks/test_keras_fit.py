@@ -47,35 +47,36 @@ STOPS = {
 EVERY_ROW = {"arrays": 4, "seeded_arrays": 3, "dataset": 4, "unknown_length": 4, "py_dataset": 4, "threads": 3}
 
 
-def trainer(folder: Path, *command: str, generation: int = 1) -> subprocess.Popen[str]:
-    """Start a script as the shim does."""
+def trainer(folder: Path, *command: str, generation: int = 1, mtbf: str = "") -> subprocess.Popen[str]:
+    """Start a script as the shim does. `mtbf`: if it is tiny, it saves after each batch without being asked."""
     given = {
         "PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "job", "RESHAPE_CHECKPOINTS": str(folder / "checkpoints"),
         "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_GENERATION": str(generation),
         "CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1",
+        "RESHAPE_MTBF_S": mtbf,
     }  # fmt: skip
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen([str(PYTHON), *command], cwd=folder, env=os.environ | given, text=True, **output)
 
 
-def run_fits(folder: Path, generation: int, stops: dict[str, Any]) -> None:
+def run_fits(folder: Path, generation: int, stops: dict[str, Any], mtbf: str = "") -> None:
     folder.mkdir(exist_ok=True)
     command = [str(HERE / "fits.py"), str(folder), str(generation), json.dumps(stops)]
-    process = trainer(folder, *command, generation=generation)
+    process = trainer(folder, *command, generation=generation, mtbf=mtbf)
     output, _ = process.communicate()
     assert process.returncode == 0, output[-5000:]
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The folders of the fits that were never stopped, and of those that were stopped twice."""
+    """The folders of the fits that were never stopped, and of those that were stopped twice and save all the time."""
     folder = tmp_path_factory.mktemp("fits")
     whole, broken = folder / "whole", folder / "broken"
 
     def stopped_twice() -> None:
         for generation in (1, 2, 3):
             chosen = {way: stops[generation - 1] for way, stops in STOPS.items()} if generation < 3 else {}
-            run_fits(broken, generation, chosen)
+            run_fits(broken, generation, chosen, "1e-9")
 
     with ThreadPoolExecutor(2) as both:
         for one in [both.submit(run_fits, whole, 1, {}), both.submit(stopped_twice)]:

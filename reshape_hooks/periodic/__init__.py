@@ -1,0 +1,1 @@
+"""Saves a training without being asked: how often, and beside it."""
