@@ -23,6 +23,7 @@ NAMESPACE = "volcano-system"
 SERVICE = "volcano-admission-service"
 ADMISSION_PORT = 8443
 LEFT_OUT = {"Deployment", "Job"}  # its programs run as processes here, its certificate comes from the bed's CA
+PERIOD = "250ms"  # between two looks of the scheduler; a pod needs two. By default a second: tests start some 150 pods
 EXTENDER_VERBS = ("jobEnqueueable", "prioritize", "preemptable", "reclaimable", "queueOverused")
 
 
@@ -103,8 +104,9 @@ class Volcano:
             f"--port={ADMISSION_PORT}", f"--webhook-namespace={NAMESPACE}", f"--webhook-service-name={SERVICE}",
         ]  # fmt: skip
         quiet = ["--leader-elect=false", "--enable-healthz=false"]
+        own = [f"--scheduler-conf={self.conf}", f"--cache-dump-dir={self.folder}", f"--schedule-period={PERIOD}"]
         return {
-            "scheduler": ("scheduler", [*quiet, f"--scheduler-conf={self.conf}", f"--cache-dump-dir={self.folder}"]),
+            "scheduler": ("scheduler", [*quiet, *own]),
             "controllers": ("controller-manager", quiet),
             "admission": ("webhook-manager", serving),
         }
