@@ -115,13 +115,28 @@ class Installed:
         (pod,) = self.pods(job_id)
         return pod
 
-    def end(self, job_id: str) -> None:
-        """Cancel it and wait until nothing of it is left on GPUs."""
-        client = self.client
-        with contextlib.suppress(CoordinatorRefused):
-            if client.job(job_id)["state"] not in ENDED:
-                client.cancel(job_id)
-            answered(f"job {job_id} is over", lambda: client.job(job_id)["closed"], 60)
+    def end(self, *job_ids: str) -> None:
+        """Cancel them, all at once, as each takes some seconds to end; wait until nothing of them is left on GPUs."""
+        client, known = self.client, list[str]()
+        for job_id in job_ids:
+            with contextlib.suppress(CoordinatorRefused):
+                if client.job(job_id)["state"] not in ENDED:
+                    client.cancel(job_id)
+                known.append(job_id)
+        for job_id in known:
+            answered(f"job {job_id} is over", lambda j=job_id: client.job(j)["closed"], 60)
+
+    def events(self, job_id: str, kind: str, times: int = 1) -> list[Doc]:
+        """All events of a job, oldest first, once this one has happened so often: they are written after the job is."""
+        found: list[Doc] = []
+
+        def there() -> bool:
+            with self.table("events") as events:
+                found[:] = events.find({"job_id": job_id}).sort("_id")
+            return sum(each["type"] == kind for each in found) >= times
+
+        answered(f"event {kind} of job {job_id}", there)
+        return found
 
     def explained(self, job_id: str) -> list[str]:
         """What `reshape explain` prints of each decision about a job, oldest first."""
@@ -202,8 +217,7 @@ def _end_what_is_left(found: Installed) -> None:
     """Of a run that was killed: it would keep GPUs from ours."""
     with found.table("jobs") as jobs:
         left = [each["job_id"] for each in jobs.find({"namespace": steps_job.NAMESPACE, "closed": False})]
-    for job_id in left:
-        found.end(job_id)
+    found.end(*left)
 
 
 def _apply(bed: Bed) -> None:
@@ -268,8 +282,7 @@ def jobs(installed: Installed) -> Iterator[Callable[..., str]]:
 
     yield insert
     print(installed.words("coordinator"), installed.words("launcher"))
-    for job_id in made:
-        installed.end(job_id)
+    installed.end(*made)
 
 
 if __name__ == "__main__":

@@ -103,8 +103,7 @@ def play(installed: Installed, queue: str, newcomers_queue: str, node: str = NOD
         with installed.table("events") as events:
             told = list(events.find({"job_id": {"$in": [job, newcomer]}}).sort("_id"))
     finally:
-        for each in filter(None, (job, newcomer)):
-            installed.end(each)
+        installed.end(*filter(None, (job, newcomer)))
     log = installed.gpus
     return Play(job, newcomer, (pods[0], pods[1], pods[2]), told, idle_s, log.steps(job), gaps(log, job))
 
@@ -165,13 +164,11 @@ def cross_host(installed: Installed, movers: Mapping[str, Doc]) -> dict[str, Mov
         return found
     finally:
         print(installed.words("coordinator"), installed.words("launcher"))
-        for each in jobs:
-            installed.end(each)
+        installed.end(*jobs)
 
 
 def _as_moved(installed: Installed, job: str, before: Object) -> Moved:
-    with installed.table("events") as events:
-        told = list(events.find({"job_id": job}).sort("_id"))
+    told = installed.events(job, "moved")
     event = next(each for each in told if each["type"] == "moved")
     (why,) = [text for text in installed.explained(job) if f"[{event['decision_id']}]" in text]
     (gap,) = gaps(installed.gpus, job)

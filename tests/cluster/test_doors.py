@@ -66,8 +66,7 @@ class Team:
 
     def clear(self) -> None:
         self.on.cluster.delete("vcjob", "--all", self.namespace, "--wait=false")
-        for doc in self.documents():
-            self.on.end(str(doc["job_id"]))
+        self.on.end(*(str(doc["job_id"]) for doc in self.documents()))
 
 
 @pytest.fixture
@@ -101,8 +100,7 @@ def test_why_a_record_cannot_be_launched_is_its_message(team: Team) -> None:
         for name, (_, words) in broken.items():
             until(f"the message of {name}: {words}", lambda n=name, w=words: w in message(team, ids[n]), 90)
     finally:
-        for job in ids.values():
-            team.on.end(job)
+        team.on.end(*ids.values())
         with team.on.table("jobs") as jobs:
             jobs.delete_many({"_id": {"$in": list(ids.values())}})
 

@@ -135,8 +135,7 @@ def scripts(installed: Installed, tmp_path: Path) -> Iterator[Callable[..., Scri
 
     yield submit
     print(installed.words("coordinator"), installed.words("launcher"))
-    for each in made:
-        installed.end(each.job)
+    installed.end(*(each.job for each in made))
 
 
 @pytest.mark.timeout(600, func_only=True)

@@ -6,14 +6,12 @@ events, what became of the pod from the API server. One play is looked at by sev
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.adapters.clock import SystemClock
-from reshape.client import CoordinatorRefused
 from tests.cluster import steps_job, training_images
 from tests.cluster.bed_kubectl import Object, until
 from tests.cluster.bed_report import Report
@@ -95,11 +93,7 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in self.made:  # all at once: each takes some seconds to end
-            with suppress(CoordinatorRefused):
-                self.on.client.cancel(name)
-        for name in self.made:
-            self.on.end(name)
+        self.on.end(*self.made)
 
     def begin(self, name: str, command: list[str], node: str, resources: Doc | None = None, **more: Any) -> str:
         """No operation moves it: nothing says that its checkpoints last."""

@@ -73,15 +73,13 @@ class Scene:
         answered(f"job {job} has moved", lambda: self.on.job(job)["moves"] == moves, MOVES_S)
         after = self.on.until(job, "running")
         until("its old pod is gone", lambda: len(self.on.pods(job)) == 1)
-        with self.on.table("events") as events:
-            told = list(events.find({"job_id": job, "type": "moved"}).sort("_id"))
+        told = [event for event in self.on.events(job, "moved", moves) if event["type"] == "moved"]
         why = next(text for text in self.on.explained(job) if f"[{told[-1]['decision_id']}]" in text)
         return Journey(before, after, (pod, self.on.pod(job)), told[-1], why)
 
     def close(self) -> None:
         print(self.on.words("coordinator"), self.on.words("launcher"))
-        for job in self.made:
-            self.on.end(job)
+        self.on.end(*self.made)
         (self.on.shared / "gpu-locks" / self.file).unlink(missing_ok=True)
 
 
@@ -112,8 +110,7 @@ def play(installed: Installed) -> Play:
         rebalanced = scene.moved(job, 2, before, pod)
         steps = [(int(n), float(at)) for n, at in STEP.findall(installed.told(job))]
         begun = [int(n) for n in BEGINS.findall(installed.told(job))]
-        with installed.table("events") as events:
-            kinds = [event["type"] for event in events.find({"job_id": job}).sort("_id")]
+        kinds = [event["type"] for event in installed.events(job, "moved", 2)]
         return Play(job, speculative, rebalanced, steps, begun, kinds)
     finally:
         scene.close()
