@@ -7,6 +7,7 @@ the epoch, but not the batch in it. Called by training scripts; imports Keras an
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 import keras
 import numpy as np
+from keras.src import backend
 
 from reshape_hooks import plain
 from reshape_hooks.locks import GpuLocks
@@ -141,10 +143,31 @@ class SaveAndExit(keras.callbacks.Callback):  # type: ignore[misc]
         leave(plain.STOPPED)
 
 
+def build_state(model: Any, batch: Any) -> None:
+    """Make the variables of metrics and optimizer before the train function is traced, which is then done once.
+
+    Keras makes them while it traces, and TensorFlow throws away a trace that has made variables. Only where step and
+    optimizer are Keras' own, as others may make other variables. `batch`: one, or its types and shapes.
+    """
+    optimizer, known = model.optimizer, (keras.optimizers.Optimizer.apply, keras.optimizers.LossScaleOptimizer.apply)
+    if type(model).train_step is not keras.Model.train_step or type(optimizer).apply not in known:
+        return
+    if getattr(model, "_distribute_strategy", None) is not None or not all(
+        one.built for one in model._flatten_layers()
+    ):
+        return
+    with contextlib.suppress(Exception):  # what cannot be made now is made while it is traced
+        if not optimizer.built:
+            with backend.name_scope(optimizer.name, caller=optimizer):  # as it does itself; the names are saved
+                optimizer.build(model.trainable_weights)
+        model._symbolic_build(data_batch=batch)
+
+
 def fit(model: Any, x: Any, y: Any, *, batch_size: int, seed: int, callback: SaveAndExit) -> None:
     """`model.fit` from the callback's position to its total: the rest of a broken epoch, then the others."""
     at = callback.position
     epochs = -(-at.total // at.steps_per_epoch)
+    build_state(model, (x[:batch_size], y[:batch_size]))
     # shuffle=False: Keras would shuffle the batches of a PyDataset once more, by a generator of its own.
     same: dict[str, Any] = {"shuffle": False, "verbose": 0, "callbacks": [callback]}
     if at.batch and at.step < at.total:

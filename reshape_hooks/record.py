@@ -47,7 +47,8 @@ def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | No
 
 def hidden() -> list[str]:
     """Return the modules that cannot be imported now, though they may be installed."""
-    return [name for name, module in list(sys.modules.items()) if module is None]
+    # A copy, in case another thread imports; a list of pairs would be work for the collector of garbage at each import.
+    return [name for name, module in sys.modules.copy().items() if module is None]
 
 
 class Recorder:

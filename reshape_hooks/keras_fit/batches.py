@@ -14,10 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from tensorflow.python.eager import context
 
 from reshape_hooks import seeds
+from reshape_hooks.keras import build_state
 from reshape_hooks.keras_fit import attributes, pipelines, streams
 
 ENDED = (StopIteration, tf.errors.OutOfRangeError)
@@ -42,6 +44,9 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
             self.why_not = str(why)
         self.unknown_length = self.num_batches is None
         self.begun_with: Any = None  # of the running pass over a PyDataset
+        # Their iterators share nothing, and each epoch makes its own: only its number counts.
+        self.apart = isinstance(adapter, ArrayDataAdapter) and self.steps_per_epoch is None
+        self.made_before = 0  # the running epoch
         self._iterator: Any = None
         self._behind = 0  # batches that are to be drawn from it
         self._built = False
@@ -56,11 +61,15 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
         self.whole = False
         if at is None:
             self._remember()
+            self.made_before = self.made
             yield from super()._enumerate_iterator()
         else:
             self.replay_epochs(at, at["epoch"])
             if self.python is not None:
                 self._set_back(at["pass"])
+            if self.apart:
+                self.made = at["made"]
+            self.made_before = self.made
             steps = super()._enumerate_iterator()
             for _ in range(at["executions"]):
                 self._pass_over(next(steps)[2])
@@ -72,7 +81,9 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
     def replay_epochs(self, at: Any, end: int) -> None:
         """Make the iterators of the epochs before `end` as they were made, and those of their validations."""
         for epoch in range(at["first_epoch"], end if self.python is None else 0):
-            if self.unknown_length:  # each epoch ended as the data ran out
+            if self.apart:
+                pass
+            elif self.unknown_length:  # each epoch ended as the data ran out
                 self._pass_over(iter(self._get_iterator()))
                 self._num_batches = at["num_batches"]
             else:
@@ -109,6 +120,7 @@ class ResumableBatches(TFEpochIterator):  # type: ignore[misc]  # Keras is untyp
             self._behind += self.steps_per_execution
         else:
             self._built = True
+            build_state(self.call.model, self._distributed_dataset.element_spec)
             self.call.model.train_function(iterator)
 
     def _remember(self) -> None:

@@ -248,12 +248,14 @@ class Call:
 
     def _save(self, save: Callable[..., None]) -> None:
         found = self._variables()
+        if not ended and self.given["verbose"] not in (0, 2):
+            plain.tell("")  # the line of the bar is still open
         record = {
             "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
             "executions": self.executions, "done": self.done, "whole": self.batches.whole, "steps": self.steps,
             "num_batches": self.batches.num_batches, "replicas": self.model.distribute_strategy.num_replicas_in_sync,
-            "data": self.batches.data, "pass": self.batches.begun_with, "logs": pythonify_logs(self.logs),
-            "shown": self.callbacks.shown,
+            "data": self.batches.data, "made": self.batches.made_before, "pass": self.batches.begun_with,
+            "logs": pythonify_logs(self.logs), "shown": self.callbacks.shown,
             "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(),
             "streams": streams.read(), "variables": variables.describe(found),
         }  # fmt: skip

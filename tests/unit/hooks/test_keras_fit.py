@@ -152,6 +152,18 @@ def test_a_script_without_seeds_that_is_stopped_from_outside_ends_with_the_same_
     assert saved == sorted(set(saved))
 
 
+def test_a_resumed_fit_traces_its_step_once_and_makes_no_iterator_of_epochs_that_are_done(tmp_path: Path) -> None:
+    ends = []
+    for generation in (1, 2):
+        process = trainer(tmp_path, str(HERE / "counted_fit.py"), generation=generation)
+        ends.append(stop_after(process, "never"))
+    assert [one.code for one in ends] == [143, 0], [one.output for one in ends]
+    # Keras itself traces twice: TensorFlow throws the first trace away, in which metrics and optimizer were made.
+    (first,), (second,) = (re.findall(r"traces=(\d+) iterators=(\d+)", one.output) for one in ends)
+    assert (first[0], second[0]) == ("2", "1")
+    assert first[1] == second[1]
+
+
 def test_a_checkpoint_of_other_data_is_refused_with_a_sentence(tmp_path: Path) -> None:
     assert run(tmp_path, line="step=", signals=(signal.SIGTERM,)).code == 143
     other = run(tmp_path, "other data", generation=2)
