@@ -35,7 +35,7 @@ from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
 
 GPU_TYPE = "V100"
-WITHIN_S = 60.0  # for anything that is waited for; only a fault takes so long
+WITHIN_S = 180.0  # for anything that is waited for; only a fault takes so long
 BAD_ENDS = ("failed", "refused", "cancelled", "undone")
 
 View = dict[str, Any]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 import secrets
+import sys
 import tempfile
 import threading
 import time
@@ -29,7 +30,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from adaptive_scheduler.settings import Settings
 from benchmarks.cluster import GPU_TYPE, WITHIN_S, Cluster, running
-from benchmarks.gap import command, shapes
+from benchmarks.gap import Trainer, command, shapes
 from benchmarks.result import Result, Row, Table, WrongAnswer
 from coordinator.config import Config
 from coordinator.model.tables import JobRow
@@ -150,7 +151,8 @@ def journey(folder: Path, k: int) -> dict[str, Counter[RoundTrip]]:
 def _submit(users: pymongo.MongoClient[Doc], job: str, counts: list[int], iterations: int) -> None:
     """Submit a job by inserting a document, as any user can."""
     doc: Doc = {"_id": job, "job_id": job, "state": "submitted", "job_type": JOB_TYPE, "optional_num_gpus": counts}
-    doc |= {"command": command("numpy", iterations), "iterations": iterations, "elastic": True}
+    trainer = Trainer("numpy", sys.executable, {})
+    doc |= {"command": command(trainer, iterations), "iterations": iterations, "elastic": True}
     users["trips"]["jobs"].insert_one(doc)
 
 
