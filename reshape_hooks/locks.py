@@ -8,6 +8,7 @@ The example trainings call `GpuLocks`; the judge of a run calls `violations`, or
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import sys
@@ -71,10 +72,23 @@ def violations(folder: str | os.PathLike[str]) -> list[Line]:
     return refused + _overlaps([line for path in sorted(Path(folder).glob("*.jsonl")) for line in _lines(path)])
 
 
-def _overlaps(uses: list[Line]) -> list[Line]:
+def uses(folder: str | os.PathLike[str], job_id: str) -> list[Line]:
+    """Return every step of a job on every GPU, in order of time."""
+    mine = f"{glob.escape(plain_name(job_id))}-g*.jsonl"  # all others only cost time, more with each job
+    found = [line for path in Path(folder).glob(mine) for line in _lines(path) if line["job"] == job_id]
+    return sorted(found, key=lambda line: (line["boottime_out"], line["gpu"]))
+
+
+def steps(folder: str | os.PathLike[str], job_id: str) -> list[int]:
+    """Return the steps of a job in the order in which they were done, each once per process."""
+    done = dict.fromkeys((line["generation"], line["pid"], line["step"]) for line in uses(folder, job_id))
+    return [step for (_, _, step) in done]
+
+
+def _overlaps(lines: list[Line]) -> list[Line]:
     found: dict[tuple[str, ...], Line] = {}
     latest: dict[str, dict[str, Line]] = {}  # GPU -> process -> its latest use, unless that had ended
-    for use in sorted(uses, key=lambda line: float(line["boottime_in"])):
+    for use in sorted(lines, key=lambda line: float(line["boottime_in"])):
         owner = f"{use['job']} g{use['generation']} pid {use['pid']}"
         users = latest.setdefault(use["gpu"], {})
         for other, before in list(users.items()):

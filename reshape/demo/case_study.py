@@ -80,7 +80,11 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
         "gpu_owner_violations": sum(len(r.violations) for r in (ours, *measured.values())),
         "pids": ours.pids,
         "every_step_once": all(r.every_step_once for r in (ours, *measured.values())),
-        "measured_first": {"launch_s": plan.start.launch_s, "first_step_s": plan.start.first_step_s},
+        "measured_first": {
+            "launch_s": plan.start.launch_s,
+            "first_step_s": plan.start.first_step_s,
+            "cold_stages_s": plan.start.cold,
+        },
         "iterations": {FIRST: plan.first_iterations, SECOND: plan.second_iterations},
         "overheads": {k: v for k, v in ours.overheads.items() if isinstance(v, float | int)},
     }
@@ -234,14 +238,22 @@ def _sentence(e: View) -> str:
 
 
 def _print(result: View, files: list[Path]) -> None:
+    cold = result["measured_first"]["cold_stages_s"]
+    reshapes = [
+        {"job": "before", "direction": "cold", "from_gpus": 4, "to_gpus": 2, "stages_s": cold, "gap_s": cold.get("gap")}
+    ]
     rows = [
         [r["job"], r["direction"], f"{r['from_gpus']} -> {r['to_gpus']}"]
         + [_seconds(r["stages_s"].get(stage)) for stage in STAGES]
         + [_seconds(r["gap_s"])]
-        for r in result["reshapes"]
+        for r in [*result["reshapes"], *reshapes]
     ]
     click.echo("\nReshapes, seconds per stage (emulated GPUs)")
     click.echo(table(["JOB", "", "GPUS", *(s.upper() for s in STAGES), "GAP"], rows))
+    if result["reshapes"] and cold:
+        gaps = " and ".join(f"{r['gap_s']:.2f}" for r in result["reshapes"] if r["gap_s"] is not None)
+        without = f"without, as measured first, {_seconds(cold['gap'])} s"
+        click.echo(f"An interpreter waited beside job {FIRST}, which stood still for {gaps} s; {without}")
     lines = [["sidecar (this run)", _seconds(result["makespan_s"]), _seconds(result["mean_jct_s"]), "measured", ""]]
     for name, base in result["baselines"].items():
         how = "measured" if base["measured"] else "predicted"

@@ -1,14 +1,13 @@
 """Runs the case study once: two jobs on four emulated GPUs under one policy, with real processes.
 
 Starts `reshape up` as a process and uses it over HTTP, as any user does. Every reported value comes
-from its events, from the trainers' output and from the trainers' own GPU locks.
+from its events and from what the trainers wrote beside their own GPU locks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from typing import Any
 
 from reshape import shipped
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
-from reshape.demo.lengths import DemoPlan, StartTimes
-from reshape_hooks.locks import violations
+from reshape.demo.lengths import EPOCH, DemoPlan, StartTimes
+from reshape_hooks import locks as gpu_locks
 
 View = dict[str, Any]
 
@@ -30,10 +29,9 @@ GPU_TYPE = "V100"
 START_S = 300.0  # for `reshape up` to answer
 FIRST, SECOND = "one", "two"
 MEASURED = "start"  # the job that measures a start, and trains no longer
-LONG = 10_000  # iterations that it never does
+LONG = 9_400  # iterations that it never does
 MEASURE_LIMIT_S = 900.0
 ENDED = ("completed", "failed", "cancelled")
-STEP = re.compile(rb"^step=(\d+)", re.MULTILINE)
 
 
 class DemoFailed(Exception):
@@ -47,11 +45,13 @@ def documents(plan: DemoPlan) -> tuple[View, View]:
 
 
 def _job(trainer: str, name: str, iterations: int, counts: list[int]) -> View:
-    script = str(shipped.folder("examples") / f"{trainer}_digits.py")
+    """Return a job of the example script: of Keras the one that knows nothing of us."""
+    of_keras = trainer == "keras"
+    script = shipped.folder("examples") / ("keras_plain.py" if of_keras else "numpy_digits.py")
+    length = ["--epochs", str(iterations // EPOCH[trainer])] if of_keras else ["--iterations", str(iterations)]
     return {
         "job_id": name, "state": "submitted", "job_type": f"digits-{trainer}", "dataset": "digits",
-        "command": [sys.executable, script, "--iterations", str(iterations)],
-        "iterations": iterations, "optional_num_gpus": counts,
+        "command": [sys.executable, str(script), *length], "iterations": iterations, "optional_num_gpus": counts,
     }  # fmt: skip
 
 
@@ -108,24 +108,42 @@ class DemoRun:
 
     @property
     def every_step_once(self) -> bool:
-        """True if each job printed every step from its first to its last, in order, over all generations."""
-        relaunched = self.policy == "termination"  # what remains is the output of the last launch
+        """True if each job did every step from its first to its last once, in order, over all generations."""
         return all(
-            steps == list(range(steps[0] if relaunched and steps else 1, int(self.jobs[name]["iterations"]) + 1))
-            for name, steps in self.steps.items()
+            steps == list(range(1, int(self.jobs[name]["iterations"]) + 1)) for name, steps in self.steps.items()
         )
 
 
 def measure(trainer: str, folder: Path, show: Callable[[View, float], None]) -> StartTimes:
-    """Measure one real start of the trainer on this machine, on the same path as the demo's jobs."""
+    """Measure one real start of the trainer and one cold reshape on this machine, on the path of the demo's jobs."""
     with _up(folder / "state", "sidecar", folder / "gpu-locks") as client:
         run = DemoRun("sidecar")
-        _submit(client, _job(trainer, MEASURED, LONG, [4]))
-        _Follower(client, run, show, time.monotonic() + MEASURE_LIMIT_S).until(lambda e: e["type"] == "started")
+        _submit(client, _job(trainer, MEASURED, LONG, [2, 4]) | {"env": {"RESHAPE_WARM": "0"}})
+        follow = _Follower(client, run, show, time.monotonic() + MEASURE_LIMIT_S)
+        follow.until(lambda e: e["type"] == "started")
         stages = run.of("started")[0]["stages_s"]
         if not {"launch", "first step"} <= set(stages):
             raise DemoFailed("how long a start takes here was not measured")
-        return StartTimes(stages["launch"], stages["first step"], _speeds(client, f"digits-{trainer}"))
+        _reshape(client, MEASURED, 2)
+        follow.until(lambda e: e["type"] == "reshaped")
+        (cold,) = run.reshapes
+        speeds = _speeds(client, f"digits-{trainer}")
+        return StartTimes(
+            stages["launch"], stages["first step"], speeds, {**cold["stages_s"], "gap": cold["gap_s"] or 0.0}
+        )
+
+
+def _reshape(client: Client, job: str, gpus: int) -> None:
+    """Request another GPU count, again while the job has not shown yet that it resumes."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client.reshape(job, gpus)
+            return
+        except CoordinatorRefused as error:
+            if error.status != 409 or time.monotonic() > deadline:
+                raise DemoFailed(str(error)) from None
+            time.sleep(0.1)
 
 
 def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, float], None]) -> DemoRun:
@@ -141,10 +159,10 @@ def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, flo
         _submit(client, two)
         follow.until(lambda _: len(run.of("closed")) == 2)
         run.jobs = {name: client.job(name) for name in (FIRST, SECOND)}
-        run.steps = {name: _steps(client, name) for name in (FIRST, SECOND)}
+        run.steps = {name: gpu_locks.steps(locks, name) for name in (FIRST, SECOND)}
         run.overheads = _overheads(client, plan.job_type)
         run.speeds = _speeds(client, plan.job_type)
-    run.violations = violations(locks)
+    run.violations = gpu_locks.violations(locks)
     return run
 
 
@@ -185,16 +203,6 @@ def _submit(client: Client, doc: View) -> None:
         client.submit(doc)
     except (CoordinatorRefused, CoordinatorUnreachable) as error:
         raise DemoFailed(str(error)) from None
-
-
-def _steps(client: Client, job: str) -> list[int]:
-    """Return every step number that the job printed, in order."""
-    text, offset = b"", 0
-    while piece := client.logs(job, offset):
-        if not piece[0]:
-            break
-        text, offset = text + piece[0], piece[1]
-    return [int(m[1]) for m in STEP.finditer(text)]
 
 
 def _overheads(client: Client, job_type: str) -> View:

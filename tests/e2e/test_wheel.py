@@ -20,6 +20,7 @@ SHIPPED = (
     "reshape/_playbooks/containerize.yml",
     "reshape/_examples/numpy_digits.py",
     "reshape/_examples/keras_digits.py",
+    "reshape/_examples/keras_plain.py",
     "reshape/_examples/digits.py",
     "coordinator/tables/speed_profiles.csv",
     "coordinator/tables/overheads.csv",

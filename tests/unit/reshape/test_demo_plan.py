@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reshape.demo import case_study
 from reshape.demo.baseline_prediction import MeasuredTimes, default, termination
-from reshape.demo.lengths import CROWD, LEAST, DemoPlan, StartTimes, not_shown, plan, slowed
+from reshape.demo.lengths import CROWD, LEAST, SHORTER, DemoPlan, StartTimes, not_shown, plan, slowed
 from reshape.demo.run import DemoRun
 
 SPEEDS = {1: 0.12, 2: 0.12 / 1.7, 4: 0.05}
@@ -24,14 +24,19 @@ def made(trainer: str, short: bool, launch_s: float, first_step_s: float) -> Dem
     return plan(trainer, short, StartTimes(launch_s, first_step_s, SPEEDS))
 
 
-def with_sidecars(p: DemoPlan) -> tuple[float, float]:
-    """The makespan where all takes what was measured, two starts at once longer; iterations left as two ends."""
+def with_sidecars(p: DemoPlan, again_s: float | None = None) -> tuple[float, float]:
+    """The makespan where all takes what was measured, two starts at once longer; iterations left as two ends.
+
+    `again_s`: for job one to train again after a reshape; None: what a start takes.
+    """
     start, four_s, two_s = p.start, SPEEDS[4], SPEEDS[2]
-    both_s = STOP_S + CROWD * start.first_step_s
-    two_ends = start.launch_s + start.first_step_s + p.arrival_s + start.launch_s + both_s
+    both_s = CROWD * start.first_step_s
+    meanwhile = 0.0 if again_s is None else (both_s - again_s) / two_s
+    two_ends = start.launch_s + start.first_step_s + p.arrival_s + start.launch_s + STOP_S + both_s
     two_ends += p.second_iterations * two_s
-    rest = p.first_iterations - (p.arrival_s + start.launch_s) / four_s - p.second_iterations
-    return two_ends + STOP_S + start.first_step_s + rest * four_s, rest
+    rest = p.first_iterations - (p.arrival_s + start.launch_s) / four_s - p.second_iterations - meanwhile
+    again_s = start.first_step_s if again_s is None else again_s
+    return two_ends + STOP_S + again_s + rest * four_s, rest
 
 
 def baselines(p: DemoPlan) -> dict[str, float]:
@@ -50,7 +55,15 @@ def test_however_long_a_start_takes_reshaping_ends_sooner_than_either_baseline(
     p = made(*of, launch_s, first_step_s)
     ours, _ = with_sidecars(p)
     others = baselines(p)
-    assert ours < 0.95 * others["default"] and ours < others["termination"]
+    assert ours < min(others.values())
+
+
+@given(st.floats(3.0, 60.0), st.floats(0.05, 0.2), st.floats(0.2, 0.5))
+def test_where_interpreters_wait_keras_ends_clearly_sooner(first_step_s: float, warm: float, launch: float) -> None:
+    """`warm`, `launch`: in first steps of this machine."""
+    p = made("keras", False, launch * first_step_s, first_step_s)
+    ours, _ = with_sidecars(p, warm * first_step_s)
+    assert {n: s for n, s in baselines(p).items() if ours > (1.0 - SHORTER) * s} == {}
 
 
 @given(TRAINERS, SECONDS, SECONDS)
@@ -66,7 +79,7 @@ def test_it_trains_on_two_gpus_for_longer_than_it_is_left_alone_after_a_reshape(
     of: tuple[str, bool], launch_s: float, first_step_s: float
 ) -> None:
     p = made(*of, launch_s, first_step_s)
-    assert p.second_iterations * SPEEDS[2] > 2.0 * CROWD * first_step_s
+    assert p.second_iterations * SPEEDS[2] > 2.0 * first_step_s
 
 
 def test_on_an_idle_machine_keras_takes_under_three_minutes_and_numpy_about_one() -> None:
@@ -76,7 +89,7 @@ def test_on_an_idle_machine_keras_takes_under_three_minutes_and_numpy_about_one(
 
 def test_a_machine_three_times_slower_gets_longer_trainings() -> None:
     slow = made("keras", False, 3 * IDLE.launch_s, 3 * IDLE.first_step_s)
-    assert slow.second_iterations > 2.5 * plan("keras", False, IDLE).second_iterations
+    assert slow.second_iterations > 2.0 * plan("keras", False, IDLE).second_iterations
     assert slow.limit_s > 5 * slow.expected_s
 
 
@@ -99,15 +112,17 @@ def test_a_machine_that_became_slower_is_told_with_figures(
 
 def test_only_a_baseline_that_was_not_beaten_is_told_with_its_figures() -> None:
     found = not_shown(100.0, {"default": 92.0, "termination": 130.0}, "a first step took up to 16.0 s")
-    assert found == ["a makespan shorter than `default`: 100.0 s here, 92.0 s there: a first step took up to 16.0 s"]
-    assert not_shown(90.0, {"default": 92.0}, "") == []
+    assert found == [
+        "a makespan 15% shorter than `default`: 100.0 s here, 92.0 s there: a first step took up to 16.0 s"
+    ]
+    assert not_shown(78.0, {"default": 92.0}, "") == []
 
 
 def the_run(first_step_s: float = 6.0, directions: tuple[str, ...] = ("down", "up"), lost: int = 0) -> DemoRun:
     """A run of three steps each."""
     stages = dict.fromkeys(case_study.STAGES, 0.1)
     jobs: dict[str, Any] = {
-        n: {"state": "completed", "iterations": 3, "submit_ts": at, "finish_ts": at + 90.0}
+        n: {"state": "completed", "iterations": 3, "submit_ts": at, "finish_ts": at + 75.0}
         for n, at in (("one", 0.0), ("two", 5.0))
     }
     run = DemoRun("sidecar", jobs=jobs, speeds=SPEEDS, overheads={"k8s_init": 1.3, "k8s_term": 2.0})
