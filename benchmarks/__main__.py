@@ -18,6 +18,7 @@ from coordinator.errors import ReshapeError
 
 NAMES = {
     "gap": "R1: how long training stands still in a reshape, beside a plain kill and re-exec of the same script",
+    "overhead": "what sidecar and shim take of a core beside a training that nothing disturbs, per step",
     "round_trips": "C3: round trips to MongoDB per reshape and per 1,000 heartbeats",
     "decide": "D1: one decision from 10 to 10,000 jobs, beside one NumPy scan of the same table",
     "scale": "what heartbeats, cycles of the loop and looks at a job cost at 100, 1,000 and 10,000 jobs",
@@ -62,9 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; default all")
     parser.add_argument("--list", action="store_true", help="say what there is and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--keras", action="store_true", help="gap: measure the Keras trainer, too")
     parser.add_argument(
-        "--tiny", action="store_true", help="smallest sizes: shows that it works, the numbers say little"
+        "--tiny",
+        action="store_true",
+        help="smallest sizes, gap without Keras and PyTorch: shows that it works, the numbers say little",
     )
     return parser
 

@@ -19,6 +19,7 @@ from benchmarks import gap
 from benchmarks.cluster import Cluster, running
 from benchmarks.result import Result, Row, Table
 from coordinator.stores.opening import open_store
+from sidecar.shim import CALM_S
 
 STEP_S = 0.2  # a line each
 FLOOR = 0.001  # of a core, and so of the time of a step that needs all cores
@@ -37,7 +38,9 @@ def step_s(side: gap.MeasuredSide) -> float:
     return median(b - a for a, b in pairwise(times))
 
 
-def measure(cluster: Cluster, folder: Path, wall_s: float) -> tuple[dict[str, float], tuple[float, float]]:
+def measure(
+    cluster: Cluster, folder: Path, calm_s: float, wall_s: float
+) -> tuple[dict[str, float], tuple[float, float]]:
     """The shares of a core of sidecar and shim; seconds of a step beside them, and of a plain process."""
     trainer = gap.Trainer("numpy", sys.executable, {})
     job = gap.InPlace(cluster, "overhead", trainer, gap.ENDLESS)
@@ -49,6 +52,7 @@ def measure(cluster: Cluster, folder: Path, wall_s: float) -> tuple[dict[str, fl
         status = gap.shim_status(cluster.launch_folder("overhead"))
         (event,) = [e for e in cluster.api.events_after(job.began, 1000) if e["type"] == "started"]
         pids = {"sidecar": event["sidecar_pid"], "shim": status["shim_pid"]}
+        time.sleep(calm_s)
         began, before = time.monotonic(), {name: cpu_s(pid) for name, pid in pids.items()}
         time.sleep(wall_s)
         took = time.monotonic() - began
@@ -59,13 +63,13 @@ def measure(cluster: Cluster, folder: Path, wall_s: float) -> tuple[dict[str, fl
 
 
 def run(options: argparse.Namespace) -> Result:
-    wall_s = 6.0 if options.tiny else 60.0
+    calm_s, wall_s = (0.0, 6.0) if options.tiny else (CALM_S, 60.0)
     with tempfile.TemporaryDirectory(prefix="overhead-") as name:
         folder = Path(name)
         store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
         try:
             with running(folder / "state", store, 4, dict.fromkeys(gap.PACE, STEP_S), gap.JOB_TYPE) as cluster:
-                shares, (ours, plain) = measure(cluster, folder, wall_s)
+                shares, (ours, plain) = measure(cluster, folder, calm_s, wall_s)
         finally:
             store.close()
     both = sum(shares.values())

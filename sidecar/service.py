@@ -39,7 +39,7 @@ from sidecar.startup import preflight
 
 log = logging.getLogger("sidecar")
 
-LOOK_S = 1.0  # the output is read at least this often
+LOOK_S, CALM_LOOK_S = 1.0, 5.0  # the output is read at least this often; where the shim tells of all that matters
 STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
 WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause between two looks for checkpoints; most of the time that they may take
 ANNOUNCE = "announce"  # written beside the shim's socket by a hook
@@ -78,7 +78,7 @@ class Sidecar:
         self._checkpoints = None if folder is None else CheckpointWatch(folder, launch.job_id)
         self._coordinator = CoordinatorLink(settings)
         self._tail = LogTail(Path(launch.output))
-        self._reading = asyncio.Lock()
+        self._reading, self._read_at = asyncio.Lock(), 0.0
         self._met = False  # whether the shim has said what runs: before, the output cannot be dated
         self._unfit = ""  # as `preflight` says
         self._late = True  # until the output was read to its end once
@@ -153,12 +153,14 @@ class Sidecar:
     # events
 
     def handle(self, event: core.Event) -> None:
+        before = self.state
         self.state, instructions = core.step(self.state, event)
         for instruction in instructions:
             self._carry_out(instruction)
         if self.settings.apart and core.leaving(self.state):
             self.shim.leave()
-        self._awake.set()
+        if self.state is not before:
+            self._awake.set()
 
     def _shim_reported(self, status: ShimStatus) -> None:
         self.handle(core.ShimReported(boottime(), status))
@@ -253,13 +255,19 @@ class Sidecar:
         """Run the timer: read new output, and send heartbeats when they are due."""
         while True:
             idle = self.state.shim is None or self.state.sent_at is not None
-            wait = LOOK_S if idle else min(LOOK_S, max(0.0, self.state.due_at - boottime()))
+            look_at = self._read_at + (CALM_LOOK_S if self._told_all() else LOOK_S)
+            until = look_at if idle else min(look_at, self.state.due_at)
             self._awake.clear()
-            try:
-                await asyncio.wait_for(self._awake.wait(), wait)
-            except TimeoutError:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._awake.wait(), max(0.0, until - boottime()))
+            if boottime() >= look_at:
                 await self._read(None)
             self.handle(core.TimerFired(boottime()))
+
+    def _told_all(self) -> bool:
+        """True if the shim tells of all that is to be read; of a file of progress or an announcement it does not."""
+        apart = self.settings.progress_file is not None
+        return not apart and self.state.hook and self.state.first_step_at is not None
 
     async def read_on(self) -> None:
         """Read to the end before another trainer prints, so that an earlier launch's output is not taken for its own.
@@ -272,6 +280,7 @@ class Sidecar:
 
     async def _read(self, at: float | None) -> None:
         """Read everything new in the output, or the progress file. `at`: when it was printed, if known."""
+        self._read_at = boottime()
         if not self._met:
             return
         async with self._reading:

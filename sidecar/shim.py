@@ -27,6 +27,7 @@ from typing import Any, Iterator
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
+CALM_S, CALM_TICK_S = 30.0, 1.0  # a trainer that has run for so long undisturbed is looked at, and told of, more rarely
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
@@ -90,19 +91,27 @@ def counted(path: str, *names: str) -> "list[int]":
     return []
 
 
+def memory_use() -> "int | None":
+    """Return what our container holds of memory, without what the kernel may drop at once; None if that is unknown."""
+    for held, *spare in (("memory.current", "memory.stat", "inactive_file"),
+                         ("memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file")):  # fmt: skip
+        found = counted(held)
+        if found:
+            return max(0, found[0] - sum(counted(*spare)))
+    return None
+
+
 def container_use() -> "dict[str, Any]":
     """Return usage and limits of our container, by version 2 or 1 of the kernel's interface."""
-    used, memory, spare = counted("cpu.stat", "usage_usec"), counted("memory.current"), ("memory.stat", "inactive_file")
-    disk, quota, weight, unit = counted("io.stat", "rbytes", "wbytes"), counted("cpu.max"), counted("cpu.weight"), 1e6
+    used, disk = counted("cpu.stat", "usage_usec"), counted("io.stat", "rbytes", "wbytes")
+    quota, weight, unit = counted("cpu.max"), counted("cpu.weight"), 1e6
     if not used:
-        used, memory = counted("cpuacct/cpuacct.usage"), counted("memory/memory.usage_in_bytes")
-        disk = counted("blkio/blkio.throttle.io_service_bytes", "Read", "Write")
+        used, disk = counted("cpuacct/cpuacct.usage"), counted("blkio/blkio.throttle.io_service_bytes", "Read", "Write")
         quota = counted("cpu/cpu.cfs_quota_us") + counted("cpu/cpu.cfs_period_us")
-        spare, weight, unit = ("memory/memory.stat", "total_inactive_file"), counted("cpu/cpu.shares"), 1e9
+        weight, unit = counted("cpu/cpu.shares"), 1e9
     return {
         "cpu_s": used[0] / unit if used else None, "cpu_weight": weight[0] if weight else None,
-        "memory": max(0, memory[0] - sum(counted(*spare))) if memory else None,  # the kernel may drop that at once
-        "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
+        "memory": memory_use(), "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
         "block_io": sum(disk) if used else None,
     }  # fmt: skip
 
@@ -232,6 +241,7 @@ class Shim:
         self.asked: set[int] = set()  # of the trainer's descendants
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
+        self.tick_s = TICK_S
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
         self.alive = self.ending = self.over = False  # alive: any process of the trainer
@@ -353,7 +363,7 @@ class Shim:
     def memory(self) -> "tuple[int, int | None, bool]":
         """Return limit (0: none) and use of our container's memory, bytes, and whether all of it ends beyond that."""
         limit = counted("memory.max") or counted("memory/memory.limit_in_bytes")
-        return limit[0] if limit else 0, container_use()["memory"], counted("memory.oom.group") == [1]
+        return limit[0] if limit else 0, memory_use(), counted("memory.oom.group") == [1]
 
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
@@ -487,16 +497,30 @@ class Shim:
             self.selector.unregister(sock)
             sock.close()
 
+    def _pace(self) -> float:
+        """Choose how often the clock is looked at, and return the seconds to the next time."""
+        now, status, spawn_at = boottime(), self.status, self.status["spawn_at"]
+        calm = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
+        busy = self.ending or (self.launch.sidecar and not self.sidecar) or (self.warm and self.warm.busy)
+        self.tick_s = CALM_TICK_S if calm and not busy and self.kill_at == NEVER else TICK_S
+        lease = status["lease_deadline"]
+        return min(self.tick_s, max(TICK_S, lease - self.launch.grace_s - now)) if lease else self.tick_s
+
     def _publish(self) -> None:
-        if self.status != self.shown:
+        changed = self.status != self.shown
+        if (
+            self.trainer
+            and self.trainer.wrote_at > self.told_at
+            and (changed or boottime() > self.told_at + self.tick_s)
+        ):
+            self.told_at = boottime()  # only to clients that have read nearly all: the rest of a buffer is for statuses
+            for sock in select.select([], list(self.clients), [], 0)[1]:
+                self._tell(sock, {"event": "output", "size": self.trainer.log.tell(), "at": self.trainer.wrote_at})
+        if changed:
             self._keep()
             self.shown = dict(self.status)
             for sock in list(self.clients):
                 self._tell(sock, {"event": "status", "status": self.shown})
-        if self.trainer and self.trainer.wrote_at > self.told_at and boottime() > self.told_at + TICK_S:
-            self.told_at = boottime()  # only to clients that have read nearly all: the rest of a buffer is for statuses
-            for sock in select.select([], list(self.clients), [], 0)[1]:
-                self._tell(sock, {"event": "output", "size": self.trainer.log.tell(), "at": self.trainer.wrote_at})
 
     def _end(self, *_signal: Any) -> None:
         self.ending = self.status["ending"] = True
@@ -521,7 +545,7 @@ class Shim:
         self.selector.register(bell, selectors.EVENT_READ, lambda: os.read(bell, 4096))
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         while not self.over:
-            ready = self.selector.select(TICK_S)
+            ready = self.selector.select(self._pace())
             for act in (self._tick, *(key.data for key, _ in ready), self._publish):  # first the clock: we may be late
                 try:
                     act()

@@ -102,6 +102,11 @@ class WaitingInterpreter:
         """Return the children that belong to no trainer."""
         return [*([self.child] if self.child else []), *self.leaving]
 
+    @property
+    def busy(self) -> bool:
+        """True while it changes, so that the clock matters."""
+        return bool(self.taken or self.leaving or (self.child and not self.ready))
+
     def take(self, env: "dict[str, str]", told: "set[str]") -> Any:
         """Make the waiting interpreter the trainer with these variables and return it, or None without one.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class UsageMeter:
 
     def _tree(self, pid: int) -> _Counters | None:
         """Return the counters from /proc. Pages that several processes share count once in each."""
-        stats = _stats(self._proc)
+        stats = _stats_below(self._proc, pid)
         members = _members(stats, pid)
         if not members:
             return None
@@ -157,15 +158,27 @@ def _members(stats: _Stats, pid: int) -> set[int]:
     return members
 
 
-def _stats(proc: Path) -> _Stats:
+def _stats_below(proc: Path, pid: int) -> _Stats:
+    """Return the process and its descendants, by the kernel's lists of children; all processes where it keeps none."""
+    if not (proc / str(pid) / "task" / str(pid) / "children").exists():
+        return _stats(proc)
+    found, waiting = set[int](), [pid]
+    while waiting:
+        one = waiting.pop()
+        found.add(one)
+        for children in (proc / str(one)).glob("task/*/children"):
+            waiting += [child for child in map(int, _text(children).split()) if child not in found]
+    return _stats(proc, [str(one) for one in found])
+
+
+def _stats(proc: Path, pids: Iterable[str] | None = None) -> _Stats:
+    """Return these processes, or all."""
     found: _Stats = {}
-    for entry in proc.iterdir():
-        if not entry.name.isdigit():
-            continue
+    for pid in [entry.name for entry in proc.iterdir() if entry.name.isdigit()] if pids is None else pids:
         # The command's name stands in parentheses and may itself hold spaces and parentheses.
-        fields = _text(entry / "stat").rpartition(")")[2].split()
+        fields = _text(proc / pid / "stat").rpartition(")")[2].split()
         if len(fields) > 21:
-            found[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
+            found[int(pid)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
     return found
 
 
