@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.protocol import ShimStatus, Usage
-from sidecar.resources.usage import UsageMeter, cpu_quota
+from sidecar.resources.usage import UsageMeter, _stats_below, cpu_quota, process_tree
 from tests.patience import patient
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -211,3 +213,31 @@ def test_the_quota_of_our_container_is_read_in_both_versions(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert cpu_quota(tmp_path) == cores
+
+
+def test_the_kernels_lists_of_children_name_the_same_processes_as_a_look_at_all() -> None:
+    """Also the child of a child, and one that another thread than the first has started."""
+    started: list[subprocess.Popen[bytes]] = []
+    command = ["sh", "-c", "sleep 600 & echo; wait"]
+
+    def start() -> None:
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True))
+        assert started[-1].stdout is not None
+        started[-1].stdout.readline()
+        done.set()
+        ends.wait()
+
+    done, ends = threading.Event(), threading.Event()
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        done.wait()
+        below = set(_stats_below(Path("/proc"), os.getpid()))
+        assert {started[0].pid, os.getpid()} < below and len(below) >= 3
+        assert below == process_tree(Path("/proc"), os.getpid())
+    finally:
+        ends.set()
+        thread.join()
+        for one in started:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.communicate()
