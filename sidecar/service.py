@@ -153,8 +153,7 @@ class Sidecar:
     # events
 
     def handle(self, event: core.Event) -> None:
-        before = self.state
-        self.state, instructions = core.step(self.state, event)
+        before, (self.state, instructions) = self.state, core.step(self.state, event)
         for instruction in instructions:
             self._carry_out(instruction)
         if self.settings.apart and core.leaving(self.state):
@@ -255,7 +254,9 @@ class Sidecar:
         """Run the timer: read new output, and send heartbeats when they are due."""
         while True:
             idle = self.state.shim is None or self.state.sent_at is not None
-            look_at = self._read_at + (CALM_LOOK_S if self._told_all() else LOOK_S)
+            # Of a file of progress or an announcement nobody tells.
+            told = self.settings.progress_file is None and self.state.hook and self.state.first_step_at is not None
+            look_at = self._read_at + (CALM_LOOK_S if told else LOOK_S)
             until = look_at if idle else min(look_at, self.state.due_at)
             self._awake.clear()
             with contextlib.suppress(TimeoutError):
@@ -263,11 +264,6 @@ class Sidecar:
             if boottime() >= look_at:
                 await self._read(None)
             self.handle(core.TimerFired(boottime()))
-
-    def _told_all(self) -> bool:
-        """True if the shim tells of all that is to be read; of a file of progress or an announcement it does not."""
-        apart = self.settings.progress_file is not None
-        return not apart and self.state.hook and self.state.first_step_at is not None
 
     async def read_on(self) -> None:
         """Read to the end before another trainer prints, so that an earlier launch's output is not taken for its own.

@@ -91,27 +91,19 @@ def counted(path: str, *names: str) -> "list[int]":
     return []
 
 
-def memory_use() -> "int | None":
-    """Return what our container holds of memory, without what the kernel may drop at once; None if that is unknown."""
-    for held, *spare in (("memory.current", "memory.stat", "inactive_file"),
-                         ("memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file")):  # fmt: skip
-        found = counted(held)
-        if found:
-            return max(0, found[0] - sum(counted(*spare)))
-    return None
-
-
 def container_use() -> "dict[str, Any]":
     """Return usage and limits of our container, by version 2 or 1 of the kernel's interface."""
-    used, disk = counted("cpu.stat", "usage_usec"), counted("io.stat", "rbytes", "wbytes")
-    quota, weight, unit = counted("cpu.max"), counted("cpu.weight"), 1e6
+    used, memory, spare = counted("cpu.stat", "usage_usec"), counted("memory.current"), ("memory.stat", "inactive_file")
+    disk, quota, weight, unit = counted("io.stat", "rbytes", "wbytes"), counted("cpu.max"), counted("cpu.weight"), 1e6
     if not used:
-        used, disk = counted("cpuacct/cpuacct.usage"), counted("blkio/blkio.throttle.io_service_bytes", "Read", "Write")
+        used, memory = counted("cpuacct/cpuacct.usage"), counted("memory/memory.usage_in_bytes")
+        disk = counted("blkio/blkio.throttle.io_service_bytes", "Read", "Write")
         quota = counted("cpu/cpu.cfs_quota_us") + counted("cpu/cpu.cfs_period_us")
-        weight, unit = counted("cpu/cpu.shares"), 1e9
+        spare, weight, unit = ("memory/memory.stat", "total_inactive_file"), counted("cpu/cpu.shares"), 1e9
     return {
         "cpu_s": used[0] / unit if used else None, "cpu_weight": weight[0] if weight else None,
-        "memory": memory_use(), "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
+        "memory": max(0, memory[0] - sum(counted(*spare))) if memory else None,  # the kernel may drop that at once
+        "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
         "block_io": sum(disk) if used else None,
     }  # fmt: skip
 
@@ -363,7 +355,7 @@ class Shim:
     def memory(self) -> "tuple[int, int | None, bool]":
         """Return limit (0: none) and use of our container's memory, bytes, and whether all of it ends beyond that."""
         limit = counted("memory.max") or counted("memory/memory.limit_in_bytes")
-        return limit[0] if limit else 0, memory_use(), counted("memory.oom.group") == [1]
+        return limit[0] if limit else 0, container_use()["memory"], counted("memory.oom.group") == [1]
 
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
@@ -508,11 +500,8 @@ class Shim:
 
     def _publish(self) -> None:
         changed = self.status != self.shown
-        if (
-            self.trainer
-            and self.trainer.wrote_at > self.told_at
-            and (changed or boottime() > self.told_at + self.tick_s)
-        ):
+        due = changed or boottime() > self.told_at + self.tick_s
+        if due and self.trainer and self.trainer.wrote_at > self.told_at:
             self.told_at = boottime()  # only to clients that have read nearly all: the rest of a buffer is for statuses
             for sock in select.select([], list(self.clients), [], 0)[1]:
                 self._tell(sock, {"event": "output", "size": self.trainer.log.tell(), "at": self.trainer.wrote_at})

@@ -237,6 +237,8 @@ class Call:
             sys.stderr.write(f"reshape: {error}\n")
 
     def _save_and_exit(self) -> None:
+        if self.given["verbose"] not in (0, 2):
+            plain.tell("")  # the line of the bar is still open, and what is said of the checkpoint is to be read
         self._save(self.script.save)
         self._leave_if_asked()
 
@@ -248,8 +250,6 @@ class Call:
 
     def _save(self, save: Callable[..., None]) -> None:
         found = self._variables()
-        if not ended and self.given["verbose"] not in (0, 2):
-            plain.tell("")  # the line of the bar is still open
         record = {
             "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
             "executions": self.executions, "done": self.done, "whole": self.batches.whole, "steps": self.steps,

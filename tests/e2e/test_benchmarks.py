@@ -19,11 +19,7 @@ from tests.patience import patient
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.deep  # measures, so nothing should run beside it
 
-<<<<<<< HEAD
-NAMES = ("gap", "round_trips", "decide", "extender", "launches", "checkpoints")
-=======
-NAMES = ("gap", "overhead", "round_trips", "decide", "extender", "launches")
->>>>>>> 695c5e9 (Look rarely where nothing changes: sidecar and shim took 0.9 % of a core beside an undisturbed training, and measure it)
+NAMES = ("gap", "overhead", "round_trips", "decide", "extender", "launches", "checkpoints")
 WITHIN_S = patient(100.0)
 
 
