@@ -50,7 +50,7 @@ MOST_S = {"keras": 0.6}  # of a warm gap
 SIDES = ("warm", "cold", "kill")
 STAGES = ("signal", "checkpoint", "exit", "spawn", "first step")
 
-BEGIN = re.compile(r"^job=\S+ gpus=(\d+) begins_at=(\d+) ")
+BEGIN = re.compile(r"^job=\S+ gpus=(\d+) .*?\bbegins_at=(\d+) ")
 STEP = re.compile(r"^step=(\d+) .*\btime=([0-9.]+)$")
 
 
