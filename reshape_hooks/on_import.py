@@ -21,6 +21,7 @@ ADAPTERS: dict[str, str] = {
     "random": "reshape_hooks.seeds",
     "numpy.random": "reshape_hooks.seeds",
     "torch": "reshape_hooks.seeds",
+    "torch.distributed.elastic.multiprocessing.api": "reshape_hooks.adapters.torchrun",
     "accelerate.accelerator": "reshape_hooks.adapters.accelerate_loop",
     "transformers.trainer": "reshape_hooks.adapters.transformers_trainer",
     "lightning.pytorch.trainer.trainer": "reshape_hooks.adapters.lightning_trainer",

@@ -5,8 +5,9 @@
         for x, y in state.batches(loader):
 
 Promises: the loop stops after a step, whose state is saved, and goes on with the next step, in the same order of
-samples and with the same random numbers; each step is reported. Called by training scripts; the standard library only,
-PyTorch where the script uses it, Python 3.8 and newer.
+samples and with the same random numbers; each step is reported. Several processes that have met by `torch.distributed`
+stop after the same step; rank 0 saves. Called by training scripts; the standard library only, PyTorch where the script
+uses it, Python 3.8 and newer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from reshape_hooks.adapters import session
 from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
+SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "ZeroRedundancyOptimizer")
 
 
 class Elastic:
     """The state of a training: dictionaries, and objects that have `state_dict` and `load_state_dict`.
 
     It is saved when a stop or a checkpoint is asked for, now and then, after each epoch and at the end, and restored
-    when this object is made: make it after its parts and before the first step. Raises TypeError for anything else,
-    SystemExit where several processes train together, CheckpointError where all that was saved is damaged.
+    when this object is made: make it after its parts and before the first step. Of several processes all have the state
+    of rank 0. Raises TypeError for anything else, SystemExit where each process has a part of the state, or where they
+    have not met, CheckpointError where all that was saved is damaged.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -40,12 +43,13 @@ class Elastic:
                 raise TypeError(f"{name} is a {kind}: Elastic keeps dictionaries, and objects that have a state_dict")
         try:
             session.refuse_other_masters()
+            self._parts = {name: _whole(part) for name, part in parts.items()}
+            self._run = session.of_process(session.met())
         except session.LeftAlone as why:
             raise SystemExit(f"Elastic cannot make this training elastic, because {why}") from None
         seeds.begin()
-        self._parts = parts
-        self._run = session.of_process()
-        checkpoints, saved = session.next_training()
+        self._ranks = self._run.ranks
+        checkpoints, saved = session.next_training(self._ranks)
         self._saver = Saver(checkpoints)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
         self._streams: Any = None
@@ -86,8 +90,18 @@ class Elastic:
             self._batch += 1
             self._done()
         # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
-        self._run.stop.idle = self._run.saved(self._save)
+        self._run.stop.idle = self._run.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
+
+    def share(self, batch: int) -> int:
+        """Return how many samples of a batch this process takes, so that the batch of all processes stays the same."""
+        part = -(-batch // self._ranks.size)
+        if batch % self._ranks.size and self._ranks.rank == 0:
+            sys.stderr.write(
+                f"reshape: a batch of {batch} does not divide by {self._ranks.size} processes: each takes {part}, and "
+                "after a resize some samples of the epoch come twice or not at all\n"
+            )
+        return part
 
     def _rest(self, loader: Any) -> Iterator[Any]:
         if not hasattr(loader, "batch_sampler"):
@@ -103,29 +117,36 @@ class Elastic:
     def _done(self) -> None:
         self._step += 1
         self._run.step(self._step, self._total or None)
-        self._leave_if_asked()
-        if self._run.stop.take_save():
-            self._run.saved(self._save)
-        elif self._saver.due():
+        due = self._saver.due()
+        self._leave_if_asked(due and self._ranks.size > 1)
+        if due and self._ranks.size == 1:
             self._run.saved(lambda: self._saver.beside(self._step, self._files))
 
-    def _leave_if_asked(self) -> None:
+    def _leave_if_asked(self, due: bool = False) -> None:
+        asked = self._run.asked(due)
         if self._run.stop.stopping:
             self._save()
             self._run.leave()
+        if asked:
+            self._run.saved(self._save)
 
     def _end(self) -> None:
         self._restore_streams()
         self._run.end(self._step, self._save)
 
     def _save(self) -> None:
-        self._saver.now(self._step, self._files(False))
+        own = self._ranks.gather(self._own())
+        self._run.save_once(lambda: self._saver.now(self._step, self._files(False, own)))
 
-    def _files(self, in_memory: bool) -> dict[str, Any]:
-        values = {name: part if isinstance(part, dict) else part.state_dict() for name, part in self._parts.items()}
+    def _own(self) -> dict[str, Any]:
+        """What each rank has of its own."""
         place = self._cursor.state(self._batch) if self._cursor else None
-        at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "place": place}
-        state = {"parts": values, "at": at, "streams": seeds.streams(devices=True)}
+        return {"place": place, "streams": seeds.streams(devices=True)}
+
+    def _files(self, in_memory: bool, own: list[Any] | None = None) -> dict[str, Any]:
+        values = {name: part if isinstance(part, dict) else part.state_dict() for name, part in self._parts.items()}
+        at = {"step": self._step, "epoch": self._epoch, "batch": self._batch}
+        state = {"parts": values, "at": at, "own": own or [self._own()]}
         torch = sys.modules.get("torch")
         if not torch:
             return {STATE: pickle.dumps(state)}
@@ -136,9 +157,7 @@ class Elastic:
         return {STATE: file.getbuffer()}
 
     def _load(self, saved: Any) -> None:
-        torch = sys.modules.get("torch")
-        path = saved.path / STATE
-        state = torch.load(path, "cpu", weights_only=False) if torch else pickle.loads(path.read_bytes())
+        state = self._ranks.share(_read(saved.path / STATE) if self._ranks.rank == 0 else None)
         for name, part in self._parts.items():
             if isinstance(part, dict):
                 part.clear()
@@ -146,11 +165,29 @@ class Elastic:
             else:
                 part.load_state_dict(state["parts"][name])
         at = state["at"]
-        self._step, self._epoch, self._batch, self._place = at["step"], at["epoch"], at["batch"], at["place"]
-        self._streams = state["streams"]
+        self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
+        own, rank = state["own"], self._ranks.rank
+        self._place = own[rank % len(own)]["place"]
+        if rank < len(own):  # a rank more than there were draws from its own streams
+            self._streams = own[rank]["streams"]
 
     def _restore_streams(self) -> None:
         """What the script has drawn since it was started, it had drawn before the stop, too."""
         if self._streams:
             seeds.restore(self._streams)
             self._streams = None
+
+
+def _read(path: Any) -> Any:
+    torch = sys.modules.get("torch")
+    return torch.load(path, "cpu", weights_only=False) if torch else pickle.loads(path.read_bytes())
+
+
+def _whole(part: Any) -> Any:
+    """Return what has the same state in each process. Raises LeftAlone where each has a part of it."""
+    if type(part).__name__ == "DistributedDataParallel":
+        return part.module
+    tensors = part.parameters() if hasattr(part, "parameters") else ()
+    if type(part).__name__ in SHARDED or any(hasattr(one, "placements") for one in tensors):
+        raise session.LeftAlone(f"each process has a part of its state ({type(part).__name__})")
+    return part

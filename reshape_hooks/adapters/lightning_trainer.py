@@ -51,6 +51,7 @@ def adapt(module: ModuleType) -> None:
 
 def resumable(trainer: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
     """Return the hook for this call of `fit`. Raises LeftAlone; CheckpointError where all that was saved is damaged."""
+    session.refuse_several()
     session.refuse_other_masters()
     if trainer.world_size > 1 or trainer.strategy.launcher is not None:
         raise LeftAlone("it trains in several processes")

@@ -7,7 +7,6 @@ the adapters, from Python 3.8 on.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from reshape_hooks import plain
+from reshape_hooks.adapters import ranks
 from reshape_hooks.locks import GpuLocks
 
 SEVERAL = "it trains in several processes; a loop that stops them together is in examples/torch_digits.py"
@@ -26,11 +26,20 @@ class LeftAlone(Exception):
 
 
 class Session:
-    """The trainings of this process, one after the other. Make it once it is known that the training resumes."""
+    """The trainings of this process, one after the other. Make it once it is known that the training resumes.
 
-    def __init__(self) -> None:
-        self.here = plain.environment()
-        self.stop = plain.StopFlag(self.here.announce, only_143=True)
+    Of several processes that train together, `ranks`, all stop after the same step, and rank 0 speaks and saves.
+    """
+
+    def __init__(self, together: ranks.Ranks) -> None:
+        self.ranks = together
+        here = plain.environment()
+        self.here = here._replace(gpus=here.gpus[together.local_rank :: together.local_size])
+        if together.rank > 0:
+            self.stop = plain.StopFlag(only_143=True)
+        together.any(False)
+        if together.rank == 0:  # it announces, as all others hear signals
+            self.stop = plain.StopFlag(here.announce, only_143=True)
         self.pace = plain.Pace(self.here.step_seconds)
         self.locks = GpuLocks(self.here)
         self.labels = {"emulated": "yes"} if self.here.emulated else {}
@@ -47,7 +56,27 @@ class Session:
         self.pace.wait()
         self.locks.used(step)
         counts = {"step": self.before + step, **({} if total is None else {"total": self.before + total})}
-        plain.say(**counts, **values, **self.labels)
+        if self.ranks.rank == 0:
+            plain.say(**counts, **values, **self.labels)
+
+    def asked(self, due: bool = False) -> bool:
+        """Agree with all ranks: `stop.stopping` is theirs, too, then; True if one asks to save, or if it is `due`."""
+        self.stop.stopping, saving = self.ranks.any(self.stop.stopping, self.stop.take_save() or due)
+        return saving
+
+    def save_once(self, save: Callable[[], None]) -> None:
+        """Let rank 0 save for all. Raises CheckpointError in all ranks if that fails."""
+        fault = ""
+        try:
+            if self.ranks.rank == 0:
+                save()
+        except Exception as error:
+            if self.ranks.size == 1:
+                raise
+            fault = str(error) or repr(error)
+        fault = self.ranks.share(fault)
+        if fault:
+            raise plain.CheckpointError(fault)
 
     def end(self, steps: int, save: Callable[[], None]) -> None:
         """A training is over: save it; a stop that was asked for before ends the process.
@@ -58,6 +87,7 @@ class Session:
         """
         self.before += steps
         saved = self.saved(save)
+        self.asked()
         self.stop.idle = False
         self.stop.listen()
         if saved and self.stop.stopping:
@@ -81,21 +111,35 @@ _sessions: list[Session] = []
 _trainings: list[str] = []
 
 
-def of_process() -> Session:
+def met() -> ranks.Ranks:
+    """Return all processes of this training. Raises LeftAlone where they have not met."""
+    try:
+        return _sessions[0].ranks if _sessions else ranks.Ranks()
+    except ranks.NotMet:
+        raise LeftAlone("its processes have not met yet: init_process_group comes first") from None
+
+
+def of_process(together: ranks.Ranks | None = None) -> Session:
     """Return the session of this process; the first call announces that its trainings resume."""
     if not _sessions:
-        _sessions.append(Session())
+        _sessions.append(Session(together or ranks.Ranks()))
     return _sessions[0]
 
 
-def next_training() -> tuple[plain.Checkpoints, plain.Saved | None]:
-    """Return where the next training of this process saves, and what it resumes from. Raises CheckpointError."""
+def next_training(together: ranks.Ranks | None = None) -> tuple[plain.Checkpoints, plain.Saved | None]:
+    """Return where the next training of this process saves, and what it resumes from. Raises CheckpointError.
+
+    Of several processes rank 0 looks for it, and all others take what it found.
+    """
     here = plain.environment()
     _trainings.append(here.checkpoints)
     count = len(_trainings)
     folder = here.checkpoints if count == 1 else str(Path(here.checkpoints) / f"training-{count}")
     checkpoints = plain.Checkpoints(folder, here.job_id, here.generation)
-    return checkpoints, checkpoints.newest(here.prefer if count == 1 else None)
+    prefer = here.prefer if count == 1 else None
+    if together is None:
+        return checkpoints, checkpoints.newest(prefer)
+    return checkpoints, together.share(checkpoints.newest(prefer) if together.rank == 0 else None)
 
 
 def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
@@ -106,10 +150,14 @@ def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
     return folder
 
 
-def refuse_other_masters() -> None:
-    """Raise LeftAlone where the script answers SIGTERM itself, or trains in several processes."""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+def refuse_several() -> None:
+    """Raise LeftAlone where the script trains in several processes."""
+    if ranks.several():
         raise LeftAlone(SEVERAL)
+
+
+def refuse_other_masters() -> None:
+    """Raise LeftAlone where the script answers SIGTERM itself."""
     handler = signal.getsignal(signal.SIGTERM)
     if handler != signal.SIG_DFL and not any(one.stop.ours() for one in _sessions):
         raise LeftAlone("it has a handler for SIGTERM of its own")

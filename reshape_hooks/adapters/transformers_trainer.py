@@ -55,6 +55,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     """Return the hook for this call of `train`. Raises LeftAlone; CheckpointError where all saved is damaged."""
     from reshape_hooks.adapters import order
 
+    session.refuse_several()
     session.refuse_other_masters()
     if trainer.args.world_size > 1 or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise LeftAlone("it trains in several processes")

@@ -21,17 +21,24 @@ from tests.interpreters import python_with
 SCRIPTS = Path(__file__).parent / "scripts"
 STARTUP = Path(reshape_hooks.__file__).parent / "startup"
 WITHIN_S = 600
+ROUNDING = 1e-5  # of sums over other numbers of GPUs, in weights below 1
 EVALUATES, AFTER = "evaluates", "after training"
 
 
 class Script(NamedTuple):
-    """`steps` in all; each sample is trained on `epochs` times, if its epochs are whole."""
+    """`steps` in all; each sample is trained on `epochs` times, if its epochs are whole.
+
+    `itself`: the script, not the test, asks for a stop at the step that the variable STOP_AT names. Under torchrun it
+    has a process for each GPU.
+    """
 
     module: str
     file: str
     steps: int
     epochs: int | None
     arguments: tuple[str, ...] = ()
+    itself: bool = False
+    torchrun: bool = False
 
 
 HUGGING_FACE = Script("transformers", "hf_trainer.py", 15, 3)
@@ -39,6 +46,7 @@ SPLIT = {"max_steps": 12, "val_check_interval": 4, "accumulate_grad_batches": 2}
 LIGHTNING = Script("lightning", "lightning_fit.py", 27, 3, (json.dumps({"max_epochs": 3}),))
 IN_STEPS = Script("lightning", "lightning_fit.py", 22, None, (json.dumps(SPLIT),))
 LOOP = Script("torch", "torch_loop.py", 27, 3)
+DDP = Script("torch", "torch_ddp.py", 24, 3, itself=True, torchrun=True)
 ALL = [pytest.param(one, id=one.file[:-3] + "-in-steps" * (one.epochs is None)) for one in
        (HUGGING_FACE, LIGHTNING, IN_STEPS, LOOP)]  # fmt: skip
 
@@ -52,9 +60,9 @@ class Run(NamedTuple):
 
 def run(
     script: Script, folder: Path, generation: int, stop_at: str | int | None = None,
-    number: int = signal.SIGTERM, mtbf: str = "",
+    number: int = signal.SIGTERM, mtbf: str = "", gpus: int = 1,
 ) -> Run:  # fmt: skip
-    """One generation, on an emulated GPU; asked to stop when it prints a step or a text, and not over before it is.
+    """One generation, on emulated GPUs; asked to stop when it prints a step or a text, and not over before it is.
 
     `number`: the signal for it. `mtbf`: if it is tiny, it saves after each step without being asked.
     """
@@ -65,12 +73,15 @@ def run(
     given = {
         "PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONPATH": str(STARTUP), "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "emulated-0", "RESHAPE_EMULATED_SPEED": '{"1": 0.001}',
+        "CUDA_VISIBLE_DEVICES": ",".join(f"emulated-{n}" for n in range(gpus)),
+        "RESHAPE_EMULATED_SPEED": json.dumps({gpus: 0.001}),
         "RESHAPE_GPU_LOCKS": str(folder / "locks"), "RESHAPE_JOB_ID": "unchanged",
         "RESHAPE_GENERATION": str(generation), "RESHAPE_CHECKPOINTS": str(folder / "saved"),
-        "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_MTBF_S": mtbf,
+        "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_MTBF_S": mtbf, "STOP_AT": str(stop_at),
     }  # fmt: skip
-    argv = [python, str(SCRIPTS / script.file), str(folder / "weights.pt"), *script.arguments]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)] * script.torchrun
+    argv = [python, *torchrun, str(SCRIPTS / script.file), str(folder / "weights.pt"), *script.arguments]
+    stop_at = None if script.itself else stop_at
     stdin = subprocess.DEVNULL if stop_at is None else subprocess.PIPE  # which the script reads after it has trained
     steps, measured = [], []
     with (folder / "errors.txt").open("w") as errors, subprocess.Popen(
@@ -93,12 +104,13 @@ def run(
     return Run(status, steps, measured, (folder / "errors.txt").read_text())
 
 
-def same_weights(script: Script, first: Path, second: Path) -> bool:
+def same_weights(script: Script, first: Path, second: Path, within: float = 0.0) -> bool:
     code = (
-        "import sys, torch; a, b = map(torch.load, sys.argv[1:]);"
-        "print(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a))"
+        "import sys, torch; a, b = map(torch.load, sys.argv[2:]);"
+        "print(a.keys() == b.keys() and all(torch.allclose(a[k], b[k], 0, float(sys.argv[1])) for k in a))"
     )
-    argv = [str(python_with(script.module)), "-c", code, str(first / "weights.pt"), str(second / "weights.pt")]
+    files = [str(folder / "weights.pt") for folder in (first, second)]
+    argv = [str(python_with(script.module)), "-c", code, str(within), *files]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "True"
 
 
@@ -143,6 +155,26 @@ def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Scrip
     assert ended.steps[-1] == script.steps
     assert ended.measured == undisturbed.measured
     assert same_weights(script, whole, parts)
+
+
+@pytest.mark.parametrize("script", [DDP], ids=["loop"])
+def test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer(script: Script, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    undisturbed = run(script, whole, 1, gpus=2)
+    assert undisturbed.status == 0, undisturbed.errors
+    assert undisturbed.steps == list(range(1, script.steps + 1)), "one of them reports"
+    done: list[int] = []
+    for generation, (gpus, stop_at) in enumerate(((2, 5), (1, 13), (2, None)), start=1):
+        ended = run(script, parts, generation, stop_at, gpus=gpus)
+        assert ended.status == (143 if stop_at else 0), ended.errors
+        done += ended.steps
+        assert done[-1] == (stop_at or script.steps)
+    assert done == undisturbed.steps, "each step once"
+    assert ended.measured == undisturbed.measured
+    assert same_weights(script, whole, parts, ROUNDING)
+    trained = [Counter((folder / "trained.txt").read_text().split()) for folder in (whole, parts)]
+    assert trained[1] == trained[0] == {str(k): script.epochs for k in range(64)}
+    assert violations(parts / "locks") == []
 
 
 def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path) -> None:

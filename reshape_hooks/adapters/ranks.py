@@ -1,0 +1,62 @@
+"""What the processes of one training decide together: when all of them stop, what rank 0 has found and saved.
+
+Promises: the answer of each call is the same in all ranks, which make the same calls in the same order. The processes
+have met already, by `torch.distributed`; ours talk over a gloo group beside theirs, so that no GPU waits. A process
+alone needs no PyTorch. Called by `session` and the adapters, from Python 3.8 on.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class NotMet(Exception):
+    """This process is one of several that have not met."""
+
+
+class Ranks:
+    """All processes of this training. Raises NotMet where there are others and `torch.distributed` has not begun."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.local_rank, self.local_size = (int(os.environ.get(f"LOCAL_{name}") or default)
+                                            for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))  # fmt: skip
+        if several():
+            from torch import distributed
+
+            if not (distributed.is_available() and distributed.is_initialized()):
+                raise NotMet
+            self._distributed = distributed
+            self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+            self._group: Any = distributed.new_group(backend="gloo")
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag whether any rank has set it."""
+        if self.size == 1:
+            return list(flags)
+        import torch
+
+        numbers = torch.tensor(flags, dtype=torch.int32)
+        self._distributed.all_reduce(numbers, self._distributed.ReduceOp.MAX, group=self._group)
+        return [bool(number) for number in numbers]
+
+    def share(self, value: Any) -> Any:
+        """Return rank 0's value in all ranks."""
+        box = [value]
+        if self.size > 1:
+            self._distributed.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in their order."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        self._distributed.all_gather_object(values, value, group=self._group)
+        return values
+
+
+def several() -> bool:
+    """True if this process is one of several that train together."""
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1
