@@ -138,14 +138,12 @@ def journey(folder: Path, k: int) -> dict[str, Counter[RoundTrip]]:
         begin = len(listener.trips)
         _submit(users, "two", [k], 25)
         down = cluster.until("reshaped", "one", 0)["_id"]
-        cluster.until("started", "two", 0)
-        time.sleep(HISTORY_S / 2)
-        middle = len(listener.trips)
         cluster.until("reshaped", "one", down)
         time.sleep(HISTORY_S)
-        end = len(listener.trips)
+        trips = listener.trips[begin:]
         _check(cluster, k)
-    return {"down": Counter(listener.trips[begin:middle]), "up": of_up(listener.trips[middle:end])}
+    middle = trips.index(RoundTrip("job", "two: completed"))  # until then it trains, and nothing else happens
+    return {"down": Counter(trips[:middle]), "up": of_up(trips[middle:])}
 
 
 def _submit(users: pymongo.MongoClient[Doc], job: str, counts: list[int], iterations: int) -> None:
