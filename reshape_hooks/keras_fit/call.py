@@ -168,7 +168,7 @@ class Call:
 
     def validation_begins(self) -> None:
         if self.stop is not None:
-            self.before_validation = {id(v): v.numpy() for v in variables.small(self.model)}
+            self.before_validation = {id(v): variables.value_of(v) for v in variables.small(self.model)}
 
     def validation_ended(self) -> None:
         self.before_validation = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,12 @@ def every(model: Any) -> list[Any]:
 
 def read(found: list[Any], instead: Mapping[int, Any]) -> list[Any]:
     """Return their values; `instead`: values by the id of a variable that are saved in its place."""
-    return [instead[id(v)] if id(v) in instead else v.numpy() for v in found]
+    return [instead[id(v)] if id(v) in instead else value_of(v) for v in found]
+
+
+def value_of(v: Any) -> Any:
+    """Return its value; where each replica adds to a part of its own, as to a metric: the whole, then the parts."""
+    return np.stack([v.numpy(), *(part.numpy() for part in found)]) if (found := _own_parts(v)) else v.numpy()
 
 
 def write_file(path: str, values: list[Any]) -> None:
@@ -103,7 +109,13 @@ def restore(path: str, found: list[Any], described: list[Any], strategy: Any) ->
         )
     with np.load(path) as file, strategy.scope():
         for k, v in enumerate(found):
-            v.assign(file[str(k)].view(_dtype(v)).reshape(tuple(v.shape)))
+            values, size = file[str(k)].view(_dtype(v)), math.prod(v.shape)
+            whole, *parts = values.reshape((values.size // size if size else 1, *v.shape))
+            if len(parts) == len(_own_parts(v)):
+                for part, value in zip(_own_parts(v) or [v], parts or [whole]):
+                    part.assign(value)
+            else:  # it was saved by another number of replicas
+                v.assign(whole)
 
 
 def _dtype(v: Any) -> Any:
@@ -132,6 +144,11 @@ def _of_optimizers(model: Any) -> list[Any]:
 
 def _parts(value: Any) -> list[Any]:
     return [value, *getattr(value, "values", ())] if not callable(getattr(value, "values", ())) else [value]
+
+
+def _own_parts(v: Any) -> Any:
+    value = v.value
+    return value.values if type(value).__name__ == "SyncOnReadVariable" else ()
 
 
 def _train_graphs(model: Any) -> list[Any]:
