@@ -94,13 +94,14 @@ def test_the_image_says_that_it_cannot_simulate(installed: Path) -> None:
     assert done.stderr.startswith("Error: The package experiments is missing in ")
 
 
-def test_the_sidecar_that_is_copied_into_the_image_of_a_training_needs_no_other_package_of_ours(
+def test_what_is_copied_into_the_image_of_a_training_needs_no_other_package_of_ours(
     installed: Path, tmp_path: Path
 ) -> None:
     code = "import sys; from launcher import containerize; sys.stdout.write(str(containerize.SIDECAR))"
     folder = started(installed, "-c", code).stdout
     assert folder == str(installed / "sidecar")
-    shutil.copytree(folder, tmp_path / "sidecar", ignore=LEFT_OUT)
+    for package in ("sidecar", "reshape_hooks"):
+        shutil.copytree(Path(folder).with_name(package), tmp_path / package, ignore=LEFT_OUT)
     for module in ("sidecar", "sidecar.reader", "sidecar.startup.install"):
         done = started(tmp_path, "-m", module, "--help")
         assert (done.returncode, done.stderr) == (0, "")
