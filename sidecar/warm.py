@@ -153,7 +153,8 @@ class WaitingInterpreter:
             self.end("")
         elif now >= self.looked_at + LOOK_S:
             self.looked_at, self.used_s = now, cpu_s(self.child.pid)
-            if device := opened(self.child.pid):  # as by a thread that an import began
+            device = opened(self.child.pid)
+            if device:  # as by a thread that an import began
                 self.off = f"the waiting interpreter has opened a device ({device})"
                 self.end(self.off)
             elif self.room() < 0:
