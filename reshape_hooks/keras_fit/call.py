@@ -14,7 +14,7 @@ from keras.src.utils.python_utils import pythonify_logs
 
 from reshape_hooks import plain
 from reshape_hooks.keras import leave
-from reshape_hooks.keras_fit import streams, variables
+from reshape_hooks.keras_fit import replicas, streams, variables
 from reshape_hooks.keras_fit.batches import ResumableBatches
 from reshape_hooks.keras_fit.callback_list import FitCallbacks
 
@@ -37,6 +37,7 @@ class Call:
         self.stop: plain.StopFlag | None = None  # until all that training changes is known
         self.pace = plain.Pace(script.here.step_seconds)
         self.asked = (given["initial_epoch"], given["epochs"])
+        self.replicas = self.model.distribute_strategy.num_replicas_in_sync
         self.steps = self.epoch = self.executions = self.done = 0
         self.first_epoch: int | None = None
         self.of: int | None = None  # batches of an epoch, if that is known
@@ -56,6 +57,9 @@ class Call:
             if at["asked"][0] != self.asked[0]:  # the script resumes by epochs itself, from an older place
                 given["epochs"] = at["asked"][1]
             given["initial_epoch"] = given["epochs"] if self.ended else at["epoch"]
+            if self.replicas != at["first_replicas"]:
+                replicas.keep(given, at["sizes"], self.replicas)
+        self.sizes = replicas.sizes(given)
         shown = {"verbose": given["verbose"], "epochs": given["epochs"], "steps": None}
         self.callbacks = given["callbacks"] = FitCallbacks(self, given["callbacks"], model=model, **shown)
         self.epochs = given["epochs"]
@@ -214,13 +218,16 @@ class Call:
         here, was = self.batches.num_batches, at["num_batches"]
         if here is None or was is None or here == was:
             return
-        if at["replicas"] == self.model.distribute_strategy.num_replicas_in_sync:
+        if at["replicas"] == self.replicas:
             raise plain.CheckpointError(
                 f"this fit was saved with {was} steps per epoch and has {here} now: use the same data and batch size"
             )
         at["executions"] = max(1, at["executions"] * here // was)
         at["done"] = min(here, at["executions"] * self.model.steps_per_execution)
-        sys.stderr.write(f"reshape: {here} steps per epoch instead of {was}, as the script has other batches now\n")
+        sys.stderr.write(
+            f"reshape: {here} steps per epoch instead of {was}, as the script makes its batches of the number of GPUs: "
+            "some samples of this epoch come twice or not at all; arrays and tf.data ending with `batch` keep theirs\n"
+        )
 
     def _end(self) -> None:
         if self.ended:
@@ -253,7 +260,8 @@ class Call:
         record = {
             "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
             "executions": self.executions, "done": self.done, "whole": self.batches.whole, "steps": self.steps,
-            "num_batches": self.batches.num_batches, "replicas": self.model.distribute_strategy.num_replicas_in_sync,
+            "num_batches": self.batches.num_batches, "sizes": self.sizes, "replicas": self.replicas,
+            "first_replicas": self.position["first_replicas"] if self.position else self.replicas,
             "data": self.batches.data, "made": self.batches.made_before, "pass": self.batches.begun_with,
             "logs": pythonify_logs(self.logs), "shown": self.callbacks.shown,
             "stop_training": self.model.stop_training, "callbacks": self.callbacks.state(),

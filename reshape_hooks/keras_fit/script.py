@@ -22,7 +22,7 @@ from keras.callbacks import CallbackList
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from reshape_hooks import plain, seeds
-from reshape_hooks.keras_fit import variables
+from reshape_hooks.keras_fit import replicas, variables
 from reshape_hooks.keras_fit.call import Call
 from reshape_hooks.locks import GpuLocks
 from reshape_hooks.periodic.saver import Saver
@@ -82,6 +82,10 @@ class Script:
             return False
         if any(os.environ.get(name, "1") != "1" for name in MANY_PROCESSES):
             return self.leave("it is one process of several")
+        strategy = type(given["self"].distribute_strategy).__name__
+        if strategy not in replicas.KNOWN:
+            called = strategy.replace("CollectiveAllReduce", "MultiWorkerMirrored").replace("V2", "")
+            return self.leave(f"it trains under {called}")
         as_known = " ".join(inspect.signature(theirs).parameters) == PARAMETERS
         if not as_known or not all(hasattr(EpochIterator, name) for name in USED):
             return self.leave("this version of Keras is not known")

@@ -50,13 +50,18 @@ class Stop(keras.callbacks.Callback):
 class Tally(keras.layers.Layer):
     """Counts in a weight how often each row was trained on; the row's number is the first column, which it hides."""
 
+    def __init__(self, **of_weight):
+        super().__init__()
+        self.of_weight = of_weight
+
     def build(self, shape):
-        self.seen = self.add_weight(shape=(ROWS,), initializer="zeros", trainable=False, name="seen")
+        self.seen = self.add_weight(shape=(ROWS,), initializer="zeros", trainable=False, name="seen", **self.of_weight)
 
     def call(self, x, training=False):
         if training:
             rows = keras.ops.cast(x[:, 0], "int32")
-            self.seen.assign_add(keras.ops.sum(keras.ops.one_hot(rows, ROWS), axis=0))
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync  # of whose values the mean is kept
+            self.seen.assign_add(keras.ops.sum(keras.ops.one_hot(rows, ROWS), axis=0) * replicas)
         return x[:, 1:]
 
 
@@ -225,12 +230,57 @@ def own_step(folder):
     return {"weights": weights, "history": [(history.epoch, history.history)]}
 
 
+def on_cpus(count):
+    devices = [f"CPU:{n}" for n in range(count)]
+    # By collectives all strategies of a process must have as many replicas, and a CPU has too few threads for them.
+    return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+
+
 def replicas(folder):
     x, y = data()
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with on_cpus(2).scope():
         model = network()
     history = model.fit(x, y, BATCH, epochs=3, callbacks=[Stop()], verbose=2)
     return result(model, history)
+
+
+SHAPES = [2, 1, 2]  # replicas, by generation
+
+
+def shaped():
+    """What a script gets from `MirroredStrategy()`, and the batch that many scripts make of it."""
+    count = SHAPES[int(os.environ["RESHAPE_GENERATION"]) - 1]
+    return on_cpus(count), 4 * count
+
+
+def mirrored(strategy):
+    with strategy.scope():
+        rate = keras.optimizers.schedules.CosineDecay(0.02, 20)
+        tally = Tally(aggregation="mean")
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1, "sigmoid")]
+        model = keras.Sequential([keras.Input((5,)), tally, *layers])
+        model.compile(keras.optimizers.Adam(rate), "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def resized(folder):
+    x, y = data()
+    strategy, batch = shaped()
+    model = mirrored(strategy)
+    history = model.fit(x, y, batch, epochs=5, validation_data=(x, y), callbacks=[Stop()], verbose=2)
+    return result(model, history, rows=model.layers[0].seen.numpy())
+
+
+def resized_dataset(folder):
+    x, y = data()
+    strategy, batch = shaped()
+    model = mirrored(strategy)
+    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(ROWS).batch(batch).repeat().prefetch(2)
+    test = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch)
+    history = model.fit(
+        train, epochs=5, steps_per_epoch=-(-ROWS // batch), validation_data=test, callbacks=[Stop()], verbose=2
+    )
+    return result(model, history, rows=model.layers[0].seen.numpy())
 
 
 def half_precision(folder):
@@ -246,7 +296,7 @@ def half_precision(folder):
 
 WAYS = [
     arrays, seeded_arrays, dataset, repeated, unknown_length, py_dataset, threads, several_steps, fine_tuning, own_step,
-    replicas, half_precision,
+    replicas, half_precision, resized, resized_dataset,
 ]  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """Fits whose next batch cannot be found again, each as if it were a script of its own; run by `test_keras_fit.py`."""
 
+import contextlib
 import itertools
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -19,16 +21,22 @@ class Noise(keras.layers.Layer):
         return x + tf.random.uniform(tf.shape(x), seed=3)
 
 
-def fit(data, layers=(), **compiled):
+def fit(data, layers=(), strategy=None, **compiled):
     from reshape_hooks.keras_fit import script
 
     script.Script._this = None
-    model = keras.Sequential([*layers, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", **compiled)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse", **compiled)
     more = {} if isinstance(data, tf.data.Dataset) else {"steps_per_epoch": 2}
     model.fit(data, epochs=2, verbose=0, **more)
     if Path(os.environ["RESHAPE_ANNOUNCE"]).exists():
         sys.stdout.write("was announced\n")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def to_python(x, y):
@@ -42,5 +50,14 @@ fit(rows.shuffle(16).cache().batch(4))
 fit(rows.map(lambda x, y: (x, y), num_parallel_calls=2, deterministic=False).batch(4))
 fit(rows.batch(4), run_eagerly=True)
 fit(rows.batch(4), layers=[Noise()])
+fit(rows.batch(4), strategy=tf.distribute.MultiWorkerMirroredStrategy())
+servers = {kind: [f"127.0.0.1:{free_port()}"] for kind in ("worker", "ps")}
+cluster = tf.train.ClusterSpec(servers)
+running = [tf.distribute.Server(cluster, kind, 0, protocol="grpc") for kind in servers]
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+with contextlib.suppress(ValueError):  # Keras 3 has no `fit` under it, only loops of one's own
+    fit(rows.batch(4), strategy=tf.distribute.ParameterServerStrategy(resolver))
 signal.signal(signal.SIGTERM, lambda *_: None)
 fit(rows.batch(4))  # it sees to the signal itself
+sys.stdout.flush()
+os._exit(0)  # the servers of a cluster do not end by themselves
