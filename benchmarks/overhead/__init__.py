@@ -16,14 +16,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import gap
-from benchmarks.cluster import Cluster, running
-from benchmarks.result import Result, Row, Table
+from benchmarks.cluster import WITHIN_S, Cluster, running
+from benchmarks.result import Result, Row, Table, WrongAnswer
 from coordinator.stores.opening import open_store
 from sidecar.shim import CALM_S
 
 STEP_S = 0.2  # a line each
 FLOOR = 0.001  # of a core, and so of the time of a step that needs all cores
-SETTLED = 25  # steps
+SETTLED, FEWEST = 25, 5  # steps that are not counted, and that are
 
 
 def cpu_s(pid: int) -> float:
@@ -33,8 +33,12 @@ def cpu_s(pid: int) -> float:
 
 
 def step_s(side: gap.MeasuredSide) -> float:
-    """The median time from one step to the next of the present shape, seconds."""
-    times = [at for _, at in gap.shapes(side.output())[-1].steps][SETTLED:]
+    """The median time from one step to the next of the present shape, seconds; waits for the steps that this needs."""
+    deadline = time.monotonic() + WITHIN_S
+    while len(times := [at for _, at in gap.shapes(side.output())[-1].steps][SETTLED:]) < FEWEST:
+        if time.monotonic() > deadline:
+            raise WrongAnswer(f"the training did not make {SETTLED + FEWEST} steps within {WITHIN_S:.0f} s")
+        time.sleep(STEP_S)
     return median(b - a for a, b in pairwise(times))
 
 
