@@ -356,7 +356,8 @@ def measure(cluster: Cluster, folder: Path, trainer: Trainer, iterations: int, r
 def trainers(folder: Path, tiny: bool) -> Iterator[Trainer]:
     """Yield NumPy's, and unless it is `tiny` Keras' and PyTorch's where a Python here has them.
 
-    Another Python than ours finds our hooks and the digits by links in `folder`.
+    Another Python than ours finds our hooks and the digits by links in `folder`, which has the name of a folder of
+    libraries: nothing else is imported by an interpreter that waits.
     """
     links = [
         Path(str(spec.origin)).parent for spec in map(importlib.util.find_spec, ("reshape_hooks", "sklearn")) if spec
@@ -380,7 +381,7 @@ def run(options: argparse.Namespace) -> Result:
         store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
         try:
             with running(folder / "state", store, 4, PACE, JOB_TYPE) as cluster:
-                for trainer in trainers(folder / "links", options.tiny):
+                for trainer in trainers(folder / "site-packages", options.tiny):
                     found[trainer.name] = measure(cluster, folder, trainer, ITERATIONS[trainer.name], rounds)
         finally:
             store.close()
