@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,23 @@ class _Warm:
         settings.write_text(SETTINGS, encoding="utf-8")
         own = {"ANSIBLE_CONFIG": str(settings), "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            descriptor = os.open(self.folder, os.O_RDONLY)
-            listener.bind(f"/proc/self/fd/{descriptor}/socket")  # the folder's path may be too long for an address
-            os.close(descriptor)
+            with self._address() as address:
+                listener.bind(address)
             listener.listen(WAITING)  # already here, so that clients can wait while the process starts
             command = [sys.executable, "-P", "-m", "launcher.warm_ansible", str(listener.fileno()), str(self.folder)]
             self.process = subprocess.Popen(
                 command, env={**environment, **own}, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()], start_new_session=True,
             )  # fmt: skip
+
+    @contextmanager
+    def _address(self) -> Iterator[str]:
+        """The address of its socket, through the folder's descriptor: the folder's path may be too long for one."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            yield f"/proc/self/fd/{descriptor}/socket"
+        finally:
+            os.close(descriptor)
 
     def usable(self) -> bool:
         """False if it has ended, or if its socket was cleared away as programs do that tidy up /tmp."""
@@ -141,11 +150,8 @@ class _Warm:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             link.settimeout(ANSWERS_S)
             try:
-                descriptor = os.open(self.folder, os.O_RDONLY)
-                try:
-                    link.connect(f"/proc/self/fd/{descriptor}/socket")
-                finally:
-                    os.close(descriptor)
+                with self._address() as address:
+                    link.connect(address)
                 link.send(b"")  # no request: it hangs up
                 return link.recv(1) == b""
             except (TimeoutError, BlockingIOError):
