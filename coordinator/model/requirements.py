@@ -1,6 +1,6 @@
 """Checks and reads what a job asks for beside GPU counts: cores and memory, tasks, deadline, target, pods. Pure.
 
-Intake calls `problems` before it accepts a document; `build_snapshot` then reads the same fields. Reading never fails:
+Intake calls `problems` before it accepts a document; `SnapshotBuilder` then reads the same fields. Reading never fails:
 an invalid value counts as absent. Times are seconds, or texts such as "90s", "15m" and "2h" (D12).
 """
 

@@ -1,7 +1,7 @@
 """Holds jobs back until the jobs in their `depends_on` field, a list of ids, are completed.
 
 Promises: the job is not queued until all of them are completed, which `depends_met` then records; if one of them ends
-otherwise, the job fails with a sentence that names it. `DependencyController` checks, `build_snapshot` keeps waiting
+otherwise, the job fails with a sentence that names it. `DependencyController` checks, `SnapshotBuilder` keeps waiting
 jobs out of the queue, intake calls `problems`.
 """
 

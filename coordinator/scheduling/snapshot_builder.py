@@ -111,17 +111,6 @@ class SnapshotBuilder:
         return _observed(make, job, seen, gpus, at, booked)
 
 
-def build_snapshot(
-    jobs: Mapping[str, JobRecord],
-    gpus: Mapping[str, GpuRecord],
-    seen: Mapping[str, ObservedJob],
-    known: SnapshotInputs,
-    at: Moment,
-) -> ClusterSnapshot:
-    """One snapshot, from nothing."""
-    return SnapshotBuilder().build(jobs, gpus, seen, known, at)
-
-
 def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: Sequence[Heartbeat | None]) -> Node:
     """A node. Its use comes from its agent (S18), else from the heartbeats of its jobs, `beats`."""
     cores, memory = number(doc.get("cores")) or 0.0, number(doc.get("memory")) or 0.0
@@ -164,7 +153,7 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
 
 def _of_document(job: JobRecord, checkpoints_last: bool) -> Callable[..., Job]:
     """The job with the fields that its document alone decides; it needs those of `_observed`."""
-    held = job.gpu_ids if job.operation is None else job.operation.to
+    held = _held(job)
     stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
     target = requirements.target(job.doc)
     return partial(
@@ -203,7 +192,7 @@ def _observed(
     make: Callable[..., Job], job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: Moment, booked: bool
 ) -> Job:
     """The whole job. `booked`: a GPU is promised to it or held by it."""
-    held = job.gpu_ids if job.operation is None else job.operation.to
+    held = _held(job)
     done, total = iteration_counts(job, seen.beat)
     value, target, ran_s = last_measurement(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
     limit, limit_s = job.limit_left(at.wall)
@@ -245,8 +234,12 @@ def _place(job: JobRecord) -> str | None:
     if op is not None and op.kind == "move":
         return op.node
     gone = op is not None and op.kind in ("requeue", "finish")
-    held = job.gpu_ids if op is None else op.to
-    return job.node if (held or job.uses_cpu) and not gone else None
+    return job.node if (_held(job) or job.uses_cpu) and not gone else None
+
+
+def _held(job: JobRecord) -> tuple[str, ...]:
+    """Return the job's GPUs after the operation in progress."""
+    return job.gpu_ids if job.operation is None else job.operation.to
 
 
 def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker, ...]:

@@ -22,7 +22,7 @@ from coordinator.model import states as s
 from coordinator.model.progress import Moment
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.scheduling.loop import DecisionBasis
-from coordinator.scheduling.snapshot_builder import build_snapshot
+from coordinator.scheduling.snapshot_builder import SnapshotBuilder
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_nodes
 from coordinator.stores.elector import Elector, Holder
@@ -172,7 +172,7 @@ class World:
     def order(self, decision: Decision) -> None:
         """As if this had just been decided."""
         jobs, at = self.c.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
-        snapshot = build_snapshot(jobs, self.c.cache.gpus(), {}, self.c.loop.inputs, at)
+        snapshot = SnapshotBuilder().build(jobs, self.c.cache.gpus(), {}, self.c.loop.inputs, at)
         self.c.loop._apply(decision, DecisionBasis(jobs, snapshot, 0.0))
 
     def settle(self) -> None:

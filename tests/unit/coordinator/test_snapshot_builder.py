@@ -11,7 +11,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.model import states as s
 from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iteration_counts
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.scheduling.snapshot_builder import SnapshotInputs, build_snapshot
+from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from sidecar.protocol import Heartbeat
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -23,13 +23,13 @@ AT = Moment(now=50.0, wall=WALL)
 def take(jobs: list[JobRecord], gpus: list[GpuRecord], beats: dict[str, Heartbeat] | None = None) -> ClusterSnapshot:
     known = {name: ObservedJob(beat, 5.0) for name, beat in (beats or {}).items()}
     placed = {g.id: GpuRecord({"node": "n1", "gpu_type": "V100", **g.doc}) for g in gpus}
-    return build_snapshot({j.id: j for j in jobs}, placed, known, SnapshotInputs(), AT)
+    return SnapshotBuilder().build({j.id: j for j in jobs}, placed, known, SnapshotInputs(), AT)
 
 
 def test_gpus_come_by_node_in_their_own_order() -> None:
     docs = [("b", "n2", 0), ("a", "n1", 1), ("c", "n1", 0)]
     gpus = {i: GpuRecord({**gpu(i).doc, "node": n, "gpu_type": "T", "index": k}) for i, n, k in docs}
-    nodes = build_snapshot({}, gpus, {}, SnapshotInputs(), AT).nodes
+    nodes = SnapshotBuilder().build({}, gpus, {}, SnapshotInputs(), AT).nodes
     assert [(n.name, [g.id for g in n.gpus]) for n in nodes] == [("n1", ["c", "a"]), ("n2", ["b"])]
 
 
@@ -86,7 +86,9 @@ def test_nodes_have_the_cores_of_their_documents_and_are_as_used_as_their_jobs_r
     beat = seen()
     beat.usage.cpu_cores, beat.usage.memory = 1.5, 2_000
     docs = {"c": {"_id": "c", "cores": 2.0, "memory": 8_000.0}, "away": {"_id": "away", "cores": 1.0, "heard": False}}
-    nodes = build_snapshot({"one": on_cpu()}, {}, {"one": ObservedJob(beat)}, SnapshotInputs(nodes=docs), AT).node
+    nodes = (
+        SnapshotBuilder().build({"one": on_cpu()}, {}, {"one": ObservedJob(beat)}, SnapshotInputs(nodes=docs), AT).node
+    )
     assert (nodes["c"].gpu_type, nodes["c"].gpus, nodes["c"].cores) == ("", (), 2.0)
     assert (nodes["c"].cpu_use, nodes["c"].memory_use, nodes["c"].heard) == (0.75, 0.25, True)
     assert not nodes["away"].heard
@@ -114,7 +116,7 @@ def test_a_job_can_use_the_cores_it_asked_for_or_more_if_it_was_seen_to(
     asked: dict[str, object], most: float, can_use: float
 ) -> None:
     seen_so = ObservedJob(None, speed=TrainingSpeed(20.0, 0.3, most))
-    found = build_snapshot({"one": on_cpu(**asked)}, {}, {"one": seen_so}, SnapshotInputs(), AT).job["one"]
+    found = SnapshotBuilder().build({"one": on_cpu(**asked)}, {}, {"one": seen_so}, SnapshotInputs(), AT).job["one"]
     assert (found.demand, found.rate, found.share) == (can_use, 20.0, 0.3)
 
 
@@ -160,7 +162,7 @@ def test_a_job_with_a_target_is_as_long_as_its_curve_says_but_never_longer_than_
 ) -> None:
     known = ObservedJob(seen(steps=10), needs=needs)
     record = job(s.RUNNING, "a", iterations=100, target_top5=0.9, dataset_size=200, batch_size=10)
-    (found,) = build_snapshot({"one": record}, {}, {"one": known}, SnapshotInputs(), AT).jobs
+    (found,) = SnapshotBuilder().build({"one": record}, {}, {"one": known}, SnapshotInputs(), AT).jobs
     assert found.iterations_left == left
     assert found.length_unsure == (needs is None)
 
@@ -172,7 +174,7 @@ def test_of_a_job_without_progress_towards_its_target_nor_a_maximum_no_length_is
 
 def test_gpus_on_several_hosts_are_told_host_by_host() -> None:
     gpus = {i: GpuRecord({**gpu(i, "one", "one").doc, "node": n, "gpu_type": "T"}) for i, n in [("a", "n"), ("b", "m")]}
-    (found,) = build_snapshot({"one": job(s.RUNNING, "a", "b", node="n")}, gpus, {}, SnapshotInputs(), AT).jobs
+    (found,) = SnapshotBuilder().build({"one": job(s.RUNNING, "a", "b", node="n")}, gpus, {}, SnapshotInputs(), AT).jobs
     assert [(w.node, w.num_gpus) for w in found.workers] == [("n", 1), ("m", 1)]
 
 
@@ -212,7 +214,7 @@ def test_what_pods_of_others_ask_for_is_not_there_for_our_jobs() -> None:
     nodes = {"a": {"cores": 4.0, "memory": 8e9, "others": held}, "full": {"cores": 1.0, "memory": 1e9, "others": held}}
     seen = {
         n.name: (n.cores, n.memory)
-        for n in build_snapshot({}, {}, {}, SnapshotInputs(nodes=nodes), Moment(0.0, 0.0)).nodes
+        for n in SnapshotBuilder().build({}, {}, {}, SnapshotInputs(nodes=nodes), Moment(0.0, 0.0)).nodes
     }
     assert seen == {"a": (2.5, 5e9), "full": (0.0, 1.0)}, "0 bytes would mean that nobody knows how many"
 
@@ -224,7 +226,7 @@ def test_a_builder_that_keeps_what_did_not_change_builds_what_one_that_keeps_not
 
     def both(*inputs: Any) -> ClusterSnapshot:
         seen.append(kept(*inputs))
-        assert seen[-1] == build_snapshot(*inputs)
+        assert seen[-1] == SnapshotBuilder().build(*inputs)
         return seen[-1]
 
     world.c.loop._snapshots.build = both  # type: ignore[method-assign]
