@@ -32,7 +32,7 @@ demo: install ## two jobs share four GPUs and reshape for one another (ARGS="--j
 	then $(BIN)/reshape demo --trainer keras $(ARGS); \
 	else echo "TensorFlow is not installed here: the demo trains the same model with NumPy."; $(BIN)/reshape demo --trainer numpy $(ARGS); fi
 
-test: install ## every promise that needs no cluster (some 7 min; ARGS="-k shim" passes options on)
+test: install ## every promise that needs no cluster (some 5 min; ARGS="-k shim" passes options on)
 	@$(if $(strip $(ARGS)),$(BIN)/pytest $(ARGS),$(call halves,not deep,-n 6 --dist loadgroup))
 
 test-deep: install ## thousands of drawn states, long runs, TensorFlow trainings (10 min)

@@ -89,10 +89,8 @@ class InPlace:
         self._cluster, self._job, self._warm = cluster, job, warm
         self.waiting_mib: list[tuple[float, float]] = []  # resident and proportional size of each that waited
         doc = {"job_id": job, "job_type": JOB_TYPE, "command": command(trainer, iterations), "iterations": iterations}
-        doc |= {
-            "elastic": True,
-            "env": trainer.env | ({} if warm else {"RESHAPE_WARM": "0"}),
-        }  # it is stopped as soon as it trains
+        doc["elastic"] = True  # it is stopped as soon as it trains
+        doc["env"] = trainer.env if warm else {**trainer.env, "RESHAPE_WARM": "0"}
         self.began = cluster.submit({**doc, "optional_num_gpus": sorted(PACE)})
 
     def wait_started(self) -> None:
@@ -109,7 +107,8 @@ class InPlace:
     def wait_ready(self) -> None:
         deadline = time.monotonic() + WITHIN_S
         while not (status := shim_status(self._cluster.launch_folder(self._job)))["warm"].startswith("ready"):
-            if (not status["warm"].startswith(("begins", "ready")) and status["warm"]) or time.monotonic() > deadline:
+            none_will = status["warm"] and not status["warm"].startswith("begins")
+            if none_will or time.monotonic() > deadline:
                 raise WrongAnswer(f"no interpreter waits beside {self._job}: {status['warm']}")
             time.sleep(0.05)
         for pid in waiting_pids(status):

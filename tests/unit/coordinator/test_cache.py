@@ -163,7 +163,7 @@ def test_a_new_document_in_the_place_of_a_deleted_one_is_a_cancellation_too(stor
     assert one(cache).cancel
 
 
-# what reading again after a lost race brings into the books
+# what reading again after a lost race brings into the cache
 
 
 def test_a_job_that_another_coordinator_closed_does_not_come_back(store: MemoryStore, cache: Cache) -> None:
