@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from coordinator.dashboard import words
+from coordinator.dashboard.words import expected_start, measured, missed, progress, rate, seconds, size, text
 from reshape.output.tables import NONE, Cells, fitted, plain, table
 
 View = Mapping[str, Any]
@@ -49,9 +51,9 @@ def job(view: View) -> str:
     """One job, a line per fact, unknown ones left out."""
     usage = view.get("usage") or {}
     facts = {
-        "job": _text(view.get("job_id")),
-        "state": _text(view.get("state")),
-        "message": _message(view),
+        "job": text(view.get("job_id")),
+        "state": text(view.get("state")),
+        "message": words.message(view),
         "left alone": view.get("left_alone"),
         "receipt": (view.get("lost") or {}).get("sentence"),
         "fault": view.get("fault") if not view.get("finish_ts") else None,
@@ -61,21 +63,21 @@ def job(view: View) -> str:
         "pinned to": view.get("pinned"),
         "sla": _time(view.get("sla")),
         "estimate": _time(view.get("estimate")),
-        "target": _target(view),
+        "target": words.target(view),
         "type": view.get("job_type"),
         "progress": progress(view),
-        "epochs": _measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),
-        view.get("value_name") or "value": _measured(view.get("value"), "{:.6g}"),
-        "speed": _measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
+        "epochs": measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),
+        view.get("value_name") or "value": measured(view.get("value"), "{:.6g}"),
+        "speed": measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
         "starts": expected_start(view),
-        "eta": _measured(view.get("eta_s"), seconds),
+        "eta": measured(view.get("eta_s"), seconds),
         "deadline": missed(view),
-        "cpu": _measured(usage.get("cpu_cores"), "{:.2f} cores"),
+        "cpu": measured(usage.get("cpu_cores"), "{:.2f} cores"),
         "cpu limit": _limit(usage),
         "not limited": view.get("unlimitable"),
-        "memory": _measured(usage.get("memory"), size),
-        "disk": _measured(usage.get("block_io"), rate),
-        "network": _measured(usage.get("network_io"), rate),
+        "memory": measured(usage.get("memory"), size),
+        "disk": measured(usage.get("block_io"), rate),
+        "network": measured(usage.get("network_io"), rate),
         "efficiency": _efficiency(view.get("growth_efficiency") or {}),
         "category": view.get("category"),
         "reshapes": view.get("reshapes"),
@@ -83,16 +85,16 @@ def job(view: View) -> str:
         "moves": view.get("moves") or None,
         "sent back": view.get("preempts") or None,
         "generation": view.get("generation"),
-        "submitted": _measured(view.get("submit_ts"), moment),
-        "started": _measured(view.get("start_ts"), moment),
-        "finished": _measured(view.get("finish_ts"), moment),
+        "submitted": measured(view.get("submit_ts"), moment),
+        "started": measured(view.get("start_ts"), moment),
+        "finished": measured(view.get("finish_ts"), moment),
     }
     lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in facts.items() if fact is not None]
     faults = [
         *(("problem", p) for p in view.get("problems") or ()),
         *(("warning", w) for w in view.get("warnings") or ()),
     ]
-    pods = [f"{'pod ' + _text(pod.get('pod')) + ':':<12} {_pod(pod)}" for pod in view.get("pods") or ()]
+    pods = [f"{'pod ' + text(pod.get('pod')) + ':':<12} {_pod(pod)}" for pod in view.get("pods") or ()]
     return "\n".join([*lines, *pods, *(f"  {kind}: {plain(str(sentence))}" for kind, sentence in faults)])
 
 
@@ -104,13 +106,14 @@ def _pod(pod: View) -> str:
 
 def decision(view: View, width: int | None = None) -> str:
     """Explain a decision: its sentence, then all candidates with the chosen one marked."""
+    at, decision_id = measured(view.get("at"), moment) or "", text(view.get("decision_id"))
     lines = [
-        f"{_measured(view.get('at'), moment) or ''}  {plain(_what(view))}  [{_text(view.get('decision_id'))}]".lstrip(),
-        f"  {plain(_text(view.get('sentence')))}",
+        f"{at}  {plain(words.what(view))}  [{decision_id}]".lstrip(),
+        f"  {plain(text(view.get('sentence')))}",
     ]
     if unchanged := view.get("unchanged_makespan_s"):
         guesses = view.get("unchanged_guesses")
-        doubt = f", a guess, since the length of {_and(guesses)} was unknown" if guesses else ""
+        doubt = f", a guess, since the length of {words.listed(guesses)} was unknown" if guesses else ""
         ran = (
             f"If nothing changed, it was predicted then{doubt}, the jobs that ran would be done in {_exact(unchanged)}."
         )
@@ -130,65 +133,9 @@ def present(view: View) -> str:
     return "\n".join(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)
 
 
-def expected_start(view: View) -> str | None:
-    """Format the expected start of a waiting job; marked as a guess if it rests on unknown lengths."""
-    start, guesses = view.get("start_in_s"), view.get("start_guesses")
-    if not isinstance(start, int | float):
-        return None
-    doubt = f", a guess: nobody knows how long {_and(guesses)} will take" if guesses else ""
-    return f"in about {seconds(start)}{doubt}" if start or doubt else "at any moment"
-
-
-def missed(view: View) -> str | None:
-    """A deadline that has passed."""
-    return _measured(view.get("late_s"), lambda late: f"missed by {seconds(late)}")
-
-
-def _and(names: Any) -> str:
-    """Some of these names, and how many more."""
-    names = [str(name) for name in names] if isinstance(names, list) else []
-    more = [f"{len(names) - 2} more"] if len(names) > 3 else []
-    named = [*(names[:2] if more else names), *more]
-    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
-
-
-def progress(view: View) -> str:
-    """`120/400 (30 %)`, or what is known of it; of a job with a target, `120, about 3.2 epochs to its target`."""
-    done, total = view.get("iters_done") or 0, view.get("iterations")
-    if nearer := _to_target(view):
-        return f"{done}, {nearer}"
-    return f"{done}/{total} ({100 * done // total} %)" if total else str(done) if done else NONE
-
-
-def _to_target(view: View) -> str | None:
-    """Format the distance to the target, predicted or at most; None if unknown."""
-    aims = isinstance(view.get("target"), dict) or view.get("target_top5") is not None
-    epochs = _measured(view.get("epochs_left"), "{:.1f} epochs")
-    left = epochs or _measured(view.get("iterations_left"), "{:.0f} iterations")
-    return f"{'at most' if view.get('length_unsure') else 'about'} {left} to its target" if aims and left else None
-
-
-def seconds(value: float) -> str:
-    """A duration as people say it: 4.2 s, 12 min 5 s, 3 h 20 min."""
-    if value < 60:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def _exact(value: float) -> str:
     """Format seconds for comparison: candidates often differ by less than a minute."""
     return f"{value:.1f} s"
-
-
-def size(value: float) -> str:
-    """Bytes, in MiB or GiB."""
-    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
-
-
-def rate(value: float) -> str:
-    """Bytes per second."""
-    return f"{value / 2**20:.1f} MiB/s" if value >= 2**20 else f"{value / 2**10:.1f} KiB/s"
 
 
 def moment(value: float) -> str:
@@ -202,87 +149,61 @@ def moment(value: float) -> str:
 def _job_cells(view: View) -> Cells:
     problems = view.get("problems") or ()
     refused = "" if view.get("closed") is False else "not accepted: "
-    late, means = missed(view), _with_reason(view, _message(view))
+    late, means = missed(view), _with_reason(view, words.message(view))
     said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
     message = "; ".join(str(one) for one in said if one) or None
     return (
-        _text(view.get("job_id")),
-        _text(view.get("state")),
+        text(view.get("job_id")),
+        text(view.get("state")),
         _gpu_count(view),
-        _text(view.get("node")),
+        text(view.get("node")),
         progress(view),
-        _measured(view.get("eta_s"), seconds) or _starts(view) or NONE,
-        _text(view.get("reshapes")),
-        _text(message),
+        measured(view.get("eta_s"), seconds) or _starts(view) or NONE,
+        text(view.get("reshapes")),
+        text(message),
     )
 
 
 def _starts(view: View) -> str | None:
     """Short, for a table: a guess has a question mark."""
-    return _measured(view.get("start_in_s"), lambda s: f"starts in {seconds(s)}{'?' * bool(view.get('start_guesses'))}")
+    return measured(view.get("start_in_s"), lambda s: f"starts in {seconds(s)}{'?' * bool(view.get('start_guesses'))}")
 
 
 def _gpu_cells(view: View) -> Cells:
-    used, total = (_measured(view.get(f), size) for f in ("memory_used", "memory_total"))
+    used, total = (measured(view.get(f), size) for f in ("memory_used", "memory_total"))
     return (
-        _text(view.get("gpu_id")),
-        _text(view.get("node")),
-        _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else ""),
-        _text(view.get("state")) + (f" ({view['problem']})" if view.get("problem") else ""),
-        _text(view.get("job_id")),
-        _text(view.get("held_by")),
-        _measured(view.get("utilisation"), "{:.0%}") or NONE,
+        text(view.get("gpu_id")),
+        text(view.get("node")),
+        text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else ""),
+        text(view.get("state")) + (f" ({view['problem']})" if view.get("problem") else ""),
+        text(view.get("job_id")),
+        text(view.get("held_by")),
+        measured(view.get("utilisation"), "{:.0%}") or NONE,
         f"{used or NONE} of {total}" if total else NONE,
     )
 
 
 def _node_cells(view: View) -> Cells:
-    kind = _text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else "")
-    cores = _measured(view.get("cores") or None, "{:g}") or NONE
+    kind = text(view.get("gpu_type")) + (" (emulated)" if view.get("emulated") else "")
+    cores = measured(view.get("cores") or None, "{:g}") or NONE
     if taken := view.get("others_cores"):
         cores = f"{max(0.0, view['cores'] - taken):.3g} of {cores}"
-    use = (_measured(view.get(f), "{:.0%}") or NONE for f in ("cpu_use", "memory_use"))
+    use = (measured(view.get(f), "{:.0%}") or NONE for f in ("cpu_use", "memory_use"))
     of = view.get("categories") or {}
-    categories = "/".join(_text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE
+    categories = "/".join(text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE
     state = "closed" if not view.get("schedulable", True) else "open" if view.get("heard", True) else "silent"
-    room = _text(view.get("gpus")), _text(view.get("idle")), cores, *use
-    return (_text(view.get("node")), kind, *room, _text(view.get("jobs")), categories, _text(view.get("score")), state)
+    room = text(view.get("gpus")), text(view.get("idle")), cores, *use
+    return (text(view.get("node")), kind, *room, text(view.get("jobs")), categories, text(view.get("score")), state)
 
 
 def _candidate_cells(view: View) -> Cells:
     taken = view.get("victim")
     source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
     doubt = " ~" if view.get("low_confidence") else ""
-    makespan, total, own = (_measured(view.get(f), _exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
+    makespan, total, own = (measured(view.get(f), _exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
     chosen = not view.get("rejected")
-    gpus, node = _text(view.get("num_gpus")), _text(view.get("node"))
+    gpus, node = text(view.get("num_gpus")), text(view.get("node"))
     return ("->" if chosen else "", gpus, node, source, makespan + doubt, total, own, view.get("rejected") or "chosen")
-
-
-def _what(view: View) -> str:
-    job_id, count = _text(view.get("job_id")), view.get("num_gpus")
-    gpus = f"{count} GPU{'s' * (count != 1)}" if count else f"the cores of {_text(view.get('node'))}"
-    match view.get("kind"):
-        case "start":
-            victim = view.get("victim")
-            taking = "" if victim is None else f", job {victim} keeps {view.get('victim_num_gpus')}"
-            return f"start job {job_id} on {gpus}{taking}"
-        case "reshape":
-            return f"reshape job {job_id} to {gpus}"
-        case "move":
-            return f"move job {job_id} to {gpus}" + (f" of {_text(view.get('node'))}" if count else "")
-        case "limit":
-            cores = _measured(view.get("cores"), "{:.3g} cores")
-            return f"limit job {job_id} to {cores}" if cores else f"lift the CPU limit of job {job_id}"
-        case "requeue":
-            return f"send job {job_id} back to the queue"
-        case "finish":
-            return f"end job {job_id} at its target"
-        case "hold" | "stay":
-            return f"leave job {job_id} as it is"
-        case "wish" | "signal" as kind:
-            return f"an operator's {kind} for job {job_id}"
-    return f"{_text(view.get('kind'))} job {job_id}"
 
 
 def _time(given: Any) -> str | None:
@@ -290,19 +211,9 @@ def _time(given: Any) -> str | None:
     return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
 
 
-def _target(view: View) -> str | None:
-    """Describe the target that ends the job; None if there is none."""
-    target = view.get("target")
-    if isinstance(target, dict):
-        falls = target.get("above") is False
-        return f"{target.get('name') or 'value'} {'at most' if falls else 'at least'} {target.get('value')}"
-    top5 = view.get("target_top5")
-    return None if top5 is None else f"Top-5 accuracy at least {top5}"
-
-
 def _limit(usage: View) -> str | None:
     """Format the CPU limit; names jobs that cannot be limited."""
-    cores = _measured(usage.get("cpu_limit"), "{:.2f} cores")
+    cores = measured(usage.get("cpu_limit"), "{:.2f} cores")
     return cores and f"{cores} ({usage.get('limited_by') or 'its machine has no way to hold it'})"
 
 
@@ -315,12 +226,6 @@ def _efficiency(view: View) -> str | None:
     return f"{peak}{', '.join(parts)}" if parts else None
 
 
-def _message(view: View) -> Any:
-    """Return a message that says more than the state; None if there is none."""
-    message = view.get("message")
-    return None if message == view.get("state") else message or None
-
-
 def _with_reason(view: View, message: Any) -> Any:
     """Add the reason why a job is not reshaped, if it could train on other counts."""
     why, counts = view.get("left_alone"), view.get("optional_num_gpus")
@@ -330,7 +235,7 @@ def _with_reason(view: View, message: Any) -> Any:
 
 def _gpu_count(view: View) -> str:
     count = view.get("num_gpus") or 0
-    return _text(count) + (" (emulated)" if count and view.get("emulated") else "")
+    return text(count) + (" (emulated)" if count and view.get("emulated") else "")
 
 
 def _listed(values: Any, before: str, between: str) -> str:
@@ -338,16 +243,5 @@ def _listed(values: Any, before: str, between: str) -> str:
     return before + between.join(str(v) for v in values) if isinstance(values, list) and values else ""
 
 
-def _measured(value: Any, form: Any) -> str | None:
-    """`value` in the form given (a format or a function); None where it is no number."""
-    if not isinstance(value, int | float):
-        return None
-    return str(form.format(value) if isinstance(form, str) else form(value))
-
-
 def _rounded(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else _text(value)
-
-
-def _text(value: Any) -> str:
-    return NONE if value is None else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else text(value)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.dashboard import words
 from reshape.output import render, tables
 
 TEXT = st.text(st.characters(), max_size=30)
@@ -83,22 +84,22 @@ def test_a_document_that_was_not_let_in_can_be_shown(doc: dict[str, Any]) -> Non
     [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1 min 0 s"), (3599.9, "1 h 0 min"), (7322, "2 h 2 min")],
 )
 def test_durations_read_as_people_say_them(value: float, shown: str) -> None:
-    assert render.seconds(value) == shown
+    assert words.seconds(value) == shown
 
 
 def test_progress_says_what_is_known() -> None:
-    assert render.progress({"iters_done": 120, "iterations": 400}) == "120/400 (30 %)"
-    assert render.progress({"iters_done": 120}) == "120"
-    assert render.progress({}) == "-"
+    assert words.progress({"iters_done": 120, "iterations": 400}) == "120/400 (30 %)"
+    assert words.progress({"iters_done": 120}) == "120"
+    assert words.progress({}) == "-"
 
 
 def test_of_a_job_with_a_target_it_is_shown_how_far_that_is() -> None:
     aims = {"iters_done": 120, "iterations": 400, "target": {"value": 0.9}, "iterations_left": 64.0}
-    assert render.progress(aims) == "120, about 64 iterations to its target"
-    assert render.progress({**aims, "epochs_left": 3.2}) == "120, about 3.2 epochs to its target"
-    assert "at most 64 iterations" in render.progress({**aims, "length_unsure": True})
+    assert words.progress(aims) == "120, about 64 iterations to its target"
+    assert words.progress({**aims, "epochs_left": 3.2}) == "120, about 3.2 epochs to its target"
+    assert "at most 64 iterations" in words.progress({**aims, "length_unsure": True})
     assert "PROGRESS" in render.jobs([aims]) and "about 64 iterations to its target" in render.jobs([aims])
-    assert render.progress({**aims, "iterations_left": None}) == "120/400 (30 %)"
+    assert words.progress({**aims, "iterations_left": None}) == "120/400 (30 %)"
 
 
 def test_a_long_name_of_a_value_is_kept_apart_from_it() -> None:

@@ -1,0 +1,1 @@
+"""The dashboard's contents: rows, pictures and pages, made of what the API tells. `coordinator/http` serves them."""
