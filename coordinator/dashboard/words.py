@@ -6,12 +6,61 @@ through as it is: callers escape it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 View = Mapping[str, Any]
 
 NONE = "-"
+UNITS = {
+    "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
+    "network_io": (2**20, "MiB/s of network"),
+}  # fmt: skip
+
+
+def facts(view: View, moment: Callable[[float], str]) -> dict[str, str]:
+    """What is known of one job, by name, in the order to show it. `moment` formats seconds since 1970."""
+    usage = view.get("usage") or {}
+    known: dict[str, Any] = {
+        "job": text(view.get("job_id")),
+        "state": text(view.get("state")),
+        "message": message(view),
+        "left alone": view.get("left_alone"),
+        "receipt": (view.get("lost") or {}).get("sentence"),
+        "fault": view.get("fault") if not view.get("finish_ts") else None,
+        "gpus": gpu_count(view) + joined(view.get("gpu_ids"), ": ", ", "),
+        "allowed": joined(view.get("optional_num_gpus"), "", " or ") or None,
+        "node": view.get("node"),
+        "pinned to": view.get("pinned"),
+        "sla": _time(view.get("sla")),
+        "estimate": _time(view.get("estimate")),
+        "target": target(view),
+        "type": view.get("job_type"),
+        "progress": progress(view),
+        "epochs": measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),
+        view.get("value_name") or "value": measured(view.get("value"), "{:.6g}"),
+        "speed": measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
+        "starts": expected_start(view),
+        "eta": measured(view.get("eta_s"), seconds),
+        "deadline": missed(view),
+        "cpu": measured(usage.get("cpu_cores"), "{:.2f} cores"),
+        "cpu limit": _limit(usage),
+        "not limited": view.get("unlimitable"),
+        "memory": measured(usage.get("memory"), size),
+        "disk": measured(usage.get("block_io"), rate),
+        "network": measured(usage.get("network_io"), rate),
+        "efficiency": _efficiency(view.get("growth_efficiency") or {}),
+        "category": view.get("category"),
+        "reshapes": view.get("reshapes"),
+        "restart": view.get("restart"),
+        "moves": view.get("moves") or None,
+        "sent back": view.get("preempts") or None,
+        "generation": view.get("generation"),
+        "submitted": measured(view.get("submit_ts"), moment),
+        "started": measured(view.get("start_ts"), moment),
+        "finished": measured(view.get("finish_ts"), moment),
+    }
+    return {name: str(fact) for name, fact in known.items() if fact is not None}
 
 
 def expected_start(view: View) -> str | None:
@@ -26,6 +75,16 @@ def expected_start(view: View) -> str | None:
 def missed(view: View) -> str | None:
     """A deadline that has passed."""
     return measured(view.get("late_s"), lambda late: f"missed by {seconds(late)}")
+
+
+def unchanged(view: View) -> str | None:
+    """What a decision predicted for the case that nothing is changed; None if it predicted nothing."""
+    if not view.get("unchanged_makespan_s"):
+        return None
+    guesses = view.get("unchanged_guesses")
+    doubt = f", a guess, since the length of {listed(guesses)} was unknown" if guesses else ""
+    done = exact(view["unchanged_makespan_s"])
+    return f"If nothing changed, it was predicted then{doubt}, the jobs that ran would be done in {done}."
 
 
 def listed(names: Any) -> str:
@@ -121,3 +180,52 @@ def measured(value: Any, form: Any) -> str | None:
 
 def text(value: Any) -> str:
     return NONE if value is None else str(value)
+
+
+def exact(value: float) -> str:
+    """Format seconds for comparison: candidates often differ by less than a minute."""
+    return f"{value:.1f} s"
+
+
+CANDIDATE = ("", "GPUs", "Node", "Taken from", "Makespan", "Sum", "This job", "Why not")
+
+
+def candidate(view: View) -> tuple[str, ...]:
+    """The cells of one candidate of a decision under the heads `CANDIDATE`; the chosen one has an arrow."""
+    taken = view.get("victim")
+    source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
+    doubt = " ~" if view.get("low_confidence") else ""
+    makespan, total, own = (measured(view.get(f), exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
+    chosen = not view.get("rejected")
+    gpus, node = text(view.get("num_gpus")), text(view.get("node"))
+    return ("->" if chosen else "", gpus, node, source, makespan + doubt, total, own, view.get("rejected") or "chosen")
+
+
+def _time(given: Any) -> str | None:
+    """Return a time as the user wrote it; a plain number is seconds."""
+    return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
+
+
+def _limit(usage: View) -> str | None:
+    """Format the CPU limit; names jobs that cannot be limited."""
+    cores = measured(usage.get("cpu_limit"), "{:.2f} cores")
+    return cores and f"{cores} ({usage.get('limited_by') or 'its machine has no way to hold it'})"
+
+
+def _efficiency(view: View) -> str | None:
+    """Format the growth efficiency (FlowCon): change of the value per second and used resource."""
+    found = view.get("per_unit") or {}
+    parts = [f"{found[r] * scale:.3g} per {unit}" for r, (scale, unit) in UNITS.items() if r in found]
+    share = (view.get("shares") or {}).get("cpu")
+    peak = f"{share:.0%} of its best; " if isinstance(share, int | float) else ""
+    return f"{peak}{', '.join(parts)}" if parts else None
+
+
+def gpu_count(view: View) -> str:
+    count = view.get("num_gpus") or 0
+    return text(count) + (" (emulated)" if count and view.get("emulated") else "")
+
+
+def joined(values: Any, before: str, between: str) -> str:
+    """A list in one line; nothing where it is empty, or no list because a user wrote something else."""
+    return before + between.join(str(v) for v in values) if isinstance(values, list) and values else ""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adaptive_scheduler.snapshot import Gpu, Node
+from coordinator.dashboard.bars import Bar
 from coordinator.errors import Rejected
 from experiments import published_figures
 from experiments.failures import NONE as NO_FAILURES
@@ -202,10 +203,8 @@ def draw(runs_of_seed: Sequence[SimulationRun], folder: Path) -> list[Path]:
     return written
 
 
-def _bars(run: SimulationRun, zero: float) -> list[plots.Bar]:
+def _bars(run: SimulationRun, zero: float) -> list[Bar]:
     """Return a row per GPU, and per job on CPU (these share a node), coloured by node."""
-    from reshape.output.plots import Bar
-
     spans = {"in use": run.outcome.held, "stopped": run.outcome.stops}
     on_cpu = {job.id for job in run.workload.jobs if job.cpu is not None}
     bars = [

@@ -192,7 +192,8 @@ def _folder(out: Path | None) -> Path:
 def _draw(run: DemoRun, folder: Path) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    from reshape.output.plots import gantt, gpu_bars, marks
+    from coordinator.dashboard.bars import gpu_bars, marks
+    from reshape.output.plots import gantt
 
     bars, notes = gpu_bars(run.events, run.began), marks(run.events, run.began)
     return gantt(bars, folder / "gantt", "Two trainings share 4 emulated GPUs", notes)

@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from coordinator.dashboard.bars import Bar
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")  # Okabe-Ito
 
 
 LETTER = 0.0085  # width of a letter of a note, as a share of the whole time shown
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A GPU and what it was used for, from `begin` to `end` seconds."""
-
-    gpu: str
-    job: str
-    begin: float
-    end: float
-    kind: str = "in use"  # or "reserved": promised, not used; "stopped": its job saves or starts again
-
-
-def gpu_bars(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
-    """Convert the coordinator's `gpu` events to bars; `zero` is the wall time that counts as 0 s."""
-    open_: dict[str, tuple[str, str, float]] = {}
-    bars: list[Bar] = []
-    last = zero
-    for event in events:
-        last = max(last, float(event["at"]))
-        if event["type"] != "gpu":
-            continue
-        gpu, at = str(event["gpu_id"]), float(event["at"]) - zero
-        if gpu in open_:
-            job, kind, begin = open_.pop(gpu)
-            bars.append(Bar(gpu, job, begin, at, kind))
-        user = event["held_by"] if event["held_by"] is not None else event["job_id"]
-        if user is not None:
-            open_[gpu] = (str(user), "in use" if event["held_by"] is not None else "reserved", at)
-    bars += [Bar(gpu, job, begin, last - zero, kind) for gpu, (job, kind, begin) in open_.items()]
-    return [bar for bar in bars if bar.end - bar.begin > 1e-3] + _stops(events, zero)
-
-
-def _stops(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
-    """Return a bar for each standstill of a reshaped job, on all the GPUs that it then had."""
-    stops = []
-    holds: dict[str, set[str]] = {}
-    for event in events:
-        if event["type"] == "gpu":
-            for gpus in holds.values():
-                gpus.discard(str(event["gpu_id"]))
-            if event["held_by"] is not None:
-                holds.setdefault(str(event["held_by"]), set()).add(str(event["gpu_id"]))
-        elif event["type"] == "reshaped" and event.get("gap_s"):
-            at, job = float(event["at"]) - zero, str(event["job_id"])
-            stops += [Bar(gpu, job, at - float(event["gap_s"]), at, "stopped") for gpu in sorted(holds.get(job, ()))]
-    return stops
-
-
-def marks(events: Iterable[Mapping[str, Any]], zero: float) -> list[tuple[float, str]]:
-    """(seconds, words) of what happened to whole jobs: arrivals, reshapes, ends."""
-    found = []
-    for event in events:
-        kind, job = event["type"], event.get("job_id")
-        if kind == "submitted":
-            found.append((float(event["at"]) - zero, f"job {job} arrives"))
-        elif kind == "reshaped":
-            gap = f", {event['gap_s']:.1f} s gap" if event.get("gap_s") is not None else ""
-            found.append((float(event["at"]) - zero, f"job {job} {event['direction']}{gap}"))
-        elif kind == "completed":
-            found.append((float(event["at"]) - zero, f"job {job} done"))
-    return found
 
 
 def _levels(notes: Sequence[tuple[float, str]], span: float) -> list[tuple[float, str, int]]:
