@@ -56,16 +56,20 @@ class Record:
 
         self.groups = [Group("", {}, [])]  # of no root: what we need to wait ourselves
         self.home: dict[str, Group] = {}
+        group = self.groups[0]
+        roots: dict[str, Group] = {}
         with open(path, encoding="ascii") as file:
             for line in file:
                 if not line.endswith("\n"):
                     break
                 kind, *fields = ast.literal_eval(line)
                 if kind == "root":
-                    self.groups.append(Group(*fields))
-                    self.home[fields[0]] = self.groups[-1]
+                    if fields[0] not in roots:
+                        self.groups.append(Group(*fields))
+                        roots[fields[0]] = self.home[fields[0]] = self.groups[-1]
+                    group = roots[fields[0]]
                 elif kind == "ask":
-                    self.home.setdefault(fields[0], self.groups[-1]).asked.append(fields[0])
+                    self.home.setdefault(fields[0], group).asked.append(fields[0])
 
     def own(self, modules: Sequence[str]) -> None:
         """Note modules that we have imported ourselves, each where the training does."""
@@ -135,13 +139,15 @@ class Stash:
 
     def _bring(self, group: Group, asked: str) -> None:
         modules, group.modules = group.modules, {}
-        self.recorder.brought += group.asked
-        group.asked = []
+        names, group.asked = group.asked, []
         change(group.set if modules else {})
         for name, module in modules.items():
             del self.of[name]
             if sys.modules.setdefault(name, module) is module and name != asked:
-                self.recorder.brought.append(name)
+                names.append(name)
+        if names or modules:
+            root = [("root", group.name, group.variables, group.hidden)] if group.name else []
+            self.recorder.brought += [*root, *(("ask", name) for name in names)]
         for finder in sys.meta_path if modules else ():
             if hasattr(finder, "adapts"):
                 finder.adapts(modules)

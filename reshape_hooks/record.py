@@ -54,10 +54,12 @@ def hidden() -> list[str]:
 class Recorder:
     """A finder that finds nothing and writes to `path` what is imported, one line each as it comes.
 
-    `("begin", pid, command line)`, then `("ask", name)` of each module that is asked for, followed by `("root", name,
-    variables, hidden)` if it is one that the script or a module of the user's has imported: with the variables of the
-    environment that the training had changed by then, and the modules that it hid. What a root imports is asked for
-    after it. `("off", sentence)` ends early imports of this job.
+    `("begin", pid, command line)`, then `("ask", name)` of each module that is asked for, the first time, followed by
+    `("root", name, variables, hidden)` if it is one that the script or a module of the user's has imported: with the
+    variables of the environment that the training had changed by then, and the modules that it hid. What a root imports
+    is asked for after it, up to the next root; one that is named again goes on. A root that came from the stash is
+    named as in the last record, whoever asked for it: else what a library imports only because it was imported early
+    would be missing in the next record. `("off", sentence)` ends early imports of this job.
     """
 
     def __init__(self, path: str, reason: str = "") -> None:
@@ -67,10 +69,12 @@ class Recorder:
         self.wrote = 0
         self.asked: list[tuple[str, Any, Any]] = []  # requests, with variables and hidden ones of a root
         self.root: Any = None  # spec of the newest root
-        self.brought: list[str] = []  # what came with it from the stash
+        self.root_line: tuple[Any, ...] = ()  # and what was written of it
+        self.known: set[str] = set()  # names that were written down
+        self.brought: list[tuple[Any, ...]] = []  # lines of what came from the stash
         self.ended = False
         with open("/proc/self/cmdline", "rb") as file:
-            self.line("begin", self.pid, [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]])
+            self.lines([("begin", self.pid, [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]])])
         if reason:
             self.stop(reason)
 
@@ -90,17 +94,18 @@ class Recorder:
         root = not getattr(self.root, "_initializing", False)
         if root and sys.meta_path != self.finders:
             self._look_at_finders()
-        self.line("ask", fullname)
+        self.lines([("ask", fullname)])
         self.asked.append((fullname, *((changes(self.environ, dict(os.environ)), hidden()) if root else (None, None))))
 
     def settle(self) -> None:
         """Write down what has come since the last request."""
         if self.ended or os.getpid() != self.pid:
             return
-        self.asked = [asked for asked in self.asked if not self._came(*asked)][-MOST_ASKED:]
         brought, self.brought = self.brought, []
-        for name in brought:
-            self.line("ask", name)
+        if brought and getattr(self.root, "_initializing", False):
+            brought.append(self.root_line)
+        self.lines(brought)
+        self.asked = [asked for asked in self.asked if not self._came(*asked)][-MOST_ASKED:]
 
     def _came(self, name: str, variables: Any, absent: Any) -> bool:
         """Write down a root if it is there now: some are only looked for. One in C may import others before."""
@@ -109,8 +114,8 @@ class Recorder:
             return False
         if in_library(spec, self.folders):
             if absent is not None:
-                self.root = spec
-                self.line("root", name, variables, absent)
+                self.root, self.root_line = spec, ("root", name, variables, absent)
+                self.lines([self.root_line])
         elif (
             absent is None and self.root
         ):  # an installed module that imports the user's: not to be imported without the script
@@ -127,11 +132,16 @@ class Recorder:
         self.finders = list(sys.meta_path)
 
     def stop(self, reason: str) -> None:
-        self.line("off", reason)
+        self.lines([("off", reason)])
         self.ended = True
 
-    def line(self, *fields: Any) -> None:
-        data = ascii(fields).encode() + b"\n"
+    def lines(self, lines: Sequence[tuple[Any, ...]]) -> None:
+        """Write lines, at once; a name that was asked for before is not written again."""
+        data = b""
+        for kind, name, *more in lines:
+            if kind != "ask" or name not in self.known:
+                data += ascii((kind, name, *more)).encode() + b"\n"
+                self.known.update([name] if kind == "ask" else [])
         try:
             self.wrote += os.write(self.file, data)
         except OSError:  # a full disk: the next start is a cold one

@@ -323,6 +323,23 @@ print("saw", os.environ["RESHAPE_GENERATION"], before, library.hidden, os.enviro
             stopped(shim, number)
 
 
+def test_what_came_without_being_asked_for_is_imported_early_the_next_time_too(tmp_path, counting):
+    """As PyTorch's compiler, which an interpreter that has it imports within `import torch`, and another one later."""
+    asks = 'if int(os.environ["RESHAPE_GENERATION"]) % 2:\n    import decimal\nimport mine, wave'
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal, mine, wave", asks))
+    with warm_shim(tmp_path, counting) as shim:
+        lengths = []
+        for number in (1, 2, 3, 4):
+            runs(shim, number)
+            until_ready(shim)
+            (record,) = shim.folder.rglob(warm.RECORD)
+            lines = record.read_text().splitlines()
+            assert any(line.startswith("('root', 'decimal',") for line in lines), number
+            lengths.append(len(lines))
+            stopped(shim, number)
+    assert lengths[3] == lengths[1]
+
+
 @pytest.mark.parametrize(
     ("library", "reason"),
     [
