@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.dashboard import words
 from coordinator.dashboard.words import expected_start, measured, missed, progress, seconds, size, text
-from reshape.output.tables import NONE, Cells, fitted, plain, table
+from reshape.output.tables import LEAST, NONE, Cells, fitted, folded, plain, table, wrapped
 
 View = Mapping[str, Any]
 
@@ -27,12 +27,12 @@ def jobs(rows: Iterable[View], width: int | None = None) -> str:
 
 def gpus(rows: Iterable[View], width: int | None = None) -> str:
     head = ("GPU", "NODE", "TYPE", "STATE", "JOB", "HELD BY", "BUSY", "MEMORY")
-    return table(head, (_gpu_cells(g) for g in rows), width)
+    return folded(head, [_gpu_cells(g) for g in rows], width)
 
 
 def nodes(rows: Iterable[View], width: int | None = None) -> str:
     head = ("NODE", "TYPE", "GPUS", "IDLE", "CORES", "CPU", "MEMORY", "JOBS", "PC/WC/CC", "SCORE", "STATE")
-    return table(head, (_node_cells(n) for n in rows), width)
+    return folded(head, [_node_cells(n) for n in rows], width)
 
 
 def profiles(rows: Sequence[View], width: int | None = None) -> str:
@@ -65,17 +65,23 @@ def decision(view: View, width: int | None = None) -> str:
     at, decision_id = measured(view.get("at"), moment) or "", text(view.get("decision_id"))
     lines = [
         f"{at}  {plain(words.what(view))}  [{decision_id}]".lstrip(),
-        f"  {plain(text(view.get('sentence')))}",
+        *_paragraph(text(view.get("sentence")), width),
     ]
     if unchanged := words.unchanged(view):
-        lines.append(f"  {plain(unchanged)}")
+        lines += _paragraph(unchanged, width)
     if candidates := view.get("candidates"):
         head = [name.upper() for name in words.CANDIDATE]
-        rows = table(head, (words.candidate(c) for c in candidates), width and width - 2)
+        rows = folded(head, [words.candidate(c) for c in candidates], width and width - 2)
         lines += [f"  {row}" for row in rows.splitlines()]
         if any(c.get("low_confidence") for c in candidates):
             lines.append("  ~ rests on a speed or a length that was never measured")
     return "\n".join(lines)
+
+
+def _paragraph(sentence: str, width: int | None) -> list[str]:
+    """Indented lines that break between words; one line where `width` is None."""
+    shown = plain(sentence)
+    return [f"  {line}" for line in (wrapped(shown, max(width - 2, LEAST)) if width else [shown])]
 
 
 def present(view: View) -> str:
@@ -125,7 +131,7 @@ def _gpu_cells(view: View) -> Cells:
         text(view.get("job_id")),
         text(view.get("held_by")),
         measured(view.get("utilisation"), "{:.0%}") or NONE,
-        f"{used or NONE} of {total}" if total else NONE,
+        f"{used} of {total}" if used and total else total or NONE,
     )
 
 

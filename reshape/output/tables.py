@@ -53,6 +53,11 @@ def fitted(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: 
     return "\n".join([first, *(part for parts in under for part in parts)])
 
 
+def folded(head: Cells, rows: Sequence[Cells], width: int | None = None) -> str:
+    """The same with every column: what the last one does not hold stands below its row, uncut."""
+    return fitted(head, rows, width, ())
+
+
 def _of(head: Cells, rows: Sequence[Cells], shown: Cells) -> list[Cells]:
     at = [head.index(name) for name in shown]
     return [[row[i] for i in at] for row in rows]

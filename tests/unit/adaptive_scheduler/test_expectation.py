@@ -42,6 +42,17 @@ def test_what_rests_on_a_length_that_nobody_knows_is_a_guess_and_names_it():
     assert jobs_of_unknown_end(cluster(running("known", 1))) == ()
 
 
+def test_a_waiting_job_starts_when_a_new_type_ends_by_the_speed_that_it_shows():
+    """The list of jobs shows that end, too: before, the start behind it was ten minutes off, whatever it showed."""
+    new, shows = waiting("new", optional=(1,)), running("shows", 1, left=40, type="never-seen", rate=2.0)
+    found = expected_times(cluster(shows, new, used=1), 0.0)
+    finish_s = PROFILES.overheads("never-seen").finish
+    assert found["shows"] == ExpectedTimes(end_s=20.0 + finish_s)
+    assert found["new"] == ExpectedTimes(start_s=20.0 + finish_s)
+    unsure = expected_times(cluster(replace(shows, length_unsure=True), new, used=1), 0.0)
+    assert unsure["new"].guesses == ("shows",)
+
+
 def test_the_longer_it_trained_the_later_a_guess_is_and_it_is_worked_out_anew():
     new = waiting("new", optional=(1,))
     early = expected_times(cluster(running("u", 1, left=None, running_s=10.0), new, used=1), 0.0)["new"]

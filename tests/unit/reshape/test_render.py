@@ -189,6 +189,28 @@ def test_the_reason_of_a_job_is_never_cut_and_no_line_is_wider_than_the_terminal
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["JOB", "train-1", "train-2"]
 
 
+@pytest.mark.parametrize("width", [64, 80, 100])
+def test_a_decision_is_told_whole_within_the_terminal(width: int) -> None:
+    refused = "would have to wait: 1 of 4 GPUs idle on vm, no running job there can give 3 or more"
+    candidate = {"num_gpus": 4, "node": "vm", "makespan_s": 605.7, "sum_s": 1207.9, "job_s": 605.7}
+    view = {"decision_id": "a-waits", "kind": "hold", "job_id": "a", "at": 0.0, "sentence": LONG,
+            "unchanged_makespan_s": 602.2, "unchanged_guesses": ["b"],
+            "candidates": [{**candidate, "rejected": refused}]}  # fmt: skip
+    lines = render.decision(view, width).splitlines()
+    assert max(map(tables.columns, lines)) <= width
+    told = " ".join(line.strip() for line in lines)
+    assert LONG in told
+    assert refused in told
+
+
+def test_the_memory_of_a_gpu_is_never_cut() -> None:
+    row = {"gpu_id": "EMULATED-V100-0", "node": "vm", "gpu_type": "V100", "emulated": True, "state": "in use",
+           "job_id": "digits-numpy", "held_by": "digits-numpy", "memory_total": 16 * 2**30}  # fmt: skip
+    assert "16.0 GiB" in render.gpus([row], 80)
+    assert "- of" not in render.gpus([row])
+    assert "4.0 GiB of 16.0 GiB" in render.gpus([{**row, "memory_used": 4 * 2**30}], 60)
+
+
 def test_where_all_fits_there_is_a_line_per_job() -> None:
     lines = render.jobs([{"job_id": "a", "state": "running", "message": "trains"}], 120).splitlines()
     assert (len(lines), lines[1].endswith("trains")) == (2, True)
