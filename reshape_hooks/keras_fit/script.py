@@ -29,6 +29,7 @@ from reshape_hooks.periodic.saver import Saver
 
 MOST_KEPT = 8 << 30  # bytes that fits which have ended may take beside the one that runs
 FITS, RUNNING = "fits.pickle", "running.npz"
+FORMAT = 2  # of what stands in FITS: a new number with each new field that a resumed fit needs; 1 had none written
 PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight"
 PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
 USED = ("_enumerate_iterator", "_get_iterator", "reset", "num_batches")
@@ -43,12 +44,12 @@ def fit(trainer: Any, theirs: Callable[..., Any], model: Any, args: Any, kwargs:
     except TypeError:
         return theirs(model, *args, **kwargs)  # which says what is wrong
     given.apply_defaults()
-    if not script.takes(theirs, given.arguments):
-        return theirs(model, *args, **kwargs)
     try:
-        return Call(script, trainer, theirs, given.arguments).run()
+        if script.takes(theirs, given.arguments):
+            return Call(script, trainer, theirs, given.arguments).run()
     except plain.CheckpointError as error:
         raise SystemExit(str(error)) from error  # a script may catch others, and go on from zero
+    return theirs(model, *args, **kwargs)
 
 
 class Script:
@@ -140,7 +141,8 @@ class Script:
 
     def _kept_files(self, running: Any) -> dict[str, Any]:
         files: dict[str, Any] = {file: _copier(source) for file, source in self.kept.items()}
-        return {**files, FITS: pickle.dumps({"ended": self.ended, "running": running}, protocol=4)}
+        state = {"format": FORMAT, "ended": self.ended, "running": running}
+        return {**files, FITS: pickle.dumps(state, protocol=4)}
 
     def _written(self, name: str) -> None:
         """What was kept is in this newest checkpoint too, and will go with the older one."""
@@ -169,6 +171,12 @@ class Script:
                 f"use the one that saved it, or empty {self.here.checkpoints} to begin again"
             )
         state = pickle.loads((saved.path / FITS).read_bytes())
+        if (found := state.get("format", 1)) != FORMAT:
+            raise plain.CheckpointError(
+                f"checkpoint {saved.name} was saved by another version of volcano-reshape (its positions are of format "
+                f"{found}, this version reads {FORMAT}) and is kept as it is: let that version finish this job, "
+                f"or empty {self.here.checkpoints} to begin again"
+            )
         self.ended, self.running = state["ended"], state["running"]
         names = [RUNNING, *(f"fit-{index}.npz" for index in self.ended)]
         self.kept = {name: saved.path / name for name in names if (saved.path / name).exists()}

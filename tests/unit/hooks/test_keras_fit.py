@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import reshape_hooks
+from reshape_hooks import plain
 from tests.interpreters import python_with
 
 HERE = Path(__file__).parent
@@ -188,6 +189,22 @@ def test_a_checkpoint_of_other_data_is_refused_with_a_sentence(tmp_path: Path) -
     other = run(tmp_path, "other data", generation=2)
     assert other.code == 1
     assert "the data of this fit are not those that it was saved with" in other.last
+
+
+def test_a_position_of_another_version_is_refused_with_a_sentence_and_kept(tmp_path: Path) -> None:
+    assert run(tmp_path, line="step=", signals=(signal.SIGTERM,)).code == 143
+    checkpoints = plain.Checkpoints(tmp_path / "checkpoints", "job", 2)
+    saved = checkpoints.newest()
+    assert saved is not None
+    files = {path.name: path.read_bytes() for path in saved.path.iterdir() if path.name != plain.MANIFEST}
+    state = pickle.loads(files["fits.pickle"])
+    del state["format"], state["running"]["first_replicas"]
+    older = checkpoints.save(saved.step, {**files, "fits.pickle": pickle.dumps(state)})
+    ended = run(tmp_path, generation=3)
+    assert ended.code == 1 and "Traceback" not in ended.output
+    assert f"checkpoint {older} was saved by another version of volcano-reshape" in ended.last
+    kept = checkpoints.newest()
+    assert kept is not None and kept.name == older
 
 
 def test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced(tmp_path: Path) -> None:
