@@ -126,8 +126,7 @@ def _end(world: ClusterSnapshot, job: Job) -> _Completion:
     known = world.profiles.speed(job.type, kind, job.num_gpus, len(job.workers) or 1)
     if known is None and job.rate and job.iterations_left is not None:
         # A type that has no profile yet: what this job shows of itself is what the list of jobs shows as its end.
-        finish_s = world.profiles.overheads(job.type).finish
-        ends_s = min(max(job.iterations_left, 0.0) / job.rate, LARGEST) + finish_s
+        ends_s = min(max(job.iterations_left, 0.0) / job.rate, LARGEST) + world.profiles.overheads(job.type).finish
         return _Completion(ends_s, job.id, left, not job.length_unsure)
     return _Completion(launch_s + t_keep(world.profiles, job, kind), job.id, left, end_is_certain(world, job))
 

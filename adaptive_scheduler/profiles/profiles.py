@@ -36,7 +36,7 @@ class Speed:
 @dataclass(frozen=True, slots=True)
 class Overheads:
     """The five overheads of a job type in seconds (SideCar scheduling, III-C). Starting and ending its launch, starting
-    and ending its training process, a checkpoint."""
+    and ending its training process, a checkpoint. `proc_restart` (ours): starting it anew beside its shim, if known."""
 
     k8s_init: float
     k8s_term: float
@@ -44,11 +44,12 @@ class Overheads:
     proc_term: float
     ckpt: float
     origin: str
+    proc_restart: float | None = None
 
     @property
     def reshape(self) -> float:
         """Seconds of a reshape on the same node: checkpoint, process end, process start."""
-        return self.ckpt + self.proc_term + self.proc_init
+        return self.ckpt + self.proc_term + (self.proc_init if self.proc_restart is None else self.proc_restart)
 
     @property
     def finish(self) -> float:
@@ -97,14 +98,13 @@ class Profiles:
         for (job_type, gpu_type, num_gpus, hosts), speed in flat.items():
             if hosts == 1:
                 speeds.setdefault((job_type, gpu_type), {})[num_gpus] = speed
-        overheads = _collect(overhead_rows, _overhead_row, "overhead", problems)
         curves: dict[str, list[Accuracy]] = {}
         for (job_type, _), point in _collect(accuracy_rows, _accuracy_row, "accuracy", problems).items():
             curves.setdefault(job_type, []).append(point)
         return cls(
             speeds=speeds,
             spread={key: speed for key, speed in flat.items() if key[3] > 1},
-            overhead_rows=overheads,
+            overhead_rows=_collect(overhead_rows, _overhead_row, "overhead", problems),
             accuracies={t: tuple(sorted(points, key=lambda p: p.iterations)) for t, points in curves.items()},
             problems=tuple(problems),
         )
@@ -201,8 +201,9 @@ def _speed_row(row: Row) -> tuple[tuple[str, str, int, int], Speed]:
 
 
 def _overhead_row(row: Row) -> tuple[str, Overheads]:
-    seconds = {name: _number(row, name) for name in ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")}
-    return _text(row, "job_type"), Overheads(**seconds, origin=_origin(row))
+    names = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt", "proc_restart")
+    given = names if row.get("proc_restart") not in (None, "") else names[:-1]
+    return _text(row, "job_type"), Overheads(**{name: _number(row, name) for name in given}, origin=_origin(row))
 
 
 def _accuracy_row(row: Row) -> tuple[tuple[str, int], Accuracy]:

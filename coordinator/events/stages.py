@@ -86,7 +86,8 @@ def gap_s(op: Operation, beat: Heartbeat) -> float | None:
 def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | None]:
     """The overheads of `algorithms.md` 1.5 that this operation measured.
 
-    `proc_init` runs from the old process being gone, so that the three parts add up to the gap.
+    `proc_init` is a start in a new launch. `proc_restart`, beside the same shim, runs from the old process being gone,
+    so that the three parts of a reshape add up to the gap.
     """
     if op.kind == "start":
         return {
@@ -100,7 +101,7 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
     return {
         "ckpt": stages.get("checkpoint", 0.0),
         "proc_term": stages.get("exit"),
-        "proc_init": stages["spawn"] + stages["first step"],
+        "proc_restart" if op.how == "in place" else "proc_init": stages["spawn"] + stages["first step"],
     }
 
 

@@ -27,7 +27,7 @@ QUARTERS = 4  # points of an accuracy curve that are kept per doubling of the it
 OBSERVATIONS, IMPORTED = "observations", "imported"
 MOST_OBSERVED = 10_000  # newest finished tasks that are kept: older ones tell little about the present code
 MOST_TAKEN = 500  # imported rows per turn of the loop, as each is marked with a write
-OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt")
+OVERHEADS = ("k8s_init", "k8s_term", "proc_init", "proc_term", "ckpt", "proc_restart")
 
 
 class ProfileEstimator:
@@ -65,7 +65,7 @@ class ProfileEstimator:
             self._changed.add(key)
 
     def overheads(self, job_type: str, profiles: Profiles, **measured: float | None) -> None:
-        """Learn some of the five overheads of a type, in seconds; the others stay as they are known."""
+        """Learn some of the overheads of a type, in seconds; the others stay as they are known."""
         key = ("overheads", f"{job_type}|{MEASURED}")
         found = {k: v for k, v in measured.items() if v is not None and 0 <= v <= LARGEST}
         if not found:

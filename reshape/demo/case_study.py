@@ -120,9 +120,10 @@ def _reshaped(result: View) -> list[str]:
 
 def _slowed(plan: DemoPlan, run: DemoRun) -> str:
     """Describe starts of this run that were slower than the one measured for its lengths; empty if none was."""
-    stages = [e["stages_s"] for e in run.of("started")] + [r["stages_s"] for r in run.reshapes]
-    launches, first_steps = ([s[name] for s in stages if name in s] for name in ("launch", "first step"))
-    return lengths.slowed(plan.start, launches, first_steps)
+    starts = [e["stages_s"] for e in run.of("started")]
+    launches, first_steps = ([s[name] for s in starts if name in s] for name in ("launch", "first step"))
+    restarts = [r["stages_s"]["first step"] for r in run.reshapes if "first step" in r["stages_s"]]
+    return lengths.slowed(plan.trainer, plan.start, launches, first_steps, restarts)
 
 
 def _planned(trainer: str, short: bool, folder: Path, say: _Teller) -> DemoPlan:

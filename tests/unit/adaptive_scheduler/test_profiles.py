@@ -115,3 +115,13 @@ def test_the_papers_accuracy_table_is_kept_in_order_of_iterations():
     assert [(p.iterations, p.top5) for p in profiles.accuracy("0")] == sorted(points)
     assert "top5 must be between 0 and 1" in profiles.problems[0]
     assert profiles.accuracy("other") == ()
+
+
+def test_a_restart_that_was_measured_is_what_a_reshape_costs_and_no_start_of_a_launch() -> None:
+    row = {"job_type": "t", "k8s_init": 8.0, "k8s_term": 5.0, "proc_init": 9.0, "proc_term": 1.0, "ckpt": 0.5}
+    without, with_it = (
+        Profiles.from_rows([], [{**row, "origin": "measured", **more}], []).overheads("t")
+        for more in ({}, {"proc_restart": 0.75})
+    )
+    assert (without.reshape, with_it.reshape) == (10.5, 2.25)
+    assert without.proc_init == with_it.proc_init == 9.0

@@ -69,7 +69,7 @@ def test_the_parts_of_a_start() -> None:
 
 def test_a_reshape_in_place_teaches_the_three_parts_that_add_up_to_its_cost() -> None:
     parts = learned(OP, BEAT, MARKS)
-    assert parts == {"ckpt": 2.0, "proc_term": 1.0, "proc_init": 4.0}
+    assert parts == {"ckpt": 2.0, "proc_term": 1.0, "proc_restart": 4.0}
     assert learned(Operation(start_of("a")), BEAT, MARKS) == {"k8s_init": 3.0, "proc_init": 3.0}
     assert learned(Operation({**OP.doc, "how": "relaunch"}), BEAT, MARKS) == {}
 
