@@ -1,9 +1,10 @@
 """Makes the Trainer of Hugging Face's transformers elastic, without a change of the script that calls it.
 
 Promises: `train()` stops between two steps, also within an evaluation, and goes on with the next sample of that epoch;
-logs, evaluations and checkpoints in the script's own `output_dir` come as without the stop; the total batch is that of
-the job's begin, on however many GPUs it goes on. Left alone, with a sentence: what cannot be resumed exactly, or is
-resumed by the script. Called by `on_import` when a script imports transformers (5.x).
+logs, evaluations and checkpoints in the script's own `output_dir` come as without the stop; steps train on the samples
+of the job's first start, on however many GPUs it goes on, in one process or in several of one pod, which stop after the
+same step. Left alone, with a sentence: what cannot be resumed exactly, or is resumed by the script. Called by
+`on_import` when a script imports transformers (5.x).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 
 from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import session
+from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
 from reshape_hooks.periodic.saver import Saver
 
 EXTRAS = "reshape.pkl"
@@ -55,10 +58,9 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     """Return the hook for this call of `train`. Raises LeftAlone; CheckpointError where all saved is damaged."""
     from reshape_hooks.adapters import order
 
-    session.refuse_several()
     session.refuse_other_masters()
-    if trainer.args.world_size > 1 or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        raise LeftAlone("it trains in several processes")
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or getattr(trainer.args, "parallelism_config", None):
+        raise LeftAlone("each of its processes has a part of its state (FSDP, DeepSpeed)")
     if args or kwargs.get("trial") is not None or trainer.hp_search_backend is not None:
         raise LeftAlone("it searches for hyperparameters")
     if trainer.args.ignore_data_skip or trainer.args.auto_find_batch_size:
@@ -68,24 +70,29 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     else:
         loader = trainer.get_train_dataloader()
         order.refuse(getattr(loader, "base_dataloader", loader))
-    checkpoints, saved = session.next_training()
+    together = session.met()
+    checkpoints, saved = session.next_training(together)
     if checkpoint and saved is None:
         raise LeftAlone("it resumes by itself, by resume_from_checkpoint; --elastic says that it also saves on SIGTERM")
-    return ElasticTrain(trainer, checkpoints, saved, kwargs.get("ignore_keys_for_eval"))
+    extras = _of_rank(pickle.loads((saved.path / EXTRAS).read_bytes()), together) if saved else {}
+    first = extras["first"] if saved else First.of(trainer.args)
+    refuse(trainer, first)
+    run = session.of_process(together)
+    return ElasticTrain(trainer, run, first, checkpoints, saved, extras, kwargs.get("ignore_keys_for_eval"))
 
 
 class ElasticTrain:
     """One call of `train`. Its methods `on_...` are those of a TrainerCallback, which is called last of all."""
 
     def __init__(
-        self, trainer: Any, checkpoints: plain.Checkpoints, saved: plain.Saved | None, ignore_keys: Any
-    ) -> None:
+        self, trainer: Any, run: session.Session, first: First, checkpoints: plain.Checkpoints,
+        saved: plain.Saved | None, extras: dict[str, Any], ignore_keys: Any,
+    ) -> None:  # fmt: skip
         from reshape_hooks.adapters.order import Cursor
 
-        self.trainer, self.checkpoints, self.saved, self.ignore_keys = trainer, checkpoints, saved, ignore_keys
+        self.trainer, self.run, self.first, self.ignore_keys = trainer, run, first, ignore_keys
+        self.checkpoints, self.saved, self.extras = checkpoints, saved, extras
         self.saver = Saver(checkpoints)
-        self.run = session.of_process()
-        self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
         self.cursor = Cursor(self._trains)
         self.epoch_begins = False
         self.epoch_step = 0  # optimizer steps done of this epoch
@@ -97,11 +104,6 @@ class ElasticTrain:
         """Return what `train` of the library returns, from the beginning or from what was saved."""
         if "result" in self.extras:
             return self._finished()
-        args = self.trainer.args
-        self.batch = self.extras.get("batch", args.train_batch_size)
-        if self.batch != args.train_batch_size:
-            args.per_device_train_batch_size = max(1, self.batch // max(1, args.n_gpu))
-            self.trainer._train_batch_size = self.batch
         callback = _callback(self)
         self.trainer.add_callback(callback)
         if self.saved:
@@ -110,7 +112,7 @@ class ElasticTrain:
         self.run.begin()
         self.saver.begin()
         try:
-            with self.cursor:
+            with self.cursor, KeptBatch(self.trainer, self.first, self.run.ranks):
                 result = theirs(str(self._unpacked(self.saved.path)) if self.saved else None)
         finally:
             for name in ("_load_rng_state", "_maybe_log_save_evaluate"):
@@ -198,7 +200,8 @@ class ElasticTrain:
     def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
         """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
         stop, self.due = self.run.stop, None
-        asked, periodic_due = stop.take_save(), self.saver.due()
+        periodic_due = self.saver.due()
+        asked = self.run.asked(periodic_due and self.run.ranks.size > 1)
         if not (stop.stopping or asked or periodic_due or control.should_evaluate):
             return
         whole = float(state.epoch).is_integer()
@@ -219,7 +222,7 @@ class ElasticTrain:
         elif asked:
             self.run.saved(lambda: self._save(due))
         elif periodic_due:
-            self.run.saved(lambda: self.saver.beside(state.global_step, lambda _in_memory: self._files(due)))
+            self.run.saved(lambda: self.saver.beside(state.global_step, lambda _: self._files(self._written(), [due])))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}
@@ -228,18 +231,27 @@ class ElasticTrain:
             self.due["losses"] = {name: _copy(getattr(self.trainer, name)) for name in self.due["losses"]}
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.run.stop.stopping and self.due:
-            self._save(self.due)
+        due = self.due
+        if due is None:
+            return
+        asked = self.run.asked()
+        if self.run.stop.stopping:
+            self._save(due)
             self.run.leave()
+        elif asked:
+            self.run.saved(lambda: self._save(due))
 
     def _save(self, extras: Mapping[str, Any]) -> None:
         self.saver.finish()
-        self.saver.now(self.trainer.state.global_step, self._files(extras))
+        written, own = self._written(), self.run.ranks.gather(dict(extras))
+        self.run.save_once(lambda: self.saver.now(self.trainer.state.global_step, self._files(written, own)))
 
-    def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        """Write all that the Trainer saves by itself to a folder, and return these files and the extras."""
+    def _written(self) -> Path:
+        """Write all that the Trainer saves by itself to a folder."""
         trainer, args = self.trainer, self.trainer.args
-        folder = session.scratch(self.checkpoints, trainer.state.global_step)
+        made: list[Path] = []
+        self.run.save_once(lambda: made.append(session.scratch(self.checkpoints, trainer.state.global_step)))
+        folder: Path = self.run.ranks.share(made[0] if made else None)
         settings = {"output_dir": str(folder), **WHILE_SAVING}
         were = {name: getattr(args, name) for name in settings}
         best = trainer.state.best_model_checkpoint
@@ -249,12 +261,16 @@ class ElasticTrain:
         finally:
             vars(args).update(were)
             trainer.state.best_model_checkpoint = best
+        return folder
+
+    def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""
         (written,) = folder.iterdir()
         for inner in [one for one in written.iterdir() if one.is_dir()]:  # a checkpoint holds files only
             shutil.make_archive(str(inner), "tar", inner)
             shutil.rmtree(inner)
         files: dict[str, Any] = {one.name: functools.partial(os.replace, one) for one in written.iterdir()}
-        files[EXTRAS] = pickle.dumps({"batch": self.batch, **extras})
+        files[EXTRAS] = pickle.dumps({"first": tuple(self.first), "own": own})
         return files
 
     def _unpacked(self, saved: Path) -> Path:
@@ -271,6 +287,18 @@ class ElasticTrain:
             else:
                 os.link(one, folder / one.name)
         return folder
+
+
+def _of_rank(saved: Mapping[str, Any], together: Ranks) -> dict[str, Any]:
+    """Return what this rank has saved; of another number of ranks all take the mean of losses not logged yet."""
+    own, rank = saved["own"], together.rank
+    found = {"first": First(*saved["first"]), **own[rank % len(own)]}
+    if rank >= len(own):
+        found["streams"] = {}  # it draws from its own
+    losses = [one["losses"][LOSSES[0]] for one in own if LOSSES[0] in one.get("losses", ())]
+    if losses and len(own) != together.size:
+        found["losses"] = {**found["losses"], LOSSES[0]: sum(losses) / len(losses)}
+    return found
 
 
 def _copy(value: Any) -> Any:

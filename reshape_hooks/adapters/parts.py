@@ -1,0 +1,123 @@
+"""Keeps what a step trains on when the number of GPUs changes: the parts into which the job's first start cut it.
+
+A library gives each of its processes (DDP) or GPUs (DataParallel) a part of what a step trains on. Promises: on other
+numbers each step trains on the same parts, several after each other where there are fewer processes, or pieces of one
+where there are more. Called by the adapters; imports PyTorch where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+REST = "reshape_rest"  # in a batch: the batches that this process trains on beside it in the same step
+
+
+class Share(NamedTuple):
+    """What one of `now` processes does of the work of the `first` ones."""
+
+    first: int
+    now: int
+    rank: int
+
+    @property
+    def parts(self) -> list[int]:
+        """The ranks of the first start whose parts this process takes, at least one."""
+        if self.now > self.first:
+            return [self.rank * self.first // self.now]
+        return [part for part in range(self.first) if part * self.now // self.first == self.rank]
+
+    @property
+    def piece(self) -> tuple[int, int]:
+        """Which piece of its parts this process takes, of how many."""
+        takers = [rank for rank in range(self.now) if Share(self.first, self.now, rank).parts[0] == self.parts[0]]
+        return (takers.index(self.rank), len(takers)) if self.now > self.first else (0, 1)
+
+
+class BatchesOfParts:
+    """Stands for a DataLoader's sampler of batches: yields the samples of this process' parts of each step.
+
+    `batches`: that of a process alone. `shard(batches, part)`: those of one part. `share`: takes what rank 0 has drawn.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        share: Share,
+        shard: Callable[[Any, int], Any],
+        from_rank_0: Callable[[Any], Any],
+    ) -> None:
+        self.batch_sampler = batches  # under the names that libraries look for
+        self.sampler, self.batch_size = batches.sampler, batches.batch_size
+        self.drop_last = batches.drop_last
+        self._share, self._shard, self._from_rank_0 = share, shard, from_rank_0
+
+    def __len__(self) -> int:
+        return len(self._shard(self.batch_sampler, 0))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        drawn = self._from_rank_0([list(batch) for batch in self.batch_sampler])
+        shards = [self._shard(Drawn(drawn, self.batch_size, self.drop_last), part) for part in self._share.parts]
+        for batches in zip(*shards):
+            yield [index for batch in batches for index in batch]
+
+
+class Drawn(list):  # type: ignore[type-arg]
+    """Batches that have been drawn, as a sampler of batches."""
+
+    def __init__(self, batches: Iterable[list[int]], batch_size: int, drop_last: bool) -> None:
+        super().__init__(batches)
+        self.batch_size, self.drop_last = batch_size, drop_last
+
+
+class Collated:
+    """Stands for a DataLoader's `collate_fn`: makes a batch of each of so many parts, which have equal lengths."""
+
+    def __init__(self, collate: Callable[[Any], Any], parts: int) -> None:
+        self.collate, self.parts = collate, parts
+
+    def __call__(self, samples: Any) -> Any:
+        size = len(samples) // self.parts
+        first, *rest = [self.collate(samples[k * size : (k + 1) * size]) for k in range(self.parts)]
+        first[REST] = rest
+        return first
+
+
+def all_parts(batch: Any) -> list[Any]:
+    """Return the batches of a step's parts."""
+    first = type(batch)({name: value for name, value in batch.items() if name != REST})
+    return [first, *batch[REST]]
+
+
+def sizes(samples: int, parts: int) -> list[int]:
+    """Return how many of the samples each part has, as `torch.chunk` and DataParallel cut them: perhaps fewer parts."""
+    size = -(-samples // parts)
+    return [min(size, samples - begin) for begin in range(0, samples, size)]
+
+
+def cut(batch: Any, begin: int, end: int) -> Any:
+    """Return samples of a batch, as DataParallel gives them to a GPU: each tensor's rows; all else is the same."""
+    if hasattr(batch, "shape") and batch.shape:
+        return batch[begin:end]
+    if isinstance(batch, Mapping):
+        return type(batch)({name: cut(value, begin, end) for name, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
+        return type(batch)(cut(value, begin, end) for value in batch)
+    return batch
+
+
+def length(batch: Any) -> int:
+    """Return how many samples a batch has, by its first tensor; 0 if it has none."""
+    if hasattr(batch, "shape"):
+        return int(batch.shape[0]) if batch.shape else 0
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    return next((found for found in map(length, values) if found), 0)
+
+
+def adds_up(whole: float, pieces: list[float], counts: list[int]) -> str:
+    """Tell by losses how that of a batch follows from those of its pieces: "mean", "sum", or "" if by neither."""
+    mean = sum(one * count for one, count in zip(pieces, counts)) / sum(counts)
+    near = 1e-3 * max(abs(whole), 1e-12)
+    if abs(mean - whole) <= near:
+        return "mean"
+    return "sum" if abs(sum(pieces) - whole) <= near else ""
