@@ -170,7 +170,7 @@ class KeptBatch:
         kind = self._kind_of_loss(batches[0], items) if self.now.processes > self.first.processes else ""
         for batch in batches:
             piece, of_it = self._piece(batch)
-            if kind and parts.length(piece):
+            if kind and parts.length(batch) >= self.share.piece[1]:  # else all who share it train on all of it
                 yield Run(model, piece, items, [weight * (of_it if kind == "mean" else 1)])
             else:
                 yield Run(model, batch, items, [weight / self.share.piece[1]])

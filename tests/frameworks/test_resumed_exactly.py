@@ -177,6 +177,56 @@ def test_several_processes_stop_after_one_step_and_go_on_in_more_or_fewer(script
     assert violations(parts / "locks") == []
 
 
+def on_gpus(rows: int, kind: str, steps: int, torchrun: bool, **given: object) -> Script:
+    return Script("transformers", "hf_many_gpus.py", steps, 3, (json.dumps([rows, kind, given]),), True, torchrun)
+
+
+@pytest.mark.parametrize(
+    ("script", "gpus"),
+    [
+        pytest.param(on_gpus(61, "mean", 24, False), (4, 2, 1, 4), id="data-parallel-fewer"),
+        pytest.param(
+            on_gpus(61, "sum", 48, False, gradient_accumulation_steps=2), (1, 4, 2, 1), id="data-parallel-more"
+        ),
+        pytest.param(on_gpus(30, "neither", 45, False), (1, 4), id="data-parallel-whole"),
+        pytest.param(on_gpus(61, "mean", 48, True), (2, 1, 2), id="processes-fewer"),
+        pytest.param(on_gpus(61, "sum", 48, True, gradient_accumulation_steps=2), (1, 2, 1), id="processes-more"),
+        pytest.param(on_gpus(61, "sum", 30, True, dataloader_drop_last=True), (3, 2, 4), id="processes-uneven"),
+    ],
+)
+def test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus(
+    script: Script, gpus: tuple[int, ...], tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    undisturbed = run(script, whole, 1, gpus=gpus[0])
+    assert undisturbed.status == 0, undisturbed.errors
+    assert undisturbed.steps == list(range(1, script.steps + 1)), "one of them reports"
+    drawn = sorted(random.Random(str((script, gpus))).sample(range(1, script.steps), len(gpus) - 1))
+    done: list[int] = []
+    for generation, (now, stop_at) in enumerate(zip(gpus, [*drawn, None], strict=True), start=1):
+        ended = run(script, parts, generation, stop_at, gpus=now)
+        assert ended.status == (143 if stop_at else 0), ended.errors
+        done += ended.steps
+        assert done[-1] == (stop_at or script.steps)
+    assert done == undisturbed.steps, "each step once"
+    assert ended.measured == undisturbed.measured, "the same learning rates"
+    assert same_weights(script, whole, parts, ROUNDING), "and losses"
+    trained = [Counter((folder / "trained.txt").read_text().split()) for folder in (whole, parts)]
+    again = trained[1] - trained[0]
+    assert not trained[0] - trained[1], "the same samples"
+    # The one that is left of an epoch, which two processes cannot share, is taken by both, each for a half.
+    assert again.total() <= (3 if script.torchrun and gpus[0] == 1 else 0)
+    assert ("goes no faster on more GPUs" in ended.errors) == ("neither" in script.arguments[0])
+    assert violations(parts / "locks") == []
+
+
+def test_a_hugging_face_trainer_of_gpus_that_are_not_alike_is_left_alone(tmp_path: Path) -> None:
+    ended = run(on_gpus(16, "norm", 0, False), tmp_path, 1, gpus=2)
+    assert ended.status == 0, ended.errors
+    assert not (tmp_path / "announce").exists()
+    assert "keeps its GPUs until it ends, because each GPU keeps statistics" in ended.errors
+
+
 def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path) -> None:
     script = Script("transformers", "left_alone.py", 0, None)
     ended = run(script, tmp_path, 1)

@@ -51,6 +51,12 @@ class Neither(Net):
         return {"loss": self.losses(number, x, labels).square().mean().sqrt()}
 
 
+class Norm(Mean):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+
+
 class EmulatedDataParallel(torch.nn.Module):
     """Splits each batch as DataParallel does, which does so on GPUs only."""
 
@@ -59,9 +65,9 @@ class EmulatedDataParallel(torch.nn.Module):
         self.module = module
 
     def forward(self, num_items_in_batch=None, **batch):
-        split = zip(*(one.chunk(GPUS) for one in batch.values()))
+        split = zip(*(one.chunk(GPUS) for one in batch.values()), strict=True)
         of_all = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch[0]}
-        parts = [{**dict(zip(batch, part)), **of_all} for part in split]
+        parts = [{**dict(zip(batch, part, strict=True)), **of_all} for part in split]
         return {"loss": torch.stack([self.module(**part)["loss"].squeeze() for part in parts])}
 
 
@@ -80,7 +86,7 @@ arguments = TrainingArguments(
 )  # fmt: skip
 if not MANY:
     arguments._n_gpu = GPUS  # as of so many real ones
-model = {"mean": Mean, "sum": Sum, "neither": Neither}[KIND]()
+model = {"mean": Mean, "sum": Sum, "neither": Neither, "norm": Norm}[KIND]()
 trainer = Trainer(model, arguments, train_dataset=Rows(), callbacks=[Stop()])
 trainer.train()
 logged = [(one["step"], one["learning_rate"]) for one in trainer.state.log_history if "learning_rate" in one]
@@ -88,3 +94,5 @@ losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
 if arguments.process_index == 0:
     print("measured", trainer.state.global_step, logged, flush=True)
     torch.save({**trainer.model.state_dict(), "losses": torch.tensor(losses)}, sys.argv[1])
+if MANY:
+    torch.distributed.destroy_process_group()  # PyTorch sometimes aborts at exit without
