@@ -49,7 +49,9 @@ def test_a_training_that_resumes_is_measured_on_each_count_and_its_speeds_are_ke
     kept = [row for row in up.client.profiles("speed_profiles") if row["job_type"] == found["job_type"]]
     assert sorted(row["num_gpus"] for row in kept) == [1, 2]
     later = up.client.submit({"command": command, "code": str(tmp_path), "optional_num_gpus": [2]})
-    assert up.client.cancel(later["job_id"])["job_type"] == found["job_type"], "the next job of this command uses them"
+    derived = wait_for(lambda: up.job(later["job_id"]).get("job_type"), what="it is looked at")
+    up.client.cancel(later["job_id"])
+    assert derived == found["job_type"], "the next job of this command uses them"
 
 
 def test_a_loop_that_begins_again_is_found_out_and_exits_with_1(up: Up, tmp_path: Path) -> None:
