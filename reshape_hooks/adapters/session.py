@@ -7,6 +7,8 @@ the adapters, from Python 3.8 on.
 
 from __future__ import annotations
 
+import atexit
+import os
 import shutil
 import signal
 import sys
@@ -104,7 +106,16 @@ class Session:
 
     def leave(self) -> NoReturn:
         """End the process, whose training is saved."""
+        if self.ranks.size > 1:
+            atexit.register(_end_at_once)
         raise SystemExit(plain.STOPPED)
+
+
+def _end_at_once() -> None:
+    """End before PyTorch takes its threads down, which sometimes aborts a process that trained with others."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(plain.STOPPED)
 
 
 _sessions: list[Session] = []
