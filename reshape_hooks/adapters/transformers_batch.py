@@ -9,13 +9,13 @@ steps, epochs and learning rates are the same. Left alone: what is not the sum o
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from reshape_hooks import seeds
 from reshape_hooks.adapters import parts
+from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
 
 WRAPPED = (
@@ -51,11 +51,11 @@ class Run(NamedTuple):
     weights: list[float]
 
 
-def refuse(trainer: Any, first: First) -> None:
+def refuse(trainer: Any, first: First, together: Ranks) -> None:
     """Raise LeftAlone where a training that began so is not the same on another number of GPUs."""
     args, config = trainer.args, trainer.args.accelerator_config
     if args.world_size > 1:
-        if args.world_size != int(os.environ.get("LOCAL_WORLD_SIZE") or 1):
+        if together.size != together.local_size:
             raise LeftAlone("its processes are in several pods")
         if config.split_batches or config.dispatch_batches or not config.even_batches:
             raise LeftAlone("accelerator_config says how its processes share a batch")
@@ -75,7 +75,7 @@ def refuse(trainer: Any, first: First) -> None:
 class KeptBatch:
     """Makes the Trainer train on batches as at the `first` start, while it is entered. `ranks`: its processes."""
 
-    def __init__(self, trainer: Any, first: First, ranks: Any) -> None:
+    def __init__(self, trainer: Any, first: First, ranks: Ranks) -> None:
         self.trainer, self.first, self.ranks = trainer, first, ranks
         args = trainer.args
         self.now = First.of(args)

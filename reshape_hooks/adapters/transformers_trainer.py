@@ -76,7 +76,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
         raise LeftAlone("it resumes by itself, by resume_from_checkpoint; --elastic says that it also saves on SIGTERM")
     extras = _of_rank(pickle.loads((saved.path / EXTRAS).read_bytes()), together) if saved else {}
     first = extras["first"] if saved else First.of(trainer.args)
-    refuse(trainer, first)
+    refuse(trainer, first, together)
     run = session.of_process(together)
     return ElasticTrain(trainer, run, first, checkpoints, saved, extras, kwargs.get("ignore_keys_for_eval"))
 
