@@ -131,7 +131,10 @@ class ApiService:
         return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
 
     def job(self, job_id: str) -> View:
-        return self._view(self._get(job_id), self._loop.expected_times())
+        job = self._get(job_id)
+        why, change = self._loop.reasons.of(job.id) if job.state == s.SUBMITTED and job.accepted else ("", None)
+        view = self._view(job, self._loop.expected_times()) | views.starts_if(change)
+        return {**view, "message": why or view["message"]}
 
     def cancel(self, job_id: str) -> View:
         for _ in range(CANCEL_TRIES):
@@ -229,7 +232,8 @@ class ApiService:
         view = views.job_view(job, self._telemetry.reports.of(job), stored, emulated, needs, efficiency)
         view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job)]
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
-        return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": pods}
+        why = views.starts_if(self._loop.reasons.known(job.id))
+        return {**view, **views.times(job, view, *expected, self._clock.wall()), **why, "pods": pods}
 
     # GPUs, decisions, events, profiles
 

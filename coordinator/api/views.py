@@ -12,6 +12,7 @@ from coordinator.model import states as s
 from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import GpuRecord, JobRecord, number
 from coordinator.model.tables import JobField, JobRow
+from coordinator.scheduling.why.change import Change
 from coordinator.telemetry.node_load import NodeLoad
 from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, ShimStatus, Usage
 
@@ -51,7 +52,7 @@ def job_view(
         "epochs_done": job.doc.get("epochs_done"), "value": job.doc.get("value"),
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
         "usage": _usage(Usage()), "eta_s": None,
-        "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None,
+        "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, **starts_if(None),
     }  # fmt: skip
     if job.state not in s.ENDED:
         to_do = iterations_left(job, done, total, needs)
@@ -77,6 +78,11 @@ def times(
         "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
         "late_s": progress.tardiness_s(job.doc, wall) if job.accepted else None,
     }  # fmt: skip
+
+
+def starts_if(change: Change | None) -> View:
+    """Fields of the view of a waiting job: what binds it, and what would start it now. Null while that is unknown."""
+    return {"binds": change and change.binds, "starts_if": change and change.remedy}
 
 
 def _left_alone(job: JobRecord) -> str | None:

@@ -51,6 +51,7 @@ from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
+from coordinator.scheduling.why.reasons import WaitingReasons
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_load import NodeLoad, node_loads
@@ -113,6 +114,7 @@ class DecisionLoop:
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
         self.node_loads: dict[str, NodeLoad] = {}  # at the last cycle
         self._last_cycle: CycleResult | None = None  # None before the first cycle
+        self.reasons = WaitingReasons(settings)
         self._dependencies, self._slamls = (
             DependencyController(cache, clock, record),
             SlamlController(cache, clock, settings),
@@ -143,6 +145,7 @@ class DecisionLoop:
         decisions = decide(snapshot, began, self.settings)  # 4 decide
         took = self.clock.now() - began
         self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
+        decisions = self.reasons.told(snapshot, decisions, began)
         for decision in (*waiting, *decisions):  # 5 write the reason, then the operation
             try:
                 self._apply(decision, DecisionBasis(seen, snapshot, took))

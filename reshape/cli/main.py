@@ -173,18 +173,19 @@ def explain(settings: CliSettings, job_id: str) -> None:
     decisions = _decisions(client, job_id)
     if not decisions and settings.output == "table":
         click.echo(f"Nothing has been decided about job {job_id} yet.", err=True)
-    now = _now(client, job_id) if settings.output == "table" else ""
+    said = [str(d.get("sentence")) for d in decisions]
+    now = _now(client, job_id, said) if settings.output == "table" else ""
     texts = [*(render.decision(d, width()) for d in reversed(decisions)), *([now] if now else [])]
     print_out(settings, decisions, lambda _: "\n\n".join(texts))
 
 
-def _now(client: Client, name: str) -> str:
+def _now(client: Client, name: str, said: list[str]) -> str:
     """Return the present facts about a job; empty if `name` is a decision or a Slaml."""
     from reshape.client import CoordinatorRefused
     from reshape.output import render
 
     try:
-        return render.present(client.job(name))
+        return render.present(client.job(name), said)
     except CoordinatorRefused:
         return ""
 

@@ -84,10 +84,15 @@ def _paragraph(sentence: str, width: int | None) -> list[str]:
     return [f"  {line}" for line in (wrapped(shown, max(width - 2, LEAST)) if width else [shown])]
 
 
-def present(view: View) -> str:
-    """Return the present facts about a job, which may differ from earlier predictions; empty if there are none."""
+def present(view: View, said: Iterable[str] = ()) -> str:
+    """Return the present facts about a job, which may differ from earlier predictions; empty if there are none.
+
+    `said`: sentences of its decisions, not to be repeated.
+    """
+    why = str(view.get("message")) if view.get("starts_if") else ""
     facts = {"expected start": expected_start(view), "deadline": missed(view)}
-    return "\n".join(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)
+    lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []
+    return "\n".join([*lines, *(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)])
 
 
 def moment(value: float) -> str:

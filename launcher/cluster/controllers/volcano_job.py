@@ -50,7 +50,7 @@ class VolcanoJobController:
         self._inserted: set[str] = set()
         self._refused: dict[str, str] = {}  # resource version of each Volcano Job that was refused
         self._ended: dict[str, float] = {}  # when a Volcano Job was first seen without a living job
-        self._waits: dict[str, float] = {}  # when the last Event said why a Volcano Job waits
+        self._waits: dict[str, tuple[float, str]] = {}  # when the last Event said why a Volcano Job waits, and what
         self._queues: dict[str, Doc] | None = None  # as written
         self._select_at = 0.0
         self._selects = True  # whether there was a webhook to select for
@@ -175,8 +175,10 @@ class VolcanoJobController:
         """Write an Event with the reason: Volcano itself can only say that the gang is unschedulable."""
         reason, now = doc.get("message"), self._clock.now()
         waits = doc.get("state") == s.SUBMITTED and isinstance(reason, str) and reason != WAITS_FOR_ITS_TURN
-        if waits and now - self._waits.get(uid, -WAITS_S) >= WAITS_S:
-            self._waits[uid] = now
+        at, said = self._waits.get(uid, (-WAITS_S, ""))
+        more = bool(said) and reason != said and str(reason).startswith(said)  # what would start it was found meanwhile
+        if waits and (more or now - at >= WAITS_S):
+            self._waits[uid] = now, str(reason)
             self._events.write(job, "Waits", str(reason))
 
     def _insert(self, key: str, job: Doc) -> None:

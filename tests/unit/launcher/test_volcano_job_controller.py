@@ -14,6 +14,8 @@ from launcher.cluster.controllers.volcano_job import VolcanoJobController
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from tests.fakes.kube import Kube
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import World
 from tests.unit.launcher.test_pods import RUNNING, pod
 from tests.unit.launcher.test_volcano_jobs import GPUS, gang, trainer, vcjob
 
@@ -100,6 +102,25 @@ def test_why_a_job_waits_is_an_event_at_most_every_ten_minutes(ground: Ground) -
     ground.time.at += 3600
     ground.turn(vcjob())
     assert len(ground.kube.events()) == 2
+
+
+def test_what_would_start_a_job_is_an_event_at_once_when_it_is_found_and_in_the_words_of_its_message(
+    ground: Ground,
+) -> None:
+    world = World.training([4], Behaviour(iterations=10**6))
+    world.submit("two", [2])
+    world.tick()
+    sentence = str(world.job("two").doc["message"])
+    plain, added = sentence.split(" What binds is ")
+    ground.turn(vcjob())
+    ground.let_in(state="submitted", message=plain)
+    ground.turn(vcjob())
+    ground.store.update("jobs", KEY, {}, {"message": sentence})
+    ground.time.at += 1.0
+    ground.turn(vcjob())
+    ground.turn(vcjob())
+    assert added == "that one may not run on 2 GPUs: two would start now if it might."
+    assert ground.kube.events() == [("Waits", plain), ("Waits", world.api.job("two")["message"])]
 
 
 def test_one_that_nobody_asked_for_is_left_alone(ground: Ground) -> None:
