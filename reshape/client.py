@@ -111,6 +111,10 @@ class Client:
     def import_profiles(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
         return int(self._json("POST", f"/v1/profiles/{_part(table)}", {"rows": list(rows)})["imported"])
 
+    def login_link(self) -> str:
+        """Return the address that lets one browser into the dashboard, once, within some minutes."""
+        return self.url + str(self._json("POST", "/v1/logins")["path"])
+
     def health(self) -> View:
         """Return the coordinator's health; an unhealthy one is not refused: `ok` is False then."""
         try:

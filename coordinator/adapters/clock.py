@@ -1,4 +1,4 @@
-"""The system's clocks, as the Clock port."""
+"""The system's clocks, as the Clock port, and times as people read them."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ class SystemClock:
 
     def wall(self) -> float:
         return time.time()
+
+
+def local_time(value: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Seconds since 1970 as local time; as the number that it is where no calendar has that day."""
+    try:
+        return time.strftime(form, time.localtime(value))
+    except (OverflowError, ValueError, OSError):
+        return str(value)

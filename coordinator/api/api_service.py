@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api import profile_rows, views
+from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.config import Config
@@ -89,6 +90,7 @@ class ApiService:
             self.request,
         )
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
+        self._pages = PageReads(store, cache, loop, self._view)
 
     # jobs
 
@@ -129,6 +131,12 @@ class ApiService:
         expected = self._loop.expected_times()
         since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
         return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
+
+    def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
+        return self._pages.jobs(group, named, offset, limit)
+
+    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
+        return self._pages.states(job_ids)
 
     def job(self, job_id: str) -> View:
         job = self._get(job_id)

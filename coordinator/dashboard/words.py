@@ -171,6 +171,22 @@ def message(view: View) -> Any:
     return None if message == view.get("state") else message or None
 
 
+def remark(view: View) -> str | None:
+    """What to know of a job in one line: a missed deadline, what is wrong with its document, why it is as it is."""
+    problems = view.get("problems") or ()
+    refused = "" if view.get("closed") is False else "not accepted: "
+    late, means = missed(view), _with_reason(view, message(view))
+    said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
+    return "; ".join(str(one) for one in said if one) or None
+
+
+def _with_reason(view: View, message: Any) -> Any:
+    """Add the reason why a job is not reshaped, if it could train on other counts."""
+    why, counts = view.get("left_alone"), view.get("optional_num_gpus")
+    several = isinstance(counts, list) and len(counts) > 1
+    return f"trains; {why}" if why and several and message in (None, "trains") else message
+
+
 def measured(value: Any, form: Any) -> str | None:
     """`value` in the form given (a format or a function); None where it is no number."""
     if not isinstance(value, int | float):

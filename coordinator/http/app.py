@@ -1,6 +1,7 @@
-"""Addresses of the coordinator's HTTP API, and a server for it with timeouts and size limits.
+"""Addresses of the coordinator's HTTP API and dashboard, and a server for it with timeouts and size limits.
 
-`reshape/services` starts it. `openapi.yaml` describes its answers; `tests/api/test_openapi.py` checks them against it.
+`reshape/services` starts it. `openapi.yaml` describes the API's answers; `tests/api/test_openapi.py` checks them
+against it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
+from coordinator.adapters.clock import local_time
+from coordinator.dashboard.pages import Pages
 from coordinator.http import events, extender, jobs, profiles, signed
 from coordinator.http.auth import Failures
 from coordinator.http.base import Handler, NothingHandler
 from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.dashboard import handlers as dashboard
+from coordinator.http.dashboard.base_page import Dashboard
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
 MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts the connection without an error body
@@ -88,6 +93,7 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/v1/heartbeats", signed.HeartbeatHandler),
     (r"/v1/wishes", signed.ForwardedRequestHandler),
     (r"/v1/extender/([A-Za-z]{1,40})", extender.ExtenderHandler),
+    (r"/v1/logins", dashboard.LinkHandler),
     (r"/v1/openapi\.yaml", OpenApiHandler),
     (r"/healthz", HealthHandler),
     (r"/readyz", ReadyHandler),
@@ -97,9 +103,9 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
 
 
 def make_app(coordinator: CoordinatorApi, token: str) -> Application:
-    """The API over `coordinator`; callers need `token`, except for signed messages, health and metrics."""
+    """API and dashboard over `coordinator`; callers need `token`, except for signed messages, health and metrics."""
     return Application(
-        ADDRESSES,
+        [*ADDRESSES, *dashboard.ADDRESSES],
         default_handler_class=NothingHandler,
         log_function=_log_access,
         coordinator=coordinator,
@@ -107,6 +113,7 @@ def make_app(coordinator: CoordinatorApi, token: str) -> Application:
         failures=Failures(),
         streams=set(),
         large=set(),
+        dashboard=Dashboard(token, Pages(local_time)),
         threads=ThreadPoolExecutor(8, "http"),
         quick_threads=ThreadPoolExecutor(2, "http-quick"),
     )

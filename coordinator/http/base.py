@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from tornado.httputil import HTTPServerRequest
@@ -65,7 +65,7 @@ class Handler(RequestHandler):
     def prepare(self) -> None:
         if self.request.method not in self.allowed():
             raise HTTPError(405)
-        if not self.public and self.request.method != "OPTIONS" and not self._has_token():
+        if not self.public and self.request.method != "OPTIONS" and not self.has_access():
             raise Unauthorized("This needs the coordinator's token, sent as `Authorization: Bearer TOKEN`.")
         length = self.request.headers.get("Content-Length", "0")
         self._too_long = length.isascii() and length.isdigit() and int(length[:20]) > self.body_limit
@@ -131,6 +131,10 @@ class Handler(RequestHandler):
         self._log_error(status, error_id, sentence, error)
         self.set_status(status)
         self._explain(status)
+        self.show_error(status, sentence, problems, error_id)
+
+    def show_error(self, status: int, sentence: str, problems: Sequence[str], error_id: str) -> None:
+        """Write an error's body."""
         self.set_header("Content-Type", "application/json")
         self.finish(wire.write({"error": {"sentence": sentence, "problems": problems, "id": error_id}}))
 
@@ -152,7 +156,8 @@ class Handler(RequestHandler):
         if self._too_long:
             raise Rejected(f"The body is larger than {self.body_limit // 1024} KiB.", 413)
 
-    def _has_token(self) -> bool:
+    def has_access(self) -> bool:
+        """True if the caller may ask here."""
         return is_bearer(self.request.headers.get("Authorization"), self.settings["token"])
 
     def _guessed_too_often(self) -> bool:

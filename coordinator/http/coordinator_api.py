@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from coordinator.dashboard.pages import PageSource
+
 View = dict[str, Any]
 
 
-class CoordinatorApi(Protocol):
-    """Operations of the coordinator."""
+class CoordinatorApi(PageSource, Protocol):
+    """Operations of the coordinator; those that pages read are in `PageSource`."""
 
     def submit(self, doc: View) -> View:
         """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`."""
@@ -22,10 +24,6 @@ class CoordinatorApi(Protocol):
 
     def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:
         """Oldest first. With all that have ended, or with those that did in the last `within_s` seconds."""
-        ...
-
-    def job(self, job_id: str) -> View:
-        """`Rejected` with status 404 if there is none; so do all methods that take a `job_id`."""
         ...
 
     def cancel(self, job_id: str) -> View:
@@ -38,26 +36,6 @@ class CoordinatorApi(Protocol):
         `force`: even if work is lost.
         """
         ...
-
-    def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
-        """Return at most `limit` bytes of the job's output from byte `offset`, and the offset after them."""
-        ...
-
-    def gpus(self) -> list[View]: ...
-
-    def nodes(self) -> list[View]: ...
-
-    def decisions(self, job_id: str | None, limit: int) -> list[View]:
-        """Return the newest decisions, newest first."""
-        ...
-
-    def decision(self, decision_id: str) -> View: ...
-
-    def events_after(self, seq: int, limit: int) -> list[View]:
-        """Oldest first; each has an integer `_id` greater than `seq` and a `type`."""
-        ...
-
-    def last_event(self) -> int: ...
 
     def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, whenever events were appended; returns the function that ends this."""

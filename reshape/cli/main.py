@@ -271,6 +271,19 @@ def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, f
 
 
 @cli.command()
+@printing
+@click.pass_obj
+def dashboard(settings: CliSettings) -> None:
+    """Print a link that lets one browser into the dashboard, and open it where there is a screen."""
+    from reshape.output.browser import open_privately
+
+    link = settings.client().login_link()
+    print_out(settings, {"link": link}, lambda a: f"{a['link']}\nIt lets one browser in, once, within five minutes.")
+    if settings.output == "table":
+        open_privately(link)
+
+
+@cli.command()
 @click.option(
     "--trainer", type=click.Choice(["keras", "numpy"]), help="Training framework.  [default: keras if installed]"
 )

@@ -6,10 +6,10 @@ line: characters that do not print are escaped.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from coordinator.adapters.clock import local_time
 from coordinator.dashboard import words
 from coordinator.dashboard.words import expected_start, measured, missed, progress, seconds, size, text
 from reshape.output.tables import LEAST, NONE, Cells, fitted, folded, plain, table, wrapped
@@ -45,7 +45,7 @@ def profiles(rows: Sequence[View], width: int | None = None) -> str:
 
 def job(view: View) -> str:
     """One job, a line per fact, unknown ones left out."""
-    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in words.facts(view, moment).items()]
+    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in words.facts(view, local_time).items()]
     faults = [
         *(("problem", p) for p in view.get("problems") or ()),
         *(("warning", w) for w in view.get("warnings") or ()),
@@ -62,7 +62,7 @@ def _pod(pod: View) -> str:
 
 def decision(view: View, width: int | None = None) -> str:
     """Explain a decision: its sentence, then all candidates with the chosen one marked."""
-    at, decision_id = measured(view.get("at"), moment) or "", text(view.get("decision_id"))
+    at, decision_id = measured(view.get("at"), local_time) or "", text(view.get("decision_id"))
     lines = [
         f"{at}  {plain(words.what(view))}  [{decision_id}]".lstrip(),
         *_paragraph(text(view.get("sentence")), width),
@@ -95,20 +95,7 @@ def present(view: View, said: Iterable[str] = ()) -> str:
     return "\n".join([*lines, *(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)])
 
 
-def moment(value: float) -> str:
-    """Seconds since 1970 as local time; as the number that it is where no calendar has that day."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
-    except (OverflowError, ValueError, OSError):
-        return str(value)
-
-
 def _job_cells(view: View) -> Cells:
-    problems = view.get("problems") or ()
-    refused = "" if view.get("closed") is False else "not accepted: "
-    late, means = missed(view), _with_reason(view, words.message(view))
-    said = [f"deadline {late}" if late else None, f"{refused}{problems[0]}" if problems else means]
-    message = "; ".join(str(one) for one in said if one) or None
     return (
         text(view.get("job_id")),
         text(view.get("state")),
@@ -117,7 +104,7 @@ def _job_cells(view: View) -> Cells:
         progress(view),
         measured(view.get("eta_s"), seconds) or _starts(view) or NONE,
         text(view.get("reshapes")),
-        text(message),
+        text(words.remark(view)),
     )
 
 
@@ -151,13 +138,6 @@ def _node_cells(view: View) -> Cells:
     state = "closed" if not view.get("schedulable", True) else "open" if view.get("heard", True) else "silent"
     room = text(view.get("gpus")), text(view.get("idle")), cores, *use
     return (text(view.get("node")), kind, *room, text(view.get("jobs")), categories, text(view.get("score")), state)
-
-
-def _with_reason(view: View, message: Any) -> Any:
-    """Add the reason why a job is not reshaped, if it could train on other counts."""
-    why, counts = view.get("left_alone"), view.get("optional_num_gpus")
-    several = isinstance(counts, list) and len(counts) > 1
-    return f"trains; {why}" if why and several and message in (None, "trains") else message
 
 
 def _rounded(value: Any) -> str:

@@ -170,6 +170,7 @@ async def _serve(
     up_file = state / "up.json"
     _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
     click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
+    click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()
     await done.wait()
     server.stop()

@@ -26,6 +26,10 @@ SHIPPED = (
     "coordinator/tables/overheads.csv",
     "coordinator/tables/accuracy_profiles.csv",
     "coordinator/http/openapi.yaml",
+    "coordinator/dashboard/templates/layout.html",
+    "coordinator/dashboard/static/dashboard.css",
+    "coordinator/dashboard/static/dashboard.js",
+    "coordinator/dashboard/static/icon.svg",
     "sidecar/shim.py",
 )
 OURS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +77,13 @@ class FakeCoordinator:
         with self.lock:
             return [dict(j) for j in self.documents.values() if include_ended or within_s or j["state"] not in s.ENDED]
 
+    def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
+        found = [job for job in self.jobs(group == "ended") if named in job["job_id"]]
+        return {"jobs": found[offset : offset + limit], "total": len(found), "counts": {"running": 0, "waiting": 0}}
+
+    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
+        return {job_id: self.documents[job_id]["state"] for job_id in job_ids if job_id in self.documents}
+
     def job(self, job_id: str) -> View:
         self._store()
         if job_id not in self.documents:
@@ -109,7 +116,10 @@ class FakeCoordinator:
 
     def nodes(self) -> list[View]:
         self._store()
-        return [{"node": "local", "gpu_type": "V100", "gpus": 4}]
+        return [
+            {"node": "local", "gpu_type": "V100", "gpus": 4, "idle": 4, "cores": None, "emulated": True,
+             "heard": True, "schedulable": True}
+        ]  # fmt: skip
 
     def decisions(self, job_id: str | None, limit: int) -> list[View]:
         self._store()

@@ -183,7 +183,7 @@ def test_gpus_are_listed_with_use_and_memory(reshape: Run) -> None:
 
 
 def test_nodes_are_listed_with_what_they_have(reshape: Run) -> None:
-    assert reshape("nodes").out.splitlines()[1].split()[:5] == ["local", "V100", "4", "-", "-"]
+    assert reshape("nodes").out.splitlines()[1].split()[:5] == ["local", "V100", "(emulated)", "4", "4"]
 
 
 DECISION = {

@@ -1,0 +1,117 @@
+"""Base of the dashboard's handlers: sessions, headers that forbid everything but our own files, errors as pages."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from coordinator import dashboard
+from coordinator.adapters.clock import SystemClock
+from coordinator.dashboard.pages import TABS, Page, Pages
+from coordinator.errors import Rejected
+from coordinator.http.base import Handler
+from coordinator.http.dashboard.live import LivePages
+from coordinator.http.dashboard.login import OneTimeLinks, Sessions
+
+STATIC = Path(dashboard.__file__).with_name("static")
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+FOREIGN = "The form did not come from this page, or from before you logged in: go back, reload the page and try again."
+UNKNOWN = "This browser is not logged in, or its time is over."
+
+
+@dataclass
+class Dashboard:
+    """What the handlers of one application share."""
+
+    token: str
+    pages: Pages
+    links: OneTimeLinks = field(default_factory=OneTimeLinks)
+    clock: SystemClock = field(default_factory=SystemClock)
+    # Pages are made apart from the API's calls: many of them must not keep a sidecar or an operator waiting.
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "http-pages"))
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions(self.token)
+        self.live = LivePages()
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of ours that pages load; `version` changes with its contents."""
+
+    kind: str
+    contents: bytes
+
+    @property
+    def version(self) -> str:
+        return hashlib.sha256(self.contents).hexdigest()[:12]
+
+
+ASSETS = {path.name: Asset(KINDS[path.suffix], path.read_bytes()) for path in STATIC.iterdir() if path.suffix in KINDS}
+
+
+def asset(name: str) -> str:
+    """The address of one, which may be kept for ever."""
+    return f"/static/{name}?v={ASSETS[name].version}"
+
+
+class PageHandler(Handler):
+    """Answers only to a session, and with pages."""
+
+    @property
+    def dashboard(self) -> Dashboard:
+        shared: Dashboard = self.settings["dashboard"]
+        return shared
+
+    @property
+    def session(self) -> str | None:
+        """The session's cookie, valid or not."""
+        return self.get_cookie(self.dashboard.sessions.cookie)
+
+    def has_access(self) -> bool:
+        return self.dashboard.sessions.holds(self.session, self.dashboard.clock.wall())
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("X-Frame-Options", "DENY")
+        self.set_header("Cross-Origin-Opener-Policy", "same-origin")
+
+    async def page(self, address: str) -> Page:
+        loop, source = asyncio.get_running_loop(), self.coordinator
+        return await loop.run_in_executor(self.dashboard.threads, self.dashboard.pages.page, source, address)
+
+    def show(self, title: str, body: str = "", page: Page | None = None, notice: str = "", forward: str = "") -> None:
+        """Write a whole page; one without `page` is for those who are not logged in, too."""
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        proof = self.dashboard.sessions.proof(self.session) if page else ""
+        about: dict[str, Any] = {"title": title, "page": page, "body": body, "notice": notice, "forward": forward}
+        self.write(self.dashboard.pages.html("layout.html", asset=asset, tabs=TABS, csrf=proof, **about))
+
+    def form(self) -> dict[str, str]:
+        """The fields of a form that was sent; `Rejected` if it did not come from a page of this session."""
+        fields = dict(parse_qsl(self.body.decode("utf-8", "replace")))
+        # A browser tells where a form came from; what another site or port sends is refused even with a proof.
+        origin = self.request.headers.get("Origin")
+        ours = origin is None or origin == f"{self.request.protocol}://{self.request.host}"
+        if not ours or not self.dashboard.sessions.proves(self.session, fields.get("csrf", "")):
+            raise Rejected(FOREIGN, 403)
+        return fields
+
+    def show_error(self, status: int, sentence: str, problems: Sequence[str], error_id: str) -> None:
+        if status == 401:
+            self.show("Log in", self.dashboard.pages.html("login.html", sentence=UNKNOWN))
+        else:
+            self.show(f"Error {status}", notice=" ".join([sentence, *problems, f"(error {error_id})"]))
+        self.finish()

@@ -1,0 +1,134 @@
+"""Handlers of the dashboard's addresses: pages, what changes in them, login and logout, our own files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError, RequestHandler
+
+from coordinator.dashboard.pages import Page
+from coordinator.errors import Transient, Unauthorized
+from coordinator.http.base import Handler
+from coordinator.http.dashboard.base_page import ASSETS, PageHandler
+from coordinator.http.dashboard.login import LINK_S, SESSION_S
+from coordinator.http.events import KEEP_ALIVE_S, MOST_STREAMS, RETRY_MS
+
+ONCE = "This link has been used, or is too old: `reshape dashboard` gives a new one."
+
+
+class DashboardHandler(PageHandler):
+    """Every page."""
+
+    async def get(self, *_: str) -> None:
+        page = await self.page(self.request.uri or "/")
+        self.show(page.title, page=page)
+
+
+class ChangesHandler(PageHandler):
+    """Follows the page at the address `of`: sends its parts if they differ from `version`, then each change."""
+
+    async def get(self) -> None:
+        address = self.get_query_argument("of", "/")
+        version = self.request.headers.get("Last-Event-ID") or self.get_query_argument("version", "")
+        streams: set[Handler] = self.settings["streams"]
+        if len(streams) >= MOST_STREAMS:
+            raise Transient("Too many pages are open already; close some, then reload.")
+        first = await self.page(address)  # an error of it is this answer's
+        streams.add(self)
+        try:
+            await self._follow(address, first if first.version == version else None)
+        except StreamClosedError:
+            pass
+        finally:
+            streams.discard(self)
+
+    async def _follow(self, address: str, shown: Page | None) -> None:
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("X-Accel-Buffering", "no")  # nginx would hold the events back
+        self.write(f"retry: {RETRY_MS}\n\n")
+        await self.flush()
+        async with self.dashboard.live.looking(address, lambda: self.page(address), self.coordinator) as page:
+            while self.has_access() and not page.failed:
+                changed, newest = page.changed, page.newest
+                if newest is not None and newest is not shown:
+                    self._send(newest, shown)
+                    shown = newest
+                    await self.flush()
+                try:
+                    await asyncio.wait_for(changed.wait(), KEEP_ALIVE_S)
+                except TimeoutError:
+                    self.write(": keep-alive\n\n")
+                    await self.flush()
+
+    def _send(self, newest: Page, shown: Page | None) -> None:
+        before = shown.parts if shown else {}
+        parts = {name: part for name, part in newest.parts.items() if before.get(name) != part}
+        if parts:
+            self.write(f"id: {newest.version}\nevent: parts\ndata: {json.dumps(parts)}\n\n")
+
+    async def head(self, *_: str) -> None:
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+
+
+class LinkHandler(Handler):
+    """Makes a one-time link for callers of the API."""
+
+    def post(self) -> None:
+        secret = self.settings["dashboard"].links.make(asyncio.get_running_loop().time())
+        self.answer({"path": f"/login?once={secret}", "lasts_s": LINK_S})
+
+
+class LoginHandler(PageHandler):
+    """Exchanges a one-time link for a session."""
+
+    public = True
+
+    def get(self) -> None:
+        shared, once = self.dashboard, self.get_query_argument("once", "")
+        if not shared.links.take(once, asyncio.get_running_loop().time()):
+            raise Unauthorized(ONCE)
+        self.set_cookie(
+            shared.sessions.cookie,
+            shared.sessions.begin(shared.clock.wall()),
+            max_age=int(SESSION_S),
+            httponly=True,
+            samesite="Strict",
+            secure=self.request.protocol == "https",
+        )
+        # Not a redirect: after a link from elsewhere the browser would not send the new cookie along with it.
+        self.show("Logged in", body='<p><a href="/">Go on to the fleet</a></p>', forward="/")
+
+    async def head(self, *_: str) -> None:
+        """Uses no link up: programs that look at links beforehand come this way."""
+
+
+class LogoutHandler(PageHandler):
+    def post(self) -> None:
+        self.form()
+        self.clear_cookie(self.dashboard.sessions.cookie, httponly=True, samesite="Strict")
+        self.show("Logged out", "<p>This browser is logged out. <code>reshape dashboard</code> lets it in again.</p>")
+
+
+class AssetHandler(PageHandler):
+    public = True
+
+    def get(self, name: str) -> None:
+        if name not in ASSETS:
+            raise HTTPError(404)
+        self.set_header("Content-Type", ASSETS[name].kind)
+        if self.get_query_argument("v", "") == ASSETS[name].version:
+            self.set_header("Cache-Control", "public, max-age=31536000, immutable")
+        self.write(ASSETS[name].contents)
+
+
+ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
+    (r"/", DashboardHandler),
+    (r"/jobs", DashboardHandler),
+    (r"/jobs/([^/]{1,512})", DashboardHandler),
+    (r"/live", ChangesHandler),
+    (r"/login", LoginHandler),
+    (r"/logout", LogoutHandler),
+    (r"/static/([a-z.]{1,40})", AssetHandler),
+]
