@@ -67,7 +67,7 @@ class Coordinator:
         self.telemetry = Telemetry(store, self.cache, clock, config.heartbeat_s, settings, measurements)
         self.event_log = EventLog(store, clock)
         self.wake = threading.Event()
-        self.recorder = EventRecorder(self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake)
+        self.recorder = EventRecorder(self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake, store)
         record = self.recorder.record
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         self.reconciler = Reconciler(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api import profile_rows, views
+from coordinator.api.decided import Decided
 from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
 from coordinator.api.volcano_extender import VolcanoExtender
@@ -19,7 +20,7 @@ from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
 from coordinator.model import fields, pod_fields, resumption
 from coordinator.model import states as s
-from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.model.tables import JobChanges, plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.scheduling import intake
@@ -90,6 +91,7 @@ class ApiService:
             self.request,
         )
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
+        self._decided = Decided(store, cache)
         self._pages = PageReads(store, cache, loop, self._view)
 
     # jobs
@@ -142,7 +144,7 @@ class ApiService:
         job = self._get(job_id)
         why, change = self._loop.reasons.of(job.id) if job.state == s.SUBMITTED and job.accepted else ("", None)
         view = self._view(job, self._loop.expected_times()) | views.starts_if(change)
-        return {**view, "message": why or view["message"]}
+        return {**view, "message": why or view["message"], **self._decided.of_job(job)}
 
     def cancel(self, job_id: str) -> View:
         for _ in range(CANCEL_TRIES):
@@ -284,26 +286,10 @@ class ApiService:
         ]
 
     def decisions(self, job_id: str | None, limit: int) -> list[View]:
-        found = sorted(self._decided(job_id), key=lambda d: (d.get("at", 0), d["_id"]), reverse=True)
-        return [_decision_view(doc) for doc in found[:limit]]
-
-    def _decided(self, job_id: str | None) -> Sequence[Doc]:
-        """Return all decisions, or those that touch one job or a refused object of that name, such as a Slaml."""
-        if job_id is None:
-            return self._store.list("decisions")
-        job = self._cache.find(job_id)
-        own = self._store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
-        found = {doc["_id"]: doc for doc in own}  # older versions stored no `jobs`
-        found |= {doc["_id"]: doc for doc in self._store.list("decisions", {"jobs": job_id})}
-        if job is None and not found:
-            self._get(job_id)
-        return [doc for doc in found.values() if job is None or _since(doc, job)]
+        return self._decided.newest(job_id, limit)
 
     def decision(self, decision_id: str) -> View:
-        doc = self._store.get("decisions", decision_id)
-        if doc is None:
-            raise Rejected(f"There is no decision {decision_id!r}.", 404)
-        return _decision_view(doc)
+        return self._decided.one(decision_id)
 
     def events_after(self, seq: int, limit: int) -> list[View]:
         return self._event_log.after(seq, limit)
@@ -364,14 +350,5 @@ class ApiService:
         return self._metrics.text(cache.jobs().values(), cache.gpus().values(), self._loop.node_loads, misfits)
 
 
-def _since(decision: Doc, job: JobRecord) -> bool:
-    """True if a decision is about this job, not about an ended one of the same name."""
-    return job.accepted and (number(decision.get("at")) or 0.0) >= job.submit_ts
-
-
 def _taken(doc: Doc) -> str:
     return f"The job was not accepted: {intake.name_taken(doc['job_id'])}."
-
-
-def _decision_view(doc: Doc) -> View:
-    return {"decision_id": doc["_id"], **{k: v for k, v in doc.items() if k not in ("_id", "version", "last_op")}}

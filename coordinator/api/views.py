@@ -53,6 +53,7 @@ def job_view(
         "value_name": job.doc.get("value_name"), "seconds_per_iteration": None,
         "usage": _usage(Usage()), "eta_s": None,
         "iterations_left": None, "epochs_left": None, "length_unsure": False, "restart": None, **starts_if(None),
+        "because": None, "receipt": None,
     }  # fmt: skip
     if job.state not in s.ENDED:
         to_do = iterations_left(job, done, total, needs)

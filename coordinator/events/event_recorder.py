@@ -7,8 +7,10 @@ state, so a failure here costs at most a line of history.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
+from coordinator.errors import ReshapeError
 from coordinator.events import stages
 from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
@@ -16,7 +18,7 @@ from coordinator.events.stages import Marks
 from coordinator.model import events as e
 from coordinator.model import progress
 from coordinator.model.records import JobRecord, Operation
-from coordinator.ports import Clock
+from coordinator.ports import Clock, Store
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.workqueue import WorkQueue
 
@@ -37,10 +39,12 @@ class EventRecorder:
         clock: Clock,
         queue: WorkQueue,
         wake: threading.Event,
+        store: Store,
     ) -> None:
         """`wake` is set by each event after which the decision loop may decide otherwise."""
         self.event_log, self.telemetry, self.metrics = event_log, telemetry, metrics
         self.clock, self.queue, self.wake = clock, queue, wake
+        self._store = store
         self._marks: dict[str, Marks] = {}
 
     def record(self, job: JobRecord, event: e.JobEvent, before: JobRecord | None = None) -> None:
@@ -126,11 +130,18 @@ class EventRecorder:
             "newcomer": op.doc.get("for"), "how": op.how,
         }  # fmt: skip
         self.telemetry.reshaped(job)
+        self._measured(op, measured["gap_s"])
         self.metrics.reshaped(measured["direction"], measured["gap_s"], measured["stages_s"])
         if op.kind == "move":
             self._append(job, e.JobMoved(**measured, from_node=op.doc.get("from_node"), to_node=job.node))
         else:
             self._append(job, e.JobReshaped(**measured))
+
+    def _measured(self, op: Operation, gap_s: float | None) -> None:
+        """Write the standstill beside what its decision predicted; no receipt is worth an error."""
+        if op.decision is not None and gap_s is not None:
+            with suppress(ReshapeError):
+                self._store.update("decisions", op.decision, {}, {"gap_s": gap_s})
 
     def _removed(self, job: JobRecord) -> None:
         removing = self._marks.setdefault(job.id, Marks()).at.get("removing")

@@ -301,6 +301,7 @@ def _running(w: ObservedState) -> Step:
     message = str(w.op.doc.get("loss") or "trains")
     changes: JobChanges = {
         "state": s.RUNNING, "reshape": None, "message": message, "up": w.job.launch, **progress_fields(w),
+        "sized_by": w.op.decision or w.job.doc.get("sized_by"),
     }  # fmt: skip
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
     changes |= checkpoint_loss(w)

@@ -6,26 +6,65 @@ The loop writes it before the operation; the API service reads it for `explain`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from adaptive_scheduler.decision import Decision, Requeue, Start
+from adaptive_scheduler.decision import Decision, Move, Requeue, Reshape, Start
+from adaptive_scheduler.expected_times import jobs_of_unknown_end
+from adaptive_scheduler.models.prediction import reshape_cost_s
+from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.model.records import Doc, JobRecord
+
+COUNTED = 50
+"""Most jobs whose ids are stored with the makespan that was predicted of them; of more its receipt is not made."""
+
+
+@dataclass(frozen=True)
+class DecisionBasis:
+    """State that a decision was made on. The write fails if the job has changed since `seen`."""
+
+    seen: Mapping[str, JobRecord]
+    snapshot: ClusterSnapshot
+    took_s: float  # duration of the decision
+
+    @cached_property
+    def jobs_of_unknown_end(self) -> tuple[str, ...]:
+        """Jobs of unknown length that what was predicted rests on."""
+        return jobs_of_unknown_end(self.snapshot)
 
 
 def decision_doc(
-    decision_id: str, job: JobRecord, decision: Decision, wall: float, took: float, guesses: tuple[str, ...] = ()
+    decision_id: str, job: JobRecord, decision: Decision, wall: float, took_s: float, basis: DecisionBasis
 ) -> Doc:
     """`candidates` holds the chosen one and its rejected alternatives, `jobs` the ids of all that it touches.
 
-    `guesses`: jobs that ran then, of unknown length; what was predicted of doing nothing rests on them.
+    `unchanged_guesses`: jobs that ran then, of unknown length; what was predicted of doing nothing rests on them.
     """
     given: Doc = finite(msgspec.to_builtins(decision))
     why, _ = given.pop("explanation"), given.pop("job")
     kind = type(decision).__name__.lower()
-    about = {"job_id": job.raw_id, "jobs": touched(decision), "at": wall, "kind": kind, "decide_s": took}
-    return {**given, **why, "_id": decision_id, **about, "unchanged_guesses": list(guesses)}
+    about = {"job_id": job.raw_id, "jobs": touched(decision), "at": wall, "kind": kind, "decide_s": took_s}
+    return {
+        **given, **why, "_id": decision_id, **about, "unchanged_guesses": list(basis.jobs_of_unknown_end),
+        **finite(_predicted(decision, basis.snapshot)),
+    }  # fmt: skip
+
+
+def _predicted(decision: Decision, snapshot: ClusterSnapshot) -> Doc:
+    """What a receipt needs besides the chosen candidate: the standstill, and the jobs whose makespan was predicted."""
+    if not isinstance(decision, Start | Reshape | Move):
+        return {}
+    stopped = decision.victim if isinstance(decision, Start) else decision.job
+    counted = dict.fromkeys([*(job.id for job in snapshot.placed), decision.job])
+    return {
+        "stops": stopped,
+        "predicted_gap_s": reshape_cost_s(snapshot.profiles, snapshot.job[stopped]) if stopped else None,
+        "counted": list(counted) if len(counted) <= COUNTED else None,
+    }
 
 
 def touched(decision: Decision) -> list[str]:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
+from adaptive_scheduler.expected_times import ExpectedTimes, expected_times
 from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -46,7 +46,7 @@ from coordinator.ports import Clock
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
-from coordinator.scheduling.decision_records import decision_doc
+from coordinator.scheduling.decision_records import DecisionBasis, decision_doc
 from coordinator.scheduling.dependencies import DependencyController
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.slaml_controller import SlamlController
@@ -63,20 +63,6 @@ AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on
 LIMIT_NEWS = 0.2  # a smaller relative change of a limit is set without an event
 LIMITS_KEPT = 16  # decisions on limits that are kept per job for `explain`
 HOLD_S = 10.0  # least time between two written reasons to wait of a job
-
-
-@dataclass(frozen=True)
-class DecisionBasis:
-    """State that a decision was made on. The write fails if the job has changed since `seen`."""
-
-    seen: Mapping[str, JobRecord]
-    snapshot: ClusterSnapshot
-    took_s: float  # duration of the decision
-
-    @cached_property
-    def jobs_of_unknown_end(self) -> tuple[str, ...]:
-        """Jobs of unknown length that what was predicted rests on."""
-        return jobs_of_unknown_end(self.snapshot)
 
 
 @dataclass(frozen=True)
@@ -146,9 +132,10 @@ class DecisionLoop:
         took = self.clock.now() - began
         self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
         decisions = self.reasons.told(snapshot, decisions, began)
+        basis = DecisionBasis(seen, snapshot, took)
         for decision in (*waiting, *decisions):  # 5 write the reason, then the operation
             try:
-                self._apply(decision, DecisionBasis(seen, snapshot, took))
+                self._apply(decision, basis)
             except Conflict as lost:
                 log.info("decision on job %s not carried out: %s", decision.job, lost)
         self._slamls.sync(snapshot, read)  # 6 jobs and status of Slamls
@@ -388,7 +375,7 @@ class DecisionLoop:
         name = name or lasting or f"v{job.doc.get('version')}"
         decision_id = _operator_request(job, decision) or f"{job.id}-{name}"
         took_s = basis.took_s if isinstance(decision, Operation) else 0.0
-        doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis.jobs_of_unknown_end)
+        doc = decision_doc(decision_id, job, decision, self.clock.wall(), took_s, basis)
         self.cache.store.put("decisions", doc)
         return decision_id
 

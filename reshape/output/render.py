@@ -69,6 +69,8 @@ def decision(view: View, width: int | None = None) -> str:
     ]
     if unchanged := words.unchanged(view):
         lines += _paragraph(unchanged, width)
+    if receipt := view.get("receipt"):
+        lines += _paragraph(text(receipt.get("sentence")), width)
     if candidates := view.get("candidates"):
         head = [name.upper() for name in words.CANDIDATE]
         rows = folded(head, [words.candidate(c) for c in candidates], width and width - 2)

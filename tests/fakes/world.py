@@ -21,7 +21,7 @@ from coordinator.model import fields
 from coordinator.model import states as s
 from coordinator.model.progress import Moment
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.scheduling.loop import DecisionBasis
+from coordinator.scheduling.decision_records import DecisionBasis
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_nodes

@@ -17,7 +17,8 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.scheduling.loop import LIMITS_KEPT, DecisionBasis
+from coordinator.scheduling.decision_records import DecisionBasis
+from coordinator.scheduling.loop import LIMITS_KEPT
 from coordinator.stores.bootstrap import FoundNode
 from sidecar.protocol import Heartbeat, HeartbeatReply, launch_key, sign
 from tests.fakes.shims import Behaviour
