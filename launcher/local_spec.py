@@ -62,6 +62,11 @@ class Folders:
     def output(self) -> Path:
         return self.job / "output.log"
 
+    @property
+    def imports(self) -> Path:
+        """Where trainings of this machine keep what each script imports, so that the next one may import it early."""
+        return self.launch.parent.parent / "imports"
+
 
 def launch_spec(
     job: JobRecord,
@@ -91,6 +96,7 @@ def launch_spec(
         "gpus": settings.gpus,
         "gpu_memory": settings.gpu_memory,
         "checkpoints": str(folders.checkpoints),
+        "imports": str(folders.imports),
     }
 
 

@@ -315,20 +315,26 @@ class Shim:
             raise Refused("`checkpoint` must be a plain name inside the job's folder")
         if lease and boottime() >= lease - launch.grace_s:
             raise Refused("the lease of this trainer is over already; renew it and start again")
-        env = {**os.environ, **launch.env}
-        env.update(
-            RESHAPE_JOB_ID=launch.job_id, RESHAPE_GENERATION=str(int(ask["generation"])), RESHAPE_CHECKPOINT=checkpoint,
-            RESHAPE_ANNOUNCE=os.path.abspath("announce"), PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
-            CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
-        )  # fmt: skip
-        env.update({str(name): str(value) for name, value in (ask.get("env") or {}).items()})
-        if launch.hooks:
-            path = os.pathsep.join(filter(None, (startup_folder(), env.get("PYTHONPATH"))))
-            env.update({"PYTHONPATH": path} if path else {})
+        told = {str(name): str(value) for name, value in (ask.get("env") or {}).items()}
+        env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
         self.kill_at, self.asked, self.killed = NEVER, set(), {}
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
-        self._spawn(self.warm.take(self.env, set(ask.get("env") or {})) if self.warm else None)
+        self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
+
+    def environment(self, generation: int, gpus: str, checkpoint: str, told: "dict[str, str]") -> "dict[str, str]":
+        """Return the environment of a trainer, without that of early imports. `told`: what the start adds."""
+        env = {**os.environ, **self.launch.env}
+        env.update(
+            RESHAPE_JOB_ID=self.launch.job_id, RESHAPE_GENERATION=str(generation), RESHAPE_CHECKPOINT=checkpoint,
+            RESHAPE_ANNOUNCE=os.path.abspath("announce"), PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
+            CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
+            **told,
+        )  # fmt: skip
+        if self.launch.hooks:
+            path = os.pathsep.join(filter(None, (startup_folder(), env.get("PYTHONPATH"))))
+            env.update({"PYTHONPATH": path} if path else {})
+        return env
 
     def _spawn(self, waiting: "Child | None" = None) -> None:
         """Start the trainer, or let the waiting interpreter become it."""
@@ -569,7 +575,7 @@ def take_lock(end: bool) -> "int | None":
 def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
-    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="")
+    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="", imports="")
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     launch.command = command or launch.command

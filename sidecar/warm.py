@@ -1,10 +1,11 @@
 """Keeps a waiting interpreter beside a trainer, so that its next start need not import everything again.
 
 The waiting interpreter (`reshape_hooks/early.py`) is the trainer's own command, started a second time and without any
-GPU once the trainer has announced that it saves when asked. It imports what the trainer had imported, and becomes the
-next trainer when the shim starts one. Promises: it is started only where the running trainer has shown, by its record,
-that our hooks come first in that interpreter; it never runs the script unless told; where there is none, or it is not
-fit or dies, the trainer is started as without it. Standard library, Python 3.8: `shim.py` loads it from its folder.
+GPU once the trainer has announced that it saves when asked; or before the first trainer of a launch, if an earlier
+training by the same script has left its record in `launch.imports`. It imports what that training had imported, and
+becomes the next trainer when the shim starts one. Promises: it is started only where a record has shown that our hooks
+come first in that interpreter; it never runs the script unless told; where there is none, or it is not fit or dies, the
+trainer is started as without it. Standard library, Python 3.8: `shim.py` loads it from its folder.
 """
 
 import ast
@@ -21,6 +22,7 @@ from typing import Any
 SETTLE_S = 3.0  # since the announcement and the newest import: what the first steps import is to be recorded, too
 READY_S, TAKE_S, LOOK_S = 120.0, 60.0, 1.0  # to import, to become the trainer, between two looks at memory
 MOST_FAILURES = 3
+MOST_RECORDS = 64  # of different scripts, in `launch.imports`
 SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
 SPARE_OF_LIMIT = 4  # one part in so many of the limit, where the kernel ends all of a container at once
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
@@ -67,6 +69,29 @@ def opened(pid: int) -> str:
     return ""
 
 
+def script_of(command: "list[str]", workdir: str) -> "list[str]":
+    """Return the part of a command that chooses what is imported: the program and its script, without arguments."""
+    for number, word in enumerate(command[1:], 1):
+        path = os.path.join(workdir, word)
+        if os.path.isfile(path):
+            return [*command[:number], os.path.abspath(path)]
+        if word == "-m":
+            return [*command[: number + 2], workdir]
+    return [*command, workdir]
+
+
+def copy(source: str, target: str) -> bool:
+    """Copy a file, so that it is there whole or not at all; True if that worked."""
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(target)), mode=0o700, exist_ok=True)
+        with open(source, "rb") as file, open(f"{target}.{os.getpid()}", "wb") as new:
+            new.write(file.read())
+        os.replace(new.name, target)
+    except OSError:
+        return False
+    return True
+
+
 class WaitingInterpreter:
     """The waiting interpreter of a shim, or none: `child` while it waits, `taken` until the trainer that it becomes
     has begun, `leaving` when it was killed and has not ended yet."""
@@ -83,7 +108,7 @@ class WaitingInterpreter:
         self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
         self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
-        self.settle_s = SETTLE_S
+        self.first, self.settle_s = True, SETTLE_S  # first: no trainer has been started, and none waited for it
         with contextlib.suppress(ValueError):  # of the user's
             self.settle_s = float(shim.launch.env.get("RESHAPE_WARM", SETTLE_S))
         self.off = "" if shim.launch.hooks and self.settle_s > 0 else "early imports are switched off"
@@ -113,6 +138,9 @@ class WaitingInterpreter:
         `told`: names of the variables that each start is told anew.
         """
         child, before, said, self.said = self.child, self.env, self.said, ""
+        early, self.first = self.first and not self.ready, False
+        if child and early:
+            return self.cold("it is started before early imports were done", env)
         if child is None or child.returncode is not None:
             self.cold(self.off or said or NONE_YET, env)
             return None
@@ -133,7 +161,7 @@ class WaitingInterpreter:
     def cold(self, why: str, env: "dict[str, str]") -> None:
         """End one that waits and note why the trainer is started without it, unless it is the job's first start."""
         self.end(why if self.child else "")
-        self.said = ""
+        self.said, self.shim.status["warm_s"] = "", None
         if self.shim.trainer or env.get("RESHAPE_CHECKPOINT"):
             self.shim.status["cold"] = why if self.shim.trainer else NEW
 
@@ -145,8 +173,12 @@ class WaitingInterpreter:
             self.why = "the waiting interpreter did not begin to train"
             os.killpg(self.taken.pid, signal.SIGKILL)  # the shim then starts the trainer without it
         if not self.child:
-            if trainer and shim.status["trainer"] == "running" and not (self.off or self.taken or shim.ending):
+            if self.off or self.taken or shim.ending:
+                return
+            if trainer and shim.status["trainer"] == "running":
                 self.begin(trainer, now)
+            elif self.first and shim.status["trainer"] == "none":
+                self.begin_first(now)
         elif self.child.returncode is not None:
             self.lost()
         elif shim.ending or (shim.status["trainer"] == "exited" and not shim.status["stop_asked"]):
@@ -177,9 +209,21 @@ class WaitingInterpreter:
         if self.why:
             self.note(self.why)
             return
+        self.keep()
+        self.start(self.shim.env, now)
+
+    def begin_first(self, now: float) -> None:
+        """Start it before the job's first trainer, where another training of this script has left its record."""
+        self.first, path = False, self.record_of_script()
+        if not path or self.shim.status["unfit"] or self.room() < 0 or not copy(path, RECORD):
+            return
+        self.first = True
+        self.start(self.environment(self.shim.environment(0, "", "", {})), now)
+
+    def start(self, env: "dict[str, str]", now: float) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        self.env = {**self.shim.env, **NO_GPU, "RESHAPE_WAIT": str(theirs.fileno())}
+        self.env = {**env, **NO_GPU, "RESHAPE_WAIT": str(theirs.fileno())}
         with theirs:
             try:
                 self.child = self.spawn(self.env, theirs.fileno())
@@ -190,6 +234,27 @@ class WaitingInterpreter:
         self.socket, self.inbox, self.ready, self.since, self.looked_at = ours, b"", False, now, now
         self.shim.selector.register(ours, selectors.EVENT_READ, self.hear)
         self.shim.status["warm"] = BEGINS
+
+    def record_of_script(self) -> str:
+        """Return the file for what this script imports in this environment; empty where none is kept.
+
+        Files that share a name by chance cost a script early imports that it does not ask for, nothing else.
+        """
+        launch = self.shim.launch
+        env = sorted(pair for pair in launch.env.items() if not pair[0].startswith("RESHAPE_"))
+        key = zlib.crc32(ascii((script_of(launch.command, launch.workdir), env)).encode())
+        return os.path.join(launch.imports, f"{key:08x}") if launch.imports else ""
+
+    def keep(self) -> None:
+        """Keep the record for the first starts of other jobs with this script, or of this one elsewhere."""
+        path = self.record_of_script()
+        if path and copy(RECORD, path):
+            with contextlib.suppress(OSError):
+                records = [
+                    os.path.join(self.shim.launch.imports, name) for name in os.listdir(self.shim.launch.imports)
+                ]
+                for old in sorted(records, key=os.path.getmtime)[:-MOST_RECORDS]:
+                    os.unlink(old)
 
     def unfit(self, trainer: Any) -> str:
         """Return why no interpreter should wait for the end of this trainer; empty if one may."""

@@ -31,10 +31,11 @@ def reshape_stages(op: Operation, beat: Heartbeat, marks: Marks) -> Seconds:
     stop_at, exit_at, saved_at = stopped.get("stop_at"), stopped.get("exit_at"), stopped.get("checkpoint_at")
     if saved_at is not None and stop_at is not None and saved_at < stop_at:
         saved_at = None  # an earlier checkpoint: this stop made none that was announced
-    ready = "newcomer ready" if op.launch is None else "stop sent"
+    ready = marks.at.get("stop sent", marks.at.get("newcomer ready"))  # it may import, too, before it gets GPUs
+    awaited = op.launch is not None or "newcomer ready" in marks.at
     spans = {
         "decide": marks.decide_s,
-        "newcomer ready": span(marks.at.get("decided"), marks.at.get(ready)),
+        "newcomer ready": span(marks.at.get("decided"), ready) if awaited else None,
         "signal": None if op.kind == "move" else span(marks.at.get("stop sent"), stop_at),
         "checkpoint": span(stop_at, saved_at),
         "exit": span(saved_at or stop_at, exit_at),
@@ -92,7 +93,7 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
     if op.kind == "start":
         return {
             "k8s_init": span(marks.at.get("launch"), marks.at.get("initialized")),
-            "proc_init": span(beat.shim.spawn_at, beat.progress.first_step_at),
+            "proc_init": _cold_s(beat),
         }
     stages = reshape_stages(op, beat, marks)
     alone = op.how != "in place" and op.launch is None  # its stages include the launch
@@ -103,6 +104,12 @@ def learned(op: Operation, beat: Heartbeat, marks: Marks) -> dict[str, float | N
         "proc_term": stages.get("exit"),
         "proc_restart" if op.how == "in place" else "proc_init": stages["spawn"] + stages["first step"],
     }
+
+
+def _cold_s(beat: Heartbeat) -> float | None:
+    """Seconds that a first start takes where nothing is imported before it gets its GPUs."""
+    first_step_s = span(beat.shim.spawn_at, beat.progress.first_step_at)
+    return None if first_step_s is None else first_step_s + (beat.shim.warm_s or 0.0)
 
 
 def direction(op: Operation) -> str:

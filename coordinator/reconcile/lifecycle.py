@@ -164,6 +164,8 @@ def _newcomer_ready(w: ObservedState) -> Step | None:
         return Wait(POLL_S, "the newcomer is still claiming its GPUs")
     if newcomer.state == s.INITIALIZING and initializes_early(newcomer, w.config):
         return Wait(POLL_S, f"job {newcomer.id} is still initializing")
+    if w.peer_seen and w.peer_seen.shim.waits == "begins" and w.waited_s < w.config.init_timeout_s:
+        return Wait(POLL_S, f"job {newcomer.id} does its imports before it gets GPUs")
     return None
 
 

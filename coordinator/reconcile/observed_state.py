@@ -59,6 +59,7 @@ class ObservedState:
     remove_asked: bool = False
     waited_s: float = 0.0  # time since the job's last transition
     newcomer: ComingLaunch | None = None  # while a move waits for one
+    peer_seen: Heartbeat | None = None  # the newest report of the newcomer that gets its GPUs
     old_launch_removed: bool = False  # removal of the launch that a move left was requested
     pods: Mapping[int, Heartbeat] = field(default_factory=dict)  # of a gang: the newest report of each pod
     lost_pods: frozenset[int] = NO_MEMBERS  # of a gang: its pods that are certainly gone while others are not

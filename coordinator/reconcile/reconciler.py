@@ -136,6 +136,7 @@ class Reconciler:
             remove_asked=job.launch in tracker.removed,
             waited_s=waited_s,
             newcomer=self._newcomer(job.coming, tracker, waited_s) if job.coming else None,
+            peer_seen=self.reports.of(peer) if peer else None,
             old_launch_removed=leaves in tracker.removed,
             pods=pods.each,
             lost_pods=pods.lost_pods,

@@ -152,7 +152,8 @@ def _predict(plan: DemoPlan, run: DemoRun) -> dict[str, float]:
         speeds=run.speeds,
         launch_s=over["k8s_init"],
         spawn_s=run.of("started", FIRST)[0]["stages_s"].get("first step", 0.0),
-        together_s=max(s.get("first step", 0.0) for s in (down, run.of("started", SECOND)[0]["stages_s"])),
+        # Job two imported early, beside job one; a launch after a termination has nothing to run beside.
+        together_s=max(plan.start.first_step_s, run.of("started", SECOND)[0]["stages_s"].get("first step", 0.0)),
         stop_s=sum(down.get(stage, 0.0) for stage in ("signal", "checkpoint", "exit")),
         remove_s=over["k8s_term"],
     )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-CROWD = 1.8  # two trainings that start at once on two cores take so many times as long as one
+CROWD = 1.8  # imports beside a training on two cores take so many times as long as alone
 PAYS = 2.0  # growing back must gain so many times what it costs (`Settings.min_gain_factor`, and the cost itself)
 WARM = 0.5  # an interpreter that waits starts the training again within this share of a first step
 AGAIN = 1.3  # a start that takes so many times what was measured first is slower than that
@@ -84,9 +84,10 @@ def plan(trainer: str, short: bool, start: StartTimes) -> DemoPlan:
     # Of each iteration of job two the queue would wait `four_s`. Longer, and what terminating costs counts for less.
     second = max(least.second, math.ceil((QUEUED * start.first_step_s + QUEUED_S) / four_s))
     rest = max(least.rest, math.ceil(PAYS * AGAIN * restart_s(trainer, start) / (two_s - four_s)))
-    alone = math.ceil((arrival_s + 2.0 * start.launch_s) / four_s)  # until job two's launch is up, twice as late
+    # Job one trains alone until job two is launched, which may take twice as long, and has done its imports.
+    alone = math.ceil((arrival_s + 2.0 * start.launch_s + CROWD * start.first_step_s) / four_s)
     first, second = (EPOCH[trainer] * math.ceil(n / EPOCH[trainer]) for n in (alone + second + rest, second))
-    starts_s = 2.0 * start.launch_s + (2.0 + CROWD) * start.first_step_s
+    starts_s = 2.0 * start.launch_s + (1.0 + CROWD) * start.first_step_s
     return DemoPlan(trainer, first, second, arrival_s, starts_s + arrival_s + second * two_s + rest * four_s, start)
 
 

@@ -115,7 +115,7 @@ class ShimProcess:
         self.folder, self.output, self.mark = folder, folder / "output.log", f"mark-{uuid.uuid4().hex}"
         self.command = [python, "-I", "-S", str(SHIM), "--folder", str(folder)]
         folder.mkdir(parents=True, exist_ok=True)
-        env = {"RESHAPE_CHECKPOINTS": str(folder), "TEST_MARK": self.mark, **launch.pop("env", {})}
+        env = {"RESHAPE_CHECKPOINTS": str(folder), "RESHAPE_TEST_MARK": self.mark, **launch.pop("env", {})}
         fixed = {"job_id": "j", "uid": "u", "launch": 1, "workdir": None, "sidecar": None, "tee": False}
         times = {"lease_s": 300, "grace_s": 5, "kill_s": 5, "visible_gpus": None}
         document = {**fixed, **times, "output": str(self.output), "env": env, **launch}
@@ -126,7 +126,7 @@ class ShimProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "TEST_MARK": self.mark},
+                env={**os.environ, "RESHAPE_TEST_MARK": self.mark},
             )
         self.clients: list[ShimClient] = []
         eventually(self._listens, "the shim listens")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.reconcile.actions import RequestLaunch, StartTrainer, StopTrainer, Wait, WriteGpu, WriteJob
 from coordinator.reconcile.lifecycle import next_step
+from coordinator.reconcile.observed_state import ObservedState
+from sidecar.protocol import ShimStatus
 from tests.fakes.world import SHORT
 from tests.unit.coordinator.situations import (
     BOOKED,
@@ -151,6 +154,18 @@ def test_3_the_victim_is_stopped_once_its_newcomer_is_initialized() -> None:
     assert next_step(world(victim(), seen(), BOOKED, ready)) == StopTrainer(2)
     saving = seen("stopping", generation=2, verb="stop", stop_asked=True)
     waits(world(victim(), saving, BOOKED, ready), "saving")
+
+
+def test_the_victim_trains_on_while_its_newcomer_does_imports_that_need_no_gpu() -> None:
+    ready = newcomer(s.INITIALIZED)
+
+    def victims(warm: str, **more: float) -> ObservedState:
+        beat = msgspec.structs.replace(fresh("two"), shim=ShimStatus(shim_pid=2, warm=warm))
+        return world(victim(), seen(), BOOKED, ready, peer_seen=beat, **more)
+
+    waits(victims("begins to wait"), "before it gets GPUs")
+    for go_on in (victims("ready (9 MiB)"), victims("begins to wait", waited_s=SHORT.init_timeout_s)):
+        assert next_step(go_on) == StopTrainer(2)
 
 
 def test_4_the_victims_new_shape_is_written_with_its_checkpoint_when_its_trainer_is_gone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +18,13 @@ BEAT = Heartbeat(
     progress=Progress(first_step_at=17.0, previous_last_step_at=9.0),
 )  # fmt: skip
 OP = Operation({**reshape_of(("a", "b"), ("a",)), "stopped": STOPPED, "how": "in place"})
-MARKS = Marks(0.25, {"decided": 100.0, "newcomer ready": 103.0, "stop sent": 9.75, "launch": 1.0, "initialized": 4.0,
+MARKS = Marks(0.25, {"decided": 5.75, "newcomer ready": 8.75, "stop sent": 9.75, "launch": 1.0, "initialized": 4.0,
                      "start sent": 6.0})  # fmt: skip
 
 
 def test_the_parts_of_a_reshape_follow_one_another() -> None:
     assert reshape_stages(OP, BEAT, MARKS) == {
-        "decide": 0.25, "newcomer ready": 3.0, "signal": 0.25, "checkpoint": 2.0, "exit": 1.0, "spawn": 1.0,
+        "decide": 0.25, "newcomer ready": 4.0, "signal": 0.25, "checkpoint": 2.0, "exit": 1.0, "spawn": 1.0,
         "first step": 3.0,
     }  # fmt: skip
 
@@ -71,6 +72,8 @@ def test_a_reshape_in_place_teaches_the_three_parts_that_add_up_to_its_cost() ->
     parts = learned(OP, BEAT, MARKS)
     assert parts == {"ckpt": 2.0, "proc_term": 1.0, "proc_restart": 4.0}
     assert learned(Operation(start_of("a")), BEAT, MARKS) == {"k8s_init": 3.0, "proc_init": 3.0}
+    early = msgspec.structs.replace(BEAT, shim=msgspec.structs.replace(BEAT.shim, warm_s=2.5))
+    assert learned(Operation(start_of("a")), early, MARKS) == {"k8s_init": 3.0, "proc_init": 5.5}
     assert learned(Operation({**OP.doc, "how": "relaunch"}), BEAT, MARKS) == {}
 
 
