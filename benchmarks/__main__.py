@@ -21,7 +21,7 @@ NAMES = {
     "overhead": "what sidecar and shim take of a core beside a training that nothing disturbs, per step",
     "round_trips": "C3: round trips to MongoDB per reshape and per 1,000 heartbeats",
     "decide": "D1: one decision from 10 to 10,000 jobs, beside one NumPy scan of the same table",
-    "scale": "what heartbeats, cycles of the loop and looks at a job cost at 100, 1,000 and 10,000 jobs",
+    "scale": "what heartbeats, turns of the loop and looks at a job cost by the number of jobs, and the past",
     "extender": "what a session of Volcano's scheduler waits for us, beside a bare handler that parses the same",
     "launches": "what a launch costs: playbooks, and jobs submitted at once, beside plain ansible-playbook",
     "checkpoints": "R3: a checkpoint saved, verified and loaded, beside the same with SHA-256 and a read for each",

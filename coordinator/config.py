@@ -16,6 +16,32 @@ CLOCK_DRIFT = 0.01  # the greatest rate by which two machines' clocks may differ
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept of the past: each kind up to an age in seconds and up to a number, the newest."""
+
+    jobs: int = 10_000
+    """Ended jobs, with their decisions. None is removed in the hour after its end."""
+    jobs_s: float = 30 * 86400.0
+    decisions: int = 20_000
+    """Decisions, which go with their job; of one that has not ended the newest 100 stay."""
+    events: int = 200_000
+    events_s: float = 30 * 86400.0
+    """Events; the newest 5,000 stay, however old."""
+    observations: int = 10_000
+    """Finished tasks from which the time of a task is predicted (Slaml)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{field.name} must be a number greater than 0, not {value!r}")
+
+    def __str__(self) -> str:
+        """What is kept of ended jobs, for a sentence."""
+        return f"the newest {self.jobs:,}, for {self.jobs_s / 86400:g} days"
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Times in seconds. Defaults are those of `reliability.md` 5 and `algorithms.md` 1.9."""
 
@@ -50,6 +76,8 @@ class Config:
     """Whether a job may have several pods (`gpus_per_pod`). Not on one machine, where launches are processes."""
     early_initialization: bool = True
     """Whether a newcomer is initialized while its victim still trains (SideCar scheduling, III-A)."""
+    keep: Keep = Keep()
+    """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
     prometheus: str = ""
     """Address of a Prometheus that scrapes kubelets and node exporters, for the resource use of finished tasks."""
 

@@ -6,7 +6,7 @@ crash test is a plain exception. Only the HTTP API is asynchronous.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from coordinator.model.tables import JobRow
@@ -34,6 +34,10 @@ class Store(Protocol):
         """Return the rows, in order of `_id` for keys of one type."""
         ...
 
+    def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
+        """All rows, each with its `_id` and those of `fields` that it has. In parts: other calls come in between."""
+        ...
+
     def insert(self, table: str, doc: Doc) -> None:
         """`Conflict` if the `_id` is taken. A document without `_id` gets one."""
         ...
@@ -52,6 +56,14 @@ class Store(Protocol):
 
     def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
         """`Conflict` when there is no such document or `expect` does not hold."""
+        ...
+
+    def remove(self, table: str, keys: Sequence[Key], expect: Mapping[str, Any] | None = None) -> int:
+        """Delete those of these rows of which `expect` holds; returns their number. Repeated, it changes nothing."""
+        ...
+
+    def compact(self) -> None:
+        """Give the space of removed rows back where the store is a file. `Transient` while other processes write."""
         ...
 
     def append_events(self, events: Sequence[Doc]) -> None:

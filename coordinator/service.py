@@ -1,7 +1,8 @@
 """Composes the coordinator from its parts and runs its threads.
 
 Threads: one for the decision loop, several for the reconciler, one that writes batches, one that watches the store, one
-that renews the term, one that measures resource use. The operations for callers are in `coordinator.api.api_service`.
+that renews the term, one that measures resource use, one that removes what is too old. The operations for callers are
+in `coordinator.api.api_service`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from coordinator.model.tables import JobRow
 from coordinator.ports import Clock, Measurements, Platform, Sidecars, Store
 from coordinator.reconcile.reconciler import Reconciler
 from coordinator.scheduling.loop import DecisionLoop
+from coordinator.stores import retention
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, forget_node, register_node
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
@@ -37,6 +39,8 @@ RECONCILERS = 4
 FLUSH_S = 0.5
 MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call for
 STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up
+PRUNE_S = 3600.0  # between two removals of what is too old; the first one follows some seconds after the start
+FIRST_PRUNE_S = 20.0
 WATCH_S = 1.0  # longest wait for a change of the store, which delays `stop`
 
 
@@ -124,7 +128,7 @@ class Coordinator:
         """
         self._take_the_term()
         first()
-        bodies = [self._loop, self._renewer, self._flusher, self._watcher, self._profiler]
+        bodies = [self._loop, self._renewer, self._flusher, self._watcher, self._profiler, self._pruner]
         bodies += [self._consumer] * RECONCILERS
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
@@ -299,6 +303,19 @@ class Coordinator:
 
     def _profiler(self) -> None:
         self.telemetry.profiler.run(self._stopping)
+
+    def _pruner(self) -> None:
+        pause_s = FIRST_PRUNE_S
+        while not self._stopping.wait(pause_s):
+            pause_s = PRUNE_S
+            try:
+                if self.elector.leads:
+                    removed = retention.prune(self.store, self.config.keep, self.clock.wall())
+                    log.info("removed what was too old: %s", removed)
+            except ReshapeError as error:
+                log.info("what is too old stays for now: %s", error)
+            except Exception:  # one odd row must not end the thread
+                log.exception("what is too old stays for now")
 
     def _flush(self) -> None:
         self.event_log.flush()

@@ -76,7 +76,7 @@ class ApiService:
         self._store, self._sidecars, self._platform, self._clock = store, sidecars, platform, clock
         self._master_key, self._elector, self._cache, self._telemetry = master_key, elector, cache, telemetry
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
-        self._read_store, self._notify, self._trouble = read_store, notify, trouble
+        self._read_store, self._notify, self._trouble, self._kept = read_store, notify, trouble, config.keep
         self._messages = SignedMessages(
             cache,
             telemetry,
@@ -151,7 +151,8 @@ class ApiService:
             job = self._get(job_id)
             if job.state in s.ENDED:
                 return self._view(job)
-            changes: JobChanges = {"cancel": True} if job.accepted else {"state": s.CANCELLED, "closed": True}
+            ended: JobChanges = {"state": s.CANCELLED, "closed": True, "finish_ts": self._clock.wall()}
+            changes: JobChanges = {"cancel": True} if job.accepted else ended
             try:
                 job = self._cache.write_job(job, changes, "cancel")
             except Conflict:  # intake may have accepted it meanwhile: read it again
@@ -228,7 +229,8 @@ class ApiService:
     def _get(self, job_id: str) -> JobRecord:
         job = self._cache.find(job_id)
         if job is None:
-            raise Rejected(f"There is no job {job_id!r}.", 404)
+            kept = f"of those that have ended {self._kept} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
+            raise Rejected(f"There is no job {job_id!r}; {kept}.", 404)
         return job
 
     def _view(self, job: JobRecord, expected: tuple[Mapping[str, ExpectedTimes], float] = ({}, 0.0)) -> View:

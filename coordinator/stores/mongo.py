@@ -7,6 +7,7 @@ majority and the journal. A reply that was lost is never asked for twice: the ca
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,10 @@ WATCH_MS = 500  # the longest that one look at the change stream may block
 BATCH = 10_000  # documents in one reply of `list`, as far as 16 MiB hold them
 LOOK_SECONDS = 0.25  # pause between looks, for servers that answer at once
 RETRY_SECONDS = 1.0
+LISTS = ("jobs",)  # not indexed: nx-27017 then finds no element of a list; people ask for it, no loop does
+PART = 1_000  # documents of one part of `scan` or `remove`
+
+log = logging.getLogger(__name__)
 
 
 class PlainInt(TypeDecoder):
@@ -78,6 +83,7 @@ class MongoStore:
         self._closed = threading.Event()
         self._watch_lock = threading.Lock()
         self._watcher: threading.Thread | None = None
+        self._indexed: set[tuple[str, str]] = set()  # (table, field) of which an index was asked for
 
     def get(self, table: str, key: Key) -> Doc | None:
         wanted = _filter(key, {})
@@ -86,10 +92,16 @@ class MongoStore:
 
     def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
         rules.check_equalities(where or {})
+        for field in where or ():
+            self._index(table, field)
         with self._translated():
             docs = [*self._table(table).find(dict(where or {}), batch_size=BATCH)]
         # Sorted here: servers disagree on the order of keys of several types.
         return sorted(docs, key=_order)
+
+    def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
+        with self._translated():
+            yield from self._table(table).find({}, ["_id", *fields], batch_size=PART)
 
     def insert(self, table: str, doc: Doc) -> None:
         checked = rules.checked(doc)
@@ -119,6 +131,18 @@ class MongoStore:
             deleted = self._table(table).delete_one(wanted).deleted_count
         if not deleted:
             raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
+
+    def remove(self, table: str, keys: Sequence[Key], expect: Mapping[str, Any] | None = None) -> int:
+        rules.check_equalities(expect or {})
+        removed = 0
+        for at in range(0, len(keys), PART):
+            wanted: Doc = {**(expect or {}), "_id": {"$in": list(keys[at : at + PART])}}
+            with self._translated():
+                removed += self._table(table).delete_many(wanted).deleted_count
+        return removed
+
+    def compact(self) -> None:
+        """Nothing to do: the server uses the space of removed rows again."""
 
     def append_events(self, events: Sequence[Doc]) -> None:
         checked = [rules.checked(event) for event in events]
@@ -155,6 +179,16 @@ class MongoStore:
 
     def _table(self, table: str) -> Collection[Doc]:
         return self._database[table]
+
+    def _index(self, table: str, field: str) -> None:
+        """Ask once for the index that a listing by this field wants; without it the same rows are found slowly."""
+        if (table, field) not in rules.INDEXED or (table, field) in self._indexed or field in LISTS:
+            return
+        self._indexed.add((table, field))
+        try:
+            self._table(table).create_index(field)
+        except errors.PyMongoError as error:
+            log.info("no index of %s by %s: %s", table, field, error)
 
     def _changed(self, table: str, wanted: Doc, change: Doc) -> Doc | None:
         try:

@@ -18,6 +18,12 @@ MAX_DEPTH = 100  # levels; MongoDB's limit
 MAX_BYTES = 16 * 1024 * 1024  # MongoDB's limit for one document
 INT_LIMIT = 2**63  # BSON and SQLite both keep signed 64 bits
 
+INDEXED = (
+    ("jobs", "closed"), ("jobs", "job_id"), ("gpus", "node"), ("decisions", "job_id"), ("decisions", "jobs"),
+    ("observations", "origin"),
+)  # fmt: skip
+"""Table and field of each `Store.list` with a condition. An index only saves reading: no answer depends on it."""
+
 
 def checked(doc: Mapping[str, Any]) -> Doc:
     """A copy of `doc` fit to be stored, with a text `_id` if it had none. `Rejected` says what is wrong."""

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 
 from coordinator.errors import Conflict, Rejected, Transient
 from coordinator.ports import Doc, Key
-from coordinator.stores import rules
+from coordinator.stores import lookups, rules
 
 BUSY_SECONDS = 5.0  # wait for another process that is writing
 LOOK_SECONDS = 0.05  # how often `wait` asks whether another process has written
@@ -28,8 +28,10 @@ EVENTS = "events"
 # `key` has no type on purpose: SQLite then keeps 1 and "1" apart and orders numbers before text.
 SCHEMA = "CREATE TABLE IF NOT EXISTS documents (name TEXT, key, body TEXT, PRIMARY KEY (name, key)) WITHOUT ROWID"
 INSERT = "INSERT INTO documents (name, key, body) VALUES (?, ?, ?)"
-REPLACE = "INSERT OR REPLACE INTO documents (name, key, body) VALUES (?, ?, ?)"
+REPLACE = f"{INSERT} ON CONFLICT (name, key) DO UPDATE SET body = excluded.body"  # REPLACE would skip the triggers
 SELECT = "SELECT body FROM documents WHERE name = ?"
+BY_FIELD = " AND key IN (SELECT key FROM lookups WHERE name = ? AND field = ? AND value IS ?)"
+PART = 1_000  # rows of one part of `scan` or `remove`
 
 PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM})
 DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
@@ -57,9 +59,25 @@ class SqliteStore:
     def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
         wanted = where or {}
         rules.check_equalities(wanted)
+        query, values = SELECT, [table]
+        for field in [f for f in wanted if (table, f) in rules.INDEXED]:
+            query, values = query + BY_FIELD, [*values, table, field, lookups.sought(wanted[field])]
         with self._using() as connection:
-            rows = connection.execute(SELECT + " ORDER BY key", (table,)).fetchall()
+            rows = connection.execute(f"{query} ORDER BY key", values).fetchall()
         return [doc for doc in map(_decoded, rows) if _matches(doc, wanted)]
+
+    def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
+        query = f"SELECT key, {lookups.projection(fields)} FROM documents WHERE name = ?"
+        after: list[Key] = []
+        while True:
+            with self._using() as connection:
+                more = f"{query}{' AND key > ?' if after else ''} ORDER BY key LIMIT {PART}"
+                rows = connection.execute(more, (table, *after)).fetchall()
+            for key, body in rows:
+                yield {"_id": key, **dict(msgspec.json.decode(body))}
+            if len(rows) < PART:
+                return
+            after = [rows[-1][0]]
 
     def insert(self, table: str, doc: Doc) -> None:
         row = _row(table, rules.checked(doc))
@@ -86,6 +104,23 @@ class SqliteStore:
         with self._writing() as connection:
             self._expected(table, key, expect or {})
             connection.execute("DELETE FROM documents WHERE name = ? AND key = ?", (table, key))
+
+    def remove(self, table: str, keys: Sequence[Key], expect: Mapping[str, Any] | None = None) -> int:
+        rules.check_equalities(expect or {})
+        removed = 0
+        for at in range(0, len(keys), PART):
+            with self._writing() as connection:
+                for key in keys[at : at + PART]:
+                    with suppress(Conflict):
+                        self._expected(table, key, expect or {})
+                        connection.execute("DELETE FROM documents WHERE name = ? AND key = ?", (table, key))
+                        removed += 1
+        return removed
+
+    def compact(self) -> None:
+        with self._using() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def append_events(self, events: Sequence[Doc]) -> None:
         rows = [_row(EVENTS, rules.checked(event)) for event in events]
@@ -181,6 +216,7 @@ def _connect(path: str) -> sqlite3.Connection:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(SCHEMA)
+        lookups.prepare(connection)
     except sqlite3.Error:
         connection.close()
         raise

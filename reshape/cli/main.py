@@ -15,6 +15,7 @@ import click
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.rehearse_verb import rehearse
 from reshape.cli.simulate_verbs import paper, simulate
+from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
 from reshape.output.terminal import (
     INTERRUPTED,
@@ -308,6 +309,7 @@ cli.add_command(agent)
 cli.add_command(setup)
 cli.add_command(doctor)
 cli.add_command(containerize)
+cli.add_command(store)
 
 
 @cli.group()

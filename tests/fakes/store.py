@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -83,6 +84,21 @@ class MemoryStore:
         if doc is None or not _matches(doc, expect or {}):
             raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
         self._write(table, key, None)
+
+    def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
+        for doc in self.list(table):
+            yield {field: doc[field] for field in ("_id", *fields) if field in doc}
+
+    def remove(self, table: str, keys: Sequence[Key], expect: Mapping[str, Any] | None = None) -> int:
+        removed = 0
+        for key in keys:
+            with suppress(Conflict):
+                self.delete(table, key, expect)
+                removed += 1
+        return removed
+
+    def compact(self) -> None:
+        self._reachable()
 
     def append_events(self, events: Sequence[Doc]) -> None:
         for event in events:

@@ -113,7 +113,8 @@ def test_a_document_that_was_refused_is_listed_with_its_problems(world: World) -
 @pytest.mark.parametrize("ask", ["job", "cancel", "logs", "request", "decisions"])
 def test_a_job_that_does_not_exist_is_one_sentence_everywhere(world: World, ask: str) -> None:
     more = {"logs": (0, 10), "request": (1, None), "decisions": (5,)}.get(ask, ())
-    assert refused(getattr(world.api, ask), "nobody", *more) == ("There is no job 'nobody'.", 404)
+    kept = "of those that have ended the newest 10,000, for 30 days are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
+    assert refused(getattr(world.api, ask), "nobody", *more) == (f"There is no job 'nobody'; {kept}.", 404)
 
 
 def test_a_job_whose_name_is_a_number_is_found_by_its_digits(world: World) -> None:

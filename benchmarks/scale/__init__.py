@@ -2,34 +2,32 @@
 
 Calls the parts of a real coordinator on a SQLite store, in this process and one after the other, so that their CPU time
 can be told apart: a heartbeat without news, one cycle of the decision loop with nothing new, the same after reading the
-store again, and one look of the reconciler at a job. Each stands beside what the next smaller size would give if the
-cost grew as it should: a cycle linearly with the jobs, a heartbeat and a look not at all.
+store again, one look of the reconciler at a job, and a start and a turn with 100,000 ended jobs in the store. Each
+stands beside what the next smaller size would give if the cost grew as it should: a cycle linearly with the jobs, all
+else not at all.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import random
 import secrets
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from time import process_time
 
 from adaptive_scheduler.settings import Settings
 from benchmarks.cluster import Cluster
 from benchmarks.result import Result, Row, WrongAnswer
 from benchmarks.round_trips import RemotePlatform, Running, population
+from benchmarks.scale import history
+from benchmarks.scale.timing import ROUNDS, timed
 from coordinator.config import Config
 from coordinator.stores.opening import open_store
 
 NODE_GPUS = 8
 SAMPLE = 1_000  # most heartbeats and looks that are timed in one round
-ROUNDS = 5
 TERM_S = 3_600.0  # nothing renews it here
 FLOOR = 10**0.1  # of ten times as many jobs: a growth exponent of 1.1
 PARTS = {
@@ -86,18 +84,6 @@ def measure(count: int, folder: Path) -> Costs:
         store.close()
 
 
-def timed(work: Callable[[], object], parts: int) -> float:
-    """CPU milliseconds of one part: the median of some rounds, after one that warms up."""
-    work()
-    taken = list[float]()
-    for _ in range(ROUNDS):
-        gc.collect()
-        began = process_time()
-        work()
-        taken.append(process_time() - began)
-    return 1000 * median(taken) / parts
-
-
 def _sidecars(jobs: list[Running], rng: random.Random) -> None:
     """Write and sign the messages, which is no work of the coordinator."""
     for job in jobs:
@@ -119,9 +105,11 @@ def run(options: argparse.Namespace) -> Result:
             ours, smaller = getattr(found[size], field), getattr(found[before], field)
             fair = smaller * (size / before if grows else 1)
             rows.append(Row(f"{size} jobs: {what}", ours, fair, ours / fair, "ms", FLOOR))
+    of_past, note = history.rows(options.tiny)
     return Result(
         "scale", "C1", "work of the coordinator by the number of jobs",
         f"fair growth from {sizes[0]} jobs",
         {"jobs": list(sizes), "GPUs per node": NODE_GPUS, "rounds": ROUNDS},
-        rows,
+        [*rows, *of_past],
+        notes=[note],
     )  # fmt: skip

@@ -1,0 +1,138 @@
+"""Removes what the store holds of the past beyond what `Keep` says: ended jobs, decisions, events, observations.
+
+Promises: nothing is removed that a job which has not ended, a dependency, a Slaml or a Volcano Job still needs. A pass
+that was killed is simply done again. Called by the coordinator once an hour and by `reshape store compact`, also beside
+a coordinator. What is removed is chosen by pure functions; a row that changed since it was looked at stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from coordinator.config import Keep
+from coordinator.model import states as s
+from coordinator.model.document_validation import is_closed
+from coordinator.model.records import JobRecord, number
+from coordinator.ports import Doc, Store
+
+FRESH_S = 3600.0  # a job that ended less than this ago stays, since somebody may wait for its end
+OF_EACH_JOB = 100  # newest decisions about a job that has not ended, which stay
+NEWEST_EVENTS = 5_000  # stay: clients read on from them, and their numbers go on from the last one
+PART = 1_000  # events that are looked at together
+JOB_FIELDS = ("job_id", "uid", "closed", "finish_ts", "state", "depends_on", "slaml", "origin", "reshape", "wish_id")
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Numbers of removed rows."""
+
+    jobs: int
+    decisions: int
+    events: int
+    observations: int
+
+    def __str__(self) -> str:
+        found = [(getattr(self, field.name), field.name) for field in fields(self)]
+        return ", ".join(f"{count:,} {name}" for count, name in found)
+
+
+@dataclass(frozen=True)
+class Past:
+    """The jobs of the store as a pass has found them."""
+
+    open: Mapping[str, JobRecord]  # by id: those not closed, accepted or not
+    ended: Mapping[Any, JobRecord]  # by key
+    slamls: frozenset[str]  # uids
+
+    @classmethod
+    def of(cls, rows: Iterable[Doc], slamls: Iterable[Doc]) -> Past:
+        jobs = [JobRecord(row) for row in rows]
+        return cls(
+            {job.id: job for job in jobs if not is_closed(job.doc)},
+            {job.key: job for job in jobs if is_closed(job.doc)},
+            frozenset(str(row["_id"]) for row in slamls),
+        )
+
+
+def prune(store: Store, keep: Keep, wall: float) -> Removed:
+    """Remove what is too old or too much, and return how much that was."""
+    past = Past.of(store.scan("jobs", JOB_FIELDS), store.scan("slamls", ()))
+    jobs = set(jobs_to_remove(past, keep, wall))
+    rows = list(store.scan("decisions", ("job_id", "jobs", "at")))
+    decisions = store.remove("decisions", list(decisions_to_remove(rows, past, jobs, keep, wall)))
+    known = list(store.scan("observations", ("at",)))
+    return Removed(
+        jobs=store.remove("jobs", list(jobs), {"closed": True}),
+        decisions=decisions,
+        events=_remove_events(store, keep, wall),
+        observations=store.remove("observations", [row["_id"] for row in _oldest(known, keep.observations)]),
+    )
+
+
+def jobs_to_remove(past: Past, keep: Keep, wall: float) -> Iterator[Any]:
+    """Keys of ended jobs that are too old, or beyond the newest `keep.jobs`, and that nothing needs any more."""
+    needed = {str(one) for job in past.open.values() for one in _listed(job.doc.get("depends_on"))}
+    newest = sorted(past.ended.values(), key=lambda job: (-job.finish_ts, str(job.key)))
+    for place, job in enumerate(newest):
+        age_s = wall - job.finish_ts if job.finish_ts else FRESH_S  # of one without a time the number decides
+        # Its Volcano Job may still be there, and a document that is missing would be made again: only age counts.
+        crowded = place >= keep.jobs and age_s >= FRESH_S and job.doc.get("origin") != "volcano"
+        if (age_s > keep.jobs_s or crowded) and job.id not in needed and _slaml(job) not in past.slamls:
+            yield job.key
+
+
+def decisions_to_remove(rows: list[Doc], past: Past, jobs: set[Any], keep: Keep, wall: float) -> Iterator[Any]:
+    """Keys of decisions about removed jobs alone, too old ones, and those beyond the newest `keep.decisions`."""
+    named = {name for job in past.open.values() for name in (_operation(job), job.doc.get("wish_id")) if name}
+    removed = {past.ended[key].id for key in jobs} - {job.id for key, job in past.ended.items() if key not in jobs}
+    counts = dict.fromkeys(past.open, 0)
+    for place, row in enumerate(sorted(rows, key=_at, reverse=True)):
+        about = {str(one) for one in (row.get("job_id"), *_listed(row.get("jobs"))) if one is not None}
+        alive = about & counts.keys()
+        lately = any(counts[job] < OF_EACH_JOB for job in alive)
+        for job in alive:
+            counts[job] += 1
+        if lately or row["_id"] in named:
+            continue
+        if place >= keep.decisions or wall - _at(row)[0] > keep.jobs_s or about <= removed:
+            yield row["_id"]
+
+
+def _remove_events(store: Store, keep: Keep, wall: float) -> int:
+    """Remove the oldest events, page by page; those to be kept are not read, except for one page."""
+    removed, last = 0, store.last_event()
+    while page := store.events_after(0, PART):
+        old = [row["_id"] for row in page if row["_id"] <= last - NEWEST_EVENTS and _too_old(row, keep, last, wall)]
+        removed += store.remove("events", old)
+        if len(old) < len(page):
+            break
+    return removed
+
+
+def _too_old(event: Doc, keep: Keep, last: int, wall: float) -> bool:
+    return event["_id"] <= last - keep.events or wall - _at(event)[0] > keep.events_s
+
+
+def _oldest(rows: list[Doc], count: int) -> list[Doc]:
+    """All rows but the newest `count`; those without a time, which were imported, count as the newest."""
+    timed = sorted((row for row in rows if number(row.get("at")) is not None), key=_at, reverse=True)
+    return timed[max(0, count - (len(rows) - len(timed))) :]
+
+
+def _at(row: Doc) -> tuple[float, str]:
+    return number(row.get("at")) or 0.0, str(row["_id"])
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _slaml(job: JobRecord) -> str:
+    slaml = job.doc.get("slaml")
+    return str(slaml.get("uid")) if isinstance(slaml, dict) else ""
+
+
+def _operation(job: JobRecord) -> str | None:
+    return job.operation.decision if job.operation and job.state not in s.ENDED else None

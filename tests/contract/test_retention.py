@@ -1,0 +1,119 @@
+"""What the store keeps of the past, on every store: bounded, and nothing that is still needed goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.config import Keep
+from coordinator.ports import Doc, Store
+from coordinator.stores import retention
+
+DAY = 86400.0
+NOW = 400 * DAY
+KEEP = Keep(jobs=3, jobs_s=30 * DAY, decisions=4, events=10, events_s=2 * DAY, observations=2)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "NEWEST_EVENTS", 5)
+    monkeypatch.setattr(retention, "PART", 4)
+    monkeypatch.setattr(retention, "OF_EACH_JOB", 2)
+
+
+def ended(store: Store, job: str, days: float, **more: Any) -> None:
+    doc = {"job_id": job, "uid": f"u-{job}", "state": "completed", "closed": True, "finish_ts": NOW - days * DAY}
+    store.insert("jobs", {"_id": job, **doc, **more})
+
+
+def decided(store: Store, key: str, days: float, *jobs: str) -> None:
+    store.insert("decisions", {"_id": key, "job_id": jobs[0], "jobs": list(jobs), "at": NOW - days * DAY})
+
+
+def left(store: Store, table: str = "jobs") -> list[Any]:
+    return [row["_id"] for row in store.list(table)]
+
+
+def is_open(store: Store, job: str, **more: Any) -> None:
+    store.insert("jobs", {"_id": job, "job_id": job, "uid": f"u-{job}", "state": "running", "closed": False, **more})
+
+
+def test_ended_jobs_go_by_age_and_by_number_and_never_within_the_hour(store: Store) -> None:
+    for job, days in {"old": 31.0, "a": 4.0, "b": 3.0, "c": 2.0, "d": 0.01, "e": 0.02, "f": 0.03}.items():
+        ended(store, job, days)
+    found = retention.prune(store, KEEP, NOW)
+    assert (found.jobs, left(store)) == (4, ["d", "e", "f"])
+    ended(store, "g", 0.0)
+    assert (retention.prune(store, KEEP, NOW).jobs, left(store)) == (0, ["d", "e", "f", "g"])
+
+
+def test_what_has_not_ended_or_was_never_let_in_stays(store: Store) -> None:
+    is_open(store, "runs", submit_ts=1.0)
+    store.insert("jobs", {"_id": "new", "state": "submitted"})
+    store.insert("jobs", {"_id": "bad", "state": "submitted", "problems": ["no command"]})
+    assert (retention.prune(store, KEEP, NOW).jobs, left(store)) == (0, ["bad", "new", "runs"])
+
+
+def test_a_job_that_others_wait_for_a_slaml_counts_or_a_volcano_job_may_remake_stays(store: Store) -> None:
+    for job in ("needed", "of-slaml", "of-gone-slaml", "x", "y", "z"):
+        slaml = {"slaml": {"uid": "s1" if job == "of-slaml" else "s2"}} if "slaml" in job else {}
+        ended(store, job, 31.0 if job in ("needed", "of-slaml", "of-gone-slaml") else 1.0, **slaml)
+    ended(store, "volcano", 2.0, origin="volcano")
+    is_open(store, "waits", depends_on=["needed"])
+    store.insert("slamls", {"_id": "s1"})
+    retention.prune(store, KEEP, NOW)
+    assert left(store) == ["needed", "of-slaml", "volcano", "waits", "x", "y", "z"]
+
+
+def test_decisions_go_with_their_job_by_age_and_by_number_but_an_open_jobs_newest_stay(store: Store) -> None:
+    ended(store, "gone", 31.0)
+    ended(store, "kept", 1.0)
+    is_open(store, "runs", reshape={"kind": "reshape", "generation": 2, "to": [], "decision": "named"})
+    decided(store, "of-gone", 31.0, "gone")
+    decided(store, "of-gone-lately", 1.0, "gone")
+    decided(store, "of-both", 1.0, "gone", "kept")
+    for number, days in enumerate((40.0, 39.0, 38.0)):
+        decided(store, f"runs-{number}", days, "runs")
+    decided(store, "named", 50.0, "runs")
+    decided(store, "slaml.default.x", 1.0, "slaml.default.x")
+    retention.prune(store, KEEP, NOW)
+    assert left(store, "decisions") == ["named", "of-both", "runs-1", "runs-2", "slaml.default.x"]
+    for number in range(6):
+        decided(store, f"kept-{number}", 0.5 - number / 100, "kept")
+    retention.prune(store, KEEP, NOW)
+    assert left(store, "decisions") == ["kept-2", "kept-3", "kept-4", "kept-5", "named", "runs-1", "runs-2"]
+
+
+def test_events_go_from_the_oldest_and_the_numbers_go_on(store: Store) -> None:
+    store.append_events([{"_id": n, "type": "x", "at": NOW - 60.0} for n in range(1, 31)])
+    assert retention.prune(store, KEEP, NOW).events == 20
+    assert [event["_id"] for event in store.events_after(0)] == list(range(21, 31))
+    assert retention.prune(store, KEEP, NOW + 3 * DAY).events == 5, "all are too old, and the newest stay"
+    assert (store.last_event(), len(store.events_after(0))) == (30, 5)
+
+
+def test_observations_are_kept_up_to_a_number_and_imported_ones_without_a_time_always(store: Store) -> None:
+    for key, at in {"a": 3.0, "b": 1.0, "c": 2.0}.items():
+        store.insert("observations", {"_id": key, "at": at, "execution_s": 1.0})
+    store.insert("observations", {"_id": "mine", "execution_s": 1.0})
+    assert retention.prune(store, KEEP, NOW).observations == 2
+    assert left(store, "observations") == ["a", "mine"]
+
+
+def test_a_row_that_was_changed_since_it_was_looked_at_stays(store: Store) -> None:
+    ended(store, "a", 31.0)
+    rows: list[Doc] = list(store.scan("jobs", ("closed",)))
+    store.put("jobs", {"_id": "a", "job_id": "a", "state": "submitted"})
+    assert store.remove("jobs", [row["_id"] for row in rows], {"closed": True}) == 0
+    assert left(store) == ["a"]
+
+
+def test_a_scan_has_the_named_fields_of_every_row_as_they_are(store: Store) -> None:
+    rows: list[Doc] = [{"_id": f"k{n:05}", "flag": n % 2 == 0, "list": [n, None], "half": n / 2} for n in range(2_500)]
+    for row in rows[:3]:
+        store.insert("jobs", {**row, "more": "x" * 100})
+    store.insert("jobs", {"_id": "none"})
+    assert list(store.scan("jobs", ("flag", "list", "half"))) == [*rows[:3], {"_id": "none"}]
+    store.append_events([{**row, "_id": n} for n, row in enumerate(rows)])
+    assert [row["flag"] for row in store.scan("events", ("flag",))] == [row["flag"] for row in rows]
