@@ -1,7 +1,7 @@
 """Builds the workloads of SideCar scheduling: the case study, S, and W1 to W4.
 
-`case_study` and workload S carry all their figures here; W1 to W4 read measured speeds from a folder
-that the user names, because those belong to others.
+`case_study` and workload S carry all their figures here; W1 to W3 have the speeds that a coordinator starts with. W4
+also needs accuracy curves, from a folder that the user names, because those belong to others.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from adaptive_scheduler.engine import decide
 from adaptive_scheduler.profiles.profiles import DEFAULT_OVERHEADS, DEFAULT_TYPE, Overheads, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Gpu, Node
+from coordinator.stores.bootstrap import shipped
 from experiments import sidecar_baselines
-from experiments.published_tables import table
 from experiments.workloads import accuracy_workloads
 from simulator.accuracy_targets import told
 from simulator.scenario import Costs, PolicySetup, Submission, Workload
 
 SIZES = (1, 2, 4, 8)
 WINDOW_S = 11000.0  # arrivals of all generated workloads (1.10)
-SPEEDS = "speed_profile/jobset_profile_derived.csv"
+JOB_SETS: Mapping[str, tuple[str, ...]] = {
+    "one": ("resnet18-64", "resnet18-128", "resnet18-256", "resnet34-64", "resnet34-128", "resnet50-64"),
+    "two": ("resnet18-256", "resnet34-128", "inceptionv3-128", "vgg16-64", "googlenet-512", "alexnet-256"),
+}
+"""Tables VI and VII: model and batch of the types 0 to 5, as the shipped speed table names them. Nobody has published
+the speed of their type 6: ResNet-8 on CIFAR-10, LeNet on MNIST."""
 
 
 # the case study (SideCar scheduling, II-C)
@@ -103,7 +108,7 @@ def workload_s(seed: int, data: Path | None = None, count: int = 40) -> Workload
 
 def w1(seed: int, data: Path | None = None, count: int = 40, name: str = "elastic-w1") -> Workload:
     """Return Job Set One on 8 V100 and 8 P100, two epochs each."""
-    kinds, rows = _job_set("one", ("V100", "P100"), 2, data)
+    kinds, rows = _job_set("one", ("V100", "P100"), 2)
     jobs = _draw(seed, count, kinds)
     return _evaluation(name, seed, jobs, ("V100", "P100"), rows, "two epochs a job, where the paper trains one")
 
@@ -115,7 +120,7 @@ def w2(seed: int, data: Path | None = None) -> Workload:
 
 def w3(seed: int, data: Path | None = None, name: str = "elastic-w3") -> Workload:
     """Return Job Set Two on 8 V100 and 8 K80, one epoch each."""
-    kinds, rows = _job_set("two", ("V100", "K80"), 1, data)
+    kinds, rows = _job_set("two", ("V100", "K80"), 1)
     return _evaluation(name, seed, _draw(seed, 40, kinds), ("V100", "K80"), rows)
 
 
@@ -157,7 +162,7 @@ def _evaluation(
         ),
         fitted=(
             "the five overheads: the case study's (1.10), the same for every type",
-            "seconds per iteration: other people's measurements, strong scaling by an A100's curve (speed_profile)",
+            "seconds per iteration: the shipped table: others' measurements, strong scaling by an A100's curve",
         ),
         invented=("arrivals: sorted uniforms", "every job may run on 1, 2, 4 or 8 GPUs; no job of type 6", *invented),
     )  # fmt: skip
@@ -185,18 +190,17 @@ def _draw(seed: int, count: int, kinds: Sequence[_Kind]) -> tuple[Submission, ..
     )  # fmt: skip
 
 
-def _job_set(name: str, gpu_types: Sequence[str], epochs: int, data: Path | None) -> tuple[list[_Kind], list[Any]]:
+def _job_set(name: str, gpu_types: Sequence[str], epochs: int) -> tuple[list[_Kind], list[Any]]:
     """Return the types of Table VI or VII whose speeds were measured, and these speeds."""
-    measured = table(data, SPEEDS, "W1 to W4 need measured speeds")
-    chosen = [row for row in measured if row["job_set"] == name and row["gpu_type"] in gpu_types]
-    batches = {row["job_type"]: int(row["batch_size"]) for row in chosen}
+    number = {named: str(i) for i, named in enumerate(JOB_SETS[name])}
     kinds = [
-        _Kind(t, float(epochs * math.ceil(accuracy_workloads.IMAGENET / batch))) for t, batch in sorted(batches.items())
+        _Kind(i, float(epochs * math.ceil(accuracy_workloads.IMAGENET / int(named.rpartition("-")[2]))))
+        for named, i in number.items()
     ]
     rows = [
-        row
-        for r in chosen
-        for row in _speed_rows(r["job_type"], r["gpu_type"], {int(r["gpus"]): float(r["iter_time_s_strong_proxy"])})
+        {**row, "job_type": number[row["job_type"]]}
+        for row in shipped("speed_profiles")
+        if row["job_type"] in number and row["gpu_type"] in gpu_types
     ]
     return kinds, rows
 

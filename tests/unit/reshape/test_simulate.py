@@ -57,7 +57,7 @@ def test_o_before_the_verb_counts_too(reshape: Any) -> None:
     [
         (["simulate", "--workload", "nix"], "take one of case-study"),
         (["simulate", "--workload", "case-study", "--policy", "best"], "take one of default"),
-        (["simulate", "--workload", "elastic-w1"], "set RESHAPE_DATA"),
+        (["simulate", "--workload", "elastic-w4"], "set RESHAPE_DATA"),
         (["paper", "nix"], "take one of case-study"),
         (["simulate", "--workload", ""], "no workload ''"),
         (["simulate", "--workload", "specon-fixed", "--policy", "tiresias"], "take one of ds, specon"),
