@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
@@ -46,7 +46,7 @@ NO_GPUS: View = {
 }  # fmt: skip
 
 
-class ApiService:
+class ApiService(PageReads):
     """Thread-safe; every method may be called from any thread and is quick."""
 
     def __init__(
@@ -73,6 +73,7 @@ class ApiService:
 
         `trouble` returns why the coordinator does not work, as a sentence; empty if it does.
         """
+        super().__init__()
         self._store, self._sidecars, self._platform, self._clock = store, sidecars, platform, clock
         self._master_key, self._elector, self._cache, self._telemetry = master_key, elector, cache, telemetry
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
@@ -92,7 +93,6 @@ class ApiService:
         )
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
         self._decided = Decided(store, cache)
-        self._pages = PageReads(store, cache, loop, self._view)
 
     # jobs
 
@@ -133,12 +133,6 @@ class ApiService:
         expected = self._loop.expected_times()
         since = 0.0 if include_ended else self._clock.wall() - within_s if within_s else math.inf
         return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
-
-    def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
-        return self._pages.jobs(group, named, offset, limit)
-
-    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
-        return self._pages.states(job_ids)
 
     def job(self, job_id: str) -> View:
         job = self._get(job_id)

@@ -37,6 +37,11 @@ class Decided:
         (view,) = self._with_receipts([doc])
         return view
 
+    def some(self, decision_ids: Sequence[str]) -> list[View]:
+        """Those of them that are there, in this order."""
+        docs = [doc for key in decision_ids if (doc := self._store.get("decisions", key)) is not None]
+        return self._with_receipts(docs)
+
     def of_job(self, job: JobRecord) -> View:
         """Fields of the view of a job: `because`, why it has the GPUs it has; `receipt` of that once it has ended."""
         decision_id = (job.operation.decision if job.operation else None) or job.doc.get("sized_by")

@@ -1,37 +1,56 @@
 """Reads what the dashboard's pages show: a page of jobs at a time, the fleet, what is known of one job's course.
 
-Open jobs and GPUs come from memory. Called by `coordinator.api.api_service.ApiService`, from any thread.
+Open jobs and GPUs come from memory, the latest decisions by their ids in the newest events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adaptive_scheduler.expected_times import ExpectedTimes
+from coordinator.api.decided import Decided
 from coordinator.errors import Rejected
+from coordinator.events.event_log import KEPT, EventLog
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.ports import Store
+from coordinator.ports import Clock, Platform, Store
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.stores.cache import Cache
+from coordinator.telemetry.ingest import Telemetry
 
 View = dict[str, Any]
 Expected = tuple[Mapping[str, ExpectedTimes], float]
 
+CHUNK, TAIL_READS = 256 * 1024, 16  # bytes of one reading; readings of one call
+TAIL, MOST_TAILS = 8 * 1024, 100  # bytes that are shown; jobs of which they are kept
 GROUPS = ("running", "waiting", "ended", "refused")
 
 
 class PageReads:
-    """Thread-safe."""
+    """The part of `coordinator.api.api_service.ApiService` that pages need. Thread-safe."""
 
-    def __init__(
-        self, store: Store, cache: Cache, loop: DecisionLoop, view: Callable[[JobRecord, Expected], View]
-    ) -> None:
-        """`view` makes what callers see of a job."""
-        self._store, self._cache, self._loop, self._view = store, cache, loop, view
+    _store: Store
+    _cache: Cache
+    _loop: DecisionLoop
+    _event_log: EventLog
+    _telemetry: Telemetry
+    _platform: Platform
+    _clock: Clock
+    _decided: Decided
 
-    def jobs(self, group: str, named: str, offset: int, limit: int) -> View:
+    def __init__(self) -> None:
+        self._tails_lock = threading.Lock()
+        self._tails: dict[tuple[str, str], tuple[int, bytes]] = {}  # offset and bytes before it, by job
+
+    def _get(self, job_id: str) -> JobRecord:
+        raise NotImplementedError
+
+    def _view(self, job: JobRecord, expected: Expected = ({}, 0.0)) -> View:
+        raise NotImplementedError
+
+    def jobs_page(self, group: str, named: str, offset: int, limit: int) -> View:
         """`jobs`: views of at most `limit` jobs of a group whose id holds `named`; `total` and `counts`.
 
         Running and waiting ones stand in the order of their submission, ended ones newest first.
@@ -53,10 +72,45 @@ class PageReads:
             "counts": {"running": len(running), "waiting": len(waiting)},
         }
 
-    def states(self, job_ids: Iterable[str]) -> dict[str, str]:
+    def job_states(self, job_ids: Iterable[str]) -> dict[str, str]:
         """States of these jobs, as far as they are open."""
         known = self._cache.jobs()
         return {job_id: known[job_id].state for job_id in job_ids if job_id in known}
+
+    def values(self, job_id: str) -> list[tuple[float, float]]:
+        """(iterations, value) of what an open job has measured of itself."""
+        job = self._cache.job(job_id)
+        return [] if job is None else self._telemetry.progress.values(job)
+
+    def wall(self) -> float:
+        return self._clock.wall()
+
+    def history(self) -> list[View]:
+        """The newest events, oldest first."""
+        return self._event_log.after(max(0, self._event_log.last() - KEPT), KEPT)
+
+    def decided(self, offset: int, limit: int) -> tuple[list[View], bool]:
+        """Decisions that the newest events speak of, newest first, and whether there are more; read by their ids."""
+        ids = dict.fromkeys(found for event in reversed(self.history()) if (found := _decision_of(event)))
+        wanted = list(ids)[offset : offset + limit]
+        return self._decided.some(wanted), len(ids) > offset + limit
+
+    def log_tail(self, job_id: str) -> bytes:
+        """The end of a job's output, as far as it was read by now: a long one takes several calls."""
+        job = self._get(job_id)
+        with self._tails_lock:
+            offset, end = self._tails.pop((job.id, job.uid), (0, b""))
+        for _ in range(TAIL_READS):
+            piece, after = self._platform.output(job.doc, offset, CHUNK)
+            end = ((end if after > offset else b"") + piece)[-TAIL:]
+            offset, done = after, len(piece) < CHUNK
+            if done:
+                break
+        with self._tails_lock:
+            self._tails[job.id, job.uid] = offset, end
+            while len(self._tails) > MOST_TAILS:
+                self._tails.pop(next(iter(self._tails)))
+        return end
 
     def _ended(self) -> list[JobRecord]:
         ended = [JobRecord(doc) for doc in self._store.list("jobs", {"closed": True})]
@@ -66,3 +120,9 @@ class PageReads:
         """Documents that intake has not accepted, and jobs that are set aside."""
         new = [JobRecord(doc) for doc in self._store.list("jobs", {"closed": None})]
         return [*new, *self._cache.set_aside().values()]
+
+
+def _decision_of(event: View) -> str | None:
+    """The id of the decision that an event speaks of; of reasons to wait only the last one is kept per job."""
+    name = {"waits": "waits", "stays": "stays"}.get(event["type"])
+    return f"{event.get('job_id')}-{name}" if name else event.get("decision_id")

@@ -45,29 +45,33 @@ def gpu_bars(events: Sequence[Mapping[str, Any]], zero: float, until: float | No
 def _stops(events: Iterable[Mapping[str, Any]], zero: float) -> list[Bar]:
     """Return a bar for each standstill of a reshaped job, on all the GPUs that it then had."""
     stops = []
-    holds: dict[str, set[str]] = {}
+    holder: dict[str, str] = {}
     for event in events:
         if event["type"] == "gpu":
-            for gpus in holds.values():
-                gpus.discard(str(event["gpu_id"]))
-            if event["held_by"] is not None:
-                holds.setdefault(str(event["held_by"]), set()).add(str(event["gpu_id"]))
+            holder[str(event["gpu_id"])] = str(event["held_by"])
         elif event["type"] == "reshaped" and event.get("gap_s"):
             at, job = float(event["at"]) - zero, str(event["job_id"])
-            stops += [Bar(gpu, job, at - float(event["gap_s"]), at, "stopped") for gpu in sorted(holds.get(job, ()))]
+            held = sorted(gpu for gpu, held_by in holder.items() if held_by == job)
+            stops += [Bar(gpu, job, at - float(event["gap_s"]), at, "stopped") for gpu in held]
     return stops
 
 
-def marks(events: Iterable[Mapping[str, Any]], zero: float) -> list[tuple[float, str]]:
-    """(seconds, words) of what happened to whole jobs: arrivals, reshapes, ends."""
+def marks(events: Iterable[Mapping[str, Any]], zero: float, of: str | None = None) -> list[tuple[float, str]]:
+    """(seconds, words) of what happened to whole jobs, or to one: arrivals, reshapes, moves, ends."""
     found = []
     for event in events:
         kind, job = event["type"], event.get("job_id")
+        if of is not None and str(job) != of:
+            continue
         if kind == "submitted":
             found.append((float(event["at"]) - zero, f"job {job} arrives"))
         elif kind == "reshaped":
             gap = f", {event['gap_s']:.1f} s gap" if event.get("gap_s") is not None else ""
             found.append((float(event["at"]) - zero, f"job {job} {event['direction']}{gap}"))
+        elif kind == "moved":
+            found.append((float(event["at"]) - zero, f"job {job} moves to {event.get('to_node')}"))
+        elif kind in ("failed", "cancelled"):
+            found.append((float(event["at"]) - zero, f"job {job} {kind}"))
         elif kind == "completed":
             found.append((float(event["at"]) - zero, f"job {job} done"))
     return found

@@ -8,6 +8,7 @@ Everything that users wrote is escaped: templates do so unless told otherwise. M
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +18,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tornado.template import Loader
 
-from coordinator.dashboard import rows, words
+from coordinator.dashboard import pictures, rows, words
 from coordinator.dashboard.rows import Colours
-from coordinator.errors import Rejected
+from coordinator.errors import Rejected, ReshapeError
 
 View = dict[str, Any]
 Query = Mapping[str, str]
@@ -29,7 +30,13 @@ TEMPLATES = Path(__file__).with_name("templates")
 JOBS_PER_PAGE = 200
 NODES_PER_PAGE = 50
 GROUPS = {"running": "Running", "waiting": "Waiting", "ended": "Ended", "refused": "Not accepted"}
-TABS = (("/", "Fleet"), ("/jobs", "Jobs"))
+GPUS_PER_PAGE = 64  # in the timeline
+DECISIONS_PER_PAGE = 40
+LONG = 7 * 1024  # letters of output, from which its first line may be a part of one
+LATEST = 12  # decisions on the page of a job
+EVENTS = 60  # there, too
+WINDOWS = {"10": "10 minutes", "60": "an hour", "360": "6 hours", "1440": "a day"}
+TABS = (("/", "Fleet"), ("/timeline", "Timeline"), ("/jobs", "Jobs"), ("/decisions", "Decisions"))
 
 
 class PageSource(Protocol):
@@ -50,8 +57,24 @@ class PageSource(Protocol):
         """`Rejected` with status 404 if there is none; so do all methods that take a `job_id`."""
         ...
 
-    def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
-        """Return at most `limit` bytes of the job's output from byte `offset`, and the offset after them."""
+    def log_tail(self, job_id: str) -> bytes:
+        """The end of the job's output."""
+        ...
+
+    def values(self, job_id: str) -> list[tuple[float, float]]:
+        """(iterations, value) of what an open job has measured of itself."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970, as events have them."""
+        ...
+
+    def history(self) -> list[View]:
+        """Return the newest events, oldest first; each has an integer `_id`, a time `at` and a `type`."""
+        ...
+
+    def decided(self, offset: int, limit: int) -> tuple[list[View], bool]:
+        """Return decisions, newest first, and whether there are more."""
         ...
 
     def gpus(self) -> list[View]: ...
@@ -62,14 +85,6 @@ class PageSource(Protocol):
         """Return the newest decisions, newest first."""
         ...
 
-    def decision(self, decision_id: str) -> View: ...
-
-    def events_after(self, seq: int, limit: int) -> list[View]:
-        """Oldest first; each has an integer `_id` greater than `seq` and a `type`."""
-        ...
-
-    def last_event(self) -> int: ...
-
 
 @dataclass(frozen=True)
 class Page:
@@ -78,7 +93,7 @@ class Page:
     title: str
     tab: str  # the address under which the navigation has it
     parts: Mapping[str, str]
-    job_id: str = ""  # of the page of one job
+    job: View | None = None  # of the page of one job
 
     @cached_property
     def version(self) -> str:
@@ -109,6 +124,10 @@ class Pages:
                 return self._jobs(source, query)
             case ["", "jobs", job_id] if job_id:
                 return self._job(source, unquote(job_id))
+            case ["", "timeline"]:
+                return self._timeline(source, query)
+            case ["", "decisions"]:
+                return self._decisions(source, query)
         raise Rejected("There is no page at this address.", 404)
 
     def _fleet(self, source: PageSource, query: Query) -> Page:
@@ -143,8 +162,57 @@ class Pages:
 
     def _job(self, source: PageSource, job_id: str) -> Page:
         view = source.job(job_id)
-        parts = {"facts": self.html("facts.html", view=view, facts=words.facts(view, self._moment))}
-        return Page(f"Job {job_id}", "/jobs", parts, job_id)
+        history, now = source.history(), source.wall()
+        begin = view.get("start_ts") or view.get("submit_ts") or now
+        begin, end = self._window(history, view.get("finish_ts") or now, now - begin)
+        picture = pictures.timeline(history, source.gpus(), begin, end, self._clock_time, job=job_id)
+        own = [event for event in history if str(event.get("job_id")) == job_id and event["type"] != "gpu"]
+        points, name = source.values(job_id), view.get("value_name") or "value"
+        parts = {
+            "facts": self.html("job/facts.html", view=view, facts=words.facts(view, self._moment)),
+            "gpus": self.html("timeline.html", picture=picture, title="Its GPUs over time"),
+            "growth": self.html("job/curve.html", picture=pictures.curve(points), points=points, name=name),
+            "decisions": self.html("decisions.html", decisions=source.decisions(job_id, LATEST), title="Decisions"),
+            "events": self.html("job/events.html", events=[rows.event(e) for e in own[: -EVENTS - 1 : -1]]),
+            "log": self.html("job/log.html", text=_tail(source, job_id), job_id=job_id),
+        }  # fmt: skip
+        return Page(f"Job {job_id}", "/jobs", parts, view)
+
+    def _timeline(self, source: PageSource, query: Query) -> Page:
+        history, gpus, now = source.history(), source.gpus(), source.wall()
+        minutes = query["last"] if query.get("last") in WINDOWS else "60"
+        begin, end = self._window(history, now, 60.0 * int(minutes))
+        shown = Slice.of(query, len(gpus), GPUS_PER_PAGE)
+        picture = pictures.timeline(history, gpus[shown.first : shown.end], begin, end, self._clock_time)
+
+        def link(page: int = 1, last: str = minutes) -> str:
+            return f"/timeline?last={last}&page={page}"
+
+        turn = self.html("turn.html", shown=shown, what="GPUs", link=link)
+        parts = {
+            "windows": self.html("windows.html", windows=WINDOWS, minutes=minutes, link=link),
+            "timeline": self.html("timeline.html", picture=picture, title="") + turn,
+        }
+        return Page("Timeline", "/timeline", parts)
+
+    def _decisions(self, source: PageSource, query: Query) -> Page:
+        page = _number(query)
+        found, more = source.decided(DECISIONS_PER_PAGE * (page - 1), DECISIONS_PER_PAGE)
+        turn = self.html("onward.html", page=page, more=more)
+        parts = {"decisions": self.html("decisions.html", decisions=found, title="") + turn}
+        return Page("Decisions", "/decisions", parts)
+
+    @staticmethod
+    def _window(history: list[View], until: float, length: float) -> tuple[float, float]:
+        """Begin and end of a picture of this length. They move in steps, so that it stays the same for a while."""
+        known = float(history[0]["at"]) if history else until
+        length = max(10.0, min(length, until - known))
+        step = length / 100
+        end = step * math.ceil(until / step)
+        return end - length, end
+
+    def _clock_time(self, at: float) -> str:
+        return self._moment(at).rpartition(" ")[2]
 
 
 @dataclass(frozen=True)
@@ -167,6 +235,15 @@ def _number(query: Query) -> int:
     """The page that a query names; the first one if it names none."""
     text = query.get("page", "")
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1
+
+
+def _tail(source: PageSource, job_id: str) -> str:
+    """The end of a job's output, without a line that begins in the middle; a sentence where it cannot be read."""
+    try:
+        text = source.log_tail(job_id).decode("utf-8", "replace")
+    except ReshapeError as error:
+        return str(error)
+    return text.partition("\n")[2] if len(text) > LONG else text
 
 
 def job_href(job_id: Any) -> str:

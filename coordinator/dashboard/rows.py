@@ -122,6 +122,20 @@ def job(view: View, moment: Callable[[float], str]) -> JobRow:
     )
 
 
+def event(view: View) -> tuple[float, str, str]:
+    """Time, type and words of an event."""
+    kind = words.text(view.get("type"))
+    said = view.get("sentence") or "; ".join(view.get("problems") or ())
+    if kind in ("reshaped", "moved"):
+        gap = words.measured(view.get("gap_s"), ", stood still for {:.2f} s") or ""
+        said = f"{view.get('from_gpus')} to {view.get('to_gpus')} GPUs{gap}"
+    elif kind == "adjusting":
+        said = f"goes down to {view.get('to')} GPUs for {view.get('for')}"
+    elif not said and view.get("stages_s"):
+        said = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in view["stages_s"].items())
+    return float(view.get("at") or 0.0), kind, str(said or "")
+
+
 def _when(view: View, moment: Callable[[float], str]) -> str:
     """When it ended, ends or starts."""
     ended = words.measured(view.get("finish_ts") or None, moment)

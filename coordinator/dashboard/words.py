@@ -150,7 +150,9 @@ def what(view: View) -> str:
             return f"send job {job_id} back to the queue"
         case "finish":
             return f"end job {job_id} at its target"
-        case "hold" | "stay":
+        case "hold":
+            return f"let job {job_id} wait"
+        case "stay":
             return f"leave job {job_id} as it is"
         case "wish" | "signal" as kind:
             return f"an operator's {kind} for job {job_id}"

@@ -86,7 +86,9 @@ class _Timing:
 class Curve:
     """Points (iterations, value) of one job: of its target's value, or without a target of its Top-5 accuracy."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_any: bool = False) -> None:
+        """`of_any`: of whatever value the job reports, to be shown."""
+        self._of_any = of_any
         self._points: list[Point] = []
         self._every = 1  # one of so many evaluations is kept
         self._newest: Point | None = None
@@ -114,7 +116,7 @@ class Curve:
         """
         target, p = requirements.target(job.doc), beat.progress
         evaluation = None if p.value is None else (p.evaluations, p.value)
-        if p.value is None or evaluation == self._last or not _meant(target, p.value_name):
+        if p.value is None or evaluation == self._last or not (self._of_any or _meant(target, p.value_name)):
             return
         self._last, self._of_top5 = evaluation, requirements.is_top5(p.value_name, target)
         if self._newest is not None and p.iterations <= self._newest[0]:
@@ -161,6 +163,7 @@ class _Watched:
     for_growth: _Uses = field(default_factory=_Uses)
     for_efficiency: _Uses = field(default_factory=_Uses)
     curve: Curve = field(default_factory=Curve)
+    shown: Curve = field(default_factory=lambda: Curve(of_any=True))
     needs: int | None = None  # total iterations until its target
     timing: _Timing = field(default_factory=_Timing)
 
@@ -171,7 +174,7 @@ class _Watched:
 
 
 class ProgressTracker:
-    """`heard`, `forget` and `top5` may be called from any thread, all else from the loop's."""
+    """`heard`, `forget`, `top5` and `values` may be called from any thread, all else from the loop's."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -203,6 +206,7 @@ class ProgressTracker:
         with self._lock:
             if watched := self._watched.get(job.id):
                 watched.curve.heard(job, beat)
+                watched.shown.heard(job, beat)
                 watched.timing.heard(beat)
         usage = beat.usage
         used = {"cpu": usage.cpu_cores, "memory": usage.memory}
@@ -230,6 +234,12 @@ class ProgressTracker:
         with self._lock:
             watched = self._watched.get(job.id)
             return watched.curve.top5 if watched else []
+
+    def values(self, job: JobRecord) -> list[Point]:
+        """Return what the job has measured of itself, by iterations, since this coordinator has known it."""
+        with self._lock:
+            watched = self._watched.get(job.id)
+            return watched.shown.points if watched else []
 
     def speed(self, job: JobRecord) -> TrainingSpeed:
         watched = self._watched.get(job.id)

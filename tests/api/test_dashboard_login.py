@@ -13,7 +13,7 @@ from tests.api.browser import Browser
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import Live, serve
 
-PAGES = ("/", "/jobs", "/jobs/one", "/live?of=/")
+PAGES = ("/", "/jobs", "/jobs/one", "/timeline", "/decisions", "/live?of=/")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -89,7 +89,7 @@ def test_logging_out_ends_the_session_of_this_browser(live: Live) -> None:
     assert browser.get("/").status == 401
 
 
-@pytest.mark.parametrize("path", [*PAGES[:3], "/login?once=x", "/static/dashboard.js", "/static/none", "/jobs/none"])
+@pytest.mark.parametrize("path", [*PAGES[:5], "/login?once=x", "/static/dashboard.js", "/static/none", "/jobs/none"])
 def test_every_page_forbids_what_is_not_ours(live: Live, path: str) -> None:
     live.coordinator.submit({"job_id": "one", "command": ["true"], "optional_num_gpus": [1]})
     answer = Browser.logged_in(live).get(path)

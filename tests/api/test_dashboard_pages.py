@@ -143,6 +143,69 @@ def test_what_users_wrote_is_shown_and_never_run(browser: Browser, world: World)
     assert html.escape(EVIL) in browser.get("/jobs?show=refused").raw.decode()
 
 
+def test_a_jobs_page_tells_what_was_decided_what_happened_and_what_it_wrote(browser: Browser, world: World) -> None:
+    waits = seen(browser, "/jobs/second")
+    assert "let job second wait" in waits
+    assert "second waits" in waits
+    world.machines.outputs["first"] = b"".join(b"step %d\n" % n for n in range(5_000))
+    text = seen(browser, "/jobs/first")
+    assert "start job first on 4 GPUs" in text
+    assert "candidate" in text
+    assert "started" in text
+    assert "step 4999" in text
+    assert "step 2000" not in text, "all of a long output was sent"
+    raw = browser.get("/jobs/first").raw.decode()
+    assert raw.count("<rect") == 2 * 4, "each GPU, reserved and then in use"
+
+
+def test_the_values_that_a_job_reports_are_drawn_and_told(world: World) -> None:
+    world.submit("curve", [4], falling := Behaviour(iterations=4_000, value=2.0, value_name="loss"))
+    world.api.cancel("first")
+    world.run(lambda w: w.states()["curve"] == s.RUNNING)
+    for _ in range(10):
+        world.pass_time(5.0)
+        falling.value = (falling.value or 0.0) * 0.9
+    points = world.api.values("curve")
+    assert len(points) > 1
+    with serve(world.api) as live:
+        raw = Browser.logged_in(live).get("/jobs/curve").raw.decode()
+        assert "loss over iterations" in raw
+        assert "<polyline" in raw
+        assert f"<td>{points[0][0]:.0f}</td>" in raw
+
+
+def test_the_timeline_shows_each_gpu_and_marks_a_reshape() -> None:
+    world = World.training([1, 2, 4])
+    world.api.request("one", 2, None)
+    world.run(lambda w: len(w.job("one").gpu_ids) == 2 and w.states()["one"] == s.RUNNING)
+    world.pass_time(30.0)
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        text = seen(browser, "/timeline?last=10")
+        assert [f"gpu-{n}" in text for n in range(4)] == [True] * 4
+        assert re.search(r"job one down, [\d.]+ s gap", text)
+        assert "stopped" in text, "that its GPUs stood still is shown"
+        assert seen(browser, "/timeline?last=soon&page=x")
+
+
+def test_the_decisions_page_shows_the_newest_with_their_rejected_candidates(browser: Browser) -> None:
+    text = seen(browser, "/decisions")
+    assert text.index("let job second wait") < text.index("start job first on 4 GPUs")
+    world = World.training([1, 2, 4])
+    with serve(world.api) as live:
+        text = seen(Browser.logged_in(live), "/decisions")
+        rejected = [c["rejected"] for d in world.api.decisions("one", 10) for c in d["candidates"] if c["rejected"]]
+        assert rejected
+        assert all(reason in text for reason in rejected)
+
+
+def test_a_page_of_decisions_reads_only_those(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(world.store), "list", lambda *_: pytest.fail("a whole table was read"))
+    found, more = world.api.decided(0, 1)
+    assert [view["job_id"] for view in found] == ["second"]
+    assert more
+
+
 def test_thousands_of_jobs_are_shown_a_page_at_a_time(world: World) -> None:
     count = 2 * JOBS_PER_PAGE + 50
     for number in range(count):

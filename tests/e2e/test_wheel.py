@@ -27,6 +27,7 @@ SHIPPED = (
     "coordinator/tables/accuracy_profiles.csv",
     "coordinator/http/openapi.yaml",
     "coordinator/dashboard/templates/layout.html",
+    "coordinator/dashboard/templates/job/facts.html",
     "coordinator/dashboard/static/dashboard.css",
     "coordinator/dashboard/static/dashboard.js",
     "coordinator/dashboard/static/icon.svg",

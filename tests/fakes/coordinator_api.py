@@ -105,6 +105,21 @@ class FakeCoordinator:
         self.documents[job_id]["wanted"] = gpus
         return {"decision_id": f"wish-{job_id}-{gpus}"}
 
+    def wall(self) -> float:
+        return 1000.0
+
+    def history(self) -> list[View]:
+        return self.events_after(0, 5000)
+
+    def values(self, job_id: str) -> list[tuple[float, float]]:
+        return []
+
+    def decided(self, offset: int, limit: int) -> tuple[list[View], bool]:
+        return self.stored_decisions[::-1][offset : offset + limit], False
+
+    def log_tail(self, job_id: str) -> bytes:
+        return self.outputs.get(job_id, b"")
+
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
         self.job(job_id)
         part = self.outputs.get(job_id, b"")[offset : offset + limit]

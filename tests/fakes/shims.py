@@ -124,6 +124,7 @@ class Machines:
         self._clock, self._grace_s, self._kill_s = clock, grace_s, kill_s
         self.launches: dict[tuple[str, int], Launch] = {}
         self.behaviour: dict[str, Behaviour] = {}
+        self.outputs: dict[str, bytes] = {}  # what trainers have written, by job
         self.disk: dict[str, Checkpoint] = {}  # newest checkpoint of each job
         self.owners: dict[str, Launch] = {}  # who really uses a GPU
         self.violations: list[str] = []
@@ -185,7 +186,8 @@ class Machines:
         return frozenset()
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
-        return b"", offset
+        text = self.outputs.get(str(doc["job_id"]), b"")[offset : offset + limit]
+        return text, offset + len(text)
 
     def _find(self, doc: Doc) -> Launch | None:
         return self.launches.get((str(doc["job_id"]), int(doc["launch"])))

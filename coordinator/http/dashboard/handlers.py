@@ -8,8 +8,9 @@ import json
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
 
-from coordinator.dashboard.pages import Page
+from coordinator.dashboard.pages import Page, job_href
 from coordinator.errors import Transient, Unauthorized
+from coordinator.http import wire
 from coordinator.http.base import Handler
 from coordinator.http.dashboard.base_page import ASSETS, PageHandler
 from coordinator.http.dashboard.login import LINK_S, SESSION_S
@@ -23,11 +24,36 @@ class DashboardHandler(PageHandler):
 
     async def get(self, *_: str) -> None:
         page = await self.page(self.request.uri or "/")
-        self.show(page.title, page=page)
+        actions = ""
+        if page.job is not None and not page.job.get("finish_ts"):
+            proof = self.dashboard.sessions.proof(self.session)
+            actions = self.dashboard.pages.html("job/actions.html", view=page.job, csrf=proof)
+        self.show(page.title, actions, page=page)
+
+
+class JobActionHandler(PageHandler):
+    """An action on one job, asked for by a form; the job's page then shows what comes of it."""
+
+    async def post(self, job_id: str, action: str) -> None:
+        fields = self.form()
+        if action == "cancel":
+            await self.call(self.coordinator.cancel, job_id)
+        else:
+            gpus = wire.whole("gpus", fields.get("gpus") or None, 0, 1, 65536) or None
+            await self.call(self.coordinator.request, job_id, gpus, None, fields.get("force") == "yes")
+        self.redirect(job_href(job_id), status=303)
 
 
 class ChangesHandler(PageHandler):
     """Follows the page at the address `of`: sends its parts if they differ from `version`, then each change."""
+
+    def initialize(self) -> None:
+        self._news, self._closed = asyncio.Event(), False
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self._closed = True
+        self._news.set()
 
     async def get(self) -> None:
         address = self.get_query_argument("of", "/")
@@ -49,15 +75,17 @@ class ChangesHandler(PageHandler):
         self.set_header("X-Accel-Buffering", "no")  # nginx would hold the events back
         self.write(f"retry: {RETRY_MS}\n\n")
         await self.flush()
-        async with self.dashboard.live.looking(address, lambda: self.page(address), self.coordinator) as page:
-            while self.has_access() and not page.failed:
-                changed, newest = page.changed, page.newest
+        looking = self.dashboard.live.looking(address, self._news, lambda: self.page(address), self.coordinator)
+        async with looking as page:
+            while self.has_access() and not page.failed and not self._closed:
+                self._news.clear()
+                newest = page.newest
                 if newest is not None and newest is not shown:
                     self._send(newest, shown)
                     shown = newest
                     await self.flush()
                 try:
-                    await asyncio.wait_for(changed.wait(), KEEP_ALIVE_S)
+                    await asyncio.wait_for(self._news.wait(), KEEP_ALIVE_S)
                 except TimeoutError:
                     self.write(": keep-alive\n\n")
                     await self.flush()
@@ -127,6 +155,9 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/", DashboardHandler),
     (r"/jobs", DashboardHandler),
     (r"/jobs/([^/]{1,512})", DashboardHandler),
+    (r"/jobs/([^/]{1,512})/(cancel|reshape)", JobActionHandler),
+    (r"/timeline", DashboardHandler),
+    (r"/decisions", DashboardHandler),
     (r"/live", ChangesHandler),
     (r"/login", LoginHandler),
     (r"/logout", LogoutHandler),

@@ -25,16 +25,15 @@ class LivePage:
     """The newest rendering of one address, for all who look at it."""
 
     def __init__(self) -> None:
-        self.viewers = 0
+        self.viewers: set[asyncio.Event] = set()  # each is set at each rendering
         self.newest: Page | None = None
-        self.changed = asyncio.Event()  # replaced at each rendering
         self.failed: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
 
     def publish(self, page: Page | None, failed: BaseException | None = None) -> None:
         self.newest, self.failed = page, failed
-        told, self.changed = self.changed, asyncio.Event()
-        told.set()
+        for viewer in self.viewers:
+            viewer.set()
 
 
 class LivePages:
@@ -44,16 +43,18 @@ class LivePages:
         self._pages: dict[str, LivePage] = {}
 
     @contextlib.asynccontextmanager
-    async def looking(self, address: str, make: Make, coordinator: CoordinatorApi) -> AsyncIterator[LivePage]:
-        """The page at `address`, kept up to date by `make` while this block runs."""
+    async def looking(
+        self, address: str, viewer: asyncio.Event, make: Make, coordinator: CoordinatorApi
+    ) -> AsyncIterator[LivePage]:
+        """The page at `address`, kept up to date by `make` while this block runs; `viewer` is set at each change."""
         page = self._pages.setdefault(address, LivePage())
-        page.viewers += 1
+        page.viewers.add(viewer)
         if page.task is None:
             page.task = asyncio.create_task(self._keep(page, make, coordinator))
         try:
             yield page
         finally:
-            page.viewers -= 1
+            page.viewers.discard(viewer)
             if not page.viewers:
                 page.task.cancel()
                 self._pages.pop(address, None)

@@ -1,0 +1,59 @@
+"""Actions of the dashboard do what the API does, and only for a form of one of its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.model import states as s
+from tests.api.browser import Browser
+from tests.fakes.coordinator_api import serve
+from tests.fakes.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    return World.training([1, 2, 4])
+
+
+@pytest.fixture
+def browser(world: World) -> Iterator[Browser]:
+    with serve(world.api) as live:
+        yield Browser.logged_in(live)
+
+
+def test_a_job_is_reshaped_by_a_form_and_given_back_to_the_scheduler(browser: Browser, world: World) -> None:
+    answer = browser.post("/jobs/one/reshape", {"csrf": browser.proof, "gpus": "2"})
+    assert (answer.status, answer.headers["Location"]) == (303, "/jobs/one")
+    world.run(lambda w: len(w.job("one").gpu_ids) == 2)
+    assert '<option value="2" selected>' in browser.get("/jobs/one").raw.decode()
+    assert browser.post("/jobs/one/reshape", {"csrf": browser.proof, "gpus": ""}).status == 303
+    assert world.job("one").wanted is None
+
+
+def test_a_job_is_cancelled_by_a_form_and_then_has_no_actions(browser: Browser, world: World) -> None:
+    assert browser.post("/jobs/one/cancel", {"csrf": browser.proof}).status == 303
+    world.run(lambda w: w.states()["one"] == s.CANCELLED)
+    assert "csrf" not in browser.get("/jobs/one").raw.decode().partition("<main")[2]
+
+
+@pytest.mark.parametrize("action", ["cancel", "reshape"])
+def test_an_action_without_the_pages_own_proof_changes_nothing(browser: Browser, world: World, action: str) -> None:
+    before = dict(world.job("one").doc)
+    for fields in ({"gpus": "2"}, {"gpus": "2", "csrf": "x"}):
+        assert browser.post(f"/jobs/one/{action}", fields).status == 403
+    other = {"gpus": "2", "csrf": browser.proof}
+    assert browser.post(f"/jobs/one/{action}", other, Origin="http://127.0.0.1:1").status == 403
+    assert browser.get(f"/jobs/one/{action}").status == 405
+    assert Browser(browser.live).post(f"/jobs/one/{action}", other).status == 401
+    assert world.job("one").doc == before
+
+
+def test_what_cannot_be_done_is_told_in_a_sentence(browser: Browser) -> None:
+    proof = browser.proof
+    refused = browser.post("/jobs/one/reshape", {"csrf": proof, "gpus": "3"})
+    assert refused.status == 400
+    assert "Job one can run on [1, 2, 4] GPUs, not on 3." in refused.raw.decode()
+    assert browser.post("/jobs/one/reshape", {"csrf": proof, "gpus": "many"}).status == 400
+    assert browser.post("/jobs/none/cancel", {"csrf": proof}).status == 404
