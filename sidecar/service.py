@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import random
-import stat
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from sidecar import core
 from sidecar.checkpoints import CheckpointWatch
 from sidecar.config import SidecarSettings
 from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected, NoTrustedAnswer
-from sidecar.links.shim_link import ShimLink, ShimUnreachable
+from sidecar.links.shim_link import ShimLink, ShimUnreachable, announced
 from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import LogTail
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, OperatorRequest, ShimStatus, Usage
@@ -39,10 +38,9 @@ from sidecar.startup import preflight
 
 log = logging.getLogger("sidecar")
 
-LOOK_S, CALM_LOOK_S = 1.0, 5.0  # the output is read at least this often; where the shim tells of all that matters
+LOOK_S, CALM_LOOK_S = 1.0, 10.0  # the output is read at least this often; where the shim tells of all that matters
 STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
-WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause between two looks for checkpoints; most of the time that they may take
-ANNOUNCE = "announce"  # written beside the shim's socket by a hook
+WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause while no hook or checkpoint is known; most of the time that they may take
 FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
 
 
@@ -259,8 +257,7 @@ class Sidecar:
             look_at = self._read_at + (CALM_LOOK_S if told else LOOK_S)
             until = look_at if idle else min(look_at, self.state.due_at)
             self._awake.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._awake.wait(), max(0.0, until - boottime()))
+            await _heard(self._awake, max(0.0, until - boottime()))
             if boottime() >= look_at:
                 await self._read(None)
             self.handle(core.TimerFired(boottime()))
@@ -290,7 +287,7 @@ class Sidecar:
                 if self._unread is not None:  # it has printed nothing yet
                     self._begins(self._unread.output_from is not None)
             self._late = False
-        hook = self.state.hook or (core.running(self.state) and _is_there(self.settings.folder / ANNOUNCE))
+        hook = self.state.hook or (core.running(self.state) and announced(self.settings.folder))
         self.handle(core.OutputRead(boottime(), self.reader.progress.first_step_at, hook))
 
     def _feed(self, piece: bytes, at: float) -> None:
@@ -333,7 +330,9 @@ class Sidecar:
             except Exception:  # a bad checkpoint must not keep leases from being renewed
                 log.exception("the checkpoints could not be read")
                 continue
-            pause = max(WATCH_S, (boottime() - began) / WATCH_SHARE)
+            known = self.state.hook or self.state.checkpoint is not None  # a later one waits for the next heartbeat
+            pause = self.settings.launch.heartbeat_s if known else WATCH_S
+            pause = max(pause, (boottime() - began) / WATCH_SHARE)
             if found is not None:
                 self.handle(core.CheckpointVerified(boottime(), found))
 
@@ -349,8 +348,7 @@ class Sidecar:
                 except Exception as error:  # a failed measurement must not keep leases from being renewed
                     log.warning("usage could not be measured: %r", error)
             self._measure_now.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._measure_now.wait(), self._next_sample_s())
+            await _heard(self._measure_now, self._next_sample_s())
 
     def _next_sample_s(self) -> float:
         """Return the seconds to the next sample, at most to the end of the limit, which is lifted then."""
@@ -391,9 +389,8 @@ class Sidecar:
             log.error("an unexpected error: %r", fault, exc_info=fault)
 
 
-def _is_there(path: Path) -> bool:
-    """True if it is a plain file; only the shim reads it."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
+async def _heard(event: asyncio.Event, most_s: float) -> None:
+    """Wait for the event, at most so long. Not `wait_for`, which makes a task of it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            await event.wait()

@@ -27,7 +27,8 @@ from typing import Any, Iterator
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
-CALM_S, CALM_TICK_S = 30.0, 1.0  # a trainer that has run for so long undisturbed is looked at, and told of, more rarely
+CALM_S, CALM_TICK_S = 30.0, 5.0  # a trainer that has run for so long undisturbed is looked at, and told of, more rarely
+REST_S = 1.0  # for which its output then stays in the pipe, unless there is much of it
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
@@ -82,32 +83,6 @@ def family(strangers: "list[Child]") -> "dict[int, str]":
     return found
 
 
-def counted(path: str, *names: str) -> "list[int]":
-    """Return the numbers in a file of our container's control group: all, or those after these names."""
-    with contextlib.suppress(OSError), open("/sys/fs/cgroup/" + path) as file:
-        words = file.read().replace("=", " ").split()
-        named = [word for before, word in zip(["", *words], words) if not names or before in names]
-        return [int(word) for word in named if word.lstrip("-").isdigit()]
-    return []
-
-
-def container_use() -> "dict[str, Any]":
-    """Return usage and limits of our container, by version 2 or 1 of the kernel's interface."""
-    used, memory, spare = counted("cpu.stat", "usage_usec"), counted("memory.current"), ("memory.stat", "inactive_file")
-    disk, quota, weight, unit = counted("io.stat", "rbytes", "wbytes"), counted("cpu.max"), counted("cpu.weight"), 1e6
-    if not used:
-        used, memory = counted("cpuacct/cpuacct.usage"), counted("memory/memory.usage_in_bytes")
-        disk = counted("blkio/blkio.throttle.io_service_bytes", "Read", "Write")
-        quota = counted("cpu/cpu.cfs_quota_us") + counted("cpu/cpu.cfs_period_us")
-        spare, weight, unit = ("memory/memory.stat", "total_inactive_file"), counted("cpu/cpu.shares"), 1e9
-    return {
-        "cpu_s": used[0] / unit if used else None, "cpu_weight": weight[0] if weight else None,
-        "memory": max(0, memory[0] - sum(counted(*spare))) if memory else None,  # the kernel may drop that at once
-        "cpu_limit": quota[0] / quota[1] if len(quota) == 2 and quota[0] > 0 else None,
-        "block_io": sum(disk) if used else None,
-    }  # fmt: skip
-
-
 def unfit(launch: argparse.Namespace) -> str:
     """Return why the command certainly cannot be started, as a sentence; empty if it may start."""
     home, program, env = launch.workdir, launch.command[0], {**os.environ, **launch.env}
@@ -153,7 +128,7 @@ def part(name: str) -> Any:
     return module
 
 
-WARM = part("warm")
+CONTAINER, WARM = part("container"), part("warm")
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -164,7 +139,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         wait: "int | None" = None,
     ) -> None:  # fmt: skip
         """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins."""
-        self.begun = wait is None
+        self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
         (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open(path, "ab", buffering=0)
         passed = [shim.lock] if wait is None else [shim.lock, wait]
@@ -183,16 +158,25 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
                 command, env=env, cwd=workdir, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, pass_fds=passed, preexec_fn=die_with_parent,
             )  # fmt: skip
-        shim.selector.register(self.pipe, selectors.EVENT_READ, self.read)
+        self.watch(True)
+
+    def watch(self, watched: bool) -> None:
+        """Let the loop read when there is output, or leave it in the pipe."""
+        if watched and not self.watched:
+            self.shim.selector.register(self.pipe, selectors.EVENT_READ, self.read)
+        elif self.watched and not watched:
+            self.shim.selector.unregister(self.pipe)
+        self.watched = watched
 
     def read(self) -> bool:
         """Log one piece of output; False if there is none now. A full disk loses only text."""
         data = None if self.pipe.closed else self.pipe.read(select.PIPE_BUF)
         if data == b"":
-            self.shim.selector.unregister(self.pipe)
+            self.watch(False)
             self.pipe.close()
         elif data and self.begun:
             self.tail, self.wrote_at = (self.tail + data)[-2048:], boottime()
+            self.watch(self is not self.shim.trainer or not self.shim.calm or len(data) == select.PIPE_BUF)
             try:
                 if self.log.tell() + len(data) > BIG_LOG:
                     os.replace(self.path, self.path + ".1")
@@ -204,6 +188,11 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             except OSError as fault:
                 say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
         return bool(data)
+
+    def rest(self, now: float) -> None:
+        """Read what has come meanwhile once its rest is over, or something changes."""
+        if not self.watched and (now >= self.wrote_at + REST_S or not self.shim.calm):
+            self.watch(not (self.read() and self.shim.calm) and not self.pipe.closed)
 
     def open_log(self) -> None:
         """Open the log where it is now: another child may have begun a new one meanwhile."""
@@ -233,12 +222,13 @@ class Shim:
         self.asked: set[int] = set()  # of the trainer's descendants
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
-        self.tick_s = TICK_S
+        self.tick_s, self.calm = TICK_S, False  # calm: nothing has happened for long
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
         self.alive = self.ending = self.over = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         self.env: dict[str, str] = {}
+        self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
         self.warm: Any = WARM and WARM.WaitingInterpreter(self, self._wait, say)
         if launch.pod and os.path.exists("shim.state"):
             self._go_on()
@@ -293,11 +283,13 @@ class Shim:
             self.done = [*self.done[1 - MOST_COMMANDS :], command]
         elif ask["do"] == "renew":
             self.status["lease_deadline"] = max(self.status["lease_deadline"], min(float(ask["deadline"]), NEVER))
+            if len(self.clients) == 1:  # whom the answer tells
+                self.shown["lease_deadline"] = self.status["lease_deadline"]
         elif ask["do"] == "end":
             self.end_as = int(ask["exit_code"]) if "exit_code" in ask else self.end_as
             self._end()
         elif ask["do"] == "status":
-            use = container_use() if self.apart else {}
+            use = CONTAINER.use() if self.apart and CONTAINER else {}
             self.status.update(self.warm.without(use) if use and self.warm else use)
         else:
             raise Refused("`do` must be start, stop, checkpoint, renew, status or end")
@@ -358,11 +350,6 @@ class Shim:
         launch = self.launch
         return Child(self, launch.command, env, launch.workdir, launch.output, launch.tee, wait=connection)
 
-    def memory(self) -> "tuple[int, int | None, bool]":
-        """Return limit (0: none) and use of our container's memory, bytes, and whether all of it ends beyond that."""
-        limit = counted("memory.max") or counted("memory/memory.limit_in_bytes")
-        return limit[0] if limit else 0, container_use()["memory"], counted("memory.oom.group") == [1]
-
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
         return [*([self.sidecar] if self.sidecar else []), *(self.warm.strangers() if self.warm else [])]
@@ -402,6 +389,8 @@ class Shim:
 
     def _tick(self) -> None:
         now, lease = boottime(), self.status["lease_deadline"]
+        if self.trainer:
+            self.trainer.rest(now)
         with contextlib.suppress(ChildProcessError):  # all that ended, also the orphans that the kernel gave us
             for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
                 for child in (self.trainer, *self._strangers()):
@@ -498,11 +487,16 @@ class Shim:
     def _pace(self) -> float:
         """Choose how often the clock is looked at, and return the seconds to the next time."""
         now, status, spawn_at = boottime(), self.status, self.status["spawn_at"]
-        calm = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
+        late = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
         busy = self.ending or (self.launch.sidecar and not self.sidecar) or (self.warm and self.warm.busy)
-        self.tick_s = CALM_TICK_S if calm and not busy and self.kill_at == NEVER else TICK_S
-        lease = status["lease_deadline"]
-        return min(self.tick_s, max(TICK_S, lease - self.launch.grace_s - now)) if lease else self.tick_s
+        self.calm = late and not busy and self.kill_at == NEVER
+        calm_s = WARM.LOOK_S if self.warm and self.warm.strict else CALM_TICK_S
+        pause = self.tick_s = calm_s if self.calm else TICK_S
+        if status["lease_deadline"]:
+            pause = min(pause, max(TICK_S, status["lease_deadline"] - self.launch.grace_s - now))
+        if self.trainer and not self.trainer.watched and not self.trainer.pipe.closed:
+            pause = min(pause, max(0.0, self.trainer.wrote_at + REST_S - now) if self.calm else 0.0)
+        return pause
 
     def _publish(self) -> None:
         changed = self.status != self.shown

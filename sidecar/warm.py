@@ -105,6 +105,7 @@ class WaitingInterpreter:
         self.env: dict[str, str] = {}  # that it was started with
         self.inbox, self.ready, self.why, self.since, self.looked_at = b"", False, "", 0.0, 0.0
         self.said = ""  # why none waits, since the last start
+        self.strict = False  # whether a late look at memory may cost the training, too
         self.failures, self.memory = 0, 0  # memory: bytes of its own that the last one held when it was ready
         self.used_s, self.aside_s = 0.0, 0.0  # CPU seconds of this one, and of those before
         self.tried, self.announced_at, self.size = 0, 0.0, 0  # for which trainer; since when it has; of its record
@@ -183,7 +184,7 @@ class WaitingInterpreter:
             self.lost()
         elif shim.ending or (shim.status["trainer"] == "exited" and not shim.status["stop_asked"]):
             self.end("")
-        elif now >= self.looked_at + LOOK_S:
+        elif now >= self.looked_at + max(LOOK_S, shim.tick_s):
             self.looked_at, self.used_s = now, cpu_s(self.child.pid)
             device = opened(self.child.pid)
             if device:  # as by a thread that an import began
@@ -276,6 +277,7 @@ class WaitingInterpreter:
         """
         free = kernel_bytes("/proc/meminfo", "MemAvailable:") - SPARE
         limit, used, whole = self.shim.memory()
+        self.strict = whole
         spare = max(SPARE, limit // SPARE_OF_LIMIT) if whole else SPARE
         return min(free, limit - used - spare) if limit and used is not None else free
 

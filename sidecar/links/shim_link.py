@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from sidecar.protocol import ShimStatus
 log = logging.getLogger("sidecar")
 
 SOCKET = "shim.sock"
+ANNOUNCE = "announce"  # written beside it by a hook
 LINE_LIMIT = 256 * 1024  # bytes
 PATIENCE_S = 5.0  # silence after which the shim is queried, and once more until it counts as out of reach
 AGAIN_S, AGAIN_MOST_S = 0.05, 1.0  # pause before connecting again
@@ -85,7 +87,8 @@ class ShimLink:
         self._writer.write(msgspec.json.encode(request) + b"\n")
         try:
             # Shielded: answers come in order, so one that is no longer awaited keeps its place.
-            answer = await asyncio.wait_for(asyncio.shield(waiting), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                answer = await asyncio.shield(waiting)
         except TimeoutError:
             raise ShimUnreachable(f"the shim did not answer within {timeout_s:g} s; is it stopped?") from None
         if answer is None:
@@ -113,7 +116,8 @@ class ShimLink:
         asked = True
         while True:
             try:
-                line = await asyncio.wait_for(reader.readline(), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    line = await reader.readline()
             except TimeoutError:
                 if asked:
                     raise ShimUnreachable("the shim is silent") from None
@@ -154,3 +158,11 @@ class ShimLink:
             if not waiting.done():
                 waiting.set_result(None)
         self._on_gone()
+
+
+def announced(folder: Path) -> bool:
+    """True if a hook has announced that it saves: by a plain file, which only the shim reads."""
+    try:
+        return stat.S_ISREG((folder / ANNOUNCE).lstat().st_mode)
+    except OSError:
+        return False

@@ -63,6 +63,7 @@ KERAS_HEADER, KERAS_BAR, LIGHTNING = "Epoch 3/30", "Keras' bar", "Lightning's ba
 HF_BAR, HF_LENGTH, HF_LOG, HF_EVALUATION = "Hugging Face's bar", "HF's length", "HF's log", "HF's evaluation"
 
 ANOTHER = "another bar"
+FIRST = frozenset("TEe{0123456789")  # with one of these a line of each row begins
 
 TABLE = (
     _row(
@@ -150,9 +151,10 @@ class FormatMatcher:
     def line(self, text: str) -> ProgressLine | None:
         """Parse a whole line; None if no format matches it. An empty report: it matches but changes nothing."""
         text = text.strip()
-        for row in TABLE:
-            if match := row.pattern.fullmatch(text):
-                return self._read(row, match)
+        if text[:1] in FIRST:
+            for row in TABLE:
+                if match := row.pattern.fullmatch(text):
+                    return self._read(row, match)
         return ProgressLine(ANOTHER) if "%|" in text else None
 
     def unfinished(self, text: str) -> ProgressLine | None:

@@ -12,6 +12,7 @@ the time at which it arrived.
 from __future__ import annotations
 
 import codecs
+import functools
 import math
 import re
 from collections import deque
@@ -25,7 +26,7 @@ from sidecar.protocol import Lost, Progress
 
 LINE_LIMIT = 4096  # characters; a longer line is no report
 MOST_SAVED = 16  # checkpoints whose time is kept
-WINDOW = 32  # steps that count for seconds per iteration
+WINDOW = 32  # reports that count for seconds per iteration, or those of the last two looks at the output
 MOST = 10**12  # a count or value above this is a misread line
 CLOCK_SLACK_S = 1.0  # how far a line's own time may lie ahead of its arrival
 
@@ -57,7 +58,7 @@ class ProgressReader:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest, self._skipping = "", False
         self._spawn_at: float | None = None
-        self._window: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._window: deque[tuple[int, float, int]] = deque()  # the newest step of each time, and of how many
         self._newest_step: int | None = None
         self._formats, self._losses = FormatMatcher(), LostWorkCounter()
 
@@ -134,8 +135,8 @@ class ProgressReader:
 
     def _value(self, pairs: dict[str, Any]) -> None:
         """Take the best-ranked value; a lower-ranked one never replaces it, so a curve has one measure only."""
-        known = [(self._rank(name), name, number(given)) for name, given in pairs.items()]
-        usable = [(r, name, value) for r, name, value in known if value is not None and r is not None]
+        known = [(r, name, number(given)) for name, given in pairs.items() if (r := self._rank(name)) is not None]
+        usable = [(r, name, value) for r, name, value in known if value is not None]
         if not usable:
             return
         best, name, value = min(usable)
@@ -163,17 +164,25 @@ class ProgressReader:
         if self._newest_step is not None and step < self._newest_step:
             self._window.clear()
         if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
-            self._window.append((step, at))
+            self._extend_window(step, at)
         self._newest_step = step
         first = p.first_step_at if p.first_step_at is not None else at
         self.progress = msgspec.structs.replace(
             p, first_step_at=first, last_step_at=max(at, p.last_step_at or at), seconds_per_iteration=self._speed()
         )
 
+    def _extend_window(self, step: int, at: float) -> None:
+        """Add a step. Of those that have the same time, since they were read at once, only the newest is dated."""
+        window = self._window
+        same = window.pop()[2] if window and window[-1][1] == at else 0
+        window.append((step, at, same + 1))
+        while len(window) > 2 and sum(reports for _, _, reports in window) > WINDOW:
+            window.popleft()
+
     def _speed(self) -> float | None:
         if len(self._window) < 2:
             return self.progress.seconds_per_iteration
-        (first, began), (last, ended) = self._window[0], self._window[-1]
+        (first, began, _), (last, ended, _) = self._window[0], self._window[-1]
         if last <= first or ended <= began:
             return self.progress.seconds_per_iteration
         return (ended - began) / (last - first)
@@ -185,6 +194,7 @@ def _report(kind: str, pairs: dict[str, Any]) -> ProgressLine:
     return ProgressLine(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
 
 
+@functools.lru_cache(maxsize=256)  # the same few names stand in each line
 def rank(name: str) -> int | None:
     """Return the rank of a measure of success: lower is better, None is no measure."""
     name = _plain(name).removesuffix("_step")

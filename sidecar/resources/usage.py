@@ -8,6 +8,7 @@ its shim.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from pathlib import Path
 from sidecar.protocol import ShimStatus, Usage
 
 LIMIT_GROUP = "reshape-"  # prefix of the groups in which `limits.py` holds trainers
+PIECE = 64 * 1024  # bytes that are read at once
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -166,8 +168,12 @@ def _stats_below(proc: Path, pid: int) -> _Stats:
     while waiting:
         one = waiting.pop()
         found.add(one)
-        for children in (proc / str(one)).glob("task/*/children"):
-            waiting += [child for child in map(int, _text(children).split()) if child not in found]
+        tasks = proc / str(one) / "task"
+        with contextlib.suppress(OSError):
+            for task in os.listdir(tasks):  # noqa: PTH208 (of a process with many threads, at each heartbeat)
+                waiting += [
+                    child for child in map(int, _text(f"{tasks}/{task}/children").split()) if child not in found
+                ]
     return _stats(proc, [str(one) for one in found])
 
 
@@ -182,11 +188,19 @@ def _stats(proc: Path, pids: Iterable[str] | None = None) -> _Stats:
     return found
 
 
-def _text(path: Path) -> str:
+def _text(path: Path | str) -> str:
+    """Return what a file of the kernel's holds; not by `open`, which asks the kernel twice as often."""
+    pieces: list[bytes] = []
     try:
-        return path.read_text(errors="replace")
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while piece := os.read(file, PIECE):
+                pieces.append(piece)
+        finally:
+            os.close(file)
     except OSError:  # the process has gone, or this kernel has no such file
         return ""
+    return b"".join(pieces).decode(errors="replace")
 
 
 def _number(path: Path) -> int | None:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -91,7 +93,15 @@ class TinyCoordinator:
 def serving(coordinator: TinyCoordinator) -> Iterator[TinyCoordinator]:
     """On a port of its own, the same one when it is served again."""
 
+    connected: list[socket.socket] = []
+
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # keeps connections, as the real one does
+
+        def setup(self) -> None:
+            connected.append(self.request)
+            super().setup()
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             take = coordinator.wish if self.path == "/v1/wishes" else coordinator.heartbeat
@@ -116,3 +126,6 @@ def serving(coordinator: TinyCoordinator) -> Iterator[TinyCoordinator]:
         server.shutdown()
         server.server_close()
         thread.join()
+        for one in connected:
+            with contextlib.suppress(OSError):  # it has ended
+                one.shutdown(socket.SHUT_RDWR)

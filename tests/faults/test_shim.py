@@ -548,3 +548,41 @@ def test_an_idle_shim_uses_next_to_no_cpu(tmp_path):
         before, begin = cpu_seconds(shim.process.pid), time.monotonic()
         eventually(lambda: time.monotonic() - begin > 1, "a second passes")
         assert cpu_seconds(shim.process.pid) - before <= 0.05
+
+
+CALM_AT_ONCE = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("shim", sys.argv[5])  # behind the rest: python -I -S shim.py
+shim = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(shim)
+shim.CALM_S, shim.REST_S, sys.argv[1:] = 0.0, float(sys.argv[1]), sys.argv[6:]
+shim.main()
+"""
+PRINTS = """
+import signal, sys, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+for number in range(50):
+    print(number, flush=True)
+    time.sleep(0.01)
+print("x" * 1_000_000, flush=True)
+while not asked:
+    time.sleep(0.01)
+print("saved", flush=True)
+sys.exit(143)
+"""
+PRINTED = "".join(f"{number}\n" for number in range(50)) + "x" * 1_000_000 + "\n"
+
+
+@pytest.mark.parametrize("rest_s", [0.05, 3600.0], ids=["short rests", "a rest that only the stop ends"])
+def test_output_that_is_read_rarely_while_nothing_happens_is_all_there_in_the_end(tmp_path, rest_s):
+    prefix = [sys.executable, "-c", CALM_AT_ONCE, str(rest_s)]
+    with running_shim(tmp_path, [sys.executable, "-c", PRINTS], prefix=prefix) as shim:
+        shim.client.start(1, ["A"])
+        if rest_s < 1.0:
+            eventually(lambda: shim.output.exists() and shim.output.read_text() == PRINTED, "all that it prints")
+        else:
+            eventually(lambda: shim.output.exists() and shim.output.read_text(), "its first line")
+        shim.client.stop(2)
+        assert shim.client.wait("exited")["exit_code"] == 143
+        assert shim.output.read_text() == PRINTED + "saved\n"

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from sidecar import shim
+from sidecar import container, shim
 from sidecar.protocol import Heartbeat, Output
 from tests.fakes.pod import CONTAINER, Pod, can_make_containers, pod, signed_call
 from tests.fakes.shim_client import boottime, trainer
@@ -234,6 +234,7 @@ V1 = {
     "cpu/cpu.cfs_quota_us": "50000\n",
     "cpu/cpu.cfs_period_us": "100000\n",
     "cpu/cpu.shares": "512\n",
+    "memory/memory.limit_in_bytes": "8000\n",
 }
 V2 = {
     "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
@@ -242,30 +243,34 @@ V2 = {
     "io.stat": "8:0 rbytes=20 wbytes=12 rios=3 wios=4 dbytes=9\n8:16 rbytes=10 wbytes=0\n",
     "cpu.max": "50000 100000\n",
     "cpu.weight": "20\n",
+    "memory.max": "8000\n",
+    "memory.oom.group": "1\n",
 }
 FREE_1 = {**V1, "cpu/cpu.cfs_quota_us": "-1\n", "blkio/blkio.throttle.io_service_bytes": "Total 0\n"}
-FREE_2 = {**V2, "cpu.max": "max 100000\n", "io.stat": ""}
+FREE_1 |= {"memory/memory.limit_in_bytes": "9223372036854771712\n"}
+FREE_2 = {**V2, "cpu.max": "max 100000\n", "io.stat": "", "memory.max": "max\n"}
 USED = {"cpu_s": 2.5, "memory": 4000}
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "found", "limits"),
     [
-        (V1, {**USED, "block_io": 42, "cpu_limit": 0.5, "cpu_weight": 512}),
-        (V2, {**USED, "block_io": 42, "cpu_limit": 0.5, "cpu_weight": 20}),
-        (FREE_1, {**USED, "block_io": 0, "cpu_limit": None, "cpu_weight": 512}),
-        (FREE_2, {**USED, "block_io": 0, "cpu_limit": None, "cpu_weight": 20}),
-        ({}, dict.fromkeys(("cpu_s", "memory", "block_io", "cpu_limit", "cpu_weight"))),
+        (V1, {**USED, "block_io": 42, "cpu_limit": 0.5, "cpu_weight": 512}, (8000, 4000, False)),
+        (V2, {**USED, "block_io": 42, "cpu_limit": 0.5, "cpu_weight": 20}, (8000, 4000, True)),
+        (FREE_1, {**USED, "block_io": 0, "cpu_limit": None, "cpu_weight": 512}, (0, None, False)),
+        (FREE_2, {**USED, "block_io": 0, "cpu_limit": None, "cpu_weight": 20}, (0, None, False)),
+        ({}, dict.fromkeys(("cpu_s", "memory", "block_io", "cpu_limit", "cpu_weight")), (0, None, False)),
     ],
 )
-def test_what_a_container_uses_is_read_from_either_version_of_control_groups(monkeypatch, files, found):
+def test_what_a_container_uses_is_read_from_either_version_of_control_groups(monkeypatch, files, found, limits):
     def opened(path: str) -> io.StringIO:
         if (name := path.removeprefix("/sys/fs/cgroup/")) not in files:
             raise FileNotFoundError(path)
         return io.StringIO(files[name])
 
-    monkeypatch.setattr(shim, "open", opened, raising=False)
-    assert shim.container_use() == found
+    monkeypatch.setattr(container, "open", opened, raising=False)
+    assert container.use() == found
+    assert container.limits() == limits
 
 
 # beside a sidecar in another container

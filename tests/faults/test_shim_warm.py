@@ -371,7 +371,7 @@ def test_no_interpreter_waits_where_an_import_needs_the_script_or_a_gpu(tmp_path
 def test_one_that_opens_a_device_while_it_waits_is_ended_and_no_other_waits(tmp_path, monkeypatch):
     device = tmp_path / "nvidia-like"
     monkeypatch.setattr(warm, "DEVICES", (str(device),))
-    shim = SimpleNamespace(launch=SimpleNamespace(hooks=True, env={}), trainer=None, ending=False)
+    shim = SimpleNamespace(launch=SimpleNamespace(hooks=True, env={}), trainer=None, ending=False, tick_s=0.1)
     shim.status, shim.memory = {"trainer": "running"}, lambda: (0, None, False)
     waits = warm.WaitingInterpreter(shim, None, lambda _: None)
     for name, said in (("another", ""), ("nvidia-like", f"the waiting interpreter has opened a device ({device})")):

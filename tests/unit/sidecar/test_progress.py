@@ -255,3 +255,15 @@ def test_any_bytes_cut_anywhere_are_read_like_the_whole(data: bytes, size: int) 
         cut.feed(data[begin : begin + size], 1.0)
     assert cut.progress.iterations == whole.progress.iterations
     assert cut.progress.value == whole.progress.value
+
+
+def test_steps_that_are_read_at_once_tell_the_speed_between_two_looks() -> None:
+    """As beside an undisturbed trainer, whose output is read every five seconds."""
+    reader = ProgressReader()
+    reader.new_generation(0.0)
+    reader.feed(b"step=1\n", 1.0)
+    for look in range(4):
+        steps = range(2 + look * 25, 2 + (look + 1) * 25)
+        reader.feed("".join(f"step={step}\n" for step in steps).encode(), 6.0 + 5 * look)
+        if look:
+            assert reader.progress.seconds_per_iteration == pytest.approx(0.2)

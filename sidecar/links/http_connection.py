@@ -1,0 +1,94 @@
+"""Posts to one HTTP server over a connection that is kept between requests (RFC 9112).
+
+Promise: a kept connection that has ended, or over which no answer comes within `KEPT_S`, costs no request, which is
+then sent again over a new one; so one may arrive twice. Every fault is an `HttpFault`. Called by
+`coordinator_link.py`. Tornado's client opens a connection for each request, which takes most of a sidecar's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+TIMEOUT_S, KEPT_S = 5.0, 1.0  # for an answer over a new connection, over a kept one
+LIMIT = 64 * 1024  # bytes of an answer's head, and of its body
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class HttpFault(Exception):
+    """There was no whole answer; the reason as a sentence."""
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """`headers` by their names in small letters; `lasts`: whether the server keeps the connection."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    lasts: bool
+
+
+class HttpConnection:
+    """At most one connection is kept."""
+
+    def __init__(self, base: str) -> None:
+        """`base`: a URL, to whose path those of the requests are added."""
+        url = urlsplit(base)
+        self._tls = ssl.create_default_context() if url.scheme == "https" else None
+        self._host, self._port = url.hostname or "", url.port or (443 if self._tls else 80)
+        self._path, self._authority = url.path.rstrip("/"), url.netloc.rpartition("@")[2]
+        self._kept: Streams | None = None
+
+    async def post(self, path: str, headers: dict[str, str], body: bytes) -> HttpAnswer:
+        """Return the answer, whatever its status. Raises `HttpFault`."""
+        fields = {"Host": self._authority, **headers, "Content-Length": str(len(body))}
+        lines = [f"POST {self._path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        request = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            try:
+                return await self._exchange(kept, request, KEPT_S)
+            except HttpFault:  # as of a coordinator that was started again, or is on another machine now
+                pass
+        return await self._exchange(None, request, TIMEOUT_S)
+
+    async def _exchange(self, kept: Streams | None, request: bytes, timeout_s: float) -> HttpAnswer:
+        streams = kept
+        try:
+            async with asyncio.timeout(timeout_s):
+                streams = streams or await self._connect()
+                if streams[0].at_eof():
+                    raise HttpFault("it has closed the connection")
+                streams[1].write(request)
+                answer = await _read(streams[0])
+            if answer.lasts and self._kept is None:
+                self._kept, streams = streams, None
+            return answer
+        except TimeoutError:
+            raise HttpFault(f"no answer within {timeout_s:g} s") from None
+        except (OSError, EOFError, asyncio.LimitOverrunError, ValueError) as fault:
+            raise HttpFault(str(fault)) from None
+        finally:
+            if streams is not None:
+                streams[1].close()
+
+    async def _connect(self) -> Streams:
+        return await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=LIMIT)
+
+
+async def _read(reader: asyncio.StreamReader) -> HttpAnswer:
+    """Raises `HttpFault`, or what the reader raises."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    version, _, status = first.partition(" ")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = headers.get("content-length", "")
+    if not version.startswith("HTTP/1.") or not status[:3].isdecimal() or not length.isdecimal():
+        raise HttpFault("its answer is none of HTTP/1.1 with a Content-Length")
+    if int(length) > LIMIT:
+        raise HttpFault(f"its answer has more than {LIMIT} bytes")
+    lasts = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
+    return HttpAnswer(int(status[:3]), headers, await reader.readexactly(int(length)), lasts)
