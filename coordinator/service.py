@@ -20,7 +20,7 @@ from coordinator.events.event_log import EventLog
 from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
 from coordinator.model import states as s
-from coordinator.model.records import JobRecord
+from coordinator.model.records import JobRecord, takes_work
 from coordinator.model.tables import JobRow
 from coordinator.ports import Clock, Measurements, Platform, Sidecars, Store
 from coordinator.reconcile.reconciler import Reconciler
@@ -106,7 +106,7 @@ class Coordinator:
         """True if a node's agent is silent, or the node takes no new pods."""
         doc = self.loop.inputs.nodes.get(str(node), {})
         silent = bool(doc.get("agent")) and self.telemetry.nodes.silent(str(node))
-        return silent or not doc.get("schedulable", True)
+        return silent or not takes_work(doc)
 
     def look(self) -> None:
         """Read the store now, not at the next poll, because it was written to."""

@@ -86,6 +86,20 @@ class Client:
         body = {"gpus": gpus, **({"force": True} if force else {})}
         return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/reshape", body)["decision_id"])
 
+    def suspend(self, job_id: str) -> str:
+        """Let a job save, give its GPUs up and wait until it is resumed; return the decision's id."""
+        return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/suspend")["decision_id"])
+
+    def resume(self, job_id: str) -> str:
+        return str(self._json("POST", f"/v1/jobs/{_part(job_id)}/resume")["decision_id"])
+
+    def drain(self, node: str) -> View:
+        """Let a node take no new work and its jobs leave; return these, each with the reason if it stays."""
+        return self._json("POST", f"/v1/nodes/{_part(node)}/drain")
+
+    def undrain(self, node: str) -> View:
+        return self._json("POST", f"/v1/nodes/{_part(node)}/undrain")
+
     def logs(self, job_id: str, offset: int = 0) -> tuple[bytes, int]:
         """Return a piece of the job's output from byte `offset`, empty at the end, and the next offset."""
         headers, text = self._call("GET", f"/v1/jobs/{_part(job_id)}/logs?offset={offset}")

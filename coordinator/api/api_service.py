@@ -7,21 +7,21 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adaptive_scheduler.candidates import gpus as count_of
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api import profile_rows, views
 from coordinator.api.decided import Decided
+from coordinator.api.operator_requests import OperatorRequests
 from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.config import Config
-from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from coordinator.errors import Conflict, Rejected, Transient
 from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
-from coordinator.model import fields, pod_fields, resumption
+from coordinator.model import fields, pod_fields
 from coordinator.model import states as s
-from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.model.tables import JobChanges, plain
+from coordinator.model.records import GpuRecord, JobRecord, takes_work
+from coordinator.model.tables import plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.scheduling import intake
 from coordinator.scheduling.loop import DecisionLoop
@@ -31,18 +31,17 @@ from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_load import NodeLoad
 from coordinator.telemetry.profile_estimator import OBSERVATIONS
-from sidecar.protocol import CheckpointCall, GpuReading, command_id, launch_key
+from sidecar.protocol import GpuReading
 
 View = dict[str, Any]
 
-CANCEL_TRIES = 20
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
 )
-INSIST = '`reshape reshape ID --gpus N --force`, or "force": true in the call,'
 # A node before its GPUs are counted.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
+    "drained": False,
 }  # fmt: skip
 
 
@@ -74,10 +73,11 @@ class ApiService(PageReads):
         `trouble` returns why the coordinator does not work, as a sentence; empty if it does.
         """
         super().__init__()
-        self._store, self._sidecars, self._platform, self._clock = store, sidecars, platform, clock
-        self._master_key, self._elector, self._cache, self._telemetry = master_key, elector, cache, telemetry
+        self._store, self._platform, self._clock = store, platform, clock
+        self._elector, self._cache, self._telemetry = elector, cache, telemetry
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
-        self._read_store, self._notify, self._trouble, self._kept = read_store, notify, trouble, config.keep
+        self._read_store, self._trouble = read_store, trouble
+        self._operator = OperatorRequests(cache, sidecars, telemetry, clock, config, master_key, read_store, notify)
         self._messages = SignedMessages(
             cache,
             telemetry,
@@ -89,7 +89,7 @@ class ApiService(PageReads):
             self.acts,
             notify,
             loop.node_load_of,
-            self.request,
+            self._operator.request,
         )
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
         self._decided = Decided(store, cache)
@@ -135,97 +135,28 @@ class ApiService(PageReads):
         return [self._view(j, expected) for j in ordered if j.state not in s.ENDED or j.finish_ts >= since]
 
     def job(self, job_id: str) -> View:
-        job = self._get(job_id)
+        job = self._operator.find(job_id)
         why, change = self._loop.reasons.of(job.id) if job.state == s.SUBMITTED and job.accepted else ("", None)
         view = self._view(job, self._loop.expected_times()) | views.starts_if(change)
         return {**view, "message": why or view["message"], **self._decided.of_job(job)}
 
     def cancel(self, job_id: str) -> View:
-        for _ in range(CANCEL_TRIES):
-            job = self._get(job_id)
-            if job.state in s.ENDED:
-                return self._view(job)
-            ended: JobChanges = {"state": s.CANCELLED, "closed": True, "finish_ts": self._clock.wall()}
-            changes: JobChanges = {"cancel": True} if job.accepted else ended
-            try:
-                job = self._cache.write_job(job, changes, "cancel")
-            except Conflict:  # intake may have accepted it meanwhile: read it again
-                continue
-            self._notify(job.id)
-            self._read_store()
-            return self._view(job)
-        raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
+        return self._view(self._operator.cancel(job_id))
 
     def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
-        """Take an operator's request for a GPU count or a signal; returns its decision id.
+        return self._operator.request(job_id, gpus, signal, force)
 
-        `force`: even if work is lost.
-        """
-        job = self._get(job_id)
-        if job.state in s.ENDED or not job.accepted:
-            raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
-        if signal is not None:
-            return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
-        if gpus is not None and gpus not in job.optional:
-            raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
-        loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
-        if loses and not force:
-            raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
-        decision_id = f"{job.id}-w{job.doc.get('version')}"
-        gave_back = "An operator gave the GPU count back to the scheduler."
-        asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
-        self._note(decision_id, job, "wish", asked)
-        self._cache.write_job(job, {"wanted": gpus, "wish_id": decision_id, "forced": True if loses else None}, "wish")
-        self._read_store()
-        return {"decision_id": decision_id}
+    def suspend(self, job_id: str) -> View:
+        return self._operator.suspend(job_id)
 
-    def _signal(self, job: JobRecord, signal: str) -> View:
-        beat = self._telemetry.reports.of(job)
-        if signal != "checkpoint":
-            raise Rejected(
-                f"The signal must be `checkpoint` (save and go on) or `stop` (save and end), not {signal!r}."
-            )
-        if beat is None or beat.shim.trainer != "running":
-            raise Rejected(f"Job {job.id} is not training now; try again once it runs.", 409)
-        decision_id = f"{job.id}-s{beat.seq}"
-        key = launch_key(self._master_key, job.uid, job.launch)
-        call = CheckpointCall(
-            generation=job.generation, command_id=command_id(job.id, job.generation, f"checkpoint-{beat.seq}")
-        )
-        pods = self._telemetry.reports.pods(job)  # those of a gang save together
-        urls = [pods[k].url for k in range(job.members) if k in pods] if job.gpus_per_pod else [beat.url]
-        try:
-            for url in urls:
-                self._sidecars.checkpoint(url, key, job.id, job.launch, call)
-        except (Conflict, Fatal) as refused:
-            raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
-        self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
-        return {"decision_id": decision_id}
+    def resume(self, job_id: str) -> View:
+        return self._operator.resume(job_id)
 
-    def _stop(self, job: JobRecord, force: bool) -> View:
-        """Ask its training to save and exit, and cancel the job; its checkpoint stays."""
-        if resumption.rigid(job) and not force:
-            raise Rejected(resumption.refuse_stop(job), 409)
-        decision_id = f"{job.id}-e{job.doc.get('version')}"
-        self._note(decision_id, job, "signal", "An operator asked its training to save and end.")
-        self.cancel(job.id)
-        return {"decision_id": decision_id}
-
-    def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
-        """Store a decision that an operator made."""
-        about = {"job_id": job.raw_id, "jobs": [job.id], "at": self._clock.wall(), "kind": kind}
-        doc = {"_id": decision_id, **about, "algorithm": "operator", "sentence": sentence, "candidates": []}
-        self._store.put("decisions", doc)
+    def drain(self, node: str, drained: bool) -> View:
+        return self._operator.drain(node, drained)
 
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
-        return self._platform.output(self._get(job_id).doc, offset, limit)
-
-    def _get(self, job_id: str) -> JobRecord:
-        job = self._cache.find(job_id)
-        if job is None:
-            kept = f"of those that have ended {self._kept} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
-            raise Rejected(f"There is no job {job_id!r}; {kept}.", 404)
-        return job
+        return self._platform.output(self._operator.find(job_id).doc, offset, limit)
 
     def _view(self, job: JobRecord, expected: tuple[Mapping[str, ExpectedTimes], float] = ({}, 0.0)) -> View:
         gpus = self._cache.gpus()
@@ -262,7 +193,8 @@ class ApiService(PageReads):
         nodes = {
             name: {
                 **NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False,
-                "schedulable": bool(doc.get("schedulable", True)), "others_cores": held_by_others(doc)["cores"],
+                "schedulable": takes_work(doc), "drained": bool(doc.get("drained")),
+                "others_cores": held_by_others(doc)["cores"],
             }
             for name, doc in known.items()
         }  # fmt: skip

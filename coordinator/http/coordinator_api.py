@@ -49,6 +49,18 @@ class CoordinatorApi(PageSource, Protocol):
 
     def last_event(self) -> int: ...
 
+    def suspend(self, job_id: str) -> View:
+        """Let a job save, give its GPUs up and wait; returns `{"decision_id": …}`. 409 if that would lose work."""
+        ...
+
+    def resume(self, job_id: str) -> View:
+        """Let a suspended job start again; returns `{"decision_id": …}`. 409 if it is not suspended."""
+        ...
+
+    def drain(self, node: str, drained: bool) -> View:
+        """Close a node to new work and let its jobs leave, or open it again; its jobs, and why some stay."""
+        ...
+
     def on_event(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, whenever events were appended; returns the function that ends this."""
         ...

@@ -1,4 +1,4 @@
-"""Handlers for jobs, their logs, GPUs, nodes and decisions."""
+"""Handlers for jobs, what operators ask of them, their logs, GPUs, nodes and decisions."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ class ReshapeHandler(Handler):
         self.answer(await self.call(self.coordinator.request, job_id, gpus, None, force), 202)
 
 
+class SuspendHandler(Handler):
+    async def post(self, job_id: str) -> None:
+        self.answer(await self.call(self.coordinator.suspend, job_id), 202)
+
+
+class ResumeHandler(Handler):
+    async def post(self, job_id: str) -> None:
+        self.answer(await self.call(self.coordinator.resume, job_id), 202)
+
+
 class LogsHandler(Handler):
     """Raw bytes of the output; a header holds the offset of the next read."""
 
@@ -67,6 +77,17 @@ class GpusHandler(Handler):
 class NodesHandler(Handler):
     async def get(self) -> None:
         self.answer({"nodes": await self.call(self.coordinator.nodes)})
+
+
+class DrainHandler(Handler):
+    drained = True
+
+    async def post(self, node: str) -> None:
+        self.answer(await self.call(self.coordinator.drain, node, self.drained), 202)
+
+
+class UndrainHandler(DrainHandler):
+    drained = False
 
 
 class DecisionsHandler(Handler):

@@ -100,7 +100,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
                 "sized_by"),
-        **_each(SPAN, "sla", "estimate"), **_each(FLAG, "elastic", "hooks", "forced"), "resumes": TEXT,
+        **_each(SPAN, "sla", "estimate"), **_each(FLAG, "elastic", "hooks", "forced", "suspended"), "resumes": TEXT,
         **_each(OBJECT, "lost", "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
@@ -108,7 +108,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         "node": TEXT, "state": _one_of(*s.GPU_STATES), "gpu_type": TEXT, "job_id": ID, "held_by": ID,
         **_each(COUNT, "index", "generation", "memory_total"),
     },
-    "nodes": {**_each(NUMBER, "cores", "memory"), "schedulable": FLAG, "agent": FLAG, "others": OBJECT},
+    "nodes": {**_each(NUMBER, "cores", "memory"), "others": OBJECT, **_each(FLAG, "schedulable", "drained", "agent")},
 }  # fmt: skip
 
 ESSENTIAL = (

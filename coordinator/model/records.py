@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
 
-from coordinator.model.tables import GpuRow, JobChanges, JobRow
+from coordinator.model.tables import GpuRow, JobChanges, JobRow, NodeRow
 
 Doc = dict[str, Any]
 
@@ -54,6 +54,11 @@ def show(value: object) -> str:
     text = repr(value)[:61]
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def takes_work(node: NodeRow) -> bool:
+    """True if jobs may start on this node: neither cordoned on its cluster nor drained by an operator."""
+    return bool(node.get("schedulable", True)) and not node.get("drained")
 
 
 @dataclass(frozen=True)
@@ -252,6 +257,11 @@ class JobRecord:
     @property
     def cancel(self) -> bool:
         return bool(self.doc.get("cancel"))
+
+    @property
+    def suspended(self) -> bool:
+        """True if an operator wants it to wait until it is resumed."""
+        return self.doc.get("suspended") is True
 
     @property
     def wanted(self) -> int | None:

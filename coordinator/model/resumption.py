@@ -108,6 +108,22 @@ def refuse_resize(job: JobRecord, request: str, force: str) -> str:
     return f"Job {job.id} would have to be stopped to {request}, and {why}: {force} does it all the same."
 
 
+def refuse_suspension(job: JobRecord, lasting: bool) -> str:
+    """Return why a job that has been launched cannot be suspended; empty if it can.
+
+    `lasting`: its checkpoints outlive its launch.
+    """
+    if rigid(job):
+        why = _why(job, "it has not shown that it can save and resume, so it would begin again from the start")
+        return f"Job {job.id} cannot be suspended: {why}; cancel it, or let it train to its end."
+    if not lasting:
+        return (
+            f"Job {job.id} cannot be suspended: its checkpoints lie in its pod and would go with it; submit it with a "
+            "checkpoint_claim, cancel it, or let it train to its end."
+        )
+    return ""
+
+
 def refuse_stop(job: JobRecord) -> str:
     """Return the refusal of an operator's `stop`, with the way to override."""
     why = _why(job, "it has not shown that it saves when it is stopped, so what it has trained would be lost")

@@ -24,7 +24,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to", "moves", "newest_launch", "warnings",
     "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "lost", "stopped_by_us", "forced", "grew_from",
-    "unfit", "sized_by",
+    "unfit", "sized_by", "suspended",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",
@@ -48,7 +48,7 @@ SlamlField = Literal[
     "plan", "again", "inserted", "status", "finished",
 ]  # fmt: skip
 NodeField = Literal[
-    "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "others", "cpu_use", "memory_use",
+    "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "drained", "others", "cpu_use", "memory_use",
 ]  # fmt: skip
 
 F_contra = TypeVar("F_contra", bound=str, contravariant=True)

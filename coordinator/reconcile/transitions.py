@@ -181,9 +181,13 @@ def _members(w: ObservedState) -> JobChanges:
 
 
 def yielded(w: ObservedState) -> Step:
-    """Return to the queue because another job is more urgent (Slaml, D7). Its trainer has ended."""
+    """Return to the queue because another job is more urgent (Slaml, D7), or an operator suspended it.
+
+    Its trainer has ended.
+    """
     why = save_failure(w) or str(w.job.doc.get("message") or "")
-    changes = _queued(w, why) | {"preempts": w.job.preempts + 1, "yields_to": list(w.op.yields_to)}
+    more_urgent = list(w.op.yields_to)
+    changes = _queued(w, why) | {"preempts": w.job.preempts + bool(more_urgent), "yields_to": more_urgent}
     changes["stopped_by_us"] = w.op.generation
     return WriteJob("yielded", changes, JobYielded(why))
 

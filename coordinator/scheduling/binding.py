@@ -16,6 +16,7 @@ from coordinator.model import states as s
 from coordinator.model.records import UNLIMITED, Doc, GpuRecord, JobRecord
 from coordinator.model.resumption import rigid
 from coordinator.model.tables import JobChanges
+from coordinator.scheduling.evictions import DRAIN
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,12 @@ def _of_gang(decision: Reshape, job: JobRecord, context: BindingContext) -> list
 
 
 def _move(decision: Move, job: JobRecord, context: BindingContext) -> JobChanges:
-    """Sequence D of 1.3: always another launch. A job trained on CPU has one move of each kind (SpeCon)."""
-    spends = {} if not job.uses_cpu else {"rebalanced": True} if decision.rebalance else {"migrated_ts": context.wall}
+    """Sequence D of 1.3: always another launch. A job trained on CPU has one move of each kind (SpeCon).
+
+    Leaving a drained node uses up neither.
+    """
+    free_of_charge = not job.uses_cpu or decision.explanation.algorithm == DRAIN
+    spends = {} if free_of_charge else {"rebalanced": True} if decision.rebalance else {"migrated_ts": context.wall}
     reshape: Doc = {
         "kind": "move", "from": list(job.gpu_ids), "to": idle_gpus(Worker(decision.node, decision.num_gpus), context),
         "from_node": job.node, "node": decision.node, "spends": spends, "how": "relaunch",

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
-from adaptive_scheduler.engine import decide
 from adaptive_scheduler.expected_times import ExpectedTimes, expected_times
 from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.profiles.profiles import Profiles
@@ -48,8 +47,9 @@ from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
 from coordinator.scheduling.decision_records import DecisionBasis, decision_doc
 from coordinator.scheduling.dependencies import DependencyController
+from coordinator.scheduling.evictions import decide_with_evictions, evictions
 from coordinator.scheduling.garbage_collection import GarbageCollector
-from coordinator.scheduling.slaml_controller import SlamlController
+from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.scheduling.why.reasons import WaitingReasons
 from coordinator.stores.cache import Cache
@@ -128,7 +128,7 @@ class DecisionLoop:
         self.node_loads = node_loads(snapshot, self.settings.specon)
         seen |= self._warn_infeasible(seen, snapshot)
         seen |= self._record_missed_deadlines(seen)
-        decisions = decide(snapshot, began, self.settings)  # 4 decide
+        decisions = decide_with_evictions(snapshot, began, self.settings, evictions(seen, self.inputs.nodes))  # 4
         took = self.clock.now() - began
         self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
         decisions = self.reasons.told(snapshot, decisions, began)

@@ -24,7 +24,7 @@ from coordinator.model.progress import (
     iterations_left,
     last_measurement,
 )
-from coordinator.model.records import GpuRecord, JobRecord, number
+from coordinator.model.records import GpuRecord, JobRecord, number, takes_work
 from coordinator.model.tables import NodeRow
 from coordinator.scheduling import dependencies
 from sidecar.protocol import Heartbeat
@@ -122,7 +122,7 @@ def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: 
         gpus=gpus,
         cores=max(0.0, cores - others["cores"]),
         memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 would mean unknown
-        schedulable=bool(doc.get("schedulable", True)),
+        schedulable=takes_work(doc),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
         heard=doc.get("heard") is not False,
@@ -270,7 +270,7 @@ def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> boo
         return True
     if job.state == s.SUBMITTED:
         unfinished = job.launch > 0 and job.doc.get("down") != job.launch
-        held = bool(job.doc.get("held_back")) or dependencies.is_waiting(job)
+        held = bool(job.doc.get("held_back")) or dependencies.is_waiting(job) or job.suspended
         return wall < job.retry_ts or booked or unfinished or held
     rests = job.state != s.RUNNING or wall < job.retry_ts
     return rests or seen.beat is None or seen.beat.shim.trainer != "running"

@@ -64,7 +64,7 @@ def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
         if doc["_id"] not in {node.name for node in nodes}:
             store.delete("nodes", doc["_id"])
     for node in nodes:
-        store.put("nodes", {"_id": node.name, "cores": node.cores, "memory": node.memory, "heard": True})
+        _write_facts(store, node, {"heard": True})
 
 
 def register_node(store: Store, node: FoundNode) -> None:
@@ -75,10 +75,15 @@ def register_node(store: Store, node: FoundNode) -> None:
     register_gpus(store, node.name, node.gpus)
     for gpu in node.gpus:
         _judge(store, gpu)
-    facts: NodeChanges = {"cores": node.cores, "memory": node.memory, "heard": True, "agent": True}
+    _write_facts(store, node, {"heard": True, "agent": True})
+
+
+def _write_facts(store: Store, node: FoundNode, more: NodeChanges) -> None:
+    """Write what was found of a node; what the launcher (`schedulable`) and operators (`drained`) wrote stays."""
+    facts: NodeChanges = {"cores": node.cores, "memory": node.memory, **more}
     _insert(store, "nodes", {"_id": node.name, **plain(facts)})
     with suppress(Conflict):  # deleted meanwhile: the next report registers it again
-        store.update("nodes", node.name, {}, facts)  # `schedulable` is the launcher's and stays
+        store.update("nodes", node.name, {}, facts)
 
 
 def forget_node(store: Store, node: str) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reshape.cli.change_verbs import cancel, drain, reshape, resume, suspend, undrain
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.rehearse_verb import rehearse
-from reshape.cli.simulate_verbs import paper, simulate
+from reshape.cli.simulation.simulate_verbs import paper, simulate
 from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
 from reshape.output.terminal import (
@@ -242,36 +243,6 @@ def logs(settings: CliSettings, job_id: str, follow: bool) -> None:
 
 
 @cli.command()
-@click.argument("job_id", metavar="ID")
-@printing
-@click.pass_obj
-def cancel(settings: CliSettings, job_id: str) -> None:
-    """Stop a job for good and free its GPUs."""
-    print_out(settings, settings.client().cancel(job_id), _cancelled)
-
-
-def _cancelled(job: dict[str, Any]) -> str:
-    ended = f"had ended already: it is {job['state']}" if job["finish_ts"] else "is being cancelled"
-    return f"Job {job['job_id']} {ended}."
-
-
-@cli.command()
-@click.argument("job_id", metavar="ID")
-@click.option("--gpus", "count", type=click.IntRange(1), help="New GPU count.")
-@click.option("--auto", is_flag=True, help="Let the scheduler choose the count again.")
-@click.option("--force", is_flag=True, help="Stop a job that has not shown that it resumes; work may be lost.")
-@printing
-@click.pass_obj
-def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, force: bool) -> None:
-    """Change the GPU count of a running job."""
-    if (count is None) != auto:
-        raise click.UsageError("Give either --gpus N or --auto.")
-    answer = {"decision_id": settings.client().reshape(job_id, count, force)}
-    outcome = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
-    print_out(settings, answer, lambda a: f"Job {job_id} {outcome}; `reshape explain {job_id}` shows the result.")
-
-
-@cli.command()
 @printing
 @click.pass_obj
 def dashboard(settings: CliSettings) -> None:
@@ -299,6 +270,8 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
+for verb in (cancel, reshape, suspend, resume, drain, undrain):
+    cli.add_command(verb)
 cli.add_command(submit)
 cli.add_command(rehearse)
 cli.add_command(simulate)

@@ -137,7 +137,8 @@ def _node_cells(view: View) -> Cells:
     use = (measured(view.get(f), "{:.0%}") or NONE for f in ("cpu_use", "memory_use"))
     of = view.get("categories") or {}
     categories = "/".join(text(of.get(each)) for each in ("PC", "WC", "CC")) if of else NONE
-    state = "closed" if not view.get("schedulable", True) else "open" if view.get("heard", True) else "silent"
+    closed = "drained" if view.get("drained") else None if view.get("schedulable", True) else "closed"
+    state = closed or ("open" if view.get("heard", True) else "silent")
     room = text(view.get("gpus")), text(view.get("idle")), cores, *use
     return (text(view.get("node")), kind, *room, text(view.get("jobs")), categories, text(view.get("score")), state)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from coordinator.scheduling.slaml_spec import Slaml, documents, problems
+from coordinator.scheduling.slaml.slaml_spec import Slaml, documents, problems
 from tests.patience import patient
 from tests.test_tidy import ROOT
 

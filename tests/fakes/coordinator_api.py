@@ -42,6 +42,7 @@ class FakeCoordinator:
         self.records: dict[str, JobRecord] = {}  # what the extender is answered from
         self.queues: dict[str, View] = {}
         self.store_down = False
+        self.drained = False
         self.broken: Exception | None = None
         self.gpu_rows = [
             {"gpu_id": f"GPU-{i}", "node": "local", "gpu_type": "V100", "state": s.IDLE, "job_id": None,
@@ -119,6 +120,24 @@ class FakeCoordinator:
 
     def log_tail(self, job_id: str) -> bytes:
         return self.outputs.get(job_id, b"")
+
+    def suspend(self, job_id: str) -> View:
+        self.job(job_id)
+        self.documents[job_id]["suspended"] = True
+        return {"decision_id": f"wish-{job_id}"}
+
+    def resume(self, job_id: str) -> View:
+        if not self.job(job_id).get("suspended"):
+            raise Rejected(f"Job {job_id} is not suspended: there is nothing to resume.", 409)
+        self.documents[job_id]["suspended"] = False
+        return {"decision_id": f"wish-{job_id}"}
+
+    def drain(self, node: str, drained: bool) -> View:
+        if node != "local":
+            raise Rejected(f"There is no node {node!r}; `reshape nodes` lists all.", 404)
+        self.drained = drained
+        stays = {"job_id": "b", "num_gpus": 1, "stays": "keeps its 1 GPU until it ends"}
+        return {"node": node, "drained": drained, "jobs": [{"job_id": "a", "num_gpus": 2, "stays": None}, stays]}
 
     def logs(self, job_id: str, offset: int, limit: int) -> tuple[bytes, int]:
         self.job(job_id)

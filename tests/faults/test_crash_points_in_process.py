@@ -68,6 +68,16 @@ def is_in(job: str, state: str) -> Callable[[World], bool]:
     return lambda world: world.states().get(job) == state
 
 
+def rests(job: str) -> Callable[[World], bool]:
+    """It waits in the queue, and nothing of it is left."""
+
+    def holds(world: World) -> bool:
+        record = world.c.cache.job(job)
+        return record is not None and record.state == s.SUBMITTED and record.doc.get("down") == record.launch
+
+    return holds
+
+
 def is_of_volcano(world: World) -> bool:
     """The coordinator has read it."""
     job = world.c.cache.job("one")
@@ -265,6 +275,21 @@ JOURNEYS = {
         {"one": s.COMPLETED},
         (Act(trains("one", 0), ordered(Requeue("one", WHY))),),
         generations={"one": 2}, counts=(0,), nodes=CPUS, settings=NOTHING_ELSE,
+    ),
+    "a job is suspended and resumed": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (
+            Act(trains("one", 4), lambda world: world.api.suspend("one")),
+            Act(rests("one"), lambda world: world.api.resume("one")),
+        ),
+        generations={"one": 2}, counts=(4,), settings=NOTHING_ELSE,
+    ),
+    "a job leaves a drained node": Journey(
+        Behaviour(iterations=60),
+        {"one": s.COMPLETED},
+        (Act(trains("one", 4), lambda world: world.api.drain("n1", True)),),
+        generations={"one": 2}, counts=(2, 4), nodes=(B,), settings=NOTHING_ELSE,
     ),
     "a target is reached": Journey(
         Behaviour(iterations=400, value=0.9),

@@ -92,6 +92,15 @@ class Lifecycle(RuleBasedStateMachine):
     def wish(self, index: int, gpus: int | None) -> None:
         self._ask(lambda: self.world.api.request(self.name(index), gpus, None))
 
+    @rule(index=JOBS, suspended=st.booleans(), after=WHEN)
+    def suspend_or_resume(self, index: int, suspended: bool, after: int) -> None:
+        ask = self.world.api.suspend if suspended else self.world.api.resume
+        self.later(after, lambda: ask(self.name(index)))
+
+    @rule(node=st.sampled_from(["n1", "n2"]), drained=st.booleans(), after=WHEN)
+    def drain_or_undrain(self, node: str, drained: bool, after: int) -> None:
+        self.later(after, lambda: self.world.api.drain(node, drained))
+
     # what the four systems decide
 
     @rule(index=JOBS, to=st.sampled_from(["n1", "n2"]), after=WHEN)
@@ -241,6 +250,10 @@ class Lifecycle(RuleBasedStateMachine):
             old.exits, old.launch_failures, old.answers_lost = [], 0, 0
             old.never_comes_up = old.partitioned = old.ignores_stop = False
             old.cut = set()
+        for node in ("n1", "n2"):
+            world.users.update("nodes", node, {}, {"drained": False})
+        for doc in world.users.list("jobs"):
+            world.users.update("jobs", doc["_id"], {}, {"suspended": None})
         world.run(lambda w: w.at_rest() and self._all_idle(), REST_S, self.config.heartbeat_s)
 
     def _all_idle(self) -> bool:

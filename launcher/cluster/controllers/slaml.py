@@ -2,8 +2,8 @@
 
 Promises: a row holds what the object says, written once per change; a row is marked deleted only after the API server
 confirms it; a status is written only where it differs. A cluster without this kind, or without the right to read it,
-hinders nothing else. `coordinator.scheduling.slaml_controller` decides about Slamls. Called by `launch_service.py`, in
-its one thread.
+hinders nothing else. `coordinator.scheduling.slaml.slaml_controller` decides about Slamls. Called by
+`launch_service.py`, in its one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.model.tables import SlamlChanges, SlamlRow, plain
 from coordinator.ports import Store
-from coordinator.scheduling.slaml_spec import GPUS, QUEUES
+from coordinator.scheduling.slaml.slaml_spec import GPUS, QUEUES
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.informer import Informer

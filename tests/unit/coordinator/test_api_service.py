@@ -135,7 +135,7 @@ def test_gpus_and_nodes_are_counted_and_marked_as_emulated(training: World) -> N
     assert node == {
         "node": "n1", "gpu_type": "V100", "gpus": 4, "idle": 0, "cores": 0.0, "emulated": True, "heard": True,
         "schedulable": True, "jobs": 1, "categories": {"PC": 0, "WC": 0, "CC": 0}, "score": 0.0, "cpu_use": 0.0,
-        "memory_use": 0.0, "told": None, "others_cores": 0.0,
+        "memory_use": 0.0, "told": None, "others_cores": 0.0, "drained": False,
     }  # fmt: skip
 
 
@@ -185,7 +185,8 @@ def test_a_job_that_is_let_in_while_it_is_being_cancelled_is_cancelled_in_order(
 def test_a_refused_document_that_is_edited_while_it_is_cancelled_does_not_slip_in(world: World) -> None:
     world.users.insert("jobs", {"_id": "bad", "state": "submitted"})
     world.tick()
-    seen = world.api._get("bad")
+    seen = world.c.cache.find("bad")
+    assert seen is not None
     world.users.update("jobs", "bad", {}, {"x_note": "edited"})
     with pytest.raises(Exception, match="has changed"):
         world.c.cache.write_job(seen, {"state": s.CANCELLED, "closed": True}, "cancel")

@@ -11,7 +11,7 @@ import pytest
 from adaptive_scheduler.settings import Settings
 from coordinator.model import states as s
 from coordinator.scheduling import intake
-from coordinator.scheduling.slaml_spec import Slaml, document, documents, problems, quantity
+from coordinator.scheduling.slaml.slaml_spec import Slaml, document, documents, problems, quantity
 from coordinator.stores.bootstrap import FoundNode
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import Hiccup

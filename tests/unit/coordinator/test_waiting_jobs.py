@@ -26,7 +26,7 @@ def writes_but_terms(world: World) -> int:
 
 def test_many_that_wait_cost_no_decision_and_no_write_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     world, numbers = World.training([4], Behaviour(iterations=10**6)), count()
-    turned = loop_module.decide
+    turned = loop_module.decide_with_evictions
 
     def counting(*given: Any) -> Any:
         """As decided, but with a number in each reason that is another one each time."""
@@ -36,7 +36,7 @@ def test_many_that_wait_cost_no_decision_and_no_write_per_turn(monkeypatch: pyte
             if isinstance(d, Hold) else d for d in found
         ]  # fmt: skip
 
-    monkeypatch.setattr(loop_module, "decide", counting)
+    monkeypatch.setattr(loop_module, "decide_with_evictions", counting)
     for n in range(20):
         world.submit(f"w{n:02}", [4], Behaviour())
     world.tick()
@@ -52,10 +52,12 @@ def test_many_that_wait_cost_no_decision_and_no_write_per_turn(monkeypatch: pyte
 
 def test_a_reason_that_really_changed_is_told_though_not_at_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     world, words = World.training([4], Behaviour(iterations=10**6)), iter("abcdefghij" * 40)
-    monkeypatch.setattr(
-        loop_module, "decide", lambda *given: [Hold("two", Explanation("elastic.incoming", f"because {next(words)}"))]
-        if "two" in {j.id for j in given[0].jobs} else [],
-    )  # fmt: skip
+
+    def holding(snapshot: Any, *_: Any) -> list[Hold]:
+        why = Explanation("elastic.incoming", f"because {next(words)}")
+        return [Hold("two", why)] if "two" in snapshot.job else []
+
+    monkeypatch.setattr(loop_module, "decide_with_evictions", holding)
     world.submit("two", [4], Behaviour())
     world.tick()
     told = []

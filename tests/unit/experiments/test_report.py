@@ -10,7 +10,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import Node
 from experiments import report
 from experiments.run import compare
-from reshape.cli.simulate import as_csv, as_table
+from reshape.cli.simulation.simulate import as_csv, as_table
 from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -419,3 +419,23 @@ def test_a_refusal_from_our_own_process_is_a_sentence_too(reshape: Run, monkeypa
     monkeypatch.setitem(sys.modules, "reshape.demo.case_study", module)
     done = reshape("demo", "--trainer", "keras")
     assert (done.code, done.err) == (1, "TensorFlow is not installed; use --trainer numpy.\n")
+
+
+def test_verbs_that_change_something_say_what_they_did(reshape: Run, live: Live) -> None:
+    submit(reshape)
+    assert reshape("suspend", "a").out == "Job a is not started until `reshape resume a`.\n"
+    assert live.coordinator.documents["a"]["suspended"]
+    live.coordinator.documents["a"]["state"] = "running"
+    assert reshape("suspend", "a").out == "Job a saves, gives its GPUs up and waits until `reshape resume a`.\n"
+    assert reshape("resume", "a").out == "Job a is in the queue again; it starts as soon as there is room.\n"
+    again = reshape("resume", "a")
+    assert (again.code, again.err) == (1, "Job a is not suspended: there is nothing to resume.\n")
+    assert reshape("drain", "local").out == (
+        "Node local takes no new work until `reshape undrain local`.\n"
+        "Moved or shrunk away as soon as there is room: a; see `reshape jobs`.\n"
+        "Job b keeps its 1 GPU until it ends.\n"
+    )
+    assert live.coordinator.drained
+    assert reshape("undrain", "local").out == "Node local takes jobs again.\n"
+    assert json.loads(reshape("undrain", "local", "-o", "json").out)["drained"] is False
+    assert reshape("drain", "x").err == "There is no node 'x'; `reshape nodes` lists all.\n"

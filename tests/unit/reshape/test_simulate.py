@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reshape.cli import main
-from reshape.cli import simulate as verbs
+from reshape.cli.simulation import simulate as verbs
 from reshape.output import plots
 from tests.fakes.terminal import Output
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from experiments.validation.rows import ComparedFigure
-from reshape.cli import main, validate
+from reshape.cli import main
+from reshape.cli.simulation import validate
 from tests.fakes.terminal import Output
 
 

@@ -74,14 +74,14 @@ def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> No
 
     foreign.check_simulation()
     if options.pop("validate"):
-        from reshape.cli import validate
+        from reshape.cli.simulation import validate
 
         return validate.run(output=output or settings.output, data=options["data"])
     if (name is None) == (trace is None) or (trace is None and (count or nodes)):
         raise click.UsageError("Name a --workload, a --trace (with --jobs and --node if you like), or --validate.")
 
     from experiments.failures import DrawnFailures
-    from reshape.cli import simulate
+    from reshape.cli.simulation import simulate
 
     jobs = simulate.JobSource(
         trace if name is None else name,
@@ -104,6 +104,6 @@ def paper(settings: CliSettings, /, **options: Any) -> int:
     from reshape import foreign
 
     foreign.check_simulation()
-    from reshape.cli.simulate import paper as run_paper
+    from reshape.cli.simulation.simulate import paper as run_paper
 
     return run_paper(output=settings.output, **options)

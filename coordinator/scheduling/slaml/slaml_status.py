@@ -1,7 +1,7 @@
 """Computes the verdict and the status of a Slaml: acceptance, states of its tasks, conditions. Pure.
 
 Algorithm 1 of Slaml judges it as one job of sequential tasks. The status changes only with an event or with the rows of
-past tasks, so that the row is not written at each cycle. Called by `coordinator.scheduling.slaml_controller`.
+past tasks, so that the row is not written at each cycle. Called by `coordinator.scheduling.slaml.slaml_controller`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.model import states as s
 from coordinator.model.records import Doc, JobRecord, number, whole
 from coordinator.model.tables import JobRow
-from coordinator.scheduling.slaml_spec import Slaml, SlamlTask, problems
+from coordinator.scheduling.slaml.slaml_spec import Slaml, SlamlTask, problems
 
 QUEUE, RUN, STOP, DONE, FAILED, CANCELLED = "QUEUE", "RUN", "STOP", "DONE", "FAILED", "CANCELLED"
 OF_TASKS = (FAILED, CANCELLED, RUN, STOP, QUEUE)  # a task has the first of these states that a replica has

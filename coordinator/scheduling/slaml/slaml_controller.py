@@ -20,9 +20,9 @@ from coordinator.model import states as s
 from coordinator.model.records import JobRecord, number
 from coordinator.model.tables import JobChanges, JobRow, SlamlChanges, SlamlRow, plain
 from coordinator.ports import Clock
-from coordinator.scheduling import slaml_status
-from coordinator.scheduling.slaml_spec import Slaml, documents
-from coordinator.scheduling.slaml_status import INFEASIBLE, AdmissionVerdict
+from coordinator.scheduling.slaml import slaml_status
+from coordinator.scheduling.slaml.slaml_spec import Slaml, documents
+from coordinator.scheduling.slaml.slaml_status import INFEASIBLE, AdmissionVerdict
 from coordinator.stores.cache import Cache
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,173 @@
+"""Takes what operators ask of jobs and nodes, and records each request as a decision with its reason.
+
+Counts and suspensions are written into the job and drains into the node; the decision loop carries them out. A request
+that would lose work is refused with the way to insist, where there is one. Used by `ApiService`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from adaptive_scheduler.candidates import gpus as count_of
+from coordinator.config import Config
+from coordinator.errors import Conflict, Fatal, Rejected, Transient
+from coordinator.model import resumption
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobChanges, NodeChanges
+from coordinator.ports import Clock, Sidecars
+from coordinator.stores.cache import Cache
+from coordinator.telemetry.ingest import Telemetry
+from sidecar.protocol import CheckpointCall, command_id, launch_key
+
+log = logging.getLogger(__name__)
+
+View = dict[str, Any]
+
+TRIES = 20
+INSIST = '`reshape reshape ID --gpus N --force`, or "force": true in the call,'
+
+
+class OperatorRequests:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        sidecars: Sidecars,
+        telemetry: Telemetry,
+        clock: Clock,
+        config: Config,
+        master_key: bytes,
+        read_store: Callable[[], None],
+        notify: Callable[[str | None], None],
+    ) -> None:
+        """`read_store` makes the loop read at once; `notify` wakes it, and the reconciler for a job."""
+        self._cache, self._sidecars, self._telemetry, self._clock = cache, sidecars, telemetry, clock
+        self._config, self._master_key = config, master_key
+        self._read_store, self._notify = read_store, notify
+
+    def find(self, job_id: str) -> JobRecord:
+        job = self._cache.find(job_id)
+        if job is None:
+            kept = f"of those that have ended {self._config.keep} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
+            raise Rejected(f"There is no job {job_id!r}; {kept}.", 404)
+        return job
+
+    def cancel(self, job_id: str) -> JobRecord:
+        for _ in range(TRIES):
+            job = self.find(job_id)
+            if job.state in s.ENDED:
+                return job
+            ended: JobChanges = {"state": s.CANCELLED, "closed": True, "finish_ts": self._clock.wall()}
+            changes: JobChanges = {"cancel": True} if job.accepted else ended
+            try:
+                job = self._cache.write_job(job, changes, "cancel")
+            except Conflict:  # intake may have accepted it meanwhile: read it again
+                continue
+            self._notify(job.id)
+            self._read_store()
+            return job
+        raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
+
+    def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
+        """Take a request for a GPU count or a signal; returns its decision id. `force`: even if work is lost."""
+        job = self._open(job_id)
+        if signal is not None:
+            return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
+        if gpus is not None and gpus not in job.optional:
+            raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
+        loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
+        if loses and not force:
+            raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
+        gave_back = "An operator gave the GPU count back to the scheduler."
+        asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
+        return self._wish(job, {"wanted": gpus, "forced": True if loses else None}, asked)
+
+    def suspend(self, job_id: str) -> View:
+        """Let a job save, give all its GPUs up and wait until it is resumed; a waiting one is not started."""
+        job = self._open(job_id)
+        lasting = self._config.checkpoints_last or bool(job.doc.get("checkpoint_claim"))
+        if job.state != s.SUBMITTED and (why := resumption.refuse_suspension(job, lasting)):
+            raise Rejected(why, 409)
+        return self._wish(job, {"suspended": True}, "An operator suspended it.")
+
+    def resume(self, job_id: str) -> View:
+        job = self._open(job_id)
+        if not job.suspended:
+            raise Rejected(f"Job {job_id} is not suspended: there is nothing to resume.", 409)
+        return self._wish(job, {"suspended": None}, "An operator resumed it.")
+
+    def drain(self, node: str, drained: bool) -> View:
+        """Let a node take no new work and its jobs leave where they can, or take work again.
+
+        `jobs`: those that have something of it now, each with the reason why it stays to its end (`stays`), or null.
+        """
+        changes: NodeChanges = {"drained": drained}
+        try:
+            self._cache.store.update("nodes", node, {}, changes)
+        except Conflict:
+            raise Rejected(f"There is no node {node!r}; `reshape nodes` lists all.", 404) from None
+        log.info("an operator %s node %s", "drains" if drained else "gave work back to", node)
+        self._read_store()
+        there = {gpu.held_by for gpu in self._cache.gpus().values() if gpu.node == node}
+        jobs = [j for j in self._cache.jobs().values() if j.state in s.LAUNCHED and (j.id in there or j.node == node)]
+        views = [
+            {"job_id": job.raw_id, "num_gpus": len(job.gpu_ids), "stays": resumption.rigidity_reason(job) or None}
+            for job in sorted(jobs, key=lambda j: (j.submit_ts, j.id))
+        ]
+        return {"node": node, "drained": drained, "jobs": views}
+
+    def _open(self, job_id: str) -> JobRecord:
+        job = self.find(job_id)
+        if job.state in s.ENDED or not job.accepted:
+            raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
+        return job
+
+    def _wish(self, job: JobRecord, changes: JobChanges, sentence: str) -> View:
+        """Write down what is wanted of a job; the decision of the returned id then says what became of it."""
+        decision_id = f"{job.id}-w{job.doc.get('version')}"
+        self._note(decision_id, job, "wish", sentence)
+        self._cache.write_job(job, {**changes, "wish_id": decision_id}, "wish")
+        self._read_store()
+        return {"decision_id": decision_id}
+
+    def _signal(self, job: JobRecord, signal: str) -> View:
+        beat = self._telemetry.reports.of(job)
+        if signal != "checkpoint":
+            raise Rejected(
+                f"The signal must be `checkpoint` (save and go on) or `stop` (save and end), not {signal!r}."
+            )
+        if beat is None or beat.shim.trainer != "running":
+            raise Rejected(f"Job {job.id} is not training now; try again once it runs.", 409)
+        decision_id = f"{job.id}-s{beat.seq}"
+        key = launch_key(self._master_key, job.uid, job.launch)
+        call = CheckpointCall(
+            generation=job.generation, command_id=command_id(job.id, job.generation, f"checkpoint-{beat.seq}")
+        )
+        pods = self._telemetry.reports.pods(job)  # those of a gang save together
+        urls = [pods[k].url for k in range(job.members) if k in pods] if job.gpus_per_pod else [beat.url]
+        try:
+            for url in urls:
+                self._sidecars.checkpoint(url, key, job.id, job.launch, call)
+        except (Conflict, Fatal) as refused:
+            raise Rejected(f"Job {job.id} was not asked for a checkpoint: {refused}.", 409) from None
+        self._note(decision_id, job, "signal", "An operator asked for a checkpoint.")
+        return {"decision_id": decision_id}
+
+    def _stop(self, job: JobRecord, force: bool) -> View:
+        """Ask its training to save and exit, and cancel the job; its checkpoint stays."""
+        if resumption.rigid(job) and not force:
+            raise Rejected(resumption.refuse_stop(job), 409)
+        decision_id = f"{job.id}-e{job.doc.get('version')}"
+        self._note(decision_id, job, "signal", "An operator asked its training to save and end.")
+        self.cancel(job.id)
+        return {"decision_id": decision_id}
+
+    def _note(self, decision_id: str, job: JobRecord, kind: str, sentence: str) -> None:
+        """Store a decision that an operator made."""
+        about = {"job_id": job.raw_id, "jobs": [job.id], "at": self._clock.wall(), "kind": kind}
+        doc = {"_id": decision_id, **about, "algorithm": "operator", "sentence": sentence, "candidates": []}
+        self._cache.store.put("decisions", doc)

@@ -1,0 +1,225 @@
+"""Decides which jobs give up their GPUs because an operator suspended them or drains their node. Pure.
+
+A suspended job saves, stops and waits until it is resumed. A job on a drained node moves to another one, or keeps only
+its GPUs elsewhere. What must not be stopped is left alone, with the sentence that says why. The loop calls it in place
+of `decide`: these decisions come first, and the four systems decide on what they leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from adaptive_scheduler.candidates import (
+    CANNOT_RESUME,
+    GOOD,
+    TO_MEASURE,
+    RankedCandidate,
+    explain,
+    gpus,
+    nodes_for,
+)
+from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Requeue, Reshape, Start, check, first_pods
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.models.prediction import RemainingTimes, cross_host_s, t_run
+from adaptive_scheduler.policies import cpu
+from adaptive_scheduler.policies.operator import OPERATOR
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
+from adaptive_scheduler.tentative_snapshot import after
+from coordinator.model.records import JobRecord
+from coordinator.model.tables import NodeRow
+from coordinator.scheduling.dependencies import is_waiting
+
+SUSPENDED = "suspended"  # the algorithm of a Hold of a job that waits to be resumed
+DRAIN = "drain"
+
+
+@dataclass(frozen=True)
+class Evictions:
+    """Ids of suspended jobs and names of drained nodes, on which the snapshot starts nothing any more."""
+
+    suspended: Collection[str] = ()
+    drained: Collection[str] = ()
+
+
+def evictions(jobs: Mapping[str, JobRecord], nodes: Mapping[str, NodeRow]) -> Evictions:
+    """Return what operators want evicted; a job that also waits for others to be completed says so, not this."""
+    suspended = [job.id for job in jobs.values() if job.suspended and not is_waiting(job)]
+    return Evictions(suspended, [name for name, doc in nodes.items() if doc.get("drained")])
+
+
+def decide_with_evictions(
+    snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: Evictions
+) -> tuple[Decision, ...]:
+    """Return the evictions, then what the engine decides on the cluster that they lead to.
+
+    Of two reasons to leave a job as it is only the first counts, so that they do not take turns at each cycle.
+    """
+    evicted = list(_decided(snapshot, now, settings, wanted))
+    check(snapshot, evicted)
+    answered = {decision.job for decision in evicted}
+    others = decide(after(snapshot, *evicted), now, settings)
+    return (*evicted, *(one for one in others if not (isinstance(one, Hold) and one.job in answered)))
+
+
+def _decided(snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: Evictions) -> Iterator[Decision]:
+    for job_id in sorted(wanted.suspended):
+        if job_id in snapshot.job:
+            yield from _suspend(snapshot.job[job_id])
+    drained = frozenset(wanted.drained)
+    world = snapshot
+    for job in _on(snapshot, drained) if drained else ():
+        if job.id not in wanted.suspended:
+            answer = _leave(world, job, drained, now, settings)
+            world = after(world, answer)
+            yield answer
+
+
+def _suspend(job: Job) -> Iterator[Requeue | Hold]:
+    resume = f"`reshape resume {job.id}`"
+    if job.state == "submitted":
+        yield Hold(job.id, Explanation(SUSPENDED, f"{job.id} is suspended by an operator; {resume} lets it start."))
+    elif job.state == "running" and not job.leased:
+        if why := _loss(job):
+            sentence = f"{job.id} trains on, although an operator suspended it: {why}; {resume} withdraws that."
+            yield Hold(job.id, Explanation(OPERATOR, sentence))
+            return
+        gives = "its cores" if job.uses_cpu else f"its {gpus(job.num_gpus)}"
+        sentence = f"{job.id} saves and gives {gives} up: an operator suspended it; {resume} lets it go on."
+        yield Requeue(job.id, Explanation(OPERATOR, sentence))
+
+
+def _loss(job: Job) -> str:
+    """Return why a stop would lose work; empty if it would not."""
+    if not job.stoppable:
+        return CANNOT_RESUME
+    return "its checkpoints lie in its pod and would go with it, as it has no checkpoint_claim" if job.stays else ""
+
+
+def _on(snapshot: ClusterSnapshot, drained: Collection[str]) -> list[Job]:
+    """Return the jobs that train on these nodes and may be changed now, oldest first."""
+    there = (
+        job
+        for job in snapshot.jobs
+        if job.state == "running" and not job.leased and any(name in drained for name in _hosts(job))
+    )
+    return sorted(there, key=lambda job: (job.submit_s, job.id))
+
+
+def _hosts(job: Job) -> Collection[str]:
+    named = {*job.pods, *(worker.node for worker in job.workers)}
+    return named or ({job.node} if job.node is not None else set())
+
+
+def _leave(
+    snapshot: ClusterSnapshot, job: Job, drained: frozenset[str], now: float, settings: Settings
+) -> Move | Reshape | Hold:
+    here = " and ".join(sorted(name for name in _hosts(job) if name in drained))
+    stays = f"{job.id} stays on {here}, which an operator drains: "
+    if why := _obstacle(snapshot, job):
+        return Hold(job.id, Explanation(DRAIN, f"{stays}{why}."))
+    if job.uses_cpu:
+        return _leave_cores(snapshot, job, stays, now, settings)
+    times = RemainingTimes.of(snapshot)
+    found = [*_shrunk(snapshot, job, drained, times), *_moved(snapshot, job, times)]
+    best = min(found, key=lambda candidate: candidate.key, default=None)
+    if best is None:
+        return Hold(job.id, Explanation(DRAIN, f"{stays}{_no_place(job)}."))
+    return _leaving(snapshot, best, found, times, here)
+
+
+def _obstacle(snapshot: ClusterSnapshot, job: Job) -> str:
+    """Return why the job cannot leave, whatever is idle elsewhere; empty if it can."""
+    if why := _loss(job):
+        return f"{why}, so it trains there to its end"
+    if any(name not in snapshot.node or not snapshot.node[name].heard for name in _hosts(job)):
+        return "the node has not been heard of lately, so the job cannot be told to leave"
+    return f"it is pinned to {job.pinned}" if job.pinned in _hosts(job) else ""
+
+
+def _no_place(job: Job) -> str:
+    if job.gpus_per_pod:
+        return "its first pods are there, and a gang is resized but not moved"
+    counts = " or ".join(map(str, _counts(job)))
+    return f"no other node has {counts} idle GPUs on which it can train; it leaves when one has"
+
+
+def _leave_cores(snapshot: ClusterSnapshot, job: Job, stays: str, now: float, settings: Settings) -> Move | Hold:
+    """Of a job trained on CPU: it goes where a waiting one would start."""
+    place = cpu.schedule_incoming(snapshot, job, now, settings)
+    if not isinstance(place, Start):
+        why = "no other node has the cores for it; it leaves when one has"
+        return Hold(job.id, Explanation(DRAIN, f"{stays}{why}."))
+    sentence = f"{job.id} moves from {job.node} to {place.node}: an operator drains {job.node}."
+    return Move(job.id, place.node, 0, Explanation(DRAIN, sentence, place.explanation.candidates))
+
+
+def _counts(job: Job) -> list[int]:
+    """Return the GPU counts with which it may leave: not more than it has, and what an operator requested if any."""
+    return [n for n in job.optional if 0 < n <= job.num_gpus and job.wanted in (None, n)]
+
+
+def _moved(snapshot: ClusterSnapshot, job: Job, times: RemainingTimes) -> Iterator[RankedCandidate]:
+    """The whole job on another node; a gang cannot be moved."""
+    for node in () if job.gpus_per_pod else nodes_for(snapshot, job):
+        for count in _counts(job):
+            if count <= node.idle and node.name not in _hosts(job):
+                yield _ranked(
+                    snapshot, job, node, (Worker(node.name, count),), times, cross_host_s(snapshot.profiles, job)
+                )
+
+
+def _shrunk(
+    snapshot: ClusterSnapshot, job: Job, drained: frozenset[str], times: RemainingTimes
+) -> Iterator[RankedCandidate]:
+    """What it has on other nodes: its launch, and the first pods of a gang, must be there."""
+    for count in reversed(_counts(job)):
+        workers = _kept(job, count, drained)
+        if workers and sum(worker.num_gpus for worker in workers) == count:
+            yield _ranked(snapshot, job, snapshot.node[workers[0].node], workers, times)
+            return
+
+
+def _kept(job: Job, count: int, drained: frozenset[str]) -> tuple[Worker, ...]:
+    """Return `count` GPUs per host of those that it has outside the drained nodes; fewer if it has fewer."""
+    if job.gpus_per_pod:
+        workers = first_pods(job, count)
+        return () if any(worker.node in drained for worker in workers) else workers
+    kept, left = list[Worker](), 0 if job.node in drained else count
+    for worker in job.workers:
+        if worker.node not in drained and left:
+            kept.append(Worker(worker.node, min(worker.num_gpus, left)))
+            left -= kept[-1].num_gpus
+    return tuple(kept)
+
+
+def _ranked(
+    snapshot: ClusterSnapshot,
+    job: Job,
+    node: Node,
+    workers: Sequence[Worker],
+    times: RemainingTimes,
+    extra_s: float = 0.0,
+) -> RankedCandidate:
+    """Rank by its own end: what others lose or gain by it is not what the node is drained for."""
+    count, hosts = sum(worker.num_gpus for worker in workers), len(workers)
+    rank = GOOD if snapshot.profiles.speed(job.type, node.gpu_type, count, hosts) else TO_MEASURE
+    job_s = extra_s + t_run(snapshot.profiles, job, node.gpu_type, count, hosts=hosts)
+    key = (rank, job_s, -count, node.name)
+    return RankedCandidate(key, job, node, count, *times.replace(job.id, job_s), job_s, workers=tuple(workers))
+
+
+def _leaving(
+    snapshot: ClusterSnapshot, best: RankedCandidate, found: list[RankedCandidate], times: RemainingTimes, here: str
+) -> Move | Reshape:
+    job, why = best.job, f": an operator drains {here}."
+    has = f"{job.num_gpus} to {gpus(best.num_gpus)}"
+    if any(worker.node in _hosts(job) for worker in best.workers):
+        on = " and ".join(worker.node for worker in best.workers)
+        explanation = explain(DRAIN, f"{job.id} goes from {has} on {on}{why}", found, best, times, snapshot.profiles)
+        workers = best.workers if len(best.workers) > 1 else ()
+        return Reshape(job.id, best.node.name, best.num_gpus, explanation, workers)
+    change = "" if best.num_gpus == job.num_gpus else f" and from {has}"
+    sentence = f"{job.id} moves from {job.node} to {best.node.name}{change}{why}"
+    return Move(job.id, best.node.name, best.num_gpus, explain(DRAIN, sentence, found, best, times, snapshot.profiles))

@@ -1,0 +1,1 @@
+"""The verbs that need no coordinator but the simulator: `simulate` and `paper`."""
