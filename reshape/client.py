@@ -111,6 +111,10 @@ class Client:
     def nodes(self) -> list[View]:
         return self._rows("/v1/nodes", "nodes")
 
+    def snapshot(self) -> View:
+        """Return nodes, jobs on GPUs and settings as the scheduler sees them now: the input of `reshape what-if`."""
+        return self._json("GET", "/v1/snapshot")
+
     def decisions(self, job_id: str | None = None, limit: int = 100) -> list[View]:
         """Return the newest `limit` decisions, newest first; those of `job_id` if it is given."""
         query = {"limit": str(limit)} | ({} if job_id is None else {"job": job_id})

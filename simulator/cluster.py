@@ -39,7 +39,7 @@ class SimulatedCluster:
         self._timed_planner = policy_setup.plan if isinstance(policy_setup.plan, TimedPlanner) else None
         self._next_look_s = -math.inf
         for given in workload.jobs:
-            self._scene.event_queue.at(given.arrival_s, partial(self._arrive, given))
+            self._scene.event_queue.at(max(0.0, given.arrival_s), partial(self._arrive, given))
         self._outages = Outages(self._scene, self._gpus, self._cpu)
 
     def run(self) -> SimulationOutcome:
@@ -64,6 +64,11 @@ class SimulatedCluster:
             )
         return scene.outcome
 
+    @property
+    def outcome(self) -> SimulationOutcome:
+        """What has happened so far, also after `run` has raised."""
+        return self._scene.outcome
+
     def snapshot(self) -> ClusterSnapshot:
         """Return the snapshot that the coordinator would build; waiting jobs come last."""
         now, waiting = self._scene.now, self._scene.waiting
@@ -78,10 +83,10 @@ class SimulatedCluster:
     def _node(self, name: str) -> Node:
         """Return the node for the snapshot, rebuilt only after a change: on large clusters most stay the same."""
         node, gpus, cpu_use = self._nodes[name], self._gpus.view(name), self._monitors.cpu_use.get(name, 0.0)
-        is_up = self._outages.is_up(name)
-        if node.gpus is not gpus or node.cpu_use != cpu_use or node.heard != is_up:
-            given = self._given[name]
-            node = replace(given, gpus=gpus, cpu_use=cpu_use, schedulable=given.schedulable and is_up, heard=is_up)
+        is_up, given = self._outages.is_up(name), self._given[name]
+        heard = given.heard and is_up
+        if node.gpus is not gpus or node.cpu_use != cpu_use or node.heard != heard:
+            node = replace(given, gpus=gpus, cpu_use=cpu_use, schedulable=given.schedulable and is_up, heard=heard)
             self._nodes[name] = node
         return node
 
@@ -90,7 +95,15 @@ class SimulatedCluster:
         self._scene.active[given.id] = job
         self._scene.outcome.jobs.append(job)
         self._to_come -= 1
-        self._scene.queues(job, resumes=False)
+        if given.like is not None:
+            job.cooling_until, job.grew_from = given.like.cooling_until, given.like.grew_from
+            job.reshape_cost_s = given.like.reshape_cost_s
+            if job.cooling_until > self._scene.now:
+                self._scene.event_queue.at(job.cooling_until, self._scene.ask)
+        if given.gpus and given.like is not None:
+            self._gpus.place(job, given.like)
+        else:
+            self._scene.queues(job, resumes=False)
 
     def _decide(self, now: float) -> tuple[Decision, ...]:
         """Call the policy and keep its decisions with their reasons; of a waiting job, only the last reason."""

@@ -10,7 +10,7 @@ from collections import Counter
 from functools import partial
 
 from adaptive_scheduler.decision import Move, Reshape, Start, workers_of
-from adaptive_scheduler.snapshot import Gpu
+from adaptive_scheduler.snapshot import Gpu, Job
 from simulator.scene import RunContext
 from simulator.snapshots import gpu_view
 from simulator.state import Occupancy, SimulatedGpu, SimulatedJob, SimulationStuck
@@ -21,7 +21,6 @@ class GpuJobs:
 
     def __init__(self, scene: RunContext) -> None:
         self._scene = scene
-        self._costs = scene.costs
         self._gpus = {n.name: [SimulatedGpu(g.id, n.name) for g in n.gpus] for n in scene.workload.nodes}
         self._gpu_types = {n.name: n.gpu_type for n in scene.workload.nodes}
         self._views: dict[str, tuple[Gpu, ...]] = {}
@@ -37,6 +36,16 @@ class GpuJobs:
         """Return whether any process holds one of these GPUs."""
         return any(gpu.holder is not None for gpus in self._gpus.values() for gpu in gpus)
 
+    def place(self, job: SimulatedJob, like: Job) -> None:
+        """Begin with a job on its GPUs, as a live cluster has it; it trains once it is ready."""
+        own = {gpu.id: gpu for gpus in self._gpus.values() for gpu in gpus if gpu.id in job.given.gpus}
+        self._promise(job, [own[gpu_id] for gpu_id in job.given.gpus])
+        for gpu in job.gpus:
+            gpu.holder = job.given.id
+        job.holds, job.node, job.began_s = job.gpus, like.node, self._scene.now
+        job.state, job.leased = like.state, True
+        self._scene.later(job, job.given.ready_s, partial(self._train, job))
+
     # operations that a decision begins
 
     def start(self, job: SimulatedJob, decision: Start) -> None:
@@ -50,7 +59,7 @@ class GpuJobs:
             given = self._release(job.victim, len(job.victim.gpus) - decision.victim_num_gpus, decision.node)
             own += given[: decision.num_gpus - len(own)]
         self._promise(job, own)
-        self._scene.later(job, self._costs.launch, partial(self._launched, job))
+        self._scene.later(job, self._scene.costs_of(job).launch, partial(self._launched, job))
 
     def reshape(self, job: SimulatedJob, decision: Reshape) -> None:
         """Reshape a job in place, at once: sequence C, or the second half of B."""
@@ -84,7 +93,7 @@ class GpuJobs:
         """End the job. Its GPUs are free for decisions at once; its process holds them until it has saved."""
         self._give_up(job)
         self._scene.ends(job)
-        self._scene.later(job, self._costs.end, partial(self._let_go, job))
+        self._scene.later(job, self._scene.costs_of(job).end, partial(self._let_go, job))
 
     # later steps of an operation
 
@@ -103,7 +112,7 @@ class GpuJobs:
     def crashed(self, job: SimulatedJob) -> None:
         """Restart the job's process on the GPUs that it keeps."""
         job.stopped_gpus = len(job.gpus)
-        self._scene.later(job, self._costs.grown, partial(self._train, job))
+        self._scene.later(job, self._scene.costs_of(job).grown, partial(self._train, job))
 
     def fails(self, node: str) -> None:
         """Fail a node: every job with a GPU there is lost and releases its other GPUs, too.
@@ -137,8 +146,8 @@ class GpuJobs:
     def _stop(self, job: SimulatedJob) -> None:
         job.gives_to, job.stopped_gpus = None, len(job.holds)
         self._scene.stops(job)
-        leaves = job.moves or not job.gpus
-        self._scene.later(job, self._costs.stop + (self._costs.leave if leaves else 0.0), partial(self._stopped, job))
+        costs, leaves = self._scene.costs_of(job), job.moves or not job.gpus
+        self._scene.later(job, costs.stop + (costs.leave if leaves else 0.0), partial(self._stopped, job))
 
     def _stopped(self, job: SimulatedJob) -> None:
         job.waits_for_gpus = bool(job.gpus) and not job.moves
@@ -147,7 +156,7 @@ class GpuJobs:
         if job.moves:
             job.state = "restarting"
             self._scene.ask()
-            self._scene.later(job, self._costs.launch, partial(self._launched, job))
+            self._scene.later(job, self._scene.costs_of(job).launch, partial(self._launched, job))
         elif not job.gpus:
             self._scene.resumed(job)
             self._scene.queues(job, resumes=job.done > 0)
@@ -160,9 +169,10 @@ class GpuJobs:
             gpu.holder, gpu.since = job.given.id, self._scene.now
             self._views.pop(gpu.node, None)
         job.holds = job.gpus
-        seconds = self._costs.begin
+        costs = self._scene.costs_of(job)
+        seconds = costs.begin
         if job.stopped_at is not None and not job.moves:
-            seconds = self._costs.shrunk if len(job.gpus) < job.stopped_gpus else self._costs.grown
+            seconds = costs.shrunk if len(job.gpus) < job.stopped_gpus else costs.grown
         self._scene.later(job, seconds, partial(self._train, job))
 
     def _train(self, job: SimulatedJob) -> None:

@@ -6,7 +6,7 @@ Built by `experiments/workloads`, read by the simulator and the reports.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
@@ -72,6 +72,11 @@ class Submission:
     max_workers: int = 1
     fails_at: tuple[float, ...] = ()  # shares of its work, 0..1, at each of which its process crashes once
     accuracy_target: AccuracyTarget | None = None  # of a job that trains until one
+    like: Job | None = (
+        None  # as a live scheduler knows it: what no simulation changes stays so; `iterations` are those left
+    )
+    gpus: tuple[str, ...] = ()  # ids of those that it has from the beginning
+    ready_s: float = 0.0  # with them: until it trains
 
     @property
     def task_ends(self) -> tuple[float, ...]:
@@ -143,6 +148,7 @@ class PolicySetup:
     settings: Settings = DEFAULTS  # the simulator reads cool-down and monitor intervals
     says: str = ""  # note for the report
     expected: Expected | None = None  # as the coordinator notes it when a task starts
+    costs_by_type: Mapping[str, Costs] = field(default_factory=dict)  # of job types whose own costs are known
 
 
 @dataclass(frozen=True, slots=True)

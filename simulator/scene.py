@@ -11,7 +11,7 @@ from typing import Protocol
 
 from adaptive_scheduler.snapshot import Job
 from simulator.event_queue import EventQueue
-from simulator.scenario import PolicySetup, Workload
+from simulator.scenario import Costs, PolicySetup, Workload
 from simulator.snapshots import job_view
 from simulator.state import SimulatedJob, SimulationOutcome
 
@@ -44,6 +44,9 @@ class RunContext:
     @property
     def now(self) -> float:
         return self.event_queue.now
+
+    def costs_of(self, job: SimulatedJob) -> Costs:
+        return self.policy_setup.costs_by_type.get(job.given.type, self.costs)
 
     @property
     def is_over(self) -> bool:

@@ -6,6 +6,7 @@ Called by `cluster.py` and its parts.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from adaptive_scheduler.snapshot import Gpu, GpuState, Job, Worker
 from simulator.state import SimulatedGpu, SimulatedJob
@@ -20,6 +21,8 @@ def gpu_view(gpu: SimulatedGpu) -> Gpu:
 def job_view(job: SimulatedJob, now: float) -> Job:
     """Return a job for the snapshot at time `now`."""
     given, done, aim = job.given, job.done_by(now), job.given.accuracy_target
+    if given.like is not None:
+        return _live_view(job, given.like, now)
     return Job(
         id=given.id,
         type=given.type,
@@ -60,6 +63,21 @@ def job_view(job: SimulatedJob, now: float) -> Job:
         preempts=job.preempts,
         yields_to=job.yields_to,
     )
+
+
+def _live_view(job: SimulatedJob, like: Job, now: float) -> Job:
+    """The job as a live scheduler knows it, with what has changed since."""
+    done, each = job.done_by(now), like.gpus_per_pod
+    trained_s = 0.0 if job.trained_from_s is None else now - job.trained_from_s
+    return replace(
+        like, state=job.state, num_gpus=len(job.gpus), node=job.node, leased=job.leased,
+        iterations_left=None if like.iterations_left is None else job.given.left(done),
+        iterations_done=like.iterations_done + done, running_s=like.running_s + trained_s,
+        cooling_until=job.cooling_until, grew_from=job.grew_from, reshape_cost_s=job.reshape_cost_s,
+        workers=_workers(job), pods=tuple(gpu.node for gpu in job.gpus[::each]) if each else (),
+        task_s=like.task_s + job.ran_by(now), expected_s=like.expected_s if job.expected_s is None else job.expected_s,
+        preempts=like.preempts + job.preempts, yields_to=job.yields_to, unsaved_s=0.0,
+    )  # fmt: skip
 
 
 def _workers(job: SimulatedJob) -> tuple[Worker, ...]:

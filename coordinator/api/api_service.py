@@ -13,6 +13,7 @@ from coordinator.api.decided import Decided
 from coordinator.api.operator_requests import OperatorRequests
 from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
+from coordinator.api.snapshot_view import snapshot_view
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.config import Config
 from coordinator.errors import Conflict, Rejected, Transient
@@ -25,7 +26,7 @@ from coordinator.model.tables import plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.scheduling import intake
 from coordinator.scheduling.loop import DecisionLoop
-from coordinator.scheduling.snapshot_builder import held_by_others
+from coordinator.scheduling.snapshot_builder import held_by_others, is_held
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
@@ -171,6 +172,14 @@ class ApiService(PageReads):
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))
         return {**view, **views.times(job, view, *expected, self._clock.wall()), **why, "pods": pods}
+
+    def snapshot(self) -> View:
+        snapshot, now = self._loop.present()
+        jobs = self._cache.jobs().values()
+        silent_s = {job.id: self._telemetry.reports.silent_s(job) for job in jobs if job.state == s.RUNNING}
+        held = {job.id for job in jobs if job.state == s.SUBMITTED and is_held(job)}
+        relaunches = self._loop.config.reshape_by == "relaunch"
+        return snapshot_view(snapshot, now, self._loop.settings, relaunches, silent_s, held)
 
     # GPUs, decisions, events, profiles
 

@@ -90,6 +90,7 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (rf"/v1/nodes/{ID}", signed.NodeHandler),
     (rf"/v1/nodes/{ID}/drain", jobs.DrainHandler),
     (rf"/v1/nodes/{ID}/undrain", jobs.UndrainHandler),
+    (r"/v1/snapshot", jobs.SnapshotHandler),
     (r"/v1/decisions", jobs.DecisionsHandler),
     (rf"/v1/decisions/{ID}", jobs.DecisionHandler),
     (r"/v1/events", events.EventsHandler),

@@ -26,6 +26,10 @@ class CoordinatorApi(PageSource, Protocol):
         """Oldest first. With all that have ended, or with those that did in the last `within_s` seconds."""
         ...
 
+    def snapshot(self) -> View:
+        """Nodes, jobs on GPUs and settings as the scheduler sees them now, to simulate what would happen."""
+        ...
+
     def cancel(self, job_id: str) -> View:
         """Ask for the job to be stopped; returns at once with its view."""
         ...

@@ -90,6 +90,11 @@ class UndrainHandler(DrainHandler):
     drained = False
 
 
+class SnapshotHandler(Handler):
+    async def get(self) -> None:
+        self.answer(await self.call(self.coordinator.snapshot))
+
+
 class DecisionsHandler(Handler):
     async def get(self) -> None:
         limit = wire.whole("limit", self.get_query_argument("limit", None), 100, 1, MOST_DECISIONS)

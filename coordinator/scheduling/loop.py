@@ -124,7 +124,7 @@ class DecisionLoop:
         seen = dict(self.cache.jobs())
         self._drop_memory_except(seen)
         began = self.clock.now()
-        snapshot = self._build_snapshot(seen, began)  # 3 freeze
+        snapshot = self._build_snapshot(seen, began, self._snapshots)  # 3 freeze
         self.node_loads = node_loads(snapshot, self.settings.specon)
         seen |= self._warn_infeasible(seen, snapshot)
         seen |= self._record_missed_deadlines(seen)
@@ -154,6 +154,11 @@ class DecisionLoop:
     def node_load_of(self, node: str) -> NodeLoad | None:
         """The load of a node at the last cycle; None if unknown."""
         return self.node_loads.get(node)
+
+    def present(self) -> tuple[ClusterSnapshot, float]:
+        """A snapshot of this moment and its time, for callers in other threads."""
+        now = self.clock.now()
+        return self._build_snapshot(dict(self.cache.jobs()), now, SnapshotBuilder()), now
 
     def expected_times(self) -> tuple[dict[str, ExpectedTimes], float]:
         """(Expected starts and ends by job, age): the times count from `age` seconds ago."""
@@ -257,11 +262,11 @@ class DecisionLoop:
         beat = self.telemetry.reports.of(job) if job.state in s.LAUNCHED else None
         return {} if beat is None else resumption.resumability_shown(job, beat) | resumption.reported_loss(job, beat)
 
-    def _build_snapshot(self, jobs: Mapping[str, JobRecord], now: float) -> ClusterSnapshot:
+    def _build_snapshot(self, jobs: Mapping[str, JobRecord], now: float, builder: SnapshotBuilder) -> ClusterSnapshot:
         telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.inputs.nodes)
         seen = {job.id: telemetry.seen(job) for job in jobs.values()}
         known = replace(self.inputs, nodes=nodes, observations=telemetry.estimator.observations())
-        return self._snapshots.build(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
+        return builder.build(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""

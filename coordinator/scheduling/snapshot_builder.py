@@ -270,7 +270,11 @@ def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> boo
         return True
     if job.state == s.SUBMITTED:
         unfinished = job.launch > 0 and job.doc.get("down") != job.launch
-        held = bool(job.doc.get("held_back")) or dependencies.is_waiting(job) or job.suspended
-        return wall < job.retry_ts or booked or unfinished or held
+        return wall < job.retry_ts or booked or unfinished or is_held(job)
     rests = job.state != s.RUNNING or wall < job.retry_ts
     return rests or seen.beat is None or seen.beat.shim.trainer != "running"
+
+
+def is_held(job: JobRecord) -> bool:
+    """True if something else than the scheduler keeps a waiting job from starting: an operator, Volcano, other jobs."""
+    return bool(job.doc.get("held_back")) or dependencies.is_waiting(job) or job.suspended

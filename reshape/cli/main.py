@@ -15,7 +15,7 @@ import click
 from reshape.cli.change_verbs import cancel, drain, reshape, resume, suspend, undrain
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.rehearse_verb import rehearse
-from reshape.cli.simulation.simulate_verbs import paper, simulate
+from reshape.cli.simulation.simulate_verbs import paper, simulate, what_if
 from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
 from reshape.output.terminal import (
@@ -274,6 +274,7 @@ for verb in (cancel, reshape, suspend, resume, drain, undrain):
     cli.add_command(verb)
 cli.add_command(submit)
 cli.add_command(rehearse)
+cli.add_command(what_if)
 cli.add_command(simulate)
 cli.add_command(paper)
 cli.add_command(coordinator)

@@ -72,6 +72,7 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
         "trainer": plan.trainer,
         "gpus": 4,
         "makespan_s": ours.makespan_s,
+        "what_if": _what_if(ours),
         "jct_s": ours.jct_s,
         "mean_jct_s": sum(ours.jct_s.values()) / 2,
         "reshapes": ours.reshapes,
@@ -94,6 +95,17 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
     if slower and reshaped:
         shown, reshaped = [f"a reshape down and one up; {r}: {slower}" for r in reshaped] + shown, []
     return result | {"complaints": complaints(result, ours) + reshaped, "not_shown": shown}
+
+
+def _what_if(run: DemoRun) -> View:
+    """Return the makespan that `reshape what-if` predicts when job two comes, and by which share that is wrong."""
+    from reshape.what_if.forecast import forecast
+
+    left_s = forecast(run.asked).makespan_s if run.asked is not None else None
+    if left_s is None:
+        return {"makespan_s": None, "error": None}
+    predicted = run.of("submitted", SECOND)[0]["at"] - run.began + left_s
+    return {"makespan_s": predicted, "error": predicted / run.makespan_s - 1.0}
 
 
 def complaints(result: View, ours: DemoRun) -> list[str]:
@@ -263,6 +275,9 @@ def _print(result: View, files: list[Path]) -> None:
         lines.append([name, _seconds(base["makespan_s"]), "", how, f"{100 * (1 - base['ours_over_it']):.0f} %"])
     click.echo("\nMakespan and mean job completion time, seconds (emulated GPUs)")
     click.echo(table(["", "MAKESPAN", "MEAN JCT", "", "WE ARE SHORTER BY"], lines))
+    if (foretold := result["what_if"])["makespan_s"] is not None:
+        asked = f"What-if, asked when job {SECOND} came, predicted a makespan of {_seconds(foretold['makespan_s'])} s"
+        click.echo(f"{asked}: {100 * foretold['error']:+.1f} %")
     click.echo(f"\nGPUs with two users: {result['gpu_owner_violations']} (by the trainers' own locks)")
     for complaint in result["complaints"]:
         click.echo(f"NOT AS PROMISED: {complaint}")

@@ -20,6 +20,7 @@ from typing import Any
 from reshape import shipped
 from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
 from reshape.demo.lengths import EPOCH, DemoPlan, StartTimes
+from reshape.what_if.live import LiveState
 from reshape_hooks import locks as gpu_locks
 
 View = dict[str, Any]
@@ -75,6 +76,7 @@ class DemoRun:
     speeds: dict[int, float] = field(default_factory=dict)  # seconds per iteration by GPU count
     violations: list[View] = field(default_factory=list)
     steps: dict[str, list[int]] = field(default_factory=dict)
+    asked: LiveState | None = None  # the system when job two came, with job two
 
     @property
     def began(self) -> float:
@@ -156,6 +158,8 @@ def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, flo
         follow = _Follower(client, run, show, time.monotonic() + plan.limit_s)
         follow.until(lambda e: e["type"] == "started" and e["job_id"] == FIRST)
         follow.pause(plan.arrival_s)
+        if policy == "sidecar":
+            run.asked = LiveState.of(client).with_jobs([two])
         _submit(client, two)
         follow.until(lambda _: len(run.of("closed")) == 2)
         run.jobs = {name: client.job(name) for name in (FIRST, SECOND)}

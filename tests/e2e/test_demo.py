@@ -132,6 +132,14 @@ def test_it_is_shorter_than_both_measured_baselines_by_five_percent(numpy: Demo)
 
 
 @pytest.mark.deep
+def test_what_if_foretells_the_makespan_when_the_second_job_comes(numpy: Demo) -> None:
+    """Within twice the five percent that an undisturbed machine shows."""
+    foretold = numpy.result["what_if"]
+    assert abs(foretold["error"]) <= 0.10
+    assert foretold["makespan_s"] == pytest.approx(numpy.result["makespan_s"] * (1 + foretold["error"]))
+
+
+@pytest.mark.deep
 def test_the_predictions_come_within_ten_percent_of_what_was_measured(numpy: Demo) -> None:
     """Beyond what launches and removals took longer in one run than in the other: other programs slow Ansible down."""
     ours = numpy.overheads("sidecar")

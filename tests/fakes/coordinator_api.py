@@ -144,6 +144,18 @@ class FakeCoordinator:
         part = self.outputs.get(job_id, b"")[offset : offset + limit]
         return part, offset + len(part)
 
+    def snapshot(self) -> View:
+        self._store()
+        return {
+            "now": 0.0,
+            "relaunches": False,
+            "settings": {},
+            "nodes": [],
+            "jobs": [],
+            "silent_s": {},
+            "left_out": [],
+        }
+
     def gpus(self) -> list[View]:
         self._store()
         return self.gpu_rows

@@ -186,7 +186,7 @@ class Machines:
         return frozenset()
 
     def output(self, doc: Doc, offset: int, limit: int) -> tuple[bytes, int]:
-        text = self.outputs.get(str(doc["job_id"]), b"")[offset : offset + limit]
+        text = self.outputs.get(str(doc.get("job_id")), b"")[offset : offset + limit]
         return text, offset + len(text)
 
     def _find(self, doc: Doc) -> Launch | None:

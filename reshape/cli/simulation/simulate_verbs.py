@@ -1,4 +1,4 @@
-"""Defines the verbs `simulate` and `paper`: options, usage errors and help.
+"""Defines the verbs `simulate`, `paper` and `what-if`: options, usage errors and help.
 
 Added to the command by `main.py`. Imports only click until a verb runs.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.output.terminal import NODES, CliSettings, printing
+from reshape.output.terminal import NODES, CliSettings, print_out, printing
+
+if TYPE_CHECKING:
+    from reshape.what_if.live import LiveState
 
 _DATA = click.option(
     "--data",
@@ -107,3 +110,78 @@ def paper(settings: CliSettings, /, **options: Any) -> int:
     from reshape.cli.simulation.simulate import paper as run_paper
 
     return run_paper(output=settings.output, **options)
+
+
+@click.command("what-if")
+@click.option("--submit", "files", type=click.File("rb"), multiple=True, help="Job documents, JSON or YAML.")
+@click.option(
+    "--gpus", type=(int, str), multiple=True, metavar="N TYPE", help="More GPUs (+2 V100), or fewer (-2 V100)."
+)
+@click.option("--drain", "drained", multiple=True, metavar="NODE", help="Close a node; its jobs go elsewhere.")
+@click.option("--policy", type=click.Choice(["sidecar", "termination", "default"]), help="Another policy.")
+@click.option(
+    "--queue-order", type=click.Choice(["arrival", "shortest", "deadline"]), help="Another order of waiting jobs."
+)
+@click.option("--deadline", "deadlines", multiple=True, metavar="JOB=TIME", help="Another deadline, such as a=30m.")
+@printing
+@click.pass_obj
+def what_if(settings: CliSettings, /, **changes: Any) -> None:
+    """Predict who starts and ends when, as things stand and with changes; touches nothing."""
+    from reshape import foreign
+
+    foreign.check_simulation()
+    from reshape.what_if import report
+    from reshape.what_if.forecast import forecast
+    from reshape.what_if.live import LiveState
+
+    live = LiveState.of(settings.client())
+    now, changed = forecast(live), _changed(live, **changes)
+    then = forecast(changed) if any(changes.values()) else None
+    print_out(settings, report.as_object(now, then), lambda _: report.as_table(now, then, live.left_out))
+
+
+def _changed(
+    live: LiveState, files: Any, gpus: Any, drained: Any, policy: str | None, queue_order: Any, deadlines: Any
+) -> LiveState:
+    """Return the state with all changes made."""
+    from dataclasses import replace
+
+    from reshape.cli import documents
+
+    for file in files:
+        live = live.with_jobs(documents.read(file.read()))
+    for count, kind in gpus:
+        live = live.with_gpus(count, kind)
+    for node in drained:
+        live = live.drained(node)
+    for given in deadlines:
+        live = live.with_deadline(*_deadline(given))
+    if policy is not None:
+        live = _with_policy(live, policy)
+    if queue_order is not None:
+        live = replace(live, settings=replace(live.settings, queue_order=queue_order))
+    return live
+
+
+def _deadline(given: str) -> tuple[str, float]:
+    from coordinator.model import requirements
+
+    job_id, _, text = given.rpartition("=")
+    seconds = requirements.seconds(float(text) if text.replace(".", "", 1).isdecimal() else text)
+    if not job_id or seconds is None:
+        raise click.BadParameter(f"{given!r} names no job and time; write JOB=30m, or 90s or 2h.")
+    return job_id, seconds
+
+
+def _with_policy(live: LiveState, name: str) -> LiveState:
+    """Return the state under a policy of `reshape up`; what that leaves open stays as it is."""
+    from dataclasses import replace
+
+    from adaptive_scheduler.settings import DEFAULTS
+    from reshape.services.up import POLICIES
+
+    for_config, for_settings = POLICIES[name]
+    settings = {"systems": live.settings.systems or DEFAULTS.systems, **for_settings}
+    return replace(
+        live, settings=replace(live.settings, **settings), relaunches=for_config.get("reshape_by") == "relaunch"
+    )

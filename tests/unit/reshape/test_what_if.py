@@ -1,0 +1,258 @@
+"""`reshape what-if`: it foretells what then happens, with each change, and touches nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_scheduler.profiles.profiles import Profiles
+from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from coordinator.api.snapshot_view import snapshot_view
+from coordinator.errors import Rejected
+from coordinator.model import states as s
+from reshape.what_if import report
+from reshape.what_if.forecast import Forecast, forecast
+from reshape.what_if.live import TABLES, LiveState
+from tests.depth import drawn
+from tests.fakes.coordinator_api import Live
+from tests.fakes.shims import Behaviour
+from tests.fakes.terminal import Output
+from tests.fakes.world import JOB_TYPE, World
+from tests.unit.adaptive_scheduler import any_world
+from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
+
+WITHIN = 0.10  # twice what is promised of the demo
+TWO = {
+    "job_id": "two",
+    "command": ["python", "t.py"],
+    "optional_num_gpus": [2],
+    "iterations": 100,
+    "job_type": JOB_TYPE,
+}
+Run = Callable[..., Output]
+
+
+def seen(world: World) -> LiveState:
+    """As a client reads it."""
+    profiles = Profiles.from_rows(*(world.api.profiles(table) for table in TABLES))
+    return LiveState.read(json.loads(json.dumps(world.api.snapshot())), profiles)
+
+
+def training(**behaviour: Any) -> World:
+    """Job one has trained for a while on four GPUs, of which it can give two."""
+    world = World()
+    world.submit("one", [2, 4], Behaviour(iterations=400, **behaviour))
+    world.run(lambda w: w.states() == {"one": s.RUNNING})
+    world.pass_time(20.0)
+    return world
+
+
+def ends(found: Forecast) -> dict[str, float | None]:
+    return {job.job_id: job.end_s for job in found.jobs}
+
+
+def really(world: World) -> dict[str, float]:
+    """When all jobs have ended, in seconds from now."""
+    began = world.clock.wall()
+    world.run(World.at_rest)
+    return {name: world.job(name).finish_ts - began for name in world.states()}
+
+
+def test_it_foretells_when_a_submitted_job_and_its_victim_end() -> None:
+    world = training()
+    found = forecast(seen(world).with_jobs([TWO]))
+    world.submit("two", [2], Behaviour(iterations=100))
+    came = really(world)
+    assert ends(found) == {name: pytest.approx(end_s, rel=WITHIN) for name, end_s in came.items()}
+    assert found.makespan_s == pytest.approx(max(came.values()), rel=WITHIN)
+    started = next(job.start_s for job in found.jobs if job.job_id == "two")
+    assert started == pytest.approx(world.job("two").doc["start_ts"] - world.job("two").submit_ts, abs=1.5)
+
+
+def test_asked_in_the_middle_of_a_reshape_it_foretells_the_rest() -> None:
+    world = training()
+    world.submit("two", [2], Behaviour(iterations=100))
+    world.run(lambda w: w.states() == {"one": s.ADJUSTING, "two": s.INITIALIZING})
+    found = forecast(seen(world))
+    assert found.makespan_s == pytest.approx(max(really(world).values()), rel=WITHIN)
+
+
+def test_it_foretells_a_queue() -> None:
+    world = World.training([4], Behaviour(iterations=200))
+    for name, iterations in (("a", 300), ("b", 100)):
+        world.submit(name, [4], Behaviour(iterations=iterations))
+    world.tick()
+    found = forecast(seen(world))
+    order = [name for name, _ in sorted(ends(found).items(), key=lambda pair: pair[1] or math.inf)]
+    assert order == ["one", "b", "a"], "the shortest first"
+    assert found.makespan_s == pytest.approx(max(really(world).values()), rel=WITHIN)
+
+
+def test_nothing_is_touched_by_asking() -> None:
+    world = training()
+    before, view = world.store.writes, world.api.job("one")
+    forecast(seen(world).with_jobs([TWO]).drained("n1"))
+    assert world.store.writes == before
+    assert world.api.job("one") == view
+
+
+FULL = cluster(
+    running("one", 4, optional=(4,), left=600), waiting("new", optional=(4,), left=600),
+    nodes=(replace(node("a", used=4), gpus=tuple(replace(g, job="one") for g in node("a", used=4).gpus)),),
+)  # fmt: skip
+
+
+def of(snapshot: ClusterSnapshot, settings: Settings | None = None) -> LiveState:
+    return LiveState(snapshot, settings or Settings())
+
+
+def test_more_gpus_start_a_waiting_job_at_once() -> None:
+    before, after = forecast(of(FULL)), forecast(of(FULL).with_gpus(4, "V100"))
+    starts = [next(job.start_s for job in found.jobs if job.job_id == "new") for found in (before, after)]
+    assert starts[0] is not None and starts[1] == pytest.approx(83.0 + 25.0), "launch and start of the profile"
+    assert starts[1] < starts[0] and (after.makespan_s or 0) < (before.makespan_s or 0)
+
+
+def test_gpus_of_a_new_type_come_on_a_node_of_their_own() -> None:
+    snapshot = of(FULL).with_gpus(2, "T4").snapshot
+    assert [(n.name, n.gpu_type, n.idle) for n in snapshot.nodes] == [("a", "V100", 0), ("added-T4", "T4", 2)]
+
+
+def test_only_idle_gpus_are_taken_away() -> None:
+    half = cluster(waiting(optional=(2,)), idle=4, used=0)
+    assert sum(n.idle for n in of(half).with_gpus(-2, "V100").snapshot.nodes) == 2
+    with pytest.raises(Rejected, match=r"Only 4 V100 are idle, so 5 cannot be taken away; drain a node."):
+        of(half).with_gpus(-5, "V100")
+
+
+def test_a_drained_nodes_jobs_go_on_elsewhere_and_a_rigid_one_begins_again() -> None:
+    gpus = tuple(replace(g, job="one") for g in node("a", used=4).gpus)
+    jobs = running("one", 4, optional=(4,), left=100, iterations_done=500.0)
+    two = cluster(jobs, nodes=(replace(node("a", used=4), gpus=gpus), node("b", idle=4)))
+    soft = forecast(of(two).drained("a")).makespan_s
+    hard = forecast(of(replace(two, jobs=(replace(jobs, rigid=True),))).drained("a")).makespan_s
+    assert soft is not None and hard is not None
+    assert hard - soft == pytest.approx(500 / 2.4)
+    assert soft > (forecast(of(two)).makespan_s or 0)
+    with pytest.raises(Rejected, match=r"There is no node 'c'; there are: a, b."):
+        of(two).drained("c")
+
+
+def test_who_can_never_start_never_ends() -> None:
+    found = forecast(of(FULL).drained("a"))
+    assert ends(found) == {"one": None, "new": None}
+    assert (found.makespan_s, found.mean_completion_s) == (None, None)
+    shown = report.as_table(forecast(of(FULL)), found)
+    assert "never" in shown and "Makespan: 10 min 20 s" in shown and "then never reached" in shown
+
+
+def test_another_deadline_is_kept_or_missed() -> None:
+    kept, missed = (forecast(of(FULL).with_deadline("new", seconds)) for seconds in (1e6, 10.0))
+    assert (kept.missed, missed.missed) == (0, 1)
+    assert "kept" in report.as_table(kept, None) and "missed by" in report.as_table(missed, None)
+    with pytest.raises(Rejected, match="no job 'x' on GPUs"):
+        of(FULL).with_deadline("x", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("doc", "why"),
+    [
+        ({"command": ["x"], "optional_num_gpus": []}, "would not be accepted: optional_num_gpus must be a list"),
+        ({"job_id": "one", "command": ["x"], "optional_num_gpus": [1]}, "There is a job one already"),
+        ({"command": ["x"], "num_gpus": 0}, "only jobs on GPUs are simulated"),
+    ],
+)
+def test_a_job_that_cannot_be_simulated_is_refused_with_a_sentence(doc: dict[str, Any], why: str) -> None:
+    with pytest.raises(Rejected, match=why):
+        of(FULL).with_jobs([doc])
+
+
+def test_unknown_lengths_and_speeds_are_assumed_as_the_scheduler_does_and_marked() -> None:
+    odd = cluster(
+        running("one", 4, optional=(4,), left=None), waiting("new", type="unheard-of", optional=(4,), left=10),
+        waiting("sure", optional=(4,), left=10), nodes=FULL.nodes,
+    )  # fmt: skip
+    found = forecast(of(odd))
+    assert {job.job_id: job.guess for job in found.jobs} == {"one": True, "new": True, "sure": False}
+    assert ends(found)["one"] == pytest.approx(600.0 + 12.0), "ten minutes at least"
+    assert "~ rests on a length or a speed that is not known" in report.as_table(found, None)
+
+
+@pytest.mark.parametrize("seed", range(drawn(60, 1_000)))
+def test_a_client_reads_what_the_coordinator_sees(seed: int) -> None:
+    snapshot, settings = any_world.drawn(seed)
+    view = json.loads(json.dumps(snapshot_view(snapshot, 0.0, settings, False, {})))
+    read = LiveState.read(view, snapshot.profiles)
+    plain = Job("", "", "submitted", ())
+    unneeded: Any = {"growth": plain.growth, "efficiency": plain.efficiency}
+    assert read.settings == settings
+    assert read.snapshot.nodes == snapshot.nodes
+    assert read.snapshot.jobs == tuple(replace(job, **unneeded) for job in snapshot.jobs if not job.uses_cpu)
+
+
+@pytest.mark.parametrize("seed", range(drawn(60, 1_000)))
+def test_any_live_state_can_be_simulated(seed: int) -> None:
+    snapshot, settings = any_world.drawn(seed)
+    view = json.loads(json.dumps(snapshot_view(snapshot, any_world.NOW, settings, False, {})))
+    found = forecast(LiveState.read(view, snapshot.profiles))
+    assert {job.job_id for job in found.jobs} == {job.id for job in snapshot.jobs if not job.uses_cpu}
+    assert all(job.end_s is None or job.end_s >= 0.0 for job in found.jobs)
+
+
+# the command
+
+
+@pytest.fixture
+def served(live: Live, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Its state is what the coordinator answers with."""
+    world = training()
+    monkeypatch.setattr(live.coordinator, "snapshot", world.api.snapshot)
+    for table in TABLES:
+        live.coordinator.tables[table] = world.api.profiles(table)
+    return world
+
+
+def test_the_command_sets_what_would_happen_beside_what_happens(reshape: Run, served: World, tmp_path: Path) -> None:
+    file = tmp_path / "two.json"
+    file.write_text(json.dumps(TWO))
+    shown = reshape("what-if", "--submit", str(file), "--gpus", "+2", "V100", "--deadline", "one=90m")
+    assert shown.code == 0, shown.err
+    assert "THEN ENDS" in shown.out and "Makespan: " in shown.out and "kept" in shown.out
+    answer = json.loads(reshape("-o", "json", "what-if", "--gpus", "+2", "V100", "--policy", "default").out)
+    assert [job["job_id"] for job in answer["then"]["jobs"]] == ["one"]
+    assert answer["now"]["makespan_s"] == pytest.approx(really(served)["one"], rel=WITHIN)
+
+
+def test_jobs_that_wait_for_something_else_are_left_out_and_named(reshape: Run, served: World) -> None:
+    served.submit("after", [2], depends_on=["one"])
+    served.tick()
+    shown = reshape("what-if")
+    assert "Left out, on CPU or waiting for something else than GPUs: after" in shown.out
+
+
+def test_without_a_change_it_tells_what_happens_as_things_stand(reshape: Run, served: World) -> None:
+    shown = reshape("what-if")
+    assert shown.code == 0 and "THEN" not in shown.out and "one  runs" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["--drain", "x"], 1, "There is no node 'x'; there are: n1."),
+        (["--deadline", "one"], 2, "'one' names no job and time; write JOB=30m, or 90s or 2h."),
+        (["--gpus", "-1", "V100"], 1, "Only 0 V100 are idle"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_one_sentence(
+    reshape: Run, served: World, arguments: list[str], code: int, why: str
+) -> None:
+    refused = reshape("what-if", *arguments)
+    assert (refused.code, refused.out) == (code, "")
+    assert why in refused.err
