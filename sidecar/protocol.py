@@ -260,7 +260,7 @@ def command_id(job_id: str, generation: int, verb: str) -> str:
 
 def launch_key(master: bytes, uid: str, launch: int) -> bytes:
     """Return the key of one launch of one job: derived, so it survives the loss of the database."""
-    return hmac.new(master, f"{uid}|{launch}".encode(), hashlib.sha256).hexdigest().encode()
+    return hmac.digest(master, f"{uid}|{launch}".encode(), "sha256").hex().encode()
 
 
 def launch_token(master: bytes, uid: str, launch: int) -> bytes:
@@ -270,7 +270,7 @@ def launch_token(master: bytes, uid: str, launch: int) -> bytes:
 
 def sign(key: bytes, method: str, path: str, body: bytes) -> str:
     """Return the HMAC-SHA256 over method, path and body, in hex. A reply is signed with method `REPLY`."""
-    return hmac.new(key, f"{method}\n{path}\n".encode() + body, hashlib.sha256).hexdigest()
+    return hmac.digest(key, f"{method}\n{path}\n".encode() + body, "sha256").hex()
 
 
 def signed(key: bytes, method: str, path: str, body: bytes, signature: str) -> bool:

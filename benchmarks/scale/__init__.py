@@ -13,23 +13,27 @@ import argparse
 import random
 import secrets
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 from adaptive_scheduler.settings import Settings
 from benchmarks.cluster import Cluster
 from benchmarks.result import Result, Row, WrongAnswer
 from benchmarks.round_trips import RemotePlatform, Running, population
-from benchmarks.scale import history
+from benchmarks.scale import history, over_http
 from benchmarks.scale.timing import ROUNDS, timed
 from coordinator.config import Config
+from coordinator.http.app import make_app, make_server
 from coordinator.stores.opening import open_store
 
 NODE_GPUS = 8
 SAMPLE = 1_000  # most heartbeats and looks that are timed in one round
 TERM_S = 3_600.0  # nothing renews it here
 FLOOR = 10**0.1  # of ten times as many jobs: a growth exponent of 1.1
+BARE = 2.5  # times a bare handler
+CYCLE_MS = 2.0  # allowed of a cycle with nothing new, for each 1,000 jobs
 PARTS = {
     "heartbeat": ("heartbeat", False),
     "look": ("look at one job", False),
@@ -42,6 +46,8 @@ PARTS = {
 class Costs:
     """CPU milliseconds."""
 
+    over_http: float  # a heartbeat with all that the server does
+    bare: float  # the same of a bare Tornado handler
     heartbeat: float
     look: float
     cycle: float
@@ -70,7 +76,10 @@ def measure(count: int, folder: Path) -> Costs:
         coordinator.loop.tick()
         asked = jobs[:SAMPLE]
         seq = iter(range(2, 1_000))
+        ours, bare = _over_http(cluster, asked, seq, rng)
         found = Costs(
+            over_http=ours,
+            bare=bare,
             heartbeat=timed(lambda: _report(cluster, asked, next(seq), rng), len(asked))
             - timed(lambda: _sidecars(asked, rng), len(asked)),
             look=timed(lambda: [coordinator.reconciler.reconcile(job.doc["_id"]) for job in asked], len(asked)),
@@ -82,6 +91,21 @@ def measure(count: int, folder: Path) -> Costs:
         return found
     finally:
         store.close()
+
+
+def _over_http(cluster: Cluster, jobs: list[Running], seq: Iterator[int], rng: random.Random) -> tuple[float, float]:
+    """Of our server and of a bare one, in turns."""
+    with over_http.client() as pool:
+        both = list[float]()
+        for server in (make_server(make_app(cluster.api, secrets.token_hex(16))), over_http.bare()):
+            rounds = [[_message(job, next_seq, rng) for job in jobs] for next_seq in islice(seq, 1 + ROUNDS)]
+            with over_http.serving(server) as port:
+                both.append(over_http.taken(pool, port, rounds))
+    return both[0], both[1]
+
+
+def _message(job: Running, seq: int, rng: random.Random) -> over_http.Message:
+    return job.doc["_id"], *job.heartbeat(seq, rng)
 
 
 def _sidecars(jobs: list[Running], rng: random.Random) -> None:
@@ -105,6 +129,13 @@ def run(options: argparse.Namespace) -> Result:
             ours, smaller = getattr(found[size], field), getattr(found[before], field)
             fair = smaller * (size / before if grows else 1)
             rows.append(Row(f"{size} jobs: {what}", ours, fair, ours / fair, "ms", FLOOR))
+    for size in sizes:
+        ours, bare, cycle = found[size].over_http, found[size].bare, found[size].cycle
+        rows.append(
+            Row(f"{size} jobs: heartbeat over HTTP, beside a bare handler", ours, bare, ours / bare, "ms", BARE)
+        )
+        allowed = CYCLE_MS * size / 1_000
+        rows.append(Row(f"{size} jobs: cycle with nothing new, as allowed", cycle, allowed, cycle / allowed, "ms", 1.0))
     of_past, note = history.rows(options.tiny)
     return Result(
         "scale", "C1", "work of the coordinator by the number of jobs",

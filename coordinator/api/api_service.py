@@ -260,6 +260,9 @@ class ApiService(PageReads):
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         return self._messages.heartbeat(job_id, launch, raw, signature)
 
+    def knows(self, job_id: str) -> bool:
+        return self._cache.job(job_id) is not None
+
     def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         return self._messages.take_request(job_id, launch, raw, signature)
 

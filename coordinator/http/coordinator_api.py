@@ -73,6 +73,10 @@ class CoordinatorApi(PageSource, Protocol):
         """The reply's body and its signature (`sidecar/protocol.py`)."""
         ...
 
+    def knows(self, job_id: str) -> bool:
+        """True if `heartbeat` of this job needs no store, so that it may be called on the server's own thread."""
+        ...
+
     def take_request(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         """A request that an operator made of a sidecar; answered like a heartbeat."""
         ...

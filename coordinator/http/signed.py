@@ -36,9 +36,15 @@ class SignedHandler(Handler):
 
 
 class HeartbeatHandler(SignedHandler):
+    """Answered on the server's own thread where that needs memory only: a thread more costs as much as the answer."""
+
     async def post(self) -> None:
-        job_id, launch, signature = self.sender()
-        self.reply(await self.call(self.coordinator.heartbeat, job_id, launch, self.body, signature))
+        sender, heartbeat = self.sender(), self.coordinator.heartbeat
+        job_id, launch, signature = sender
+        if self.coordinator.knows(job_id):
+            self.reply(heartbeat(job_id, launch, self.body, signature))
+        else:
+            self.reply(await self.call(heartbeat, job_id, launch, self.body, signature))
 
 
 class ForwardedRequestHandler(SignedHandler):

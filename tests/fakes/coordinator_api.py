@@ -199,6 +199,9 @@ class FakeCoordinator:
         for callback in callbacks:
             callback()
 
+    def knows(self, job_id: str) -> bool:
+        return False  # so that a test may let a heartbeat wait
+
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         beat = self._checked("/v1/heartbeats", raw, signature, protocol.Heartbeat)
         reply = msgspec.json.encode(protocol.HeartbeatReply(seq=beat.seq, lease_s=300.0, grace_s=20.0))

@@ -1,0 +1,104 @@
+"""CPU time of heartbeats over HTTP: of our server, and of a bare Tornado handler that decodes the same into a dict.
+
+Both serve in this process, one after the other; the client is a process of its own, so that its work is not counted. It
+keeps its connections, as sidecars do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.client
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from statistics import median
+from time import process_time
+from typing import Any
+
+import msgspec
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+from benchmarks.result import WrongAnswer
+from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
+
+ROUNDS = 5
+CONNECTIONS = 8
+ADDRESS = "/v1/heartbeats"
+Message = tuple[str, bytes, str]  # job, body, signature
+
+
+class Bare(RequestHandler):
+    newest: dict[str, Any] = {}
+
+    def post(self) -> None:
+        beat = msgspec.json.decode(self.request.body)
+        self.newest[beat["job_id"]] = beat
+        self.set_header("Content-Type", "application/json")
+        self.write(b"{}")
+
+
+def bare() -> HTTPServer:
+    return HTTPServer(Application([(ADDRESS, Bare)]))
+
+
+@contextmanager
+def client() -> Iterator[Executor]:
+    """A process that sends."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(len, b"").result()
+        yield pool
+
+
+@contextmanager
+def serving(server: HTTPServer) -> Iterator[int]:
+    """The port on which this server answers, in a thread of this process."""
+    sockets = bind_sockets(0, "127.0.0.1")
+    hand, ready = list[Any](), threading.Event()
+
+    async def serve() -> None:
+        server.add_sockets(sockets)
+        hand.extend((asyncio.get_running_loop(), asyncio.Event()))
+        ready.set()
+        await hand[1].wait()
+        server.stop()
+        await server.close_all_connections()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="http")
+    thread.start()
+    ready.wait()
+    try:
+        yield sockets[0].getsockname()[1]
+    finally:
+        hand[0].call_soon_threadsafe(hand[1].set)
+        thread.join()
+
+
+def taken(pool: Executor, port: int, rounds: list[list[Message]]) -> float:
+    """CPU milliseconds of this process for each message: the median of the rounds after the first."""
+    found = list[float]()
+    for messages in rounds:
+        gc.collect()
+        began = process_time()
+        pool.submit(send, port, messages).result()
+        found.append(1000 * (process_time() - began) / len(messages))
+    return median(found[1:])
+
+
+def send(port: int, messages: list[Message]) -> None:
+    """Send them one after the other, on some connections in turn."""
+    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(CONNECTIONS)]
+    for number, (job, raw, signature) in enumerate(messages):
+        connection = connections[number % CONNECTIONS]
+        headers = {HEADER_JOB: job, HEADER_LAUNCH: "1", HEADER_SIGNATURE: signature, "Content-Type": "application/json"}
+        connection.request("POST", ADDRESS, raw, headers)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 200 or b'"known":false' in answer:
+            raise WrongAnswer(f"a heartbeat was answered {response.status}: {answer[:200]!r}")
+    for connection in connections:
+        connection.close()
