@@ -93,7 +93,7 @@ class ApiService(PageReads):
             self._operator.request,
         )
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
-        self._decided = Decided(store, cache)
+        self._decided = Decided(store, cache, config.keep)
 
     # jobs
 

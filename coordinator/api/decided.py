@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from coordinator.config import Keep
 from coordinator.errors import Rejected
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord, number
@@ -22,8 +23,8 @@ INTERNAL = ("_id", "version", "last_op", "counted", "stops", "predicted_gap_s", 
 class Decided:
     """Thread-safe."""
 
-    def __init__(self, store: Store, cache: Cache) -> None:
-        self._store, self._cache = store, cache
+    def __init__(self, store: Store, cache: Cache, keep: Keep) -> None:
+        self._store, self._cache, self._keep = store, cache, keep
 
     def newest(self, job_id: str | None, limit: int) -> list[View]:
         """Views of the newest decisions; of one job with its receipts."""
@@ -63,13 +64,19 @@ class Decided:
         found = {doc["_id"]: doc for doc in own}  # older versions stored no `jobs`
         found |= {doc["_id"]: doc for doc in self._store.list("decisions", {"jobs": job_id})}
         if job is None and not found:
-            raise Rejected(f"There is no job {job_id!r}.", 404)
+            raise missing(job_id, self._keep)
         return [doc for doc in found.values() if job is None or _since(doc, job)]
 
     def _with_receipts(self, docs: Sequence[Doc]) -> list[View]:
         names = dict.fromkeys(name for doc in docs for name in named(doc))
         jobs = {name: job for name in names if (job := self._cache.find(name)) is not None}
         return [{**_view(doc), "receipt": receipt(doc, jobs)} for doc in docs]
+
+
+def missing(job_id: str, keep: Keep) -> Rejected:
+    """The answer about a job that is not in the store: it may have ended so long ago that it was removed."""
+    kept = f"of those that have ended {keep} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
+    return Rejected(f"There is no job {job_id!r}; {kept}.", 404)
 
 
 def _since(decision: Doc, job: JobRecord) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
+from coordinator.api.decided import missing
 from coordinator.config import Config
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import resumption
@@ -52,8 +53,7 @@ class OperatorRequests:
     def find(self, job_id: str) -> JobRecord:
         job = self._cache.find(job_id)
         if job is None:
-            kept = f"of those that have ended {self._config.keep} are kept (RESHAPE_KEEP_JOBS, RESHAPE_KEEP_JOBS_S)"
-            raise Rejected(f"There is no job {job_id!r}; {kept}.", 404)
+            raise missing(job_id, self._config.keep)
         return job
 
     def cancel(self, job_id: str) -> JobRecord:

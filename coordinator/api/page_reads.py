@@ -11,6 +11,7 @@ from typing import Any
 
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api.decided import Decided
+from coordinator.api.operator_requests import OperatorRequests
 from coordinator.errors import Rejected
 from coordinator.events.event_log import KEPT, EventLog
 from coordinator.model import states as s
@@ -39,13 +40,11 @@ class PageReads:
     _platform: Platform
     _clock: Clock
     _decided: Decided
+    _operator: OperatorRequests
 
     def __init__(self) -> None:
         self._tails_lock = threading.Lock()
         self._tails: dict[tuple[str, str], tuple[int, bytes]] = {}  # offset and bytes before it, by job
-
-    def _get(self, job_id: str) -> JobRecord:
-        raise NotImplementedError
 
     def _view(self, job: JobRecord, expected: Expected = ({}, 0.0)) -> View:
         raise NotImplementedError
@@ -97,7 +96,7 @@ class PageReads:
 
     def log_tail(self, job_id: str) -> bytes:
         """The end of a job's output, as far as it was read by now: a long one takes several calls."""
-        job = self._get(job_id)
+        job = self._operator.find(job_id)
         with self._tails_lock:
             offset, end = self._tails.pop((job.id, job.uid), (0, b""))
         for _ in range(TAIL_READS):

@@ -21,7 +21,9 @@ FRESH_S = 3600.0  # a job that ended less than this ago stays, since somebody ma
 OF_EACH_JOB = 100  # newest decisions about a job that has not ended, which stay
 NEWEST_EVENTS = 5_000  # stay: clients read on from them, and their numbers go on from the last one
 PART = 1_000  # events that are looked at together
-JOB_FIELDS = ("job_id", "uid", "closed", "finish_ts", "state", "depends_on", "slaml", "origin", "reshape", "wish_id")
+JOB_FIELDS = (
+    "job_id", "uid", "closed", "finish_ts", "state", "depends_on", "slaml", "origin", "reshape", "wish_id", "sized_by",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,9 @@ def jobs_to_remove(past: Past, keep: Keep, wall: float) -> Iterator[Any]:
 
 def decisions_to_remove(rows: list[Doc], past: Past, jobs: set[Any], keep: Keep, wall: float) -> Iterator[Any]:
     """Keys of decisions about removed jobs alone, too old ones, and those beyond the newest `keep.decisions`."""
-    named = {name for job in past.open.values() for name in (_operation(job), job.doc.get("wish_id")) if name}
-    removed = {past.ended[key].id for key in jobs} - {job.id for key, job in past.ended.items() if key not in jobs}
+    kept = [*past.open.values(), *(job for key, job in past.ended.items() if key not in jobs)]
+    named = {name for job in kept for name in (_operation(job), job.doc.get("wish_id"), job.doc.get("sized_by"))}
+    removed = {past.ended[key].id for key in jobs} - {job.id for job in kept}
     counts = dict.fromkeys(past.open, 0)
     for place, row in enumerate(sorted(rows, key=_at, reverse=True)):
         about = {str(one) for one in (row.get("job_id"), *_listed(row.get("jobs"))) if one is not None}

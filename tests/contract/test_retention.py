@@ -68,7 +68,8 @@ def test_a_job_that_others_wait_for_a_slaml_counts_or_a_volcano_job_may_remake_s
 
 def test_decisions_go_with_their_job_by_age_and_by_number_but_an_open_jobs_newest_stay(store: Store) -> None:
     ended(store, "gone", 31.0)
-    ended(store, "kept", 1.0)
+    ended(store, "kept", 1.0, sized_by="of-kept")
+    decided(store, "of-kept", 50.0, "kept")
     is_open(store, "runs", reshape={"kind": "reshape", "generation": 2, "to": [], "decision": "named"})
     decided(store, "of-gone", 31.0, "gone")
     decided(store, "of-gone-lately", 1.0, "gone")
@@ -78,11 +79,11 @@ def test_decisions_go_with_their_job_by_age_and_by_number_but_an_open_jobs_newes
     decided(store, "named", 50.0, "runs")
     decided(store, "slaml.default.x", 1.0, "slaml.default.x")
     retention.prune(store, KEEP, NOW)
-    assert left(store, "decisions") == ["named", "of-both", "runs-1", "runs-2", "slaml.default.x"]
+    assert left(store, "decisions") == ["named", "of-both", "of-kept", "runs-1", "runs-2", "slaml.default.x"]
     for number in range(6):
         decided(store, f"kept-{number}", 0.5 - number / 100, "kept")
     retention.prune(store, KEEP, NOW)
-    assert left(store, "decisions") == ["kept-2", "kept-3", "kept-4", "kept-5", "named", "runs-1", "runs-2"]
+    assert left(store, "decisions") == ["kept-2", "kept-3", "kept-4", "kept-5", "named", "of-kept", "runs-1", "runs-2"]
 
 
 def test_events_go_from_the_oldest_and_the_numbers_go_on(store: Store) -> None:
@@ -110,10 +111,11 @@ def test_a_row_that_was_changed_since_it_was_looked_at_stays(store: Store) -> No
 
 
 def test_a_scan_has_the_named_fields_of_every_row_as_they_are(store: Store) -> None:
-    rows: list[Doc] = [{"_id": f"k{n:05}", "flag": n % 2 == 0, "list": [n, None], "half": n / 2} for n in range(2_500)]
+    rows: list[Doc] = [{"_id": f"k{n:05}", "flag": n % 2 == 0, "list": [n, None], "half": n / 2} for n in range(1_200)]
     for row in rows[:3]:
         store.insert("jobs", {**row, "more": "x" * 100})
     store.insert("jobs", {"_id": "none"})
     assert list(store.scan("jobs", ("flag", "list", "half"))) == [*rows[:3], {"_id": "none"}]
-    store.append_events([{**row, "_id": n} for n, row in enumerate(rows)])
+    for begin in range(0, len(rows), 200):  # more than one part of a scan
+        store.append_events([{**rows[n], "_id": n} for n in range(begin, begin + 200)])
     assert [row["flag"] for row in store.scan("events", ("flag",))] == [row["flag"] for row in rows]
