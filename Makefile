@@ -18,7 +18,7 @@ halves = failed=; \
 	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test test-deep check bench bench-cluster cluster cluster-down test-cluster test-frameworks reference lock clean
+.PHONY: help install demo test test-deep check bench bench-cluster cluster cluster-down test-cluster test-browser test-frameworks reference lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -59,6 +59,9 @@ cluster-down: install ## end it, and remove all that it made
 
 test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
 	@$(BIN)/pytest tests/cluster --cluster $(ARGS)
+
+test-browser: install ## the dashboard in headless Chromium; leaves screenshots of all pages in build/screenshots
+	@RESHAPE_TEST_BROWSER=1 $(BIN)/pytest tests/browser $(ARGS)
 
 test-frameworks: install ## the hooks with real PyTorch, transformers and Lightning (a venv of some 5 GB in build/frameworks)
 	@test -x $(FRAMEWORKS) && $(FRAMEWORKS) -c 'import transformers, lightning' 2>/dev/null || { \

@@ -101,7 +101,7 @@ class PageReads:
             offset, end = self._tails.pop((job.id, job.uid), (0, b""))
         for _ in range(TAIL_READS):
             piece, after = self._platform.output(job.doc, offset, CHUNK)
-            end = ((end if after > offset else b"") + piece)[-TAIL:]
+            end = ((end if after >= offset else b"") + piece)[-TAIL:]
             offset, done = after, len(piece) < CHUNK
             if done:
                 break

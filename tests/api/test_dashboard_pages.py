@@ -154,6 +154,10 @@ def test_a_jobs_page_tells_what_was_decided_what_happened_and_what_it_wrote(brow
     assert "started" in text
     assert "step 4999" in text
     assert "step 2000" not in text, "all of a long output was sent"
+    assert "step 4999" in seen(browser, "/jobs/first"), "what was read before is not shown again"
+    world.machines.outputs["first"] += b"step 5000\n"
+    text = seen(browser, "/jobs/first")
+    assert "step 4999 step 5000" in text
     raw = browser.get("/jobs/first").raw.decode()
     assert raw.count("<rect") == 2 * 4, "each GPU, reserved and then in use"
 

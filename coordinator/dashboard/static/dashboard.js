@@ -3,7 +3,7 @@
 (() => {
   const main = document.querySelector("main[data-version]"), told = document.getElementById("live");
   if (!main) return;
-  let version = main.dataset.version, source = null;
+  let version = main.dataset.version, source = null, pause = 2000;
 
   const say = (words, kind) => { told.textContent = words; told.className = kind; };
 
@@ -25,9 +25,14 @@
     if (source || document.hidden) return;
     const of = encodeURIComponent(location.pathname + location.search);
     source = new EventSource(`/live?of=${of}&version=${version}`);
-    source.onopen = () => say("live", "good");
-    source.onerror = () => source.readyState === EventSource.CLOSED
-      ? say("not live: reload this page", "bad") : say("connection lost, trying again", "bad");
+    source.onopen = () => { say("live", "good"); pause = 2000; };
+    source.onerror = () => {
+      say("not live, trying again; if that lasts, reload this page", "bad");
+      if (source?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      source = null; // it was refused: another coordinator takes over, or the session is over
+      setTimeout(follow, pause);
+      pause = Math.min(2 * pause, 60000);
+    };
     source.addEventListener("parts", (event) => {
       version = event.lastEventId;
       for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);

@@ -84,7 +84,7 @@ class PageHandler(Handler):
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("Content-Security-Policy", POLICY)
-        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("Referrer-Policy", "same-origin")  # with none, browsers hide where a form comes from
         self.set_header("X-Frame-Options", "DENY")
         self.set_header("Cross-Origin-Opener-Policy", "same-origin")
 

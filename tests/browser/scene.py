@@ -1,0 +1,55 @@
+"""Coordinators with something to see, and how a tab comes in. Not a test."""
+
+from __future__ import annotations
+
+from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
+from tests.api.caller import Caller
+from tests.browser.chrome import Chrome
+from tests.fakes.coordinator_api import Live
+from tests.fakes.shims import Behaviour
+from tests.fakes.world import World
+
+SECOND_NODE = FoundNode("n2", tuple(FoundGpu(f"p100-{i}", "P100", None, True) for i in range(6)))
+EVIL = "<script>window.ran=1</script><img src=x onerror='window.ran=1'>"
+
+
+def log_in(tab: Chrome, live: Live) -> None:
+    """By a one-time link, as people do; the tab then shows the fleet."""
+    tab.open(live.url + Caller(live)("POST", "/v1/logins").doc["path"])
+    tab.until("location.pathname === '/' && document.readyState === 'complete'")
+
+
+def go(tab: Chrome, live: Live, path: str) -> None:
+    """Open a page, and wait until it is live."""
+    tab.open(live.url + path)
+    tab.until("document.getElementById('live').textContent === 'live'")
+
+
+def busy() -> World:
+    """Two nodes with jobs that train, of which one was reshaped, that start, wait, have ended or were refused."""
+    world = World(gpus=8, nodes=[SECOND_NODE])
+    loss = Behaviour(iterations=6_000, value=2.3, value_name="loss")
+    world.submit("resnet50-imagenet", [1, 2, 4], loss)
+    world.submit("bert-large-finetune-squad", [2, 4], Behaviour(iterations=6_000))
+    world.submit("vgg", [1], Behaviour(iterations=6_000), elastic=False)
+    world.submit("short", [1], Behaviour(iterations=30))
+    world.run(lambda w: w.states().get("short") == s.COMPLETED)
+    for _ in range(12):
+        world.pass_time(4.0)
+        loss.value = 0.2 + ((loss.value or 0.0) - 0.2) * 0.85
+    world.api.request("bert-large-finetune-squad", 2, None)
+    world.run(lambda w: len(w.job("bert-large-finetune-squad").gpu_ids) == 2)
+    world.pass_time(20.0)
+    world.api.request("bert-large-finetune-squad", None, None)
+    for number in range(4):
+        world.submit(f"later-{number}", [8], Behaviour(iterations=6_000), sla="30s" if number == 2 else None)
+    world.users.insert("jobs", {"_id": "odd", "job_id": "odd", "state": "submitted", "num_gpus": "many"})
+    world.users.insert("jobs", {"_id": EVIL, "job_id": EVIL, "state": "submitted", "message": EVIL})
+    world.submit("newcomer", [1], Behaviour(iterations=6_000))
+    world.machines.outputs["resnet50-imagenet"] = b"".join(
+        b"step=%d total=6000 loss=%.4f\n" % (n, 2.3 * 0.99**n) for n in range(400)
+    )
+    world.tick()
+    world.tick()
+    return world

@@ -1,0 +1,103 @@
+"""Every page in a real browser: without a complaint, readable in light, in dark and on a phone, with names for all that
+can be used. Leaves a screenshot of each in build/screenshots."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.chrome import PHONE, WIDE, Chrome
+from tests.browser.conftest import SCREENSHOTS
+from tests.browser.scene import EVIL, busy, go, log_in
+from tests.fakes.coordinator_api import Live, serve
+
+PAGES = {
+    "fleet": "/",
+    "timeline": "/timeline",
+    "jobs": "/jobs",
+    "waiting": "/jobs?show=waiting",
+    "ended": "/jobs?show=ended",
+    "refused": "/jobs?show=refused",
+    "job": "/jobs/resnet50-imagenet",
+    "job-reshaped": "/jobs/bert-large-finetune-squad",
+    "job-waiting": "/jobs/later-0",
+    "decisions": "/decisions",
+}
+LOOKS = {"light": (False, WIDE), "dark": (True, WIDE), "phone": (False, PHONE), "phone-dark": (True, PHONE)}
+NAMED = {"link", "button", "textbox", "searchbox", "combobox", "checkbox", "image", "img", "region", "progressbar"}
+
+# Text and what lies behind it, of all that is shown; the worst contrasts (WCAG asks for 4.5).
+CONTRASTS = """
+(() => {
+  const numbers = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+    .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const [r, g, b, a = 1] = numbers(getComputedStyle(one).backgroundColor);
+      if (a > 0.99) return [r, g, b];
+    }
+    return numbers(getComputedStyle(document.documentElement).backgroundColor).slice(0, 3);
+  };
+  const found = [];
+  for (const one of document.querySelectorAll("main *, header *")) {
+    const said = [...one.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data.trim()).join("");
+    if (!said || one.closest("svg, select, .skip, [hidden]") || !one.checkVisibility()) continue;
+    const [a, b] = [light(numbers(getComputedStyle(one).color)), light(behind(one))].sort((x, y) => y - x);
+    const contrast = (a + 0.05) / (b + 0.05);
+    if (contrast < 4.5) found.push(`${said.slice(0, 30)} (${one.tagName}.${one.className}): ${contrast.toFixed(1)}`);
+  }
+  return found;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def live(browser: Chrome) -> Iterator[Live]:
+    with serve(busy().api) as running:
+        log_in(browser, running)
+        yield running
+
+
+@pytest.mark.parametrize(("page", "look"), [*itertools.product(PAGES, LOOKS)])
+def test_a_page_is_sound_and_readable(tab: Chrome, live: Live, page: str, look: str) -> None:
+    tab.look(*LOOKS[look])
+    go(tab, live, PAGES[page])
+    tab.screenshot(SCREENSHOTS / f"{page}-{look}.png")
+    assert tab.do("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), (
+        "wider than the screen"
+    )
+    assert tab.do(CONTRASTS) == []
+    unnamed = [node for node in tab.tree() if node["role"] in NAMED and not node["name"]]
+    assert unnamed == []
+    assert tab.do("window.ran") is None, "a page ran what a user wrote"
+
+
+def test_pictures_have_a_table_behind_them_that_says_the_same(tab: Chrome, live: Live) -> None:
+    tab.look(*LOOKS["light"])
+    go(tab, live, "/timeline")
+    assert tab.do("document.querySelector('#timeline-table').open = true")
+    assert tab.do("document.querySelectorAll('#timeline-table td').length") > 10
+    assert "bert-large-finetune-squad down" in tab.text()
+
+
+def test_a_strange_name_can_be_followed_to_its_page(tab: Chrome, live: Live) -> None:
+    go(tab, live, "/jobs?show=refused")
+    tab.do("[...document.querySelectorAll('.jobs a')].find((a) => a.textContent.includes('script')).click()")
+    tab.until("location.pathname.startsWith('/jobs/') && document.readyState === 'complete'")
+    assert EVIL in tab.do("document.querySelector('h1').textContent")
+    assert tab.do("window.ran") is None
+
+
+def test_the_way_in_is_shown_to_who_is_not_logged_in(tab: Chrome, live: Live) -> None:
+    tab("clearBrowserCookies", "Network")
+    for look, (dark, size) in LOOKS.items():
+        tab.look(dark, size)
+        tab.open(live.url + "/jobs")
+        assert "reshape dashboard" in tab.text()
+        tab.screenshot(SCREENSHOTS / f"login-{look}.png")
+    assert {"401" in complaint for complaint in tab.complaints} == {True}
+    tab.complaints.clear()
