@@ -79,6 +79,7 @@ def times(
         "start_in_s": start if waits else None, "start_guesses": list(found.guesses) if waits else [],
         "eta_s": view["eta_s"] if view["eta_s"] is not None or waits else end,
         "late_s": progress.tardiness_s(job.doc, wall) if job.accepted else None,
+        "deadline_ts": progress.deadline_ts(job.doc) if job.accepted else None,
     }  # fmt: skip
 
 

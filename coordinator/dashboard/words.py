@@ -121,6 +121,21 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def brief(value: float) -> str:
+    """A duration for a table, to two units: 45s, 12m, 3h20m, 2d4h."""
+    whole = max(0, round(value))
+    if whole < 120:
+        return f"{whole}s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    hours, rest = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{rest}m" if rest else f"{hours}h"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours}h" if hours else f"{days}d"
+
+
 def size(value: float) -> str:
     """Bytes, in MiB or GiB."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"

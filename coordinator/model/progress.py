@@ -74,13 +74,19 @@ def last_measurement(job: JobRecord, beat: Heartbeat | None) -> tuple[float | No
     return number(job.doc.get("value"), -math.inf), str(job.doc.get("value_name") or "")
 
 
+def deadline_ts(doc: JobRow) -> float | None:
+    """Its `sla` as a time in seconds since 1970; None without one, and before intake has noted its submission."""
+    target, since = requirements.seconds(doc.get("sla")), number(doc.get("submit_ts"))
+    return None if target is None or since is None else since + target
+
+
 def tardiness_s(doc: JobRow, wall: float) -> float | None:
     """Seconds past the job's `sla` at its end, or now; None without a deadline or while it holds."""
-    target, since = requirements.seconds(doc.get("sla")), number(doc.get("submit_ts"))
-    if target is None or since is None or doc.get("state") == s.CANCELLED:
+    deadline = deadline_ts(doc)
+    if deadline is None or doc.get("state") == s.CANCELLED:
         return None
     ended = number(doc.get("finish_ts")) if doc.get("state") in s.ENDED else None
-    late = (wall if ended is None else ended) - since - target
+    late = (wall if ended is None else ended) - deadline
     return late if late > 0 else None
 
 

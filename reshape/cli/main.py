@@ -14,6 +14,7 @@ import click
 
 from reshape.cli.change_verbs import cancel, drain, reshape, resume, suspend, undrain
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
+from reshape.cli.list_verbs import jobs, top
 from reshape.cli.rehearse_verb import rehearse
 from reshape.cli.simulation.simulate_verbs import paper, simulate, what_if
 from reshape.cli.store_verbs import store
@@ -135,24 +136,6 @@ def up(settings: CliSettings, /, **options: Any) -> int | None:
 
 
 @cli.command()
-@click.option("-a", "--all", "ended", is_flag=True, help="Include jobs that ended earlier.")
-@printing
-@click.pass_obj
-def jobs(settings: CliSettings, ended: bool) -> None:
-    """List jobs that wait, run or ended within a day."""
-    from reshape.client import LATELY_S
-    from reshape.output import render
-
-    rows = settings.client().jobs(ended, LATELY_S)
-    print_out(settings, rows, lambda r: render.jobs(r, width()))
-    if not rows and settings.output == "table":
-        none = (
-            "No jobs." if ended else "No job waits, runs or has ended within a day; -a lists those that ended earlier."
-        )
-        click.echo(none, err=True)
-
-
-@cli.command()
 @click.argument("job_id", metavar="ID")
 @printing
 @click.pass_obj
@@ -270,7 +253,7 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
-for verb in (cancel, reshape, suspend, resume, drain, undrain):
+for verb in (jobs, top, cancel, reshape, suspend, resume, drain, undrain):
     cli.add_command(verb)
 cli.add_command(submit)
 cli.add_command(rehearse)

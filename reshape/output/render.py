@@ -11,18 +11,10 @@ from typing import Any
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard import words
-from coordinator.dashboard.words import expected_start, measured, missed, progress, seconds, size, text
-from reshape.output.tables import LEAST, NONE, Cells, fitted, folded, plain, table, wrapped
+from coordinator.dashboard.words import expected_start, measured, missed, size, text
+from reshape.output.tables import LEAST, NONE, Cells, folded, plain, table, wrapped
 
 View = Mapping[str, Any]
-
-LEAST_WANTED = ("RESHAPES", "NODE", "ETA")  # columns that go first where a line is too short
-
-
-def jobs(rows: Iterable[View], width: int | None = None) -> str:
-    """A line per job; its message beside it, or below where it does not fit."""
-    head = ("JOB", "STATE", "GPUS", "NODE", "PROGRESS", "ETA", "RESHAPES", "MESSAGE")
-    return fitted(head, [_job_cells(j) for j in rows], width, LEAST_WANTED)
 
 
 def gpus(rows: Iterable[View], width: int | None = None) -> str:
@@ -95,24 +87,6 @@ def present(view: View, said: Iterable[str] = ()) -> str:
     facts = {"expected start": expected_start(view), "deadline": missed(view)}
     lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []
     return "\n".join([*lines, *(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)])
-
-
-def _job_cells(view: View) -> Cells:
-    return (
-        text(view.get("job_id")),
-        text(view.get("state")),
-        words.gpu_count(view),
-        text(view.get("node")),
-        progress(view),
-        measured(view.get("eta_s"), seconds) or _starts(view) or NONE,
-        text(view.get("reshapes")),
-        text(words.remark(view)),
-    )
-
-
-def _starts(view: View) -> str | None:
-    """Short, for a table: a guess has a question mark."""
-    return measured(view.get("start_in_s"), lambda s: f"starts in {seconds(s)}{'?' * bool(view.get('start_guesses'))}")
 
 
 def _gpu_cells(view: View) -> Cells:

@@ -92,11 +92,12 @@ def _first(text: str, width: int) -> str:
 
 
 def _line(cells: Cells, widths: Sequence[int]) -> str:
-    cut = [*cells[:-1], _cut(cells[-1], widths[-1])]
-    return GAP.join(c + " " * (w - columns(c)) for c, w in zip(cut, widths, strict=True)).rstrip()
+    shown = [*cells[:-1], cut(cells[-1], widths[-1])]
+    return GAP.join(c + " " * (w - columns(c)) for c, w in zip(shown, widths, strict=True)).rstrip()
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """The text in at most so many columns, with a mark where it goes on."""
     if columns(text) <= width:
         return text
     return _first(text, width - 1) + "…"

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.model import progress
 from coordinator.model import states as s
-from reshape.output import render
+from reshape.output import job_table, render
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
@@ -118,7 +118,7 @@ def test_a_missed_deadline_is_told_as_it_passes_and_with_the_whole_delay_at_the_
     view = world.api.job("one")
     assert view["late_s"] == pytest.approx(ended["late_s"])
     assert "deadline:    missed by" in render.job(view)
-    assert "deadline missed by" in render.jobs([view])
+    assert "deadline missed by" in job_table.table([view], 0.0)
     assert "Now: deadline: missed by" in render.present(view)
     world.clock.time += 1000
     assert world.api.job("one")["late_s"] == view["late_s"], "what has ended gets no later"

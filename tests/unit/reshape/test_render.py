@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.dashboard import words
-from reshape.output import render, tables
+from reshape.output import job_table, render, tables, top
 
 TEXT = st.text(st.characters(), max_size=30)
 ODD = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.lists(st.integers(), max_size=3)
@@ -67,7 +67,7 @@ def test_only_the_last_column_is_cut_and_wide_characters_count_double() -> None:
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "a\rb", "\u202egpj", "\x07", "\ud800", "\u200b"])
 def test_nothing_that_a_user_wrote_moves_the_cursor_or_turns_the_line(text: str) -> None:
-    shown = render.jobs([{"job_id": text, "state": text, "message": text}])
+    shown = job_table.table([{"job_id": text, "state": text, "message": text}], 1000.0)
     assert text not in shown
     assert shown.encode()
 
@@ -75,7 +75,7 @@ def test_nothing_that_a_user_wrote_moves_the_cursor_or_turns_the_line(text: str)
 @given(st.dictionaries(st.sampled_from(["job_id", "state", "num_gpus", "gpu_ids", "optional_num_gpus", "node"]), ODD))
 def test_a_document_that_was_not_let_in_can_be_shown(doc: dict[str, Any]) -> None:
     view = {**doc, "problems": ["state must be `submitted`"]}
-    assert "not accepted" in render.jobs([view])
+    assert "not accepted" in job_table.table([view], 1000.0)
     assert "problem: state must be" in render.job(view)
 
 
@@ -98,7 +98,9 @@ def test_of_a_job_with_a_target_it_is_shown_how_far_that_is() -> None:
     assert words.progress(aims) == "120, about 64 iterations to its target"
     assert words.progress({**aims, "epochs_left": 3.2}) == "120, about 3.2 epochs to its target"
     assert "at most 64 iterations" in words.progress({**aims, "length_unsure": True})
-    assert "PROGRESS" in render.jobs([aims]) and "about 64 iterations to its target" in render.jobs([aims])
+    assert "PROGRESS" in job_table.table([aims], 1000.0) and "about 64 iterations to its target" in job_table.table(
+        [aims], 1000.0
+    )
     assert words.progress({**aims, "iterations_left": None}) == "120/400 (30 %)"
 
 
@@ -144,7 +146,7 @@ def test_a_node_is_listed_with_its_jobs_and_whether_it_takes_more() -> None:
 
 def test_a_message_that_only_repeats_the_state_is_left_out() -> None:
     done = {"job_id": "a", "state": "completed", "message": "completed"}
-    assert render.job(done).count("completed") == render.jobs([done]).count("completed") == 1
+    assert render.job(done).count("completed") == job_table.table([done], 1000.0).count("completed") == 1
     assert "waits" in render.job({**done, "message": "waits"})
 
 
@@ -182,11 +184,11 @@ def test_the_reason_of_a_job_is_never_cut_and_no_line_is_wider_than_the_terminal
          "iters_done": 1200, "iterations": 40000, "eta_s": 3900.0, "reshapes": 0, "message": "trains"},
         {"job_id": "train-2", "state": "submitted", "num_gpus": 0, "reshapes": 0, "message": LONG},
     ]  # fmt: skip
-    lines = render.jobs(views, width).splitlines()
+    lines = job_table.table(views, 1000.0, width).splitlines()
     assert max(map(tables.columns, lines)) <= width
     assert lines[0].split()[:3] == ["JOB", "STATE", "GPUS"]
     assert LONG in " ".join(line.strip() for line in lines)
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["JOB", "train-1", "train-2"]
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["JOB", "train-1", "train-2", "The"]
 
 
 @pytest.mark.parametrize("width", [64, 80, 100])
@@ -212,8 +214,8 @@ def test_the_memory_of_a_gpu_is_never_cut() -> None:
 
 
 def test_where_all_fits_there_is_a_line_per_job() -> None:
-    lines = render.jobs([{"job_id": "a", "state": "running", "message": "trains"}], 120).splitlines()
-    assert (len(lines), lines[1].endswith("trains")) == (2, True)
+    lines = job_table.table([{"job_id": "a", "state": "running", "message": "moves"}], 1000.0, 120).splitlines()
+    assert (len(lines), lines[1].endswith("moves")) == (2, True)
 
 
 @given(TEXT, st.integers(10, 40))
@@ -227,3 +229,91 @@ def test_wrapped_text_is_whole_and_fits(text: str, width: int) -> None:
 @pytest.mark.parametrize(("epochs", "said"), [(63.578125, "63.58"), (3, "3"), (0.0, "0")])
 def test_epochs_are_shown_with_two_digits(epochs: float, said: str) -> None:
     assert f"epochs:      {said}" in render.job({"job_id": "one", "epochs_done": epochs}).splitlines()
+
+
+def views(count: int) -> list[dict[str, Any]]:
+    """Jobs of all kinds, the oldest first."""
+    kinds: list[dict[str, Any]] = [
+        {"state": "running", "num_gpus": 2, "node": "a", "eta_s": 90.0, "deadline_ts": 1600.0, "iters_done": 50},
+        {"state": "submitted", "num_gpus": 0, "suspended": True, "queue": "low", "iters_done": 10},
+        {"state": "completed", "num_gpus": 0, "finish_ts": 940.0, "deadline_ts": 990.0, "iters_done": 100},
+        {"state": "submitted", "num_gpus": 0, "start_in_s": 30.0, "start_guesses": ["j0"]},
+    ]
+    common = {"optional_num_gpus": [1, 2, 4], "iterations": 100, "reshapes": 0}
+    return [{"job_id": f"j{n}", "submit_ts": 900.0 + n, **common, **kinds[n % 4]} for n in range(count)]
+
+
+def test_each_job_is_listed_with_its_counts_its_end_its_deadline_and_its_age() -> None:
+    head, *rows = (line.split("  ") for line in job_table.table(views(4), 1000.0).splitlines())
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [cell.strip() for cell in head if cell.strip()] == list(job_table.HEAD)
+    assert cells[0][2:] == ["running", "2/1/4", "a", "0", "50/100 (50 %)", "in 90s", "in 10m", "100s", "-"]
+    assert cells[1][1:4] == ["low", "suspended", "0/1/4"]
+    assert cells[2][7:9] == ["60s ago", "met"]
+    assert "starts in 30s?" in cells[3]
+
+
+def test_a_late_job_says_by_how_much_and_one_on_cpu_has_no_counts() -> None:
+    late = {"job_id": "a", "state": "running", "optional_num_gpus": [0], "late_s": 7200.0, "deadline_ts": 5.0}
+    row = job_table.table([late], 1000.0).splitlines()[1]
+    assert "missed by 2h" in row and " cpu " in row
+
+
+def test_on_80_columns_what_no_job_has_goes_first_and_nothing_is_wider() -> None:
+    lines = job_table.table(views(1), 1000.0, 80).splitlines()
+    assert max(map(tables.columns, lines)) <= 80
+    assert {"JOB", "STATE", "GPUS", "PROGRESS", "END", "DEADLINE"} <= set(lines[0].split())
+    assert not {"QUEUE", "MESSAGE"} & set(lines[0].split())
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ({"order": "age"}, "j0 j1 j2 j3"),
+        ({"order": "gpus"}, "j0 j1 j2 j3"),
+        ({"order": "end"}, "j0 j1 j2 j3"),
+        ({"order": "progress"}, "j2 j0 j1 j3"),
+        ({"order": "deadline"}, "j2 j0 j1 j3"),
+        ({"order": "state"}, "j2 j0 j1 j3"),
+        ({"order": "age", "states": ["submitted"]}, "j1 j3"),
+        ({"order": "age", "states": ["suspended", "completed"]}, "j1 j2"),
+        ({"order": "age", "queue": "low"}, "j1"),
+        ({"order": "name", "node": "a"}, "j0"),
+    ],
+)
+def test_jobs_are_chosen_and_ordered_as_asked(conditions: dict[str, Any], found: str) -> None:
+    assert [view["job_id"] for view in job_table.chosen(views(4), **conditions)] == found.split()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (119.4, "119s"), (130, "2m"), (3600, "1h"), (12000, "3h20m"), (187200, "2d4h")]
+)
+def test_durations_in_tables_are_short(seconds: float, shown: str) -> None:
+    assert words.brief(seconds) == shown
+
+
+FLEET = [
+    {"gpu_id": f"g{n}", "node": "a", "state": state, "held_by": held, "emulated": True}
+    for n, (state, held) in enumerate([("in use", "j0"), ("in use", "j0"), ("idle", None), ("faulty", None)])
+]
+NODES = [{"node": "a", "gpu_type": "V100"}, {"node": "c", "cores": 2.0, "schedulable": False, "drained": True}]
+DECIDED = [{"at": 0.0, "sentence": "j0 starts on 2 GPUs of a."}]
+
+
+def test_top_shows_the_fleet_its_jobs_and_the_last_decisions() -> None:
+    lines = top.frame(views(2), FLEET, NODES, DECIDED, 1000.0, 120).splitlines()
+    assert "2 of 4 GPUs (emulated) in use, 1 faulty   1 jobs run, 1 wait" in lines[0]
+    assert lines[2:4] == ["a            V100     [aa.!]", "c            2 cores  []  drained"]
+    assert [line.split()[:2] for line in lines if line.startswith(("a j0", "  j1"))] == [["a", "j0"], ["j1", "low"]]
+    assert lines[-1].endswith("j0 starts on 2 GPUs of a.")
+
+
+@given(st.integers(40, 200), st.integers(12, 60), st.integers(0, 300), st.integers(1, 60))
+def test_top_never_exceeds_its_terminal(width: int, height: int, jobs: int, nodes: int) -> None:
+    fleet = [{"node": f"n{n}", "gpu_type": "V100"} for n in range(nodes)]
+    lines = top.frame(views(jobs), FLEET, fleet, DECIDED * 9, 1000.0, width, height).splitlines()
+    assert len(lines) <= height and max(map(tables.columns, lines)) <= width
+
+
+def test_top_of_an_empty_cluster_says_what_to_do() -> None:
+    assert "`reshape submit -- COMMAND` starts one" in top.frame([], [], [], [], 1000.0)

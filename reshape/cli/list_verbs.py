@@ -1,0 +1,90 @@
+"""Defines the verbs that list what is going on: `jobs` and `top`; live on a terminal, once for other programs.
+
+Added to the command by `main.py`. Imports only click until a verb runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reshape.output.terminal import CliSettings, print_out, printing, width
+
+if TYPE_CHECKING:
+    from reshape.client import Client
+
+STATES = (
+    "submitted", "suspended", "initializing", "initialized", "running", "adjusting", "restarting", "completed",
+    "failed", "cancelled",
+)  # fmt: skip
+ORDERS = ("age", "name", "state", "gpus", "progress", "end", "deadline")
+DECISIONS = 5
+
+
+@click.command()
+@click.option("-a", "--all", "ended", is_flag=True, help="Include jobs that ended earlier.")
+@click.option("--sort", "order", type=click.Choice(ORDERS), default="age", show_default=True, help="Order of the jobs.")
+@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; repeat for several.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--node", help="Only jobs on this node.")
+@click.option("-w", "--watch", is_flag=True, help="Show the list as it changes, until Ctrl-C.")
+@printing
+@click.pass_obj
+def jobs(settings: CliSettings, /, ended: bool, watch: bool, **conditions: Any) -> None:
+    """List jobs that wait, run or ended within a day.
+
+    GPUS: now, the fewest and the most that it can run on. END: until its end, or its start.
+    """
+    client = settings.client()
+    if watch and settings.output == "table":
+        from reshape.output import live_screen
+
+        live_screen.show(lambda columns, lines: _first("\n".join(_listed(client, ended, columns, conditions)), lines))
+    elif settings.output == "json":
+        print_out(settings, _chosen(client, ended, conditions), str)
+    else:
+        table, none = _listed(client, ended, width(), conditions)
+        click.echo(table)
+        if none:
+            click.echo(none, err=True)
+
+
+def _chosen(client: Client, ended: bool, conditions: dict[str, Any]) -> Sequence[Any]:
+    from reshape.client import LATELY_S
+    from reshape.output import job_table
+
+    return job_table.chosen(client.jobs(ended, LATELY_S), **conditions)
+
+
+def _listed(client: Client, ended: bool, columns: int | None, conditions: dict[str, Any]) -> tuple[str, str]:
+    """The table, and a sentence where it has no rows."""
+    from reshape.output import job_table
+
+    rows = _chosen(client, ended, conditions)
+    none = "No jobs." if ended else "No job waits, runs or has ended within a day; -a lists those that ended earlier."
+    if any(value for name, value in conditions.items() if name != "order"):
+        none = "No job meets all these conditions; `reshape jobs -a` lists all."
+    return job_table.table(rows, time.time(), columns), "" if rows else none
+
+
+def _first(text: str, lines: int | None) -> str:
+    return "\n".join(text.splitlines()[: lines and lines - 1])
+
+
+@click.command()
+@click.pass_obj
+def top(settings: CliSettings) -> None:
+    """Show the fleet, its jobs and the last decisions as they change, until Ctrl-C; without a terminal once."""
+    from reshape.output import live_screen
+    from reshape.output.top import frame
+
+    client = settings.client()
+
+    def draw(columns: int | None, lines: int | None) -> str:
+        now = client.jobs(), client.gpus(), client.nodes(), client.decisions(limit=DECISIONS)
+        return frame(*now, time.time(), columns or 100, lines and lines - 1)
+
+    live_screen.show(draw)

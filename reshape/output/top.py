@@ -1,0 +1,86 @@
+"""Draws what `reshape top` shows: the fleet as bars, its jobs and the last decisions, within one screen. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coordinator.adapters.clock import local_time
+from coordinator.dashboard.words import measured, text
+from reshape.output import job_table
+from reshape.output.tables import cut, plain
+
+View = Mapping[str, Any]
+
+LETTERS = string.ascii_lowercase + string.ascii_uppercase
+IDLE, RESERVED, FAULTY, MANY = ".", "+", "!", "#"
+MOST_NODES = 12
+MOST_DECISIONS = 5
+
+
+def frame(
+    jobs: Sequence[View], gpus: Sequence[View], nodes: Sequence[View], decisions: Sequence[View], now: float,
+    width: int = 80, height: int | None = None,
+) -> str:  # fmt: skip
+    """One screen; without `height` everything. Each job has a letter under which its GPUs stand in the bars."""
+    letters = _letters(jobs)
+    fleet = [_node(view, [g for g in gpus if g.get("node") == view.get("node")], letters) for view in nodes]
+    decided = [_decision(view) for view in decisions[:MOST_DECISIONS]]
+    if height is not None:
+        fleet = _short(fleet, min(MOST_NODES, max(1, height // 4)), "nodes")
+        decided = decided[: max(1, height // 6)]
+    listed = _jobs(jobs, letters, now, width)
+    if height is not None:
+        listed = _short(listed, max(2, height - len(fleet) - len(decided) - 5), "lines")
+    lines = [_summary(jobs, gpus, now), "", *fleet, "", *listed, "", *decided]
+    return "\n".join(cut(line, width) for line in lines).rstrip()
+
+
+def _letters(jobs: Sequence[View]) -> dict[str, str]:
+    placed = [text(view.get("job_id")) for view in jobs if view.get("num_gpus")]
+    return dict(itertools.zip_longest(placed, LETTERS[: len(placed)], fillvalue=MANY))
+
+
+def _summary(jobs: Sequence[View], gpus: Sequence[View], now: float) -> str:
+    states = Counter(text(view.get("state")) for view in gpus)
+    held = Counter(text(view.get("state")) for view in jobs)
+    waits = held.pop("submitted", 0)
+    emulated = " (emulated)" if any(view.get("emulated") for view in gpus) else ""
+    faulty = f", {states['faulty']} faulty" if states["faulty"] else ""
+    use = f"{len(gpus) - states['idle'] - states['faulty']} of {len(gpus)} GPUs{emulated} in use{faulty}"
+    return f"{local_time(now)}   {use}   {sum(held.values())} jobs run, {waits} wait"
+
+
+def _node(view: View, gpus: Sequence[View], letters: Mapping[str, str]) -> str:
+    bar = "".join(_gpu(gpu, letters) for gpu in gpus)
+    state = "" if view.get("schedulable", True) else "  drained" if view.get("drained") else "  closed"
+    silent = "" if view.get("heard", True) else "  silent"
+    kind = text(view.get("gpu_type")) if gpus else f"{measured(view.get('cores'), '{:g}') or '?'} cores"
+    return plain(f"{text(view.get('node')):<12} {kind:<8} [{bar}]{state}{silent}")
+
+
+def _gpu(view: View, letters: Mapping[str, str]) -> str:
+    if view.get("state") == "faulty":
+        return FAULTY
+    holder = view.get("held_by")
+    if holder is not None:
+        return letters.get(text(holder), MANY)
+    return RESERVED if view.get("state") == "reserved" else IDLE
+
+
+def _jobs(jobs: Sequence[View], letters: Mapping[str, str], now: float, width: int) -> list[str]:
+    if not jobs:
+        return ["No job waits or runs: `reshape submit -- COMMAND` starts one."]
+    named = [{**view, "job_id": f"{letters.get(text(view.get('job_id')), ' ')} {view.get('job_id')}"} for view in jobs]
+    return job_table.table(named, now, width).splitlines()
+
+
+def _decision(view: View) -> str:
+    return plain(f"{(measured(view.get('at'), local_time) or '')[-8:]}  {text(view.get('sentence'))}")
+
+
+def _short(lines: list[str], most: int, what: str) -> list[str]:
+    return lines if len(lines) <= most else [*lines[: most - 1], f"… and {len(lines) - most + 1} {what} more"]
