@@ -41,13 +41,14 @@ def changes(world: ClusterSnapshot, job: Job, now: float, settings: Settings) ->
     if not job.uses_cpu:
         yield from _requested(others)
         if "deadline" in settings.systems:
-            yield from _deadlines([job, *others])
+            yield from _deadlines(others)
         yield from _kept(world, job, others)
         yield from _policy(settings)
         yield from _more(world, job, [1])
     yield from _ends(world, others)
     if not job.uses_cpu and job.optional:
-        yield from _more(world, job, range(2, job.optional[0] + 1))
+        most = job.optional[0] if "elastic" in settings.systems else job.optional[-1]
+        yield from _more(world, job, range(2, most + 1) if most <= SMALL else _some(world, most))
 
 
 def _passing(others: list[Job], now: float) -> Iterator[Change]:
@@ -77,8 +78,13 @@ def _own_counts(world: ClusterSnapshot, job: Job, settings: Settings) -> Iterato
 
 
 def _fewer(world: ClusterSnapshot, than: int) -> list[int]:
-    some = {node.idle for node in world.nodes} | {2**n for n in range(12)}
-    return [n for n in range(than - 1, 0, -1) if than <= SMALL or n in some]
+    return list(range(than - 1, 0, -1)) if than <= SMALL else [n for n in reversed(_some(world, than)) if n < than]
+
+
+def _some(world: ClusterSnapshot, most: int) -> list[int]:
+    """Return counts up to `most`: those that some node has idle or lacks, and powers of two."""
+    idle = {node.idle for node in world.nodes}
+    return sorted(n for n in idle | {most - n for n in idle} | {2**n for n in range(12)} if 1 <= n <= most)
 
 
 def _nodes_of(count: int) -> str:

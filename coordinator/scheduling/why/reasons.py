@@ -107,14 +107,16 @@ class WaitingReasons:
 
     def _choose(self, requests: Mapping[str, object]) -> None:
         """Tell the first of each request, and drop what nobody asks for any more."""
-        self._told &= requests.keys()
-        count = Counter(requests[name] for name in self._told)
+        # Copies, since callers may ask from another thread meanwhile; what they add now may have to be asked again.
+        told = [name for name in list(self._told) if name in requests]
+        count = Counter(requests[name] for name in told)
         for name, key in requests.items():
             if count[key] < TOLD and name not in self._told:
                 count[key] += 1
-                self._told.add(name)
+                told.append(name)
         asked = set(requests.values())
-        self._answers = {key: answer for key, answer in self._answers.items() if key in asked}
+        self._told = set(told)
+        self._answers = {key: answer for key, answer in self._answers.copy().items() if key in asked}
 
     def _search(self, turn: Turn, job_id: str) -> None:
         job = turn.snapshot.job[job_id]

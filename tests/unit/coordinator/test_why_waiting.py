@@ -144,6 +144,18 @@ def test_if_nothing_single_but_the_end_of_another_helps_the_one_that_ends_first_
     assert told(snapshot) == "What binds is that two has the GPUs: new would start now if it had ended."
 
 
+def test_of_a_large_count_what_is_missing_is_named() -> None:
+    snapshot = cluster(running("one", 40, optional=(40,)), waiting(optional=(100,)), nodes=(owned("a", 40, "one"),))
+    assert told(snapshot) == ("What binds is the number of V100 GPUs on node a: new would start now with 100 more.")
+    both = cluster(waiting(optional=(100,)), nodes=(node("a", idle=37),))
+    assert told(both) == "What binds is its smallest count, 100 GPUs: new would start now if it allowed 37."
+
+
+def test_under_the_default_policy_a_fixed_count_needs_all_its_gpus() -> None:
+    snapshot = cluster(waiting(optional=(2, 4), rigid=True), nodes=(node("a", used=4),))
+    assert told(snapshot, Settings(systems=())).endswith("new would start now with 4 more.")
+
+
 def test_under_the_default_policy_the_policy_is_what_binds() -> None:
     settings = Settings(systems=())
     snapshot = full(waiting(optional=(2,)), optional=(2, 4))
