@@ -10,6 +10,7 @@ from typing import Any
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api import profile_rows, views
 from coordinator.api.decided import Decided
+from coordinator.api.ended_jobs import EndedJobs
 from coordinator.api.operator_requests import OperatorRequests
 from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
@@ -93,6 +94,7 @@ class ApiService(PageReads):
             self._operator.request,
         )
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
+        self._ended = EndedJobs(store, event_log, clock)
         self._decided = Decided(store, cache, config.keep)
 
     # jobs

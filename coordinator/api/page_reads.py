@@ -11,6 +11,7 @@ from typing import Any
 
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api.decided import Decided
+from coordinator.api.ended_jobs import EndedJobs
 from coordinator.api.operator_requests import OperatorRequests
 from coordinator.errors import Rejected
 from coordinator.events.event_log import KEPT, EventLog
@@ -40,6 +41,7 @@ class PageReads:
     _platform: Platform
     _clock: Clock
     _decided: Decided
+    _ended: EndedJobs
     _operator: OperatorRequests
 
     def __init__(self) -> None:
@@ -59,15 +61,16 @@ class PageReads:
         open_ = self._cache.jobs().values()
         waiting = [job for job in open_ if job.state == s.SUBMITTED]
         running = [job for job in open_ if job.state != s.SUBMITTED]
-        if group in ("running", "waiting"):
-            found = sorted(running if group == "running" else waiting, key=lambda job: (job.submit_ts, job.id))
+        if group == "ended":
+            shown, total = self._ended.page(named, offset, limit)
         else:
-            found = self._ended() if group == "ended" else self._refused()
-        fitting = [job for job in found if named in job.id]
-        expected = self._loop.expected_times() if limit and group in ("running", "waiting") else ({}, 0.0)
+            found = self._refused() if group == "refused" else waiting if group == "waiting" else running
+            fitting = sorted((job for job in found if named in job.id), key=lambda job: (job.submit_ts, job.id))
+            shown, total = fitting[offset : offset + limit], len(fitting)
+        expected = self._loop.expected_times() if shown and group in ("running", "waiting") else ({}, 0.0)
         return {
-            "jobs": [self._view(job, expected) for job in fitting[offset : offset + limit]],
-            "total": len(fitting),
+            "jobs": [self._view(job, expected) for job in shown],
+            "total": total,
             "counts": {"running": len(running), "waiting": len(waiting)},
         }
 
@@ -110,10 +113,6 @@ class PageReads:
             while len(self._tails) > MOST_TAILS:
                 self._tails.pop(next(iter(self._tails)))
         return end
-
-    def _ended(self) -> list[JobRecord]:
-        ended = [JobRecord(doc) for doc in self._store.list("jobs", {"closed": True})]
-        return sorted(ended, key=lambda job: (job.finish_ts, job.id), reverse=True)
 
     def _refused(self) -> list[JobRecord]:
         """Documents that intake has not accepted, and jobs that are set aside."""

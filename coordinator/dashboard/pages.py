@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,6 +94,7 @@ class Page:
     tab: str  # the address under which the navigation has it
     parts: Mapping[str, str]
     job: View | None = None  # of the page of one job
+    nodes: Sequence[View] = ()  # of the page of the fleet
 
     @cached_property
     def version(self) -> str:
@@ -141,7 +142,7 @@ class Pages:
             "summary": self.html("summary.html", gpus=rows.gpu_counts(gpus), total=len(gpus), counts=counts),
             "fleet": self.html("fleet.html", fleet=fleet, turn=turn),
         }
-        return Page("Fleet", "/", parts)
+        return Page("Fleet", "/", parts, nodes=nodes[shown.first : shown.end])
 
     def _jobs(self, source: PageSource, query: Query) -> Page:
         group, named = query.get("show", "running"), query.get("named", "").strip()

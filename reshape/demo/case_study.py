@@ -174,7 +174,7 @@ def _predict(plan: DemoPlan, run: DemoRun) -> dict[str, float]:
 
 def _one(plan: DemoPlan, policy: str, folder: Path, say: _Teller) -> DemoRun:
     say.heading(f"{policy}: {plan.trainer} trainings on 4 emulated V100 GPUs")
-    return execute(plan, policy, folder / policy, say.event)
+    return execute(plan, policy, folder / policy, say.event, say.invite)
 
 
 def _trainer(wanted: str | None, say: _Teller) -> str:
@@ -224,6 +224,9 @@ class _Teller:
 
     def line(self, text: str) -> None:
         click.echo(text, err=self._err)
+
+    def invite(self, link: str) -> None:
+        self.line(f"Watch it in a browser: {link}")
 
     def event(self, event: View, seconds: float) -> None:
         sentence = _sentence(event)

@@ -148,10 +148,16 @@ def _reshape(client: Client, job: str, gpus: int) -> None:
             time.sleep(0.1)
 
 
-def execute(plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, float], None]) -> DemoRun:
-    """Run the two jobs to their end and return the results. Raises `DemoFailed`, with nothing left running."""
+def execute(
+    plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, float], None], invite: Callable[[str], None]
+) -> DemoRun:
+    """Run the two jobs to their end and return the results. Raises `DemoFailed`, with nothing left running.
+
+    `invite` gets a link into the dashboard of this run.
+    """
     locks = folder / "gpu-locks"
     with _up(folder / "state", policy, locks) as client:
+        invite(client.login_link())
         run = DemoRun(policy)
         one, two = documents(plan)
         _submit(client, one)

@@ -38,7 +38,31 @@ def test_a_job_is_cancelled_by_a_form_and_then_has_no_actions(browser: Browser, 
     assert "csrf" not in browser.get("/jobs/one").raw.decode().partition("<main")[2]
 
 
-@pytest.mark.parametrize("action", ["cancel", "reshape"])
+def test_a_job_is_suspended_and_resumed_by_forms() -> None:
+    world = World.training([1, 2, 4], checkpoint_claim="saved")
+    with serve(world.api) as live:
+        browser = Browser.logged_in(live)
+        assert browser.post("/jobs/one/suspend", {"csrf": browser.proof}).status == 303
+        world.run(lambda w: w.states()["one"] == s.SUBMITTED)
+        assert ">Resume<" in browser.get("/jobs/one").raw.decode()
+        assert browser.post("/jobs/one/resume", {"csrf": browser.proof}).status == 303
+        world.run(lambda w: w.states()["one"] == s.RUNNING)
+        assert ">Suspend<" in browser.get("/jobs/one").raw.decode()
+
+
+def test_a_node_is_drained_and_given_back_by_a_form(browser: Browser, world: World) -> None:
+    assert "<option>n1</option>" in browser.get("/").raw.decode()
+    assert browser.post("/drain", {"csrf": browser.proof, "node": "n1", "drained": "yes"}).status == 303
+    world.tick()
+    assert "<em>drained</em>" in browser.get("/").raw.decode()
+    assert browser.post("/drain", {"csrf": browser.proof, "node": "n1", "drained": "no"}).status == 303
+    world.tick()
+    assert "<em>drained</em>" not in browser.get("/").raw.decode()
+    assert browser.post("/drain", {"csrf": browser.proof, "node": "none", "drained": "yes"}).status == 404
+    assert browser.post("/drain", {"node": "n1", "drained": "yes"}).status == 403
+
+
+@pytest.mark.parametrize("action", ["cancel", "reshape", "suspend"])
 def test_an_action_without_the_pages_own_proof_changes_nothing(browser: Browser, world: World, action: str) -> None:
     before = dict(world.job("one").doc)
     for fields in ({"gpus": "2"}, {"gpus": "2", "csrf": "x"}):

@@ -203,6 +203,27 @@ def test_the_decisions_page_shows_the_newest_with_their_rejected_candidates(brow
         assert all(reason in text for reason in rejected)
 
 
+def test_a_page_of_ended_jobs_reads_only_those(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        doc = {"job_id": f"old-{number:02}", "state": s.COMPLETED, "closed": True, "finish_ts": 1000.0 + number}
+        world.users.insert("jobs", {"_id": f"old-{number:02}", **doc})
+    read: list[str] = []
+    get = type(world.store).get
+    monkeypatch.setattr(type(world.store), "get", lambda *a: (read.append(a[2]), get(*a))[1])
+    found = world.api.jobs_page("ended", "old", 10, 5)
+    assert [view["job_id"] for view in found["jobs"]] == [f"old-{number}" for number in (19, 18, 17, 16, 15)]
+    assert (found["total"], len(read)) == (30, 5)
+    monkeypatch.setattr(type(world.store), "scan", lambda *_: pytest.fail("all names were read again"))
+    assert len(world.api.jobs_page("ended", "", 0, 200)["jobs"]) == 30
+
+
+def test_a_job_that_has_just_ended_is_listed_at_once(world: World) -> None:
+    assert world.api.jobs_page("ended", "", 0, 10)["total"] == 0
+    world.api.cancel("second")
+    world.run(lambda w: bool(w.job("second").doc.get("closed")))
+    assert [view["job_id"] for view in world.api.jobs_page("ended", "", 0, 10)["jobs"]] == ["second"]
+
+
 def test_a_page_of_decisions_reads_only_those(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(world.store), "list", lambda *_: pytest.fail("a whole table was read"))
     found, more = world.api.decided(0, 1)

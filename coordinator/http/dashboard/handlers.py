@@ -24,11 +24,14 @@ class DashboardHandler(PageHandler):
 
     async def get(self, *_: str) -> None:
         page = await self.page(self.request.uri or "/")
-        actions = ""
+        self.show(page.title, self._actions(page), page=page)
+
+    def _actions(self, page: Page) -> str:
+        """Forms, which are no parts of the page: they hold a proof of this session."""
+        fill, proof = self.dashboard.pages.html, self.dashboard.sessions.proof(self.session)
         if page.job is not None and not page.job.get("finish_ts"):
-            proof = self.dashboard.sessions.proof(self.session)
-            actions = self.dashboard.pages.html("job/actions.html", view=page.job, csrf=proof)
-        self.show(page.title, actions, page=page)
+            return fill("job/actions.html", view=page.job, csrf=proof)
+        return fill("node_actions.html", nodes=page.nodes, csrf=proof) if page.nodes else ""
 
 
 class JobActionHandler(PageHandler):
@@ -36,12 +39,21 @@ class JobActionHandler(PageHandler):
 
     async def post(self, job_id: str, action: str) -> None:
         fields = self.form()
-        if action == "cancel":
-            await self.call(self.coordinator.cancel, job_id)
-        else:
+        if action == "reshape":
             gpus = wire.whole("gpus", fields.get("gpus") or None, 0, 1, 65536) or None
             await self.call(self.coordinator.request, job_id, gpus, None, fields.get("force") == "yes")
+        else:
+            await self.call(getattr(self.coordinator, action), job_id)
         self.redirect(job_href(job_id), status=303)
+
+
+class DrainFormHandler(PageHandler):
+    """Drains a node, or gives it work again."""
+
+    async def post(self) -> None:
+        fields = self.form()
+        await self.call(self.coordinator.drain, fields.get("node", ""), fields.get("drained") == "yes")
+        self.redirect("/", status=303)
 
 
 class ChangesHandler(PageHandler):
@@ -155,7 +167,8 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/", DashboardHandler),
     (r"/jobs", DashboardHandler),
     (r"/jobs/([^/]{1,512})", DashboardHandler),
-    (r"/jobs/([^/]{1,512})/(cancel|reshape)", JobActionHandler),
+    (r"/jobs/([^/]{1,512})/(cancel|reshape|suspend|resume)", JobActionHandler),
+    (r"/drain", DrainFormHandler),
     (r"/timeline", DashboardHandler),
     (r"/decisions", DashboardHandler),
     (r"/live", ChangesHandler),
