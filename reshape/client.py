@@ -67,8 +67,17 @@ class Client:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise CoordinatorUnreachable(f"{file} is damaged; run `reshape up` again.") from None
 
-    def submit(self, doc: Mapping[str, Any]) -> View:
-        return self._json("POST", "/v1/jobs", doc)
+    def submit(self, doc: Mapping[str, Any], dry_run: bool = False) -> View:
+        """Submit a job. `dry_run`: only check it; the view is what it would be."""
+        return self._json("POST", f"/v1/jobs{'?dry_run=true' if dry_run else ''}", doc)
+
+    def rerun(self, job_id: str) -> View:
+        """Submit a job that has ended once more, under its name."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/rerun")
+
+    def policy(self) -> View:
+        """Return the systems that decide and their settings."""
+        return self._json("GET", "/v1/policy")
 
     def jobs(self, include_ended: bool = False, within_s: int = 0) -> list[View]:
         """Return the open jobs, and with them all ended ones, or those that ended in the last `within_s` seconds."""

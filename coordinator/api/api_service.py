@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api import profile_rows, views
 from coordinator.api.decided import Decided
@@ -99,8 +101,8 @@ class ApiService(PageReads):
 
     # jobs
 
-    def submit(self, doc: View) -> View:
-        """Check a job document and insert it, as a writer with access to the store could."""
+    def submit(self, doc: View, dry_run: bool = False) -> View:
+        """Check a job document and insert it, as a writer with access to the store could. `dry_run`: only check."""
         doc = {"state": s.SUBMITTED, **{k: v for k, v in doc.items() if k not in fields.NOT_SUBMITTED}}
         found = intake.problems(doc)
         if not found and (why := self._loop.unknown_type(doc)):
@@ -110,12 +112,28 @@ class ApiService(PageReads):
         if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         key = self._free_key(doc["job_id"])
+        shown = JobRecord(doc | {"_id": key, "job_type": intake.job_type(doc)})
+        if dry_run:
+            return self._view(shown)
         try:
             self._store.insert("jobs", {"_id": key, **doc, **plain(pod_fields.storable_pod(doc))})
         except Conflict:
             raise Rejected(_taken(doc), 409) from None
         self._read_store()
-        return self._view(JobRecord(doc | {"_id": key, "job_type": intake.job_type(doc)}))
+        return self._view(shown)
+
+    def rerun(self, job_id: str) -> View:
+        """Submit what the user had submitted, once more."""
+        job = self._operator.find(job_id)
+        if job.doc.get("origin") == "volcano":
+            raise Rejected(f"Job {job_id} is a Volcano Job of its user: apply that again with kubectl.", 409)
+        asked = fields.PUBLIC - {"state", "node", *(() if job.uses_cpu else ("num_gpus",))}
+        doc = {name: value for name, value in plain(job.doc).items() if name in asked and value is not None}
+        return self.submit({**doc, **({"node": pin} if (pin := job.doc.get("pinned")) else {})})
+
+    def policy(self) -> View:
+        settings, how = msgspec.to_builtins(self._loop.settings), self._loop.config.reshape_by
+        return {"systems": list(self._loop.settings.systems), "reshape_by": how, "settings": settings}
 
     def _free_key(self, name: str | int) -> str:
         """The `_id` of a new job of that name: the name, or `name~2` where an ended job had it (no name holds `~`)."""

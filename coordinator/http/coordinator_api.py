@@ -18,8 +18,19 @@ View = dict[str, Any]
 class CoordinatorApi(PageSource, Protocol):
     """Operations of the coordinator; those that pages read are in `PageSource`."""
 
-    def submit(self, doc: View) -> View:
-        """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`."""
+    def submit(self, doc: View, dry_run: bool = False) -> View:
+        """Store a job; returns its view. A bad document is not stored: `Rejected` with `problems`.
+
+        `dry_run`: only check it.
+        """
+        ...
+
+    def rerun(self, job_id: str) -> View:
+        """Submit a job that has ended once more, under its name; returns its view."""
+        ...
+
+    def policy(self) -> View:
+        """The systems that decide, how a reshape is done, and the settings."""
         ...
 
     def jobs(self, include_ended: bool, within_s: float = 0.0) -> list[View]:

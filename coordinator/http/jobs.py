@@ -21,6 +21,9 @@ class JobsHandler(Handler):
         self.answer({"jobs": await self.call(self.coordinator.jobs, include_ended, within_s)})
 
     async def post(self) -> None:
+        if wire.truth("dry_run", self.get_query_argument("dry_run", None)):
+            self.answer(await self.call(self.coordinator.submit, self.read(), True))
+            return
         job = await self.call(self.coordinator.submit, self.read())
         self.set_header("Location", f"/v1/jobs/{quote(str(job['job_id']), safe='')}")
         self.answer(job, 201)
@@ -46,6 +49,16 @@ class ReshapeHandler(Handler):
         if type(force) is not bool:
             raise Rejected("force must be true, to lose what the training has not saved, or false.")
         self.answer(await self.call(self.coordinator.request, job_id, gpus, None, force), 202)
+
+
+class RerunHandler(Handler):
+    async def post(self, job_id: str) -> None:
+        self.answer(await self.call(self.coordinator.rerun, job_id), 201)
+
+
+class PolicyHandler(Handler):
+    async def get(self) -> None:
+        self.answer(await self.call(self.coordinator.policy))
 
 
 class SuspendHandler(Handler):

@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing
+from reshape.output.terminal import JOB_ID, CliSettings, print_out, printing
 
-_JOB = click.argument("job_id", metavar="ID")
 _NODE = click.argument("node", metavar="NODE")
 
 
 @click.command()
-@_JOB
+@JOB_ID
 @printing
 @click.pass_obj
 def cancel(settings: CliSettings, job_id: str) -> None:
@@ -30,7 +29,7 @@ def _cancelled(job: dict[str, Any]) -> str:
 
 
 @click.command()
-@_JOB
+@JOB_ID
 @click.option("--gpus", "count", type=click.IntRange(1), help="New GPU count.")
 @click.option("--auto", is_flag=True, help="Let the scheduler choose the count again.")
 @click.option("--force", is_flag=True, help="Stop a job that has not shown that it resumes; work may be lost.")
@@ -46,7 +45,7 @@ def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, f
 
 
 @click.command()
-@_JOB
+@JOB_ID
 @printing
 @click.pass_obj
 def suspend(settings: CliSettings, job_id: str) -> None:
@@ -59,7 +58,7 @@ def suspend(settings: CliSettings, job_id: str) -> None:
 
 
 @click.command()
-@_JOB
+@JOB_ID
 @printing
 @click.pass_obj
 def resume(settings: CliSettings, job_id: str) -> None:
@@ -96,3 +95,12 @@ def _drained(answer: dict[str, Any]) -> str:
 def undrain(settings: CliSettings, node: str) -> None:
     """Let a drained node take jobs again."""
     print_out(settings, settings.client().undrain(node), lambda answer: f"Node {answer['node']} takes jobs again.")
+
+
+@click.command()
+@JOB_ID
+@printing
+@click.pass_obj
+def rerun(settings: CliSettings, job_id: str) -> None:
+    """Submit a job that has ended once more, from the beginning, under its name."""
+    print_out(settings, settings.client().rerun(job_id), lambda job: f"Job {job['job_id']} is submitted again.")

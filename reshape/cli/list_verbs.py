@@ -1,4 +1,4 @@
-"""Defines the verbs that list what is going on: `jobs` and `top`; live on a terminal, once for other programs.
+"""Defines the verbs that show what goes on: `jobs`, `queue`, `top`, `events` and `policy`.
 
 Added to the command by `main.py`. Imports only click until a verb runs.
 """
@@ -20,7 +20,7 @@ STATES = (
     "submitted", "suspended", "initializing", "initialized", "running", "adjusting", "restarting", "completed",
     "failed", "cancelled",
 )  # fmt: skip
-ORDERS = ("age", "name", "state", "gpus", "progress", "end", "deadline")
+ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline")
 DECISIONS = 5
 
 
@@ -88,3 +88,42 @@ def top(settings: CliSettings) -> None:
         return frame(*now, time.time(), columns or 100, lines and lines - 1)
 
     live_screen.show(draw)
+
+
+@click.command()
+@printing
+@click.pass_obj
+def queue(settings: CliSettings) -> None:
+    """List the jobs that wait, the one that is expected to start first at the top, with their reasons."""
+    from reshape.output import job_table
+
+    rows = job_table.chosen(settings.client().jobs(), "start", ["submitted"])
+    print_out(settings, rows, lambda found: job_table.table(found, time.time(), width()))
+    if not rows and settings.output == "table":
+        click.echo("No job waits.", err=True)
+
+
+@click.command()
+@click.argument("job_id", metavar="[ID]", required=False)
+@click.option("--after", type=click.IntRange(0), metavar="N", help="Begin after event N; 0: with the first one kept.")
+@printing
+@click.pass_obj
+def events(settings: CliSettings, job_id: str | None, after: int | None) -> None:
+    """Print events of one job or of all as they happen, until Ctrl-C; as JSON one in a line."""
+    import json
+
+    from reshape.output import render
+
+    for event in settings.client().events(after):
+        if job_id is None or str(event.get("job_id")) == job_id:
+            click.echo(json.dumps(event) if settings.output == "json" else render.event(event))
+
+
+@click.command()
+@printing
+@click.pass_obj
+def policy(settings: CliSettings) -> None:
+    """Show which systems decide, and with which settings."""
+    from reshape.output import render
+
+    print_out(settings, settings.client().policy(), render.policy)

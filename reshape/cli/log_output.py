@@ -17,8 +17,7 @@ BUSY, GONE = 503, 410  # answers of the coordinator
 FETCHES_S = 60.0  # how long it may take until a log that outlived its pod is shown
 
 
-def pieces(client: Client, job_id: str, follow: bool) -> Iterator[bytes]:
-    offset = 0
+def pieces(client: Client, job_id: str, follow: bool, offset: int = 0) -> Iterator[bytes]:
     while True:
         # The state first: what a job writes before it ends is then surely read.
         state = client.job(job_id)["state"] if follow else None
@@ -35,6 +34,18 @@ def pieces(client: Client, job_id: str, follow: bool) -> Iterator[bytes]:
             return
         else:
             time.sleep(POLL_S)
+
+
+def last_lines(client: Client, job_id: str, count: int, follow: bool) -> Iterator[bytes]:
+    """The last `count` lines, and with `follow` what comes after them. Reads all that was written, keeps only those."""
+    kept, offset = b"", 0
+    while (found := _patiently(client, job_id, offset))[0]:
+        piece, offset = found
+        lines = (kept + piece).splitlines(keepends=True)
+        kept = b"".join(lines[max(0, len(lines) - count) :])
+    yield kept
+    if follow:
+        yield from pieces(client, job_id, True, offset)
 
 
 def _patiently(client: Client, job_id: str, offset: int) -> tuple[bytes, int]:

@@ -1,7 +1,7 @@
 """Defines the `reshape` command and most of its verbs.
 
 Every verb imports its modules when it runs, so that `--help` loads only click.
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no coordinator answers, 130 Ctrl-C.
+Exit codes: `docs/reference/command-line.md`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.cli.change_verbs import cancel, drain, reshape, resume, suspend, undrain
+from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, suspend, undrain
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
-from reshape.cli.list_verbs import jobs, top
+from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
 from reshape.cli.simulation.simulate_verbs import paper, simulate, what_if
 from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
 from reshape.output.terminal import (
     INTERRUPTED,
+    JOB_ID,
     NODES,
     OUTPUT,
     CliSettings,
@@ -124,19 +125,47 @@ def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, out
     show_default=True,
     help="Reshape running jobs in place, relaunch them, or leave them alone.",
 )
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, until `reshape down`.")
 @click.pass_obj
-def up(settings: CliSettings, /, **options: Any) -> int | None:
+def up(settings: CliSettings, /, detach: bool, **options: Any) -> int | None:
     """Run coordinator, launcher and node agent on this machine, until Ctrl-C."""
     from reshape import foreign
 
     foreign.check()
+    if detach:
+        from reshape.services.detached import start
+
+        return start(settings.state.absolute(), **options)
     from reshape.services.up import run as run_services
 
     return run_services(state=settings.state, **options)
 
 
 @cli.command()
-@click.argument("job_id", metavar="ID")
+@click.pass_obj
+def down(settings: CliSettings) -> int:
+    """Stop the `reshape up` of this state folder; what trains goes on."""
+    from reshape.services.detached import stop
+
+    return stop(settings.state.absolute())
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what a shell needs to complete commands, options and job ids.
+
+    bash: add `eval "$(reshape completion bash)"` to ~/.bashrc; zsh likewise to ~/.zshrc; fish: write the output to
+    ~/.config/fish/completions/reshape.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    if found := get_completion_class(shell):
+        click.echo(found(cli, {}, "reshape", "_RESHAPE_COMPLETE").source())
+
+
+@cli.command()
+@JOB_ID
 @printing
 @click.pass_obj
 def job(settings: CliSettings, job_id: str) -> None:
@@ -147,7 +176,7 @@ def job(settings: CliSettings, job_id: str) -> None:
 
 
 @cli.command()
-@click.argument("job_id", metavar="ID")
+@JOB_ID
 @printing
 @click.pass_obj
 def explain(settings: CliSettings, job_id: str) -> None:
@@ -213,14 +242,16 @@ def nodes(settings: CliSettings) -> None:
 
 
 @cli.command()
-@click.argument("job_id", metavar="ID")
+@JOB_ID
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends.")
+@click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines.")
 @click.pass_obj
-def logs(settings: CliSettings, job_id: str, follow: bool) -> None:
+def logs(settings: CliSettings, job_id: str, follow: bool, tail: int | None) -> None:
     """Print the output of a job's training."""
-    from reshape.cli.log_output import pieces
+    from reshape.cli.log_output import last_lines, pieces
 
-    for piece in pieces(settings.client(), job_id, follow):
+    client = settings.client()
+    for piece in pieces(client, job_id, follow) if tail is None else last_lines(client, job_id, tail, follow):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
@@ -253,7 +284,7 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
-for verb in (jobs, top, cancel, reshape, suspend, resume, drain, undrain):
+for verb in (jobs, top, queue, events, policy, rerun, cancel, reshape, suspend, resume, drain, undrain):
     cli.add_command(verb)
 cli.add_command(submit)
 cli.add_command(rehearse)

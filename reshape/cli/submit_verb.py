@@ -63,6 +63,7 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
 )  # fmt: skip
 @click.option("--job-type", help="Jobs of one type share measured speeds.")
 @click.option("--iterations", type=click.IntRange(1), help="Length of the job in iterations.")
+@click.option("--dry-run", is_flag=True, help="Only check, and print the documents that would be submitted.")
 @click.option("--wait", is_flag=True, help="Wait for the end of the job; exit with 0 if it completed, else 1.")
 @click.option("--follow", is_flag=True, help="Like --wait, and print the job's output.")
 @click.argument("command", nargs=-1)
@@ -70,7 +71,9 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
 @click.pass_obj
 def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **options: Any) -> int:
     """Submit a job by its COMMAND after `--`, or the jobs of a file."""
-    wait, follow = options.pop("wait"), options.pop("follow")
+    wait, follow, dry_run = options.pop("wait"), options.pop("follow"), options.pop("dry_run")
+    if dry_run and (wait or follow):
+        raise click.UsageError("--dry-run submits nothing to wait for: leave --wait and --follow out.")
     given = {name: value for name, value in options.items() if value not in (None, False) or name == "elastic"}
     given = {name: value for name, value in given.items() if value is not None}
     if source is not None and (given or command):
@@ -78,15 +81,15 @@ def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **op
     if source is None and not command:
         raise click.UsageError("Give a COMMAND after --, or a file with -f.")
     if source is None:
-        names, code = _typed(settings, command, given)
+        names, code = _typed(settings, command, given, dry_run)
     else:
-        names, code = _of_file(settings, source)
+        names, code = _of_file(settings, source, dry_run)
     if follow and len(names) > 1:
         raise click.UsageError("--follow prints one job; wait for several with --wait.")
     return max([code, *_until_ended(settings.client(), names, follow)] if wait or follow else [code])
 
 
-def _of_file(settings: CliSettings, source: Any) -> tuple[list[str], int]:
+def _of_file(settings: CliSettings, source: Any, dry_run: bool) -> tuple[list[str], int]:
     """Submit the documents of a file; a refused one does not stop the others."""
     from reshape.cli import documents
     from reshape.client import CoordinatorRefused
@@ -96,6 +99,9 @@ def _of_file(settings: CliSettings, source: Any) -> tuple[list[str], int]:
     client, code, names = settings.client(), 0, []
     for number, doc in enumerate(docs, 1):
         try:
+            if dry_run:
+                _would_be(settings, client, doc, "")
+                continue
             job = client.submit(doc)
             names.append(str(job["job_id"]))
             print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted.")
@@ -109,11 +115,25 @@ def _of_file(settings: CliSettings, source: Any) -> tuple[list[str], int]:
 # one command
 
 
-def _typed(settings: CliSettings, command: Sequence[str], given: Mapping[str, Any]) -> tuple[list[str], int]:
+def _would_be(settings: CliSettings, client: Client, doc: dict[str, Any], said: str) -> None:
+    """Have a document checked, and print it."""
+    from reshape.output.terminal import to_json
+
+    job, whose = client.submit(doc, dry_run=True), f"job {doc['job_id']}" if "job_id" in doc else "a job"
+    done = f"Not submitted, as --dry-run says; the coordinator would accept {whose}{said}:"
+    print_out(settings, job, lambda _: f"{done}\n{to_json(doc)}")
+
+
+def _typed(
+    settings: CliSettings, command: Sequence[str], given: Mapping[str, Any], dry_run: bool
+) -> tuple[list[str], int]:
     from reshape.cli.shell import name
 
     client, here = settings.client(), settings.url is None
     doc, said = document(command, given, here)
+    if dry_run:
+        _would_be(settings, client, doc, f" on {said}")
+        return [], 0
     job = insert(client, doc, name(command))
     print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted: {said}.")
     if not here and settings.output == "table":

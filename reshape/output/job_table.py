@@ -103,6 +103,7 @@ ORDERS: Mapping[str, Callable[[View], Any]] = {
     "gpus": lambda view: -(view.get("num_gpus") or 0),
     "progress": _share,
     "end": _number("eta_s"),
+    "start": _number("start_in_s"),
     "deadline": _number("deadline_ts"),
 }
 """By the name of the order: what comes first has the smallest key; what has no value comes last."""

@@ -119,3 +119,27 @@ def _node_cells(view: View) -> Cells:
 
 def _rounded(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else text(value)
+
+
+def event(view: View) -> str:
+    """One event on one line: its number, when, of which job, what, and why."""
+    at, what = measured(view.get("at"), local_time) or NONE, text(view.get("type"))
+    of = text(view.get("gpu_id") if what == "gpu" else view.get("job_id"))
+    said = view.get("sentence") or "; ".join(map(str, view.get("problems") or ())) or view.get("state")
+    return plain(f"{text(view.get('_id')):>6}  {at}  {of}  {what}{f': {said}' if said not in (None, '', what) else ''}")
+
+
+def policy(view: View) -> str:
+    """The systems and their settings, a line for each."""
+    systems = ", ".join(map(str, view.get("systems") or ())) or "none: jobs run in the order of their arrival"
+    settings = view.get("settings") or {}
+    lines = [f"{name} = {value}" for name, value in _flat(settings) if name != "systems"]
+    return "\n".join([f"systems: {systems}", f"a reshape is done: {text(view.get('reshape_by'))}", *sorted(lines)])
+
+
+def _flat(settings: View, before: str = "") -> list[tuple[str, Any]]:
+    """Settings of settings with both names, such as specon.alpha."""
+    found: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [(f"{before}{name}", value)]
+    return found

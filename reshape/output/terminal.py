@@ -82,6 +82,22 @@ class Group(click.Group):
 OUTPUT = click.Choice(["table", "json"])
 
 
+def _job_ids(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Complete the id of a job; nothing where no coordinator answers."""
+    from reshape.client import CoordinatorRefused, CoordinatorUnreachable
+
+    given = ctx.find_root().params
+    settings = CliSettings(Path(given["state"]).expanduser(), url=given.get("url"), token=given.get("token"))
+    try:
+        found = [str(job["job_id"]) for job in settings.client().jobs(within_s=86_400)]
+    except (CoordinatorRefused, CoordinatorUnreachable, click.UsageError):
+        return []
+    return [job_id for job_id in found if job_id.startswith(begun)]
+
+
+JOB_ID = click.argument("job_id", metavar="ID", shell_complete=_job_ids)
+
+
 def printing(verb: Verb) -> Verb:
     """Add `-o` after the verb, where most users type it."""
 

@@ -51,7 +51,13 @@ class FakeCoordinator:
             for i in range(4)
         ]  # fmt: skip
 
-    def submit(self, doc: View) -> View:
+    def rerun(self, job_id: str) -> View:
+        return self.job(job_id)
+
+    def policy(self) -> View:
+        return {"systems": ["elastic"], "reshape_by": "in place", "settings": {"specon": {"alpha": 0.5}}}
+
+    def submit(self, doc: View, dry_run: bool = False) -> View:
         self._store()
         with self.lock:
             job_id = doc.get("job_id", f"job-{len(self.documents)}")
@@ -62,6 +68,8 @@ class FakeCoordinator:
                 raise Rejected(f"The job was not accepted: {found[0]}.", problems=tuple(found))
             if job_id in self.documents:
                 raise Rejected(f"There is a job {job_id} already; choose another job_id.", 409)
+            if dry_run:
+                return {"job_id": job_id, "state": s.SUBMITTED, "submit_ts": None}
             self.documents[job_id] = {
                 "job_id": job_id, "state": s.SUBMITTED, "num_gpus": 0, "gpu_ids": None, "job_type": "t",
                 "optional_num_gpus": [1, 2], "node": None, "generation": 0, "launch": 0, "message": "waits for GPUs",

@@ -403,3 +403,29 @@ def test_metrics_count_jobs_and_gpus_by_state(training: World) -> None:
     text = training.api.metrics().decode()
     assert 'reshape_jobs{state="running"} 1.0' in text
     assert 'reshape_gpus{state="in use"} 4.0' in text
+
+
+def test_a_dry_run_checks_and_stores_nothing(world: World) -> None:
+    assert world.api.submit(JOB, dry_run=True)["state"] == s.SUBMITTED
+    assert world.store.list("jobs") == []
+    assert refused(world.api.submit, {**JOB, "num_gpuss": 1}, True)[1] == 400
+    world.api.submit(JOB)
+    assert refused(world.api.submit, JOB, True)[1] == 409
+
+
+def test_an_ended_job_is_submitted_again_as_its_user_had_written_it(world: World) -> None:
+    given = {**JOB, "env": {"A": "b"}, "node": "n1", "sla": "2h", "iterations": 20, "x_mine": 1}
+    world.api.submit(given)
+    assert refused(world.api.rerun, "one")[1] == 409, "it has not ended"
+    world.run(lambda w: w.states()["one"] == s.COMPLETED and w.at_rest(), 200)
+    world.api.rerun("one")
+    doc = world.users.get("jobs", "one~2")
+    assert doc is not None
+    for name in ("command", "optional_num_gpus", "env", "node", "sla", "iterations"):
+        assert doc[name] == given[name], name
+    world.run(lambda w: w.api.job("one")["generation"] == 1 and w.api.job("one")["state"] == s.COMPLETED, 200)
+
+
+def test_the_policy_names_systems_and_settings(world: World) -> None:
+    view = world.api.policy()
+    assert view["systems"] == list(world.settings.systems) and view["settings"]["min_gain_factor"] > 0

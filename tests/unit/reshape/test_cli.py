@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import click
 import pytest
 
 from coordinator.errors import Rejected, Transient
 from reshape.cli import log_output as logs_of_jobs
+from reshape.output import terminal
 from tests.fakes.coordinator_api import Live
 from tests.fakes.terminal import ROOT, Output, environment
 from tests.patience import patient
@@ -441,3 +444,75 @@ def test_verbs_that_change_something_say_what_they_did(reshape: Run, live: Live)
     assert reshape("undrain", "local").out == "Node local takes jobs again.\n"
     assert json.loads(reshape("undrain", "local", "-o", "json").out)["drained"] is False
     assert reshape("drain", "x").err == "There is no node 'x'; `reshape nodes` lists all.\n"
+
+
+def test_a_dry_run_submits_nothing_and_prints_what_would_be(reshape: Run, live: Live) -> None:
+    done = reshape("submit", "--dry-run", "--name", "a", "--gpus", "1,2", "--", "sh", "train.sh")
+    first, _, document = done.out.partition("\n")
+    assert (done.code, live.coordinator.documents) == (0, {})
+    assert first.startswith("Not submitted, as --dry-run says; the coordinator would accept job a on 1 or 2 GPUs")
+    assert json.loads(document)["optional_num_gpus"] == [1, 2]
+    refused = reshape("submit", "--dry-run", "--name", "../x", "--", "sh", "train.sh")
+    assert (refused.code, refused.out) == (1, "") and "job_id must be" in refused.err
+    assert reshape("submit", "--dry-run", "--wait", "--", "sh").code == 2
+
+
+def test_the_last_lines_of_a_log_are_printed(reshape: Run, live: Live) -> None:
+    submit(reshape)
+    live.coordinator.outputs["a"] = b"".join(b"step=%d\n" % n for n in range(100_000))
+    assert reshape("logs", "a", "--tail", "2").out == "step=99998\nstep=99999\n"
+    assert reshape("logs", "a", "-n", "0").out == ""
+    live.coordinator.outputs["a"] = b"one line without an end"
+    assert reshape("logs", "a", "--tail", "5").out == "one line without an end"
+
+
+def test_what_waits_and_which_policy_decides_can_be_asked(reshape: Run, live: Live) -> None:
+    assert reshape("queue").err == "No job waits.\n"
+    submit(reshape)
+    submit(reshape, "b")
+    live.coordinator.documents["a"] |= {"start_in_s": 60.0}
+    live.coordinator.documents["b"] |= {"start_in_s": 5.0}
+    assert [line.split()[0] for line in reshape("queue").out.splitlines()[1:3]] == ["b", "a"]
+    assert reshape("policy").out == "systems: elastic\na reshape is done: in place\nspecon.alpha = 0.5\n"
+    assert reshape("rerun", "a").out == "Job a is submitted again.\n"
+
+
+def test_events_are_printed_as_they_happen(live: Live, process: Process) -> None:
+    live.coordinator.tell({"type": "started", "job_id": "a", "sentence": "trains"})
+    live.coordinator.tell({"type": "started", "job_id": "b"})
+    running = process("events", "--after", "0", "a")
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline().rstrip().endswith("  a  started: trains")
+        live.coordinator.tell({"type": "cancelled", "job_id": "a"})
+        assert running.stdout.readline().rstrip().endswith("  a  cancelled")
+    finally:
+        running.send_signal(signal.SIGINT)
+        assert running.wait(patient(30)) == 130
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(reshape: Run, shell: str) -> None:
+    done = reshape("completion", shell)
+    assert done.code == 0 and f"_RESHAPE_COMPLETE={shell}_complete" in done.out
+
+
+def test_verbs_and_job_ids_are_completed(reshape: Run, live: Live, state: Path) -> None:
+    submit(reshape, "digits-1")
+
+    def completed(line: str) -> list[str]:
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_RESHAPE_COMPLETE": "bash_complete"}
+        code = "from reshape.cli.main import cli; cli(prog_name='reshape')"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(state) | words, capture_output=True, text=True, check=False
+        )
+        return [answer.partition(",")[2] for answer in done.stdout.splitlines()]
+
+    assert completed("reshape sus") == ["suspend"]
+    assert completed("reshape suspend dig") == ["digits-1"]
+
+
+def test_the_exit_codes_that_are_documented_are_those_that_are_used() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    documented = [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    assert documented == [0, terminal.REFUSED, click.UsageError.exit_code, terminal.UNREACHABLE, terminal.INTERRUPTED]

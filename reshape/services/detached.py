@@ -1,0 +1,111 @@
+"""`reshape up --detach` and `reshape down`: `reshape up` in the background, known by the lock of its state folder.
+
+Trainings are not its children: they go on when it ends, and the next `reshape up` finds them again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coordinator.errors import Rejected
+from reshape.client import Client, CoordinatorUnreachable
+
+LOG = "up.log"
+POLL_S = 0.1
+STARTS_S = 120.0  # how long a start may take before it is left to itself
+ENDS_S = 60.0
+
+
+def start(
+    state: Path, *, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
+) -> int:
+    """Return once it answers. `Rejected` with its own words if it cannot start."""
+    if _runs(state):
+        raise Rejected(f"`reshape up` already runs with the state folder {state}.")
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    given = ["--host", host, "--port", str(port), "--policy", policy, *(["--gpus", gpus] if gpus else [])]
+    command = [sys.executable, "-P", "-m", "reshape", "--state", str(state), "up", *given]
+    command += [word for node in nodes for word in ("--node", node)]
+    file = state / LOG
+    with file.open("ab") as log:
+        began = log.tell()
+        environment = {**os.environ, **({"RESHAPE_STORE": store} if store else {})}  # others can read arguments
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+    client = _answering(state, process, file, began)
+    click.echo(f"Reshape is up at {client.url}, in the background; `reshape down` stops it, its output is in {file}.")
+    return 0
+
+
+def _answering(state: Path, process: subprocess.Popen[bytes], file: Path, began: int) -> Client:
+    until = time.monotonic() + STARTS_S
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            with file.open("rb") as log:
+                log.seek(began)
+                said = log.read().decode("utf-8", "replace").strip().splitlines()
+            raise Rejected(said[-1] if said else f"`reshape up` ended with {process.returncode} without saying why.")
+        if _written(state).get("pid") == process.pid:
+            client = Client.find(state)
+            if client.health().get("ok"):
+                return client
+        time.sleep(POLL_S)
+    raise Rejected(f"`reshape up` has not answered within {STARTS_S:.0f} s, but still starts; see {file}.")
+
+
+def stop(state: Path) -> int:
+    """Stop it as Ctrl-C would, and return once it has ended."""
+    pid = _written(state).get("pid")
+    if not _runs(state) or not isinstance(pid, int):
+        raise CoordinatorUnreachable(f"No `reshape up` runs with the state folder {state}; there is nothing to stop.")
+    if not _is_ours(pid):
+        raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in some seconds.")
+    os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + ENDS_S
+    while _runs(state):
+        if time.monotonic() > until:
+            raise Rejected(f"`reshape up` (process {pid}) was told to end {ENDS_S:.0f} s ago and still runs; wait.")
+        time.sleep(POLL_S)
+    click.echo("Reshape is down. What trains goes on; the next `reshape up` finds it again.")
+    return 0
+
+
+def _runs(state: Path) -> bool:
+    """True if a process holds the lock of the state folder."""
+    try:
+        with (state / "up.lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _is_ours(pid: int) -> bool:
+    """True if the process that `up.json` names is a `reshape up`: its number may be another process's by now."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"up" in words
+
+
+def _written(state: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((state / "up.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
