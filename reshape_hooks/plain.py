@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
 BAD = "bad-"
 TEMPORARY = ".tmp-"
+ROOM = "room"  # beside copies in memory: how many bytes a save may take there; none without it
 PIECE, CHUNK, THREADS = 1 << 20, 16 << 20, 4  # bytes read at once, bytes of one CRC, at most for one digest
 SHA256 = re.compile("[0-9a-f]{64}")  # the digest of older manifests
 
@@ -194,8 +196,11 @@ class Checkpoints:
     """The checkpoints of one job: `<folder>/g<generation>-s<step>/`, the manifest written last.
 
     Fenced by generation: whatever a process of an older generation still writes, it never counts as
-    newer than a checkpoint of a later one.
+    newer than a checkpoint of a later one. A save that is asked for by a stop after which the training goes on here at
+    once is kept in memory first (`InMemory`), where the shim offers it; `newest` finds it there.
     """
+
+    label = ""
 
     def __init__(self, folder: str | os.PathLike[str], job_id: str, generation: int) -> None:
         self.folder = Path(folder)
@@ -208,12 +213,21 @@ class Checkpoints:
         files: Mapping[str, bytes | memoryview | Callable[[str], object]],
         report: Callable[[str], object] = tell,
     ) -> str:
-        """Write all files or none, and return the checkpoint's name. Durable on return.
+        """Write all files or none, and return the checkpoint's name. Durable on return, unless memory was offered.
 
-        A checkpoint of this very step that is already there and good is kept. `report`: is given the line that says
-        so. Raises CheckpointError; then nothing has changed.
+        A checkpoint of this very step that is already there and good is kept. A callable may be called twice: for
+        memory, and where that fails for the disk. `report`: is given the line that says so. Raises CheckpointError;
+        then nothing has changed.
         """
         name = f"g{self.generation}-s{step}"
+        memory = self._memory()
+        if memory is not None and self._fits(memory, files):
+            try:
+                memory.save(step, files, report)
+                memory.prune(keep=1)
+                return name
+            except CheckpointError:  # as memory has become full, or a file cannot be moved there
+                pass
         temporary = self.folder / f"{TEMPORARY}{name}-{os.getpid()}"
         try:
             if not self._already(name):
@@ -227,26 +241,30 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved in {self.folder}: {why}; "
                 "make room there or make it writable"
             ) from error
-        report(f"checkpoint={name} step={step} time={boottime():.6f}")
+        report(f"checkpoint={name} step={step}{self.label} time={boottime():.6f}")
         return name
 
     def newest(self, prefer: str | None = None) -> Saved | None:
         """`prefer` if it is good, else the good one with the highest generation and step; None if there is none at all.
 
+        Of one that is in memory and on the disk the copy in memory is taken; its path stays good when that is freed.
         Damaged ones are set aside as `bad-…` and the reason is printed. Raises CheckpointError when
         there were checkpoints and none is good: starting from zero is then a person's choice.
         """
-        names = sorted(self._names(), key=_rank, reverse=True)
-        if prefer in names:
-            names.sort(key=lambda name: name != prefer)
-        elif prefer:
+        memory = self._memory()
+        places: list[Checkpoints] = [memory, self] if memory is not None else [self]
+        found = [(name, place) for place in places for name in place._names()]
+        found.sort(key=lambda one: (one[0] == prefer, _rank(one[0])), reverse=True)
+        if prefer and prefer not in (name for name, _ in found):
             tell(f"checkpoint {prefer} is not in {self.folder}; looking for the newest good one")
-        for name in names:
-            fault = self._fault(name)
+        for name, place in found:
+            fault = place._fault(name)
             if fault is None:
-                return Saved(name, self.folder / name, *_rank(name))
-            self._set_aside(name, fault)
-        if names or prefer or self._had_bad():
+                return Saved(name, place.folder / name, *_rank(name))
+            if place is memory and name not in memory._names():  # it has come to the disk meanwhile
+                return self.newest(prefer)
+            place._set_aside(name, fault)
+        if found or prefer or any(place._had_bad() for place in places):
             raise CheckpointError(
                 f"every checkpoint is damaged or gone in {self.folder}; refusing to start from zero: "
                 f"put a good one back, or empty that folder to begin again"
@@ -261,6 +279,36 @@ class Checkpoints:
             found = NAME.match(path.name, len(TEMPORARY))
             if found and int(found[1]) <= self.generation:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def size(self) -> int:
+        """Return the bytes of the newest checkpoint; 0 if there is none, or none that can be read."""
+        try:
+            newest = max(self._names(), key=_rank, default=None)
+            return sum(path.stat().st_size for path in (self.folder / newest).iterdir()) if newest else 0
+        except (OSError, CheckpointError):
+            return 0
+
+    def _memory(self) -> InMemory | None:
+        """Return where copies of these checkpoints are in memory, in a folder that is ours alone; None without it."""
+        ours, path = os.environ.get("RESHAPE_CHECKPOINTS"), os.environ.get("RESHAPE_MEMORY")
+        if not ours or not path or Path(ours) != self.folder:
+            return None
+        try:
+            there = os.lstat(path)
+        except OSError:
+            return None
+        private = stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid() and not there.st_mode & 0o077
+        return InMemory(path, self.job_id, self.generation) if private else None
+
+    def _fits(self, memory: InMemory, files: Mapping[str, Any]) -> bool:
+        """True if memory is offered for as much as these files take: so much as the last ones, if that is not known."""
+        known = not any(callable(content) for content in files.values())
+        size = sum(memoryview(content).nbytes for content in files.values()) if known else self.size()
+        try:
+            apart = memory.folder.stat().st_dev != self.folder.stat().st_dev
+        except OSError:
+            return False
+        return apart and 0 < size <= memory.room()
 
     def _manifest(self, step: int) -> dict[str, Any]:
         return {"job_id": self.job_id, "generation": self.generation, "step": step}
@@ -319,6 +367,27 @@ class Checkpoints:
         except OSError:
             return
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+class InMemory(Checkpoints):
+    """Copies in memory of the newest checkpoints. They count as saved once they are on the disk.
+
+    The shim makes the folder and its `room`, and frees it (`sidecar/memory.py`). A copy that is on the disk has links
+    to there in place of its files, so that its path stays good; it is none any more.
+    """
+
+    label = " in=memory"
+
+    def room(self) -> int:
+        """Return how many bytes a save may take now; 0 if none."""
+        try:
+            with _open_regular(self.folder / ROOM) as file:
+                return int(file.read(20))
+        except (OSError, ValueError):
+            return 0
+
+    def _names(self) -> list[str]:
+        return [name for name in super()._names() if not (self.folder / name / MANIFEST).is_symlink()]
 
 
 def _rank(name: str) -> tuple[int, int]:

@@ -221,6 +221,12 @@ def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
     return granted if state.shim is None else max(granted, state.shim.lease_deadline)
 
 
+def newest_save(state: SidecarState, shim: ShimStatus) -> Checkpoint | None:
+    """Return the newest checkpoint, be it verified or in memory only."""
+    copy, verified = shim.in_memory, state.checkpoint
+    return copy if copy and (verified is None or copy.newer_than(verified)) else verified
+
+
 def settled(state: SidecarState) -> bool:
     """True if the coordinator has received every change."""
     if state.shim is None:
@@ -289,7 +295,7 @@ def _read(state: SidecarState, event: OutputRead) -> Result:
 def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
     """Take a verified checkpoint; report the first one at once, since it shows that the training can save."""
     have, found = state.checkpoint, event.checkpoint
-    if not running(state) or (have is not None and (found.generation, found.step) <= (have.generation, have.step)):
+    if not running(state) or (have is not None and not found.newer_than(have)):
         return state, ()
     due_at = event.at if have is None else state.due_at
     return _beat(replace(state, checkpoint=found, due_at=due_at), event.at)

@@ -76,6 +76,9 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     step: int
     generation: int
 
+    def newer_than(self, other: Checkpoint) -> bool:
+        return (self.generation, self.step) > (other.generation, other.step)
+
 
 class Lost(msgspec.Struct, omit_defaults=True, frozen=True):
     """The work that a generation repeated, read from the output (`output/lost.py`)."""
@@ -109,6 +112,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     unfit: str = ""  # why its command certainly cannot be started
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
     warm_s: float | None = None  # how long the newest one took to do its imports
+    in_memory: Checkpoint | None = None  # the newest that it had in memory first; saved once it is verified on the disk
     cold: str = ""  # why this trainer was started without one though it was not the first; empty if one had waited
     cpu_s: float | None = None  # ever used by the shim's container; only where the sidecar is in another one
     memory: int | None = None  # bytes that container holds
@@ -138,11 +142,17 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     gpus: list[GpuReading] = []
     usage: Usage = msgspec.field(default_factory=Usage)
     checkpoint: Checkpoint | None = None
-    checkpoint_at: float | None = None  # when that checkpoint was complete on disk
+    checkpoint_at: float | None = None  # when the newest one, in memory or on the disk, was complete
     emulated: bool = False
     unfit: str = ""  # why a trainer would certainly fail at its start, as a sentence; set before one is started
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked
     lost: Lost | None = None  # None: not known yet, or there was no work before
+
+    @property
+    def unwritten(self) -> bool:
+        """True if a checkpoint was in memory that is newer than all that are known to be on the disk."""
+        copy, saved = self.shim.in_memory, self.checkpoint
+        return copy is not None and (saved is None or copy.newer_than(saved))
 
 
 class HeartbeatReply(msgspec.Struct, omit_defaults=True):
@@ -174,6 +184,7 @@ class StopCall(msgspec.Struct, kw_only=True):
     generation: int
     command_id: str
     grace_s: float
+    in_place: bool = False  # training goes on here at once, so what it saves may be in memory before it is on the disk
 
 
 class CheckpointCall(msgspec.Struct, kw_only=True):

@@ -118,7 +118,7 @@ class Sidecar:
 
     def heartbeat(self, shim: ShimStatus, seq: int) -> Heartbeat:
         """Return a heartbeat with everything known and the given status of the shim."""
-        named = self.state.checkpoint
+        saved = core.newest_save(self.state, shim)
         return Heartbeat(
             job_id=self.settings.launch.job_id,
             launch=self.settings.launch.launch,
@@ -131,8 +131,8 @@ class Sidecar:
             progress=self.reader.progress,
             gpus=self._readings(shim),
             usage=self.sample.usage,
-            checkpoint=named,
-            checkpoint_at=self.reader.saved.get(named.name) if named else None,
+            checkpoint=self.state.checkpoint,
+            checkpoint_at=self.reader.saved.get(saved.name) if saved else None,
             emulated=self._probe.emulated,
             unfit=shim.unfit or self._unfit,
             hook=self.state.hook,

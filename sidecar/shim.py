@@ -128,7 +128,7 @@ def part(name: str) -> Any:
     return module
 
 
-CONTAINER, WARM = part("container"), part("warm")
+CONTAINER, WARM, MEMORY = part("container"), part("warm"), part("memory")
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -212,7 +212,7 @@ class Shim:
     def __init__(self, launch: argparse.Namespace, lock: int, listener: socket.socket) -> None:
         self.launch, self.lock, self.listener, self.selector = launch, lock, listener, selectors.DefaultSelector()
         self.status = dict(FRESH, version=1, shim_pid=os.getpid(), generation=0, command_id="", lease_deadline=0.0)
-        self.status.update(unfit="", warm="", warm_s=None)
+        self.status.update(unfit="", warm="", warm_s=None, in_memory=None)
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
@@ -225,7 +225,7 @@ class Shim:
         self.tick_s, self.calm = TICK_S, False  # calm: nothing has happened for long
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
-        self.alive = self.ending = self.over = False  # alive: any process of the trainer
+        self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         self.env: dict[str, str] = {}
         self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
@@ -234,6 +234,7 @@ class Shim:
             self._go_on()
         elif self.status["unfit"]:
             say(f"cannot start: {self.status['unfit']}")
+        self.copy: Any = MEMORY and MEMORY.MemoryCopy(self, say, os.path.dirname(startup_folder()))
 
     def _go_on(self) -> None:
         """Resume from the state of the ended container, except its lease: the machine may have rebooted."""
@@ -317,6 +318,8 @@ class Shim:
     def environment(self, generation: int, gpus: str, checkpoint: str, told: "dict[str, str]") -> "dict[str, str]":
         """Return the environment of a trainer, without that of early imports. `told`: what the start adds."""
         env = {**os.environ, **self.launch.env}
+        if self.copy and not self.copy.off:
+            checkpoint, env["RESHAPE_MEMORY"] = self.copy.newer(checkpoint), self.copy.folder
         env.update(
             RESHAPE_JOB_ID=self.launch.job_id, RESHAPE_GENERATION=str(generation), RESHAPE_CHECKPOINT=checkpoint,
             RESHAPE_ANNOUNCE=os.path.abspath("announce"), PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
@@ -352,7 +355,8 @@ class Shim:
 
     def _strangers(self) -> "list[Child]":
         """Return our children that are no trainers."""
-        return [*([self.sidecar] if self.sidecar else []), *(self.warm.strangers() if self.warm else [])]
+        ours = (self.sidecar, self.copy and self.copy.writer)
+        return [*filter(None, ours), *(self.warm.strangers() if self.warm else [])]
 
     def _devices(self, gpu_ids: "list[str]") -> "list[str]":
         """Return the devices for the trainer: the granted ones, or as many of a device plugin's (`device_plugin`).
@@ -367,14 +371,22 @@ class Shim:
         return (named or [str(index) for index in range(len(gpu_ids))])[: len(gpu_ids)]
 
     def _stop(self, ask: "dict[str, Any]") -> None:
-        self._quit(boottime() + float(ask.get("grace_s", self.launch.grace_s)))
+        self._quit(boottime() + float(ask.get("grace_s", self.launch.grace_s)), in_place=ask.get("in_place") is True)
 
-    def _quit(self, kill_at: float, fenced: bool = False) -> None:
-        """SIGTERM, once and to the leader only (torchrun tells its own); `kill_at` can only come nearer."""
-        self.kill_at = min(self.kill_at, kill_at)
+    def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False) -> None:
+        """SIGTERM, once and to the leader only (torchrun tells its own); `kill_at` can only come nearer.
+
+        `in_place`: its successor starts here at once, so memory may keep what it saves, if it announced that it does.
+        """
+        self.kill_at, self.in_place = min(self.kill_at, kill_at), in_place
+        if self.copy and not in_place:
+            self.copy.withdraw()
         if self.trainer and self.trainer.returncode is None and not self.status["stop_asked"]:
+            offered = in_place and self.copy and self._announced(b"SIGUSR1") and self.copy.offer()
             self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
             send(self.trainer.pid, signal.SIGTERM)
+            if offered:
+                self.copy.write(wait=True)
 
     def _announced(self, word: bytes) -> bool:
         """Return whether the trainer's hook announced this: SIGUSR1 (saves and goes on), 143 (else it has finished)."""
@@ -402,8 +414,8 @@ class Shim:
             self._quit(now + self.launch.grace_s)
         if self.alive and self.trainer and (self.trainer.returncode is not None or now >= self.kill_at):
             self._clear(self.trainer, now)
-        if self.warm:
-            self.warm.tick(now)
+        for part in filter(None, (self.warm, self.copy)):
+            part.tick(now)
         self._keep_sidecar(now)
 
     def _clear(self, trainer: Child, now: float) -> None:
@@ -418,6 +430,10 @@ class Shim:
                 self.warm.lost(quiet=self.status["stop_asked"])
                 if not self.status["stop_asked"]:
                     return self._spawn()
+            if self.copy:
+                self.copy.ended()
+                if self.copy.busy and self.status["stop_asked"] and not self.in_place and now < self.kill_at:
+                    return None  # what it had in memory is to be on the disk when its end is told
             if trainer.returncode == 0 and self._announced(b"143"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
             self.alive, quiet = False, trainer.returncode == 0 and self.status["stop_asked"]
@@ -488,7 +504,8 @@ class Shim:
         """Choose how often the clock is looked at, and return the seconds to the next time."""
         now, status, spawn_at = boottime(), self.status, self.status["spawn_at"]
         late = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
-        busy = self.ending or (self.launch.sidecar and not self.sidecar) or (self.warm and self.warm.busy)
+        busy = self.ending or (self.launch.sidecar and not self.sidecar)
+        busy = busy or any(part.busy for part in (self.warm, self.copy) if part)
         self.calm = late and not busy and self.kill_at == NEVER
         calm_s = WARM.LOOK_S if self.warm and self.warm.strict else CALM_TICK_S
         pause = self.tick_s = calm_s if self.calm else TICK_S
@@ -540,6 +557,8 @@ class Shim:
                     act()
                 except Exception as fault:
                     say(f"went on after {fault!r}; look whether disk and memory are full, else report it")
+        if self.copy:
+            self.copy.end()
         return self._exit_status()
 
 

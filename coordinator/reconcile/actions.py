@@ -58,6 +58,7 @@ class StopTrainer:
     """Command the sidecar to stop training under this generation."""
 
     generation: int
+    in_place: bool = False  # it goes on in the same launch at once
     name: ClassVar[str] = "stop"
 
 

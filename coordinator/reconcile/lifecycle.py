@@ -199,7 +199,7 @@ def _launch_died(w: ObservedState) -> Step:
 
 def _warmed(w: ObservedState) -> Step | None:
     """Let the job train on while an interpreter for its next start does its imports: it then stands still for less."""
-    here = w.op.kind == "reshape" and w.op.how != "relaunch" and w.shim.generation < w.op.generation
+    here = w.reshapes_in_place and w.shim.generation < w.op.generation
     return Wait(POLL_S, "an interpreter for its next start does its imports") if here and w.warming else None
 
 
@@ -215,8 +215,8 @@ def _stop(w: ObservedState) -> Step | None:
         return RequestRemoval()  # end leftovers of a dead shim before a new launch
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
-    if w.runs:
-        return StopTrainer(w.op.generation)
+    if w.runs:  # pods of a gang share a disk, and no memory
+        return StopTrainer(w.op.generation, w.reshapes_in_place and w.job.gpus_per_pod is None)
     if w.trains:
         return Wait(POLL_S, "saving")
     relaunch = w.op.how == "relaunch" or (w.lost_pods and w.op.kind not in ("requeue", "finish"))
@@ -248,7 +248,7 @@ def _grant(w: ObservedState) -> Step:
     if w.seen is not None and w.op.kind != "start" and w.op.launch != w.job.launch:
         op["stopped"] = {
             "stop_at": w.shim.stop_at, "exit_at": w.shim.exit_at, "checkpoint_at": w.seen.checkpoint_at,
-            "last_step_at": w.seen.progress.last_step_at, "exit_code": w.shim.exit_code,
+            "last_step_at": w.seen.progress.last_step_at, "exit_code": w.shim.exit_code, "unwritten": w.seen.unwritten,
         }  # fmt: skip
     if w.job.coming is not None and w.newcomer is not None and w.newcomer.removed is None:
         changes["launch"] = w.job.coming.launch

@@ -73,6 +73,16 @@ class ObservedState:
         return self.job.operation
 
     @property
+    def reshapes_in_place(self) -> bool:
+        """True if its operation stops it so that it goes on in the same launch with other GPUs."""
+        return self.op.kind == "reshape" and self.op.how != "relaunch"
+
+    @property
+    def copy_lost(self) -> bool:
+        """True if its launch is gone with a checkpoint that was in memory only, as far as is known: a fault."""
+        return self.lost and self.seen is not None and self.seen.unwritten
+
+    @property
     def shim(self) -> ShimStatus:
         return self.seen.shim if self.seen else ShimStatus()
 
@@ -115,11 +125,12 @@ class ObservedState:
         """The checkpoint to start from; None: the newest one that the sidecar finds.
 
         The sidecar's is newer than the persisted one, since a trainer may have saved while unreachable; except in the
-        new launch of a move, whose sidecar looked before the trainer stopped.
+        new launch of a move, whose sidecar looked before the trainer stopped. One that was in memory when that was
+        persisted may have come to the disk since; in the same launch the shim names it.
         """
         written, op = self.job.doc.get("checkpoint"), self.job.operation
         looked_early = self.job.launch == self.job.newest_launch and self.shim.trainer == "none"
-        if looked_early and (op is None or op.stopped.get("exit_at") is None):
+        if looked_early and (op is None or op.stopped.get("exit_at") is None or op.stopped.get("unwritten")):
             return None
         if self.seen is not None and self.seen.checkpoint is not None and not looked_early:
             return self.seen.checkpoint.name

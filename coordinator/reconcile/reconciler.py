@@ -263,7 +263,9 @@ class Reconciler:
         key = launch_key(self._master_key, job.uid, job.launch)
         command = command_id(job.id, step.generation, step.name)
         if isinstance(step, StopTrainer):
-            stop = StopCall(generation=step.generation, command_id=command, grace_s=self.config.grace_s)
+            stop = StopCall(
+                generation=step.generation, command_id=command, grace_s=self.config.grace_s, in_place=step.in_place
+            )
             return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)
         start = StartCall(
             generation=step.generation,

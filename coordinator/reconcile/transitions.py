@@ -223,7 +223,7 @@ def failed(w: ObservedState, why: str) -> WriteJob:
 def _loss_undetermined(w: ObservedState) -> bool:
     """True if the coordinator stopped it, and no output since then could show a loss."""
     ours, lost = w.job.doc.get("stopped_by_us"), w.seen.lost if w.seen else None
-    return isinstance(ours, int) and (lost is None or lost.generation < ours)
+    return isinstance(ours, int) and (lost is None or lost.generation < ours) and not w.copy_lost
 
 
 def grant_fields(w: ObservedState) -> JobChanges:
@@ -232,7 +232,7 @@ def grant_fields(w: ObservedState) -> JobChanges:
     if op.kind in ("reshape", "move"):
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
         by_us: JobChanges = {"forced": None} if op.forced else {}
-        vanished = w.lost and not w.shim.stop_asked  # a fault came before our stop
+        vanished = (w.lost and not w.shim.stop_asked) or w.copy_lost  # a fault came before our stop, or before its save
         by_us |= {"stopped_by_us": None if op.forced or vanished else op.generation}
         before = w.job.doc.get("grew_from")
         still = before if isinstance(before, int) and before < len(op.to) else None  # it gave back only a part

@@ -122,7 +122,7 @@ class Saver:
         name = self.checkpoints.save(step, files, report)
         self._written(name)
         self.checkpoints.prune()
-        self._size = sum(path.stat().st_size for path in (self.checkpoints.folder / name).iterdir())
+        self._size = self.checkpoints.size()
 
     def _measured(self, began: float, stood_until: float) -> None:
         self._stood_s, self._took_s = stood_until - began, self._clock() - began

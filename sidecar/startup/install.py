@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-SHIM, LAUNCH, HOOKS = ("container.py", "warm.py", "shim.py"), "launch.json", "reshape_hooks"
+SHIM, LAUNCH, HOOKS = ("container.py", "warm.py", "memory.py", "shim.py"), "launch.json", "reshape_hooks"
 CHECKPOINTS = "checkpoints"
 
 

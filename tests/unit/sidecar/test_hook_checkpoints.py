@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,77 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 # Saving
+
+
+@pytest.fixture
+def memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory as the shim offers it, with room for 1000 bytes."""
+    with tempfile.TemporaryDirectory(prefix="reshape-test-", dir="/dev/shm") as there:
+        (Path(there) / "room").write_text("1000")
+        folder.mkdir()
+        monkeypatch.setenv("RESHAPE_CHECKPOINTS", str(folder))
+        monkeypatch.setenv("RESHAPE_MEMORY", there)
+        yield Path(there)
+
+
+def test_what_fits_is_kept_in_the_memory_that_is_offered_and_said_to_be_there(folder, memory, capsys):
+    checkpoints = Checkpoints(folder, "job", 1)
+    checkpoints.save(6, {"a": b"x"})
+    checkpoints.save(7, {"a": b"x" * 1000})
+    assert names(memory) == ["g1-s7", "room"] and names(folder) == []
+    assert capsys.readouterr().out.splitlines()[1].startswith("checkpoint=g1-s7 step=7 in=memory time=")
+    assert Checkpoints(folder, "job", 2).newest("g1-s7").path == memory / "g1-s7"
+    assert Checkpoints(folder / "training-2", "job", 1).newest() is None
+
+
+@pytest.mark.parametrize(
+    "why", ["too large", "size not known", "larger than the last one", "not offered", "open to others", "a link"]
+)
+def test_what_may_not_be_kept_in_memory_is_on_the_disk(folder, memory, monkeypatch, why, tmp_path):
+    checkpoints, files = Checkpoints(folder, "job", 1), {"a": b"x"}
+    if why == "too large":
+        files = {"a": b"x" * 1001}
+    elif why == "size not known":
+        files = {"a": lambda path: Path(path).write_bytes(b"x")}
+    elif why == "larger than the last one":
+        (memory / "room").rename(memory / "later")
+        checkpoints.save(6, {"a": b"x" * 1000})
+        (memory / "later").rename(memory / "room")
+        files = {"a": lambda path: Path(path).write_bytes(b"x")}
+    elif why == "not offered":
+        (memory / "room").unlink()
+    elif why == "open to others":
+        memory.chmod(0o755)
+    else:
+        (tmp_path / "link").symlink_to(memory)
+        monkeypatch.setenv("RESHAPE_MEMORY", str(tmp_path / "link"))
+    checkpoints.save(7, files)
+    assert "g1-s7" in names(folder) and "g1-s7" not in names(memory)
+
+
+@pytest.mark.parametrize("fault", ["full", "other file system"])
+def test_where_a_save_in_memory_fails_the_disk_has_it(folder, memory, tmp_path, fault):
+    (folder / "g1-s1").mkdir()
+    (folder / "g1-s1" / "of").write_bytes(b"a known size")
+    written = tmp_path / "by a library"
+    written.write_bytes(b"x")
+
+    def moved(path: str) -> None:
+        if fault == "full" and path.startswith("/dev/shm"):
+            raise OSError(28, "No space left on device")
+        written.replace(path)
+
+    Checkpoints(folder, "job", 1).save(7, {"a": moved})
+    assert names(memory) == ["room"]
+    assert (folder / "g1-s7" / "a").read_bytes() == b"x"
+
+
+def test_a_newer_checkpoint_on_the_disk_wins_over_the_one_in_memory(folder, memory):
+    Checkpoints(folder, "job", 1).save(7, {"a": b"x"})
+    (memory / "room").unlink()
+    assert Checkpoints(folder, "job", 2).newest().path == memory / "g1-s7"
+    Checkpoints(folder, "job", 1).save(8, {"a": b"x"})
+    assert Checkpoints(folder, "job", 2).newest().path == folder / "g1-s8"
 
 
 def test_a_saved_checkpoint_is_found_again_with_all_its_files(folder):

@@ -23,6 +23,7 @@ def pause(
     one.status, one.ending, one.kill_at = {**CALM, **status}, False, kill_at
     one.launch = SimpleNamespace(sidecar=["x"], grace_s=GRACE_S)  # type: ignore[assignment]
     one.sidecar, one.warm = object(), SimpleNamespace(busy=busy, strict=strict)  # type: ignore[assignment]
+    one.copy = None
     one.trainer = SimpleNamespace(watched=not wrote_at, wrote_at=wrote_at)  # type: ignore[assignment]
     one.trainer.pipe = SimpleNamespace(closed=False)  # type: ignore[union-attr]
     return one._pace()

@@ -1,0 +1,260 @@
+"""Keeps the checkpoint of a reshape in place in memory first; the disk gets it while the training goes on.
+
+When a trainer is told to stop because it is to go on here with other GPUs, the shim offers it room in a folder of
+/dev/shm. What its hook saves there (`reshape_hooks/plain.py:InMemory`) a writer, this file as a process of its own,
+writes to the disk once the trainer has ended, and the next trainer loads it at once. Promises (`reliability.md` 4,
+"In memory first"): a copy is freed once it is on the disk or the launch ends; a writer that is killed or fails begins
+again; one whose shim is killed goes on, and the launch counts as running for so long. The shim waits for no disk here.
+Standard library, Python 3.8: `shim.py` loads it from its folder.
+"""
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import importlib.util
+import mmap
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from typing import Any
+
+SHM = "/dev/shm"
+NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")
+ROOM, MANIFEST = "room", "manifest.json"
+SHARE = 4  # at most one of so many free bytes is offered
+AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # until a writer that failed begins again
+
+
+def rank(name: str) -> "tuple[int, int]":
+    """Return generation and step; less than any for what is no name of a checkpoint."""
+    found = NAME.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else (-1, -1)
+
+
+def is_ours(folder: str) -> bool:
+    """True if it is a folder, no link, that only we may use."""
+    with contextlib.suppress(OSError):
+        there = os.lstat(folder)
+        return stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid() and not there.st_mode & 0o077
+    return False
+
+
+def copies(folder: str, held: bool = False) -> "list[str]":
+    """Return the copies in this folder; `held`: only those that are not on the disk yet."""
+    with contextlib.suppress(OSError):
+        names = filter(NAME.fullmatch, os.listdir(folder) if is_ours(folder) else [])
+        return [name for name in names if not (held and os.path.islink(os.path.join(folder, name, MANIFEST)))]
+    return []
+
+
+class MemoryCopy:
+    """What a shim has in memory for its next trainer. `writer`: the process that writes it to the disk, if one runs."""
+
+    def __init__(self, shim: Any, say: Any, hooks: str) -> None:
+        """`hooks`: the folder of `reshape_hooks`; without one no trainer is offered memory."""
+        launch = shim.launch
+        self.shim, self.say, self.lock = shim, say, -1
+        self.writer: Any = None
+        self.again_at, self.pause_s, self.until = NEVER, AGAIN_S, NEVER
+        env = {**os.environ, **launch.env}
+        self.disk = os.path.join(launch.workdir, env.get("RESHAPE_CHECKPOINTS") or ".")
+        self.plain = os.path.join(hooks, "plain.py")
+        self.off = not hooks or env.get("RESHAPE_MEMORY") == "0" or not env.get("RESHAPE_CHECKPOINTS")
+        job = hashlib.sha256(f"{launch.job_id}\n{launch.uid}\n{self.disk}".encode()).hexdigest()[:24]
+        self.job = os.path.join(SHM, f"reshape-{os.geteuid()}-{job}-")
+        self.folder = self.job + hashlib.sha256(os.getcwd().encode()).hexdigest()[:8]
+        if not self.off:
+            self._adopt()
+
+    @property
+    def busy(self) -> bool:
+        """True if something is to be written, or will perhaps be."""
+        return self.writer is not None or self.again_at < NEVER
+
+    def _adopt(self) -> None:
+        """Take over what a dead shim of this job has left here, if it is not on the disk, and remove the rest."""
+        left = [folder for folder in glob.glob(glob.escape(self.job) + "*") if is_ours(folder) and self._take(folder)]
+        left.sort(key=lambda folder: max(map(rank, copies(folder, held=True)), default=(-1, -1)))
+        for folder in left:
+            with contextlib.suppress(OSError):
+                if folder is left[-1] and copies(folder, held=True):
+                    os.rename(folder, self.folder)
+                elif folder != self.folder or not copies(folder, held=True):
+                    shutil.rmtree(folder)
+        if copies(self.folder, held=True) and self._take(self.folder):
+            self.ended()
+
+    def _take(self, folder: str) -> bool:
+        """Lock this folder; False if its shim or a writer lives."""
+        self._let_go()
+        with contextlib.suppress(OSError):
+            self.lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    def _let_go(self) -> None:
+        if self.lock >= 0:
+            os.close(self.lock)
+        self.lock = -1
+
+    def offer(self) -> bool:
+        """Let the trainer that is about to be told to stop save in memory; False where it may not."""
+        if self.off or self.busy or not self.shim.warm:
+            return False
+        try:
+            if not is_ours(self.folder):
+                os.mkdir(self.folder, 0o700)
+                self._take(self.folder)
+            free = os.statvfs(self.folder)
+            room = min(self.shim.warm.room(), free.f_bavail * free.f_frsize) // SHARE
+            with os.fdopen(os.open(self._room(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(str(max(0, room)))
+        except OSError:  # it saves on the disk
+            self.withdraw()
+            return False
+        return True
+
+    def _room(self) -> str:
+        return os.path.join(self.folder, ROOM)
+
+    def withdraw(self) -> None:
+        """Offer nothing more."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._room())
+
+    def write(self, wait: bool = False) -> None:
+        """Start a writer. `wait`: it begins when the trainer has ended, or this shim."""
+        command = [sys.executable, "-I", "-S", os.path.abspath(__file__), self.plain, self.folder, self.disk]
+        try:
+            self.writer = subprocess.Popen(
+                [*command, self.shim.launch.job_id, str(os.getpid())], stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, start_new_session=True, pass_fds=[self.shim.lock, self.lock],
+            )  # fmt: skip
+        except (OSError, ValueError) as fault:
+            self.withdraw()
+            self.again_at = time.clock_gettime(time.CLOCK_BOOTTIME) + AGAIN_S
+            self.say(f"no process can be started that writes a checkpoint to the disk ({fault})")
+            return
+        if not wait:
+            self.writer.stdin.close()
+
+    def ended(self) -> None:
+        """The trainer has ended, so what it has saved in memory is whole: the disk gets it."""
+        self.withdraw()
+        newest = max(copies(self.folder), key=rank, default="")
+        if newest:
+            generation, step = rank(newest)
+            self.shim.status["in_memory"] = {"name": newest, "step": step, "generation": generation}
+        if self.writer:
+            self.writer.stdin.close()
+        elif self.again_at == NEVER and copies(self.folder, held=True):
+            self.write()
+
+    def newer(self, asked: str) -> str:
+        """Return the newest of this checkpoint and those that were in memory first; empty, as asked: of all."""
+        return asked and max([asked, *copies(self.folder)], key=rank)
+
+    def tick(self, now: float) -> None:
+        """See to the writer; when all ends, give it the time that a trainer has to save."""
+        shim = self.shim
+        if self.writer and self.writer.returncode is not None:
+            failed, self.writer = self.writer.returncode != 0 and bool(copies(self.folder, held=True)), None
+            self.again_at = now + self.pause_s if failed else NEVER
+            self.pause_s = min(2 * self.pause_s, AGAIN_MOST_S) if failed else AGAIN_S
+        if now >= self.again_at:
+            self.again_at = NEVER
+            self.write()
+        if shim.ending and not shim.alive and self.busy:
+            self.until = min(self.until, now + shim.launch.grace_s)
+            if now >= self.until and is_ours(self.folder):
+                self.say(f"a checkpoint that is in memory could not be written to {self.disk} in time and is lost")
+                self.end()
+
+    def end(self) -> None:
+        """Free the memory, whether what is there was written or not."""
+        self.again_at = NEVER
+        if self.writer:
+            with contextlib.suppress(OSError):
+                os.kill(self.writer.pid, signal.SIGKILL)
+        if is_ours(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._let_go()
+
+
+def write_copies(plain: Any, folder: str, disk: str, job_id: str) -> None:
+    """Write what is in memory only to the disk, and put links to there in its place. Raises OSError."""
+    memory = plain.InMemory(folder, job_id, 0)
+    prefix = plain.TEMPORARY + "memory-"  # no trainer takes this for its own
+    for half in glob.glob(os.path.join(glob.escape(disk), prefix + "*")):
+        shutil.rmtree(half, ignore_errors=True)
+    for name in copies(folder, held=True):
+        target = plain.Checkpoints(disk, job_id, rank(name)[0])
+        fault = memory._fault(name)
+        if fault is None and not target._already(name):
+            fault = write_copy(plain, memory.folder / name, target.folder / (prefix + name))
+        if fault is not None:
+            memory._set_aside(name, fault)
+            sys.stderr.write(f"shim: checkpoint {name} was damaged in memory and is lost: {fault}\n")
+    for bad in glob.glob(os.path.join(glob.escape(folder), plain.BAD + "*")):
+        os.makedirs(os.path.join(disk, os.path.basename(bad)), exist_ok=True)  # so that none begins from zero silently
+    for name in copies(folder):
+        with contextlib.suppress(OSError):  # set aside or removed meanwhile
+            free(os.path.join(folder, name), os.path.join(disk, name))
+
+
+def write_copy(plain: Any, copy: Any, half: Any) -> "str | None":
+    """Write one copy to the disk and give it its name there; return why not, if it has changed meanwhile."""
+    wanted = plain._manifest_at(copy)
+    files = {name: content(copy / name) for name in wanted["files"]}
+    plain._write_set(half, {name: wanted[name] for name in ("job_id", "generation", "step")}, files)
+    if plain._manifest_at(half)["files"] != wanted["files"]:
+        shutil.rmtree(half)
+        return "it has changed while it was written"
+    half.rename(half.parent / copy.name)
+    plain._sync(half.parent)
+    return None
+
+
+def content(path: Any) -> Any:
+    """Return the bytes of a file without reading them yet."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+
+
+def free(copy: str, written: str) -> None:
+    """Put links in the place of files, the manifest first: by it others see that this is a copy no more."""
+    if not os.path.exists(os.path.join(written, MANIFEST)):  # it was written before, and has been deleted since
+        return shutil.rmtree(copy)
+    for name in sorted(os.listdir(copy), key=lambda name: name != MANIFEST):
+        link = copy + ".link"
+        if not os.path.islink(os.path.join(copy, name)):
+            with contextlib.suppress(OSError):
+                os.unlink(link)
+            os.symlink(os.path.join(written, name), link)
+            os.rename(link, os.path.join(copy, name))
+    return None
+
+
+def main(path: str, folder: str, disk: str, job_id: str, shim: str) -> None:
+    sys.stdin.buffer.read()  # ends with the trainer, as the shim says, or with the shim
+    spec: Any = importlib.util.spec_from_file_location("plain", path)
+    plain = importlib.util.module_from_spec(spec)
+    sys.modules["plain"] = plain
+    spec.loader.exec_module(plain)
+    try:
+        write_copies(plain, folder, disk, job_id)
+    except (plain.CheckpointError, OSError) as fault:
+        sys.exit(f"shim: a checkpoint is in memory only, and is written again later: {fault}")
+    if os.getppid() != int(shim) and is_ours(folder):
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
