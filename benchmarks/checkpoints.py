@@ -1,5 +1,7 @@
 """Times the way of a checkpoint: saved, verified by the sidecar, loaded by the next process; beside it with SHA-256.
 
+Then the part of it for which a reshape in place stands still: saved and loaded, in memory first beside on the disk.
+
 The other side is what this project did before: it forces each file to disk, reads it for the digest, reads it again in
 the sidecar, and again before it is loaded. Both write one NumPy file to the same disk by turns. Seconds of the clock;
 all reads come from memory, as between the two processes of a reshape.
@@ -24,8 +26,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.result import Result, Row, WrongAnswer
-from reshape_hooks.plain import Checkpoints
-from sidecar.checkpoints import CheckpointWatch
+from reshape_hooks import plain as hooks
+from reshape_hooks.plain import ROOM, Checkpoints
+from sidecar.checkpoints import CheckpointWatch, newest_good
+from sidecar.memory import SHM, write_copies
 
 SIZES, TINY = (100, 1000), (1,)  # MB
 ROUNDS = 5
@@ -61,7 +65,36 @@ def _rows(size: int, rounds: int, folder: Path) -> list[Row]:
     found = [[statistics.median(times) for times in zip(*side, strict=True)] for side in (ours, theirs)]
     rows = [Row(f"{size} MB: {what}", a, b, a / b, "s") for what, a, b in zip(STAGES, *found, strict=True)]
     a, b = (statistics.median(map(sum, side)) for side in (ours, theirs))
-    return [*rows, Row(f"{size} MB: all", a, b, a / b, "s", floor=FLOOR)]
+    rows.append(Row(f"{size} MB: all", a, b, a / b, "s", floor=FLOOR))
+    memory, disk = (_in_place(weights, rounds, folder / name, name == "memory") for name in ("memory", "disk"))
+    stands = f"{size} MB: saved and loaded in place, memory against disk"
+    return [*rows, Row(stands, memory, disk, memory / disk, "s")]
+
+
+def _in_place(weights: np.ndarray, rounds: int, folder: Path, offered: bool) -> float:
+    """Seconds for which a reshape in place stands still for a checkpoint, median; memory is written to disk unseen."""
+    times: list[float] = []
+    content = weights.data
+    folder.mkdir()
+    with tempfile.TemporaryDirectory(prefix="reshape-bench-", dir=SHM) as copies, contextlib.ExitStack() as stack:
+        (Path(copies) / ROOM).write_text(str(content.nbytes) if offered else "0")
+        for name, value in (("RESHAPE_CHECKPOINTS", str(folder)), ("RESHAPE_MEMORY", copies)):
+            os.environ[name] = value
+            stack.callback(os.environ.pop, name)
+        for step in range(1, rounds + 1):
+
+            def pause(step: int = step) -> Any:
+                Checkpoints(folder, "job", step).save(step, {FILE: content})
+                saved = Checkpoints(folder, "job", step + 1).newest()
+                return saved and (saved.path / FILE).read_bytes()
+
+            with contextlib.redirect_stdout(io.StringIO()):
+                seconds, loaded = _timed(pause)
+            times.append(seconds)
+            write_copies(hooks, copies, str(folder), "job")
+            if loaded != content or not newest_good(folder, "job"):
+                raise WrongAnswer(f"the checkpoint of {content.nbytes} bytes was not loaded or written as it was saved")
+    return statistics.median(times)
 
 
 def _ours(weights: np.ndarray, step: int, folder: Path, watch: CheckpointWatch) -> Times:

@@ -369,6 +369,17 @@ def test_what_a_killed_shim_and_its_killed_writer_leave_is_taken_over_by_the_nex
     assert not list(Path("/dev/shm").glob(memory.name.rpartition("-")[0] + "*"))
 
 
+def test_the_next_launch_of_a_job_leaves_the_memory_of_one_that_lives_alone(tmp_path):
+    with training(tmp_path / "one") as one:
+        one.run(1)
+        status, memory, writer = one.stop_held(2)
+        with training(tmp_path / "two", env={"RESHAPE_CHECKPOINTS": str(one.disk)}):
+            assert held(memory) == [status["in_memory"]["name"]]
+        thawed(writer)
+        eventually(lambda: one.saved() == status["in_memory"]["name"] and not one.writers(), "it is written as ever")
+        assert one.run(2)[0] == status["in_memory"]["step"] and one.done_once()
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_job_that_ends_has_its_memory_freed_with_the_disk_written_where_it_does_not_hang(tmp_path, hangs):
     with training(tmp_path / "one", grace_s=1) as one:

@@ -54,7 +54,8 @@ def generation(shim: ShimProcess, number: int, warm: bool) -> dict[str, Any]:
     status = shim.client.wait("exited")
     text = json.dumps([json.loads(saw.read_text()), shim.output.read_text()[before:]])
     seen, output = json.loads(text.replace(str(shim.folder), "FOLDER").replace(shim.mark, "MARK"))
-    seen["environ"].pop("RESHAPE_WARM")
+    for name in ("RESHAPE_WARM", "RESHAPE_MEMORY"):  # the one by which they differ, and a folder for each launch
+        seen["environ"].pop(name)
     return {**seen, "output": output, "exit": [status["exit_code"], status["exit_note"]]}
 
 
