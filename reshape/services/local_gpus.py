@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from coordinator.stores.bootstrap import FoundNode
 from coordinator.telemetry.node_reports import NodeReports
-from sidecar.agent import NvmlInventory
 from sidecar.protocol import NodeGpu, NodeReport
+from sidecar.resources.agent import NvmlInventory
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from coordinator.errors import Rejected
-from sidecar.agent import AgentError, NodeAgent
+from sidecar.resources.agent import AgentError, NodeAgent
 
 
 def run(*, node: str, coordinator: str, keys: Path, emulated: Path | None, heartbeat: float) -> int:

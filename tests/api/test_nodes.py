@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sidecar.agent import AgentError, NodeAgent, NvmlInventory, emulated_gpus
 from sidecar.protocol import HEADER_SIGNATURE, NodeReport, sign, signed
+from sidecar.resources.agent import AgentError, NodeAgent, NvmlInventory, emulated_gpus
 from sidecar.resources.gpus import NvmlProbe, list_gpus
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import KEY, Live
@@ -85,7 +85,7 @@ def test_an_agent_says_what_is_wrong_and_goes_on(live: Live, tmp_path: Path, cap
 
     live.coordinator.node_reported = second_time  # type: ignore[method-assign]
     agent(live, tmp_path).run(end)
-    assert [r.getMessage()[:28] for r in caplog.records if r.name == "sidecar.agent"] == [
+    assert [r.getMessage()[:28] for r in caplog.records if r.name == "sidecar.resources.agent"] == [
         "the coordinator answered 500",
         "the coordinator answers agai",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.agent import NvmlInventory
+from sidecar.resources.agent import NvmlInventory
 from sidecar.resources.gpu_health import OF_PROGRAMS, XidWatch
 from sidecar.resources.gpus import NvmlProbe, list_gpus
 from tests.fakes import fake_pynvml
