@@ -80,7 +80,11 @@ class Training:
         return Path(next(one for one in variables if one.startswith(b"RESHAPE_MEMORY=")).partition(b"=")[2].decode())
 
     def writers(self) -> list[int]:
-        return [pid for pid in self.shim.left() if b"memory.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        found = []
+        for pid in self.shim.left():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found += [pid] if b"memory.py" in Path(f"/proc/{pid}/cmdline").read_bytes() else []
+        return found
 
     def stop_held(self, generation: int, **more: Any) -> tuple[dict[str, Any], Path, int]:
         """Stop it in place, with a disk that hangs: return status, folder in memory and the writer, which is frozen."""

@@ -165,7 +165,7 @@ def test_the_victim_trains_on_while_its_newcomer_does_imports_that_need_no_gpu()
 
     waits(victims("begins to wait"), "before it gets GPUs")
     for go_on in (victims("ready (9 MiB)"), victims("begins to wait", waited_s=SHORT.init_timeout_s)):
-        assert next_step(go_on) == StopTrainer(2)
+        assert next_step(go_on) == StopTrainer(2, in_place=True)
 
 
 def test_4_the_victims_new_shape_is_written_with_its_checkpoint_when_its_trainer_is_gone() -> None:
