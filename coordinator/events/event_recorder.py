@@ -65,6 +65,8 @@ class EventRecorder:
                 self._removed(job)
         if isinstance(event, e.JobCompleted):
             self.telemetry.completed(job)
+        if isinstance(event, e.JobCompleted | e.JobFailed | e.JobCancelled) and job.submit_ts:
+            self.metrics.ended(job.state, max(0.0, job.finish_ts - job.submit_ts))
         self._queue_followers(job, event, before)
 
     def _append(self, job: JobRecord, event: e.JobEvent) -> None:
@@ -115,6 +117,8 @@ class EventRecorder:
             "decision_id": op.decision,
         }  # fmt: skip
         if op.kind == "start":
+            if job.generation == 1:  # later ones waited for something else
+                self.metrics.started(max(0.0, self.clock.wall() - job.submit_ts))
             self._append(job, e.JobStarted(stages_s=stages.start_stages(beat, marks), **traced))
         else:
             gap_s = stages.moved_gap_s(op, beat, marks) if op.kind == "move" else stages.gap_s(op, beat)
@@ -131,6 +135,10 @@ class EventRecorder:
         }  # fmt: skip
         self.telemetry.reshaped(job)
         self._measured(op, measured["gap_s"])
+        if (gap_s := measured["gap_s"]) is not None:
+            in_place = op.kind == "reshape" and op.how == "in place"
+            predicted_s = self.telemetry.profiles.overheads(job.job_type).reshape if in_place else None
+            self.metrics.gap(gap_s, len(op.to), predicted_s)
         self.metrics.reshaped(measured["direction"], measured["gap_s"], measured["stages_s"])
         if op.kind == "move":
             self._append(job, e.JobMoved(**measured, from_node=op.doc.get("from_node"), to_node=job.node))

@@ -6,11 +6,19 @@ from collections import Counter as Count
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from coordinator.telemetry.node_load import NodeLoad
 
+TIMES = (1, 5, 15, 60, 300, 900, 3_600, 14_400, 86_400, 604_800)  # seconds, for waits and whole jobs
+ERRORS = (-0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2, 5)  # shares of what was predicted
 GAPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
+
+
+REASONS = ("suspended", "dependencies", "pod", "resources")
+"""Of waiting jobs: an operator suspended it; others must complete first; its pod is held back; GPUs or cores."""
 
 
 class Metrics:
@@ -34,6 +42,25 @@ class Metrics:
             "reshape_node_jobs", "Jobs trained on CPU by category", ["node", "category"], registry=registry
         )
         self._node_use = Gauge("reshape_node_use_ratio", "Share in use", ["node", "resource"], registry=registry)
+        self._pending = Gauge(
+            "reshape_pending_jobs", "Waiting jobs by what they wait for", ["reason"], registry=registry
+        )
+        self._ended = Histogram(
+            "reshape_job_completion_seconds",
+            "From submission to the end",
+            ["outcome"],
+            buckets=TIMES,
+            registry=registry,
+        )
+        self._waited = Histogram(
+            "reshape_queue_wait_seconds", "From submission to the first step", buckets=TIMES, registry=registry
+        )
+        self._error = Histogram(
+            "reshape_gap_prediction_error_ratio", "(measured - predicted) / predicted gap of a reshape in place",
+            buckets=ERRORS, registry=registry,
+        )  # fmt: skip
+        self._lost = Counter("reshape_lost_gpu_seconds", "GPUs standing still in reshapes", registry=registry)
+        ProcessCollector(registry=registry)
         self._heartbeats = Counter("reshape_heartbeats", "Heartbeats handled", registry=registry)
         self._decide = Histogram("reshape_decide_seconds", "One turn of the loop", registry=registry)
         Gauge("reshape_build_info", "Version", ["version"], registry=registry).labels(version).set(1)
@@ -44,6 +71,18 @@ class Metrics:
             self._gap.labels(direction).observe(gap_s)
         for stage, seconds in stages_s.items():
             self._stage.labels(stage.replace(" ", "_")).observe(seconds)
+
+    def gap(self, gap_s: float, gpus: int, predicted_s: float | None) -> None:
+        """Count a standstill of `gpus` GPUs. `predicted_s`: None where nothing was predicted of it."""
+        self._lost.inc(gap_s * gpus)
+        if predicted_s:
+            self._error.observe((gap_s - predicted_s) / predicted_s)
+
+    def started(self, waited_s: float) -> None:
+        self._waited.observe(waited_s)
+
+    def ended(self, outcome: str, took_s: float) -> None:
+        self._ended.labels(outcome).observe(took_s)
 
     def heartbeat(self) -> None:
         self._heartbeats.inc()
@@ -67,8 +106,20 @@ class Metrics:
                 self._node_jobs.labels(node, category.upper()).set(getattr(load.jobs, category))
             self._node_use.labels(node, "cpu").set(load.cpu_use)
             self._node_use.labels(node, "memory").set(load.memory_use)
+        jobs = list(jobs)
+        waits = Count(_reason(job) for job in jobs if job.state == s.SUBMITTED)
+        for reason in REASONS:
+            self._pending.labels(reason).set(waits[reason])
         for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):
             gauge.clear()
             for state, count in Count(r.state for r in records).items():
                 gauge.labels(state).set(count)
         return bytes(generate_latest(self._registry))
+
+
+def _reason(job: JobRecord) -> str:
+    if job.suspended:
+        return "suspended"
+    if job.doc.get("depends_on") and not job.doc.get("depends_met"):
+        return "dependencies"
+    return "pod" if job.doc.get("held_back") else "resources"

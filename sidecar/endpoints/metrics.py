@@ -26,7 +26,7 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         s = self._sidecar
         progress, usage = s.reader.progress, s.sample.usage
-        yield GaugeMetricFamily("reshape_iterations", "Global steps done since the job began", progress.iterations)
+        yield CounterMetricFamily("reshape_iterations", "Global steps done since the job began", progress.iterations)
         yield _gauge("reshape_seconds_per_iteration", "Mean of the last steps", progress.seconds_per_iteration)
         yield _gauge("reshape_cpu_cores", "CPU cores used by the trainer", usage.cpu_cores)
         yield _gauge("reshape_memory_bytes", "Resident memory of the trainer", usage.memory)
@@ -38,7 +38,7 @@ class _Collector:
         yield from self._gpus()
 
     def _gpus(self) -> Iterator[Metric]:
-        busy = GaugeMetricFamily("reshape_gpu_utilisation", "Share of time busy, 0 to 1", labels=["gpu_id"])
+        busy = GaugeMetricFamily("reshape_gpu_utilisation_ratio", "Share of time busy, 0 to 1", labels=["gpu_id"])
         used = GaugeMetricFamily("reshape_gpu_memory_bytes", "Memory in use", labels=["gpu_id"])
         for reading in self._sidecar.sample.gpus:
             if reading.utilisation is not None:

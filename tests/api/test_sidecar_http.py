@@ -418,7 +418,7 @@ def test_on_a_pods_own_address_an_operator_may_call_from_elsewhere(host: str, re
 def test_metrics_are_prometheus_text(shared: Launch) -> None:
     status, headers, body = shared.send("GET", "/metrics")
     assert status == 200 and headers["Content-Type"].startswith("text/plain")
-    assert b"\nreshape_iterations 0.0\n" in body and b"\nreshape_heartbeats_sent_total " in body
+    assert b"\nreshape_iterations_total 0.0\n" in body and b"\nreshape_heartbeats_sent_total " in body
 
 
 def test_an_operators_wish_reaches_the_coordinator_and_changes_nothing_here(
