@@ -38,6 +38,13 @@ class Store(Protocol):
         """All rows, each with its `_id` and those of `fields` that it has. In parts: other calls come in between."""
         ...
 
+    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
+        """A number for now, and the rows (table, `_id`) of these tables that came, changed or went since such a number.
+
+        None: that is not known, so all must be read. A table is one of `coordinator.stores.rules.FOLLOWED`.
+        """
+        ...
+
     def insert(self, table: str, doc: Doc) -> None:
         """`Conflict` if the `_id` is taken. A document without `_id` gets one."""
         ...

@@ -27,6 +27,7 @@ class GarbageCollector:
 
     def __init__(self, cache: Cache, wait_out_s: float, nothing_runs: Callable[[str], bool]) -> None:
         self._cache, self._wait_out_s, self._nothing_runs = cache, wait_out_s, nothing_runs
+        self._looked: tuple[object, object] = ({}, {})  # jobs and GPUs at the last look
         self._orphans: dict[str, float] = {}  # orphaned GPUs, by the time at which each was found
 
     def begin(self) -> None:
@@ -42,7 +43,10 @@ class GarbageCollector:
         """Free GPUs that are certainly unused. Does nothing while a job is set aside, since they may be that job's."""
         if self._cache.set_aside():
             return
-        jobs = self._cache.jobs()
+        jobs, gpus = self._cache.jobs(), self._cache.gpus()
+        if not self._orphans and jobs is self._looked[0] and gpus is self._looked[1]:
+            return
+        self._looked = jobs, gpus
         orphans = {g.id: g for g in self._ours() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
         self._orphans = {g: self._orphans.get(g, now) for g in orphans}
         for gpu_id, since in self._orphans.items():

@@ -62,6 +62,7 @@ NUMBERS = re.compile(r"[0-9][0-9.]*")
 AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
 LIMIT_NEWS = 0.2  # a smaller relative change of a limit is set without an event
 LIMITS_KEPT = 16  # decisions on limits that are kept per job for `explain`
+TABLES = ("speed_profiles", "overheads", "accuracy_profiles", "nodes", "queues")
 HOLD_S = 10.0  # least time between two written reasons to wait of a job
 
 
@@ -98,6 +99,7 @@ class DecisionLoop:
         self.config, self.settings, self._record = config, settings, record
         self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder()
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
+        self._tables_number: int | None = None  # of the store's changes, at the last reading of `TABLES`
         self.node_loads: dict[str, NodeLoad] = {}  # at the last cycle
         self._last_cycle: CycleResult | None = None  # None before the first cycle
         self.reasons = WaitingReasons(settings)
@@ -219,10 +221,10 @@ class DecisionLoop:
 
     def _apply_queue_modes(self) -> None:
         """Copy a changed device mode of a queue to its waiting jobs that have no launch; others keep theirs."""
-        for job in self.cache.jobs().values():
+        for job in [job for job in self.cache.jobs().values() if job.state == s.SUBMITTED]:
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
             mode = self._devices(job)
-            if job.state == s.SUBMITTED and job.operation is None and at_rest and job.recreated != (mode == RECREATE):
+            if job.operation is None and at_rest and job.recreated != (mode == RECREATE):
                 with suppress(Conflict):
                     self.cache.write_job(job, {"devices": mode}, "devices")
 
@@ -234,9 +236,15 @@ class DecisionLoop:
         return any(twin["_id"] != job.key and twin.get("uid") and not twin.get("closed") for twin in twins)
 
     def _read_tables(self) -> None:
+        self.telemetry.estimator.take_foreign()
+        number, changed = self.cache.store.changed(TABLES, self._tables_number)
+        if changed is None or changed:
+            self._read_changed_tables()
+        self._tables_number = number
+
+    def _read_changed_tables(self) -> None:
         rows = [self.cache.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
         nodes = {str(doc["_id"]): doc for doc in self.cache.store.list("nodes")}
-        self.telemetry.estimator.take_foreign()
         self.queues = {str(doc["_id"]): doc for doc in self.cache.store.list("queues")}
         self.telemetry.profiles, known = Profiles.from_rows(*rows), self.telemetry.estimator.observations()
         self.inputs = SnapshotInputs(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
@@ -263,10 +271,11 @@ class DecisionLoop:
         return {} if beat is None else resumption.resumability_shown(job, beat) | resumption.reported_loss(job, beat)
 
     def _build_snapshot(self, jobs: Mapping[str, JobRecord], now: float, builder: SnapshotBuilder) -> ClusterSnapshot:
+        at = Moment(now, self.clock.wall())  # at once: the builder works out anew what depends on how clocks differ
         telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.inputs.nodes)
         seen = {job.id: telemetry.seen(job) for job in jobs.values()}
         known = replace(self.inputs, nodes=nodes, observations=telemetry.estimator.observations())
-        return builder.build(jobs, self.cache.gpus(), seen, known, Moment(now, self.clock.wall()))
+        return builder.build(jobs, self.cache.gpus(), seen, known, at)
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Profiles
@@ -30,6 +30,7 @@ from coordinator.scheduling import dependencies
 from sidecar.protocol import Heartbeat
 
 NOT_OBSERVED = ObservedJob(None)
+JITTER_S = 1e-4  # between two readings of two clocks
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,30 @@ class SnapshotInputs:
     checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
 
 
+class Basis(NamedTuple):
+    """All that a job of a snapshot is made of, but the time."""
+
+    make: Callable[..., Job]
+    nodes: Mapping[str, str]
+    ahead: float
+    seen: ObservedJob
+
+    def is_like(self, other: Basis) -> bool:
+        same = self.make is other.make and self.nodes is other.nodes and self.ahead == other.ahead
+        return same and self.seen == other.seen
+
+
 class SnapshotBuilder:
     """Builds one snapshot after the other, and works out again only what depends on records that have changed."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, tuple[JobRecord, bool, Callable[..., Job]]] = {}  # record, `checkpoints_last`, job
+        self._seen: dict[str, tuple[Basis, Callable[..., Job]]] = {}
+        self._nodes: dict[str, str] = {}  # by GPU
+        self._ahead = math.inf  # the clock of `now` less the wall clock
         self._gpus: Mapping[str, GpuRecord] | None = None  # as they were at the last snapshot
         self._promised: dict[str, str] = {}
+        self._booked: set[str | None] = set()  # jobs that a GPU is promised to or held by
         self._by_node: dict[str, tuple[str, tuple[Gpu, ...]]] = {}  # GPU type, GPUs
 
     def build(
@@ -60,23 +78,20 @@ class SnapshotBuilder:
         at: Moment,
     ) -> ClusterSnapshot:
         """The cluster as it will be after the operations in progress. `gpus` must not change any more."""
+        at = self._steady(at)
         self._group(gpus, {g: j.id for j in jobs.values() if j.operation for g in j.operation.to})
         here: dict[str, list[Heartbeat | None]] = {name: [] for name in known.nodes.keys() | self._by_node.keys()}
         for job in jobs.values():
             if job.node in here and job.id in seen:
                 here[job.node].append(seen[job.id].beat)
         nodes = [_node(n, *self._by_node.get(n, ("", ())), known.nodes.get(n, {}), here[n]) for n in sorted(here)]
-        booked = {job for gpu in gpus.values() for job in (gpu.job, gpu.held_by)}
         waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
         waiting.sort(key=lambda j: (j.submit_ts, j.id))
         for job_id in self._jobs.keys() - jobs.keys():
-            del self._jobs[job_id]
+            del self._jobs[job_id], self._seen[job_id]
         return ClusterSnapshot(
             nodes=tuple(nodes),
-            jobs=tuple(
-                self._job(j, seen.get(j.id, NOT_OBSERVED), gpus, at, known.checkpoints_last, j.id in booked)
-                for j in waiting
-            ),
+            jobs=tuple(self._job(j, seen.get(j.id, NOT_OBSERVED), at, known.checkpoints_last) for j in waiting),
             profiles=known.profiles,
             observations=known.observations,
         )
@@ -86,6 +101,9 @@ class SnapshotBuilder:
         if gpus is self._gpus and promised == self._promised:
             return
         self._gpus, self._promised = gpus, promised
+        self._booked = {job for gpu in gpus.values() for job in (gpu.job, gpu.held_by)}
+        nodes = {gpu.id: gpu.node for gpu in gpus.values()}
+        self._nodes = self._nodes if nodes == self._nodes else nodes
         members: dict[str, list[GpuRecord]] = {}
         for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
             members.setdefault(gpu.node, []).append(gpu)
@@ -99,16 +117,25 @@ class SnapshotBuilder:
         self,
         job: JobRecord,
         seen: ObservedJob,
-        gpus: Mapping[str, GpuRecord],
         at: Moment,
         checkpoints_last: bool,
-        booked: bool,
     ) -> Job:
         record, lasting, make = self._jobs.get(job.id, (None, None, None))
         if make is None or record is not job or lasting is not checkpoints_last:
             make = _of_document(job, checkpoints_last)
             self._jobs[job.id] = job, checkpoints_last, make
-        return _observed(make, job, seen, gpus, at, booked)
+        basis = Basis(make, self._nodes, self._ahead, seen)
+        before, complete = self._seen.get(job.id, (None, None))
+        if complete is None or before is None or not before.is_like(basis):
+            complete = _observed(make, job, seen, self._nodes, at)
+            self._seen[job.id] = basis, complete
+        return _now(complete, job, seen, at, job.id in self._booked)
+
+    def _steady(self, at: Moment) -> Moment:
+        """The same moment, of which the distance of the clocks is the last one's unless they have drifted apart."""
+        if not abs(at.now - at.wall - self._ahead) < JITTER_S:
+            self._ahead = at.now - at.wall
+        return Moment(at.now, at.now - self._ahead)
 
 
 def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: Sequence[Heartbeat | None]) -> Node:
@@ -189,35 +216,42 @@ def _of_document(job: JobRecord, checkpoints_last: bool) -> Callable[..., Job]:
 
 
 def _observed(
-    make: Callable[..., Job], job: JobRecord, seen: ObservedJob, gpus: Mapping[str, GpuRecord], at: Moment, booked: bool
-) -> Job:
-    """The whole job. `booked`: a GPU is promised to it or held by it."""
+    make: Callable[..., Job], job: JobRecord, seen: ObservedJob, nodes: Mapping[str, str], at: Moment
+) -> Callable[..., Job]:
+    """The job with the fields that observations decide, too; it needs those of `_now`. `nodes`: of each GPU."""
     held = _held(job)
     done, total = iteration_counts(job, seen.beat)
-    value, target, ran_s = last_measurement(job, seen.beat), requirements.target(job.doc), job.ran_s(at.wall)
-    limit, limit_s = job.limit_left(at.wall)
-    return make(
+    value, target = last_measurement(job, seen.beat), requirements.target(job.doc)
+    return partial(
+        make,
         submit_s=at.of(job.submit_ts),
         iterations_left=iterations_left(job, done, total, seen.needs),
         length_unsure=target is not None and seen.needs is None,
         iterations_done=done,
-        running_s=ran_s,
-        leased=_leased(job, seen, booked, at.wall),
-        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if held or job.uses_cpu else 0.0,
         cooling_until=seen.cooling_until,
-        pods=_pods(job, held, gpus),
-        workers=_workers(held, gpus),
+        pods=_pods(job, held, nodes),
+        workers=_workers(held, nodes),
         target_reached=target is not None and target.reached(*value),
         value=value[0],
         demand=_demand(job, seen.speed),
         rate=seen.speed.rate,
         share=seen.speed.cores,
-        cpu_limit=limit,
-        limit_until_s=None if limit is None else at.now + limit_s,
         growth=seen.growth,
         efficiency=seen.efficiency,
         migrated_s=at.maybe(job.doc.get("migrated_ts")),
         move_refused_s=at.maybe(job.doc.get("move_refused_ts")),
+    )
+
+
+def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment, booked: bool) -> Job:
+    """The whole job, with the fields that the time decides. `booked`: a GPU is promised to it or held by it."""
+    ran_s, (limit, limit_s) = job.ran_s(at.wall), job.limit_left(at.wall)
+    return make(
+        running_s=ran_s,
+        leased=_leased(job, seen, booked, at.wall),
+        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if _held(job) or job.uses_cpu else 0.0,
+        cpu_limit=limit,
+        limit_until_s=None if limit is None else at.now + limit_s,
         task_s=ran_s,
     )
 
@@ -242,12 +276,12 @@ def _held(job: JobRecord) -> tuple[str, ...]:
     return job.gpu_ids if job.operation is None else job.operation.to
 
 
-def _workers(held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[Worker, ...]:
+def _workers(held: Sequence[str], nodes: Mapping[str, str]) -> tuple[Worker, ...]:
     """GPUs per host; empty if they are on one."""
     counts: dict[str, int] = {}
     for gpu_id in held:
-        if gpu_id in gpus:
-            counts[gpus[gpu_id].node] = counts.get(gpus[gpu_id].node, 0) + 1
+        if gpu_id in nodes:
+            counts[nodes[gpu_id]] = counts.get(nodes[gpu_id], 0) + 1
     return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()
 
 
@@ -257,11 +291,11 @@ def _hosts(job: JobRecord) -> int:
     return int(number(job.doc.get("max_workers"), 1) or most)
 
 
-def _pods(job: JobRecord, held: Sequence[str], gpus: Mapping[str, GpuRecord]) -> tuple[str, ...]:
+def _pods(job: JobRecord, held: Sequence[str], nodes: Mapping[str, str]) -> tuple[str, ...]:
     """The node of each pod of a gang; empty while unknown."""
-    if job.gpus_per_pod is None or not held or any(gpu_id not in gpus for gpu_id in held):
+    if job.gpus_per_pod is None or not held or any(gpu_id not in nodes for gpu_id in held):
         return ()
-    return tuple(gpus[part[0]].node for part in job.parts(held))
+    return tuple(nodes[part[0]] for part in job.parts(held))
 
 
 def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -49,6 +49,10 @@ class Cache:
             tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]
         ] = {}  # each row as it lay in the store last
         self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
+        self._again: list[
+            Any
+        ] = []  # keys of jobs to be read again, changed or not: intake has to look, or they are gone
+        self._number: int | None = None  # of the store's changes, at the last reading
 
     # reading
 
@@ -107,41 +111,95 @@ class Cache:
         return found
 
     def refresh(self) -> list[JobRecord]:
-        """Read the store again. Returns the documents that intake has not accepted (yet).
+        """Read what has changed in the store, or all of it. Returns the documents that intake has not accepted (yet).
 
         The deletion of an accepted job's document is a cancellation (`reliability.md` 7, row 17).
         """
         self._closed = set()
+        number, rows = self.store.changed(("jobs", "gpus"), self._number)
+        new = self._read_all() if rows is None else self._read_rows(rows)
+        self._number = number
+        return new
+
+    def _read_all(self) -> list[JobRecord]:
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
         open_ = self.store.list("jobs", {"closed": False})
-        new += [JobRecord(doc) for doc in open_ if doc.get("uid") in (None, "")]  # `closed` was written by hand
-        ours, aside = self._let_in([doc for doc in open_ if doc.get("uid") not in (None, "")])
+        by_hand = [JobRecord(doc) for doc in open_ if _by_hand(doc)]
+        ours, aside = self._let_in([doc for doc in open_ if not _by_hand(doc)])
         owners = {gpu_id: job for job in ours.values() for gpu_id in job.gpu_ids}
         rows = self.store.list("gpus")
         gpus = [GpuRecord(self._validate("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in rows]
         missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
-        for job_id, job in missing.items():
-            doc = self.store.get("jobs", job.key)
-            if doc is None or self._validate("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
-                self._deleted.add(job_id)
-                ours[job_id] = JobRecord({**job.doc, "cancel": True})
-            elif not document_validation.is_closed(doc):  # else another coordinator closed it meanwhile
-                ours[job_id] = JobRecord(self._validate("jobs", doc).doc)
+        for job in missing.values():
+            ours |= self._missed(job, self.store.get("jobs", job.key))
         with self._lock:
-            gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up
-            self._deleted -= gone
-            jobs = {k: _newer(self._jobs.get(k), j) for k, j in ours.items() if k not in self._closed and k not in gone}
-            for key in self._jobs.keys() - jobs.keys():
+            for key in self._jobs.keys() - ours.keys():
                 self._put_job(key, None)
-            for key, job in jobs.items():
-                self._put_job(key, job)
-            self._aside = aside
+            self._aside, self._again = aside, [job.key for job in (*by_hand, *self._take_jobs(ours))]
             for key in self._gpus.keys() - {gpu.id for gpu in gpus}:
                 self._put_gpu(key, None)
             for gpu in gpus:
                 self._put_gpu(gpu.id, _newer(self._gpus.get(gpu.id), gpu))
             self._prune({_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus})
-        return new
+        return new + by_hand
+
+    def _read_rows(self, rows: Iterable[tuple[str, Any]]) -> list[JobRecord]:
+        """Read these rows, and the documents that wait for intake."""
+        new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
+        found = {(table, key): self.store.get(table, key) for table, key in rows}
+        docs = {key: doc for (table, key), doc in found.items() if table == "jobs"}
+        docs |= {key: self.store.get("jobs", key) for key in self._again if key not in docs}
+        by_hand = [
+            JobRecord(doc) for doc in docs.values() if doc is not None and doc.get("closed") is False and _by_hand(doc)
+        ]
+        let_in = [doc for doc in docs.values() if doc is not None and doc.get("closed") is False and not _by_hand(doc)]
+        ours, aside = self._let_in(let_in)
+        known = {job.key: job for job in (*self.jobs().values(), *self.set_aside().values())} if docs else {}
+        before = {key: known[key] for key in docs if key in known}
+        left = {job.id: job for job in before.values() if job.id not in ours | aside}
+        for job in left.values():
+            ours |= self._missed(job, docs[job.key]) if job.id in self._jobs else {}
+        with self._lock:
+            for job in before.values():
+                if job.id not in ours:
+                    self._put_job(job.id, None)
+                self._aside.pop(job.id, None)
+            self._aside |= aside
+            self._again = [job.key for job in (*by_hand, *self._take_jobs(ours))]
+            for key in docs.keys() - {job.key for job in (*ours.values(), *aside.values())}:
+                self._read.pop(_row("jobs", key), None)
+        for (table, key), doc in found.items():
+            if table == "gpus":
+                self._take_gpu(key, doc)
+        return new + by_hand
+
+    def _missed(self, job: JobRecord, doc: Doc | None) -> dict[str, JobRecord]:
+        """A job that the listing of open ones did not show: deleted, overtaken by the listing, or closed by another."""
+        if doc is None or self._validate("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
+            self._deleted.add(job.id)
+            return {job.id: JobRecord({**job.doc, "cancel": True})}
+        closed = document_validation.is_closed(doc)  # by another coordinator meanwhile
+        return {} if closed else {job.id: JobRecord(self._validate("jobs", doc).doc)}
+
+    def _take_jobs(self, read: Mapping[str, JobRecord]) -> list[JobRecord]:
+        """Take what was read, unless a write has overtaken it; returns those to be read again. With the lock."""
+        gone = {job_id for job_id in self._deleted if job_id not in self._jobs}  # at rest since they were looked up
+        self._deleted -= gone
+        overtaken = self._closed | gone
+        for job_id, job in read.items():
+            if job_id not in overtaken:
+                self._put_job(job_id, _newer(self._jobs.get(job_id), job))
+        return [job for job_id, job in read.items() if job_id in overtaken or job_id in self._deleted]
+
+    def _take_gpu(self, key: Any, doc: Doc | None) -> None:
+        if doc is None:
+            self._read.pop(_row("gpus", key), None)
+            with self._lock:
+                self._put_gpu(str(key), None)
+            return
+        fresh = _row("gpus", key) not in self._read
+        owner = next((job for job in self.jobs().values() if str(key) in job.gpu_ids), None) if fresh else None
+        self._keep_gpu(GpuRecord(self._validate("gpus", doc, owner).doc))
 
     def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
         """(Valid jobs by id, jobs set aside by id)."""
@@ -286,6 +344,11 @@ class Cache:
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
         return record if record.doc.get("closed", True) else self._keep_job(record)
+
+
+def _by_hand(doc: Doc) -> bool:
+    """True if its `closed` was written by hand: intake has not accepted it."""
+    return doc.get("uid") in (None, "")
 
 
 def _newest(job: JobRecord) -> tuple[bool, bool, float]:

@@ -1,7 +1,7 @@
-"""Finds rows of the SQLite store by a field: the table `lookups`, which triggers keep, and projections of documents.
+"""Finds rows of the SQLite store by a field and by their changes: the tables `lookups` and `changes`, and projections.
 
-Triggers, not `sqlite.py`, so that every process that writes the file keeps it, and users with `sqlite3`, too. A lookup
-may find too many rows, which `sqlite.py` passes over, never too few. Imports no other store.
+Triggers keep them, not `sqlite.py`, so that every process that writes the file does, and users with `sqlite3`, too.
+A lookup may find too many rows, which `sqlite.py` passes over, never too few. Imports no other store.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import Any
 
 from coordinator.stores import rules
 
-VERSION = 1  # of what follows; a file with another one is indexed anew when it is opened
+VERSION = 2  # of what follows; a file with another one is indexed anew when it is opened
 CREATE = (
     "CREATE TABLE lookups (name TEXT, field TEXT, value, key)",
     "CREATE INDEX lookups_by_value ON lookups (name, field, value, key)",
     "CREATE INDEX lookups_by_key ON lookups (name, key, field)",
+    "CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, key)",
+    "CREATE INDEX changes_by_key ON changes (name, key)",
 )
+FOLLOWED_CHANGES = 10_000  # of more changes than this since it last looked, a reader reads all rows
+FORGET_CHANGES = f"DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {FOLLOWED_CHANGES}"
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -43,12 +47,22 @@ def _version(connection: sqlite3.Connection) -> int:
 def _statements(connection: sqlite3.Connection) -> Iterator[str]:
     for (old,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
         yield f'DROP TRIGGER "{old}"'
-    yield "DROP TABLE IF EXISTS lookups"
-    yield from CREATE
+    yield from ("DROP TABLE IF EXISTS lookups", "DROP TABLE IF EXISTS changes", *CREATE)
+    yield from _followers()
     for table, field in rules.INDEXED:
         yield f"{_insertion(table, field, 'documents')} WHERE documents.name = '{table}'"
         yield from _triggers(table, field)
     yield f"PRAGMA user_version = {VERSION}"
+
+
+def _followers() -> Iterator[str]:
+    """Number each change of a followed table, the newest of each row."""
+    tables = ", ".join(f"'{table}'" for table in rules.FOLLOWED)
+    for verb, row in (("INSERT", "new"), ("UPDATE", "new"), ("DELETE", "old")):
+        forget = f"DELETE FROM changes WHERE name = {row}.name AND key = {row}.key;"
+        number = f"INSERT INTO changes (name, key) VALUES ({row}.name, {row}.key);"
+        when = f"AFTER {verb} ON documents WHEN {row}.name IN ({tables})"
+        yield f"CREATE TRIGGER follow_{verb.lower()} {when} BEGIN {forget} {number} END"
 
 
 def _triggers(table: str, field: str) -> Iterator[str]:

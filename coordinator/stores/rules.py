@@ -18,6 +18,9 @@ MAX_DEPTH = 100  # levels; MongoDB's limit
 MAX_BYTES = 16 * 1024 * 1024  # MongoDB's limit for one document
 INT_LIMIT = 2**63  # BSON and SQLite both keep signed 64 bits
 
+FOLLOWED = ("jobs", "gpus", "nodes", "queues", "speed_profiles", "overheads", "accuracy_profiles")
+"""Tables that the decision loop follows by `Store.changed` where the store can tell."""
+
 INDEXED = (
     ("jobs", "closed"), ("jobs", "job_id"), ("gpus", "node"), ("decisions", "job_id"), ("decisions", "jobs"),
     ("observations", "origin"),

@@ -79,6 +79,14 @@ class SqliteStore:
                 return
             after = [rows[-1][0]]
 
+    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
+        with self._using() as connection:
+            now: int = connection.execute("SELECT ifnull(max(number), 0) FROM changes").fetchone()[0]
+            if since is None or now - since >= lookups.FOLLOWED_CHANGES:
+                return now, None
+            query = "SELECT name, key FROM changes WHERE number > ?"
+            return now, [row for row in connection.execute(query, (since,)) if row[0] in tables]
+
     def insert(self, table: str, doc: Doc) -> None:
         row = _row(table, rules.checked(doc))
         with self._using() as connection:
@@ -115,6 +123,7 @@ class SqliteStore:
                         self._expected(table, key, expect or {})
                         connection.execute("DELETE FROM documents WHERE name = ? AND key = ?", (table, key))
                         removed += 1
+                connection.execute(lookups.FORGET_CHANGES)
         return removed
 
     def compact(self) -> None:

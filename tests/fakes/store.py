@@ -29,6 +29,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[Key, bytes]] = {}
+        self._changes: dict[tuple[str, Key], int] = {}  # the newest number of each row, the newest last
         self.hiccups: deque[Hiccup] = deque()
         self.down = False
         self.writes = 0
@@ -37,7 +38,7 @@ class MemoryStore:
     def healthy(self) -> MemoryStore:
         """Somebody else's connection to the same documents, which never fails."""
         other = MemoryStore()
-        other._tables = self._tables
+        other._tables, other._changes = self._tables, self._changes
         other.checks_fields = False
         return other
 
@@ -97,6 +98,13 @@ class MemoryStore:
                 removed += 1
         return removed
 
+    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
+        self._reachable()
+        now = max(self._changes.values(), default=0)
+        if since is None:
+            return now, None
+        return now, [row for row, number in self._changes.items() if number > since and row[0] in tables]
+
     def compact(self) -> None:
         self._reachable()
 
@@ -133,6 +141,7 @@ class MemoryStore:
             raise Transient("the store went away before the write")
         self.writes += 1
         rows = self._tables.setdefault(table, {})
+        self._changes[table, key] = max(self._changes.values(), default=0) + 1
         if doc is None:
             del rows[_key(key)]
         else:
