@@ -16,7 +16,7 @@ View = Mapping[str, Any]
 Point = tuple[float, float]
 Moment = Callable[[float], str]
 
-WIDTH, LEFT, ROW, TOP, FOOT = 1000.0, 110.0, 26.0, 20.0, 24.0
+WIDTH, LEFT, ROW, TOP, FOOT = 1000.0, 130.0, 26.0, 20.0, 24.0
 MOST_MARKS = 150  # more would cover one another
 LETTER = 7.2  # width of a letter in a bar
 CURVE_HEIGHT = 220.0

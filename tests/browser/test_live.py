@@ -94,6 +94,7 @@ def test_a_training_of_reshape_up_is_seen_and_reshaped_in_the_browser(tab: Chrom
         address = told.partition("/login")[0]
         tab.open(address + "/jobs/real")
         tab.until("document.querySelector('#log').textContent.includes('step')")
+        tab.until("(log => log.scrollTop + log.clientHeight >= log.scrollHeight - 2)(document.querySelector('.log'))")
         tab.do("document.querySelector('select[name=gpus]').value = '2'")
         tab.do("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Reshape').click()")
         tab.until("document.querySelector('select[name=gpus]')?.value === '2' && document.readyState === 'complete'")

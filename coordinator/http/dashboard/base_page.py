@@ -92,11 +92,20 @@ class PageHandler(Handler):
         loop, source = asyncio.get_running_loop(), self.coordinator
         return await loop.run_in_executor(self.dashboard.threads, self.dashboard.pages.page, source, address)
 
-    def show(self, title: str, body: str = "", page: Page | None = None, notice: str = "", forward: str = "") -> None:
+    def show(
+        self, title: str, body: str = "", page: Page | None = None, notice: str = "", forward: str = "", foot: str = ""
+    ) -> None:
         """Write a whole page; one without `page` is for those who are not logged in, too."""
         self.set_header("Content-Type", "text/html; charset=utf-8")
         proof = self.dashboard.sessions.proof(self.session) if page else ""
-        about: dict[str, Any] = {"title": title, "page": page, "body": body, "notice": notice, "forward": forward}
+        about: dict[str, Any] = {
+            "title": title,
+            "page": page,
+            "body": body,
+            "notice": notice,
+            "forward": forward,
+            "foot": foot,
+        }
         self.write(self.dashboard.pages.html("layout.html", asset=asset, tabs=TABS, csrf=proof, **about))
 
     def form(self) -> dict[str, str]:

@@ -24,14 +24,12 @@ class DashboardHandler(PageHandler):
 
     async def get(self, *_: str) -> None:
         page = await self.page(self.request.uri or "/")
-        self.show(page.title, self._actions(page), page=page)
-
-    def _actions(self, page: Page) -> str:
-        """Forms, which are no parts of the page: they hold a proof of this session."""
+        # Forms are no parts of the page: they hold a proof of this session.
         fill, proof = self.dashboard.pages.html, self.dashboard.sessions.proof(self.session)
-        if page.job is not None and not page.job.get("finish_ts"):
-            return fill("job/actions.html", view=page.job, csrf=proof)
-        return fill("node_actions.html", nodes=page.nodes, csrf=proof) if page.nodes else ""
+        open_ = page.job is not None and not page.job.get("finish_ts")
+        actions = fill("job/actions.html", view=page.job, csrf=proof) if open_ else ""
+        foot = fill("node_actions.html", nodes=page.nodes, csrf=proof) if page.nodes else ""
+        self.show(page.title, actions, page, foot=foot)
 
 
 class JobActionHandler(PageHandler):
