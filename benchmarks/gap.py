@@ -38,13 +38,13 @@ from launcher.local_spec import INHERITED
 from reshape import shipped
 from tests.interpreters import python_with
 
-PACE = {1: 0.02, 2: 0.0125}  # seconds per iteration: short, since a gap holds the rest of one step and one whole step
+PACE = {1: 0.02, 2: 0.0125, 4: 0.01}  # seconds per iteration: a gap holds the rest of one step and one whole step
 JOB_TYPE = "gap"
 ENDLESS = 10_000_000  # iterations
 SETTLED = 25  # steps between two gaps, so that nothing of the last one is still being written
 RESULT = {"numpy": "weights", "keras": "val_loss", "torch": "val_accuracy"}  # what the script prints at its end
 FLOORS = {"numpy": (0.5, None), "keras": (None, 0.2), "torch": (None, 0.3)}  # of warm: of kill and re-exec, of cold
-ITERATIONS = {"numpy": 400, "keras": 2000, "torch": 1000}  # of what is checked: an interpreter must come to wait in it
+ITERATIONS = {"numpy": 1000, "keras": 3000, "torch": 1500}  # of what is checked: an interpreter must come to wait in it
 FRAMEWORKS = {"numpy": "numpy", "keras": "tensorflow", "torch": "torch"}  # trainer -> the module that it needs
 MOST_S = {"keras": 0.6}  # of a warm gap
 SIDES = ("warm", "cold", "kill")
@@ -263,16 +263,23 @@ def settle(side: MeasuredSide, steps: int = SETTLED) -> int:
     raise WrongAnswer(f"not {steps} steps within {WITHIN_S:.0f} s:\n{side.output()[-1000:]}")
 
 
-def turn(side: MeasuredSide) -> tuple[float, dict[str, float]]:
-    """One reshape from one GPU to two or back: gap and stages, seconds."""
-    gpus = 3 - settle(side)
+def turn(side: MeasuredSide, fewer: bool) -> tuple[float, dict[str, float]]:
+    """One reshape to the next smaller or larger number of GPUs, if there is one: gap and stages, seconds."""
+    gpus = neighbour(settle(side), fewer)
     stages = side.reshape(gpus)
     return gap_s(side.output(), gpus), stages
 
 
+def neighbour(gpus: int, fewer: bool) -> int:
+    """The next count in that direction; at the end of the counts, in the other one."""
+    counts = sorted(PACE, reverse=fewer)
+    beyond = counts[counts.index(gpus) + 1 :]
+    return beyond[0] if beyond else counts[-2]
+
+
 def check(side: InPlace | PlainRestart, iterations: int, wanted: str, key: str) -> None:
     """Reshape in the middle and train to the end: every step once, in order, and the same result."""
-    turn(side)
+    turn(side, fewer=True)
     side.wait_ended()
     steps = [step for shape in shapes(side.output()) for step, _ in shape.steps]
     if steps != [*range(1, iterations + 1)]:
@@ -311,6 +318,33 @@ def plain(folder: Path, trainer: Trainer, iterations: int, pace: Mapping[int, fl
         side.kill()
 
 
+@dataclass(frozen=True)
+class Round:
+    """What differs between rounds, each with a period of its own: causes that change together cannot be told apart."""
+
+    number: int
+
+    @property
+    def fewer(self) -> bool:
+        """From four GPUs to two, to one, and back in the next two."""
+        return self.number % 4 < 2
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return SIDES if self.number // 4 % 2 else SIDES[::-1]
+
+    def kinds(self) -> tuple[str, ...]:
+        """The columns of `KINDS` that it counts in: what a process has imported goes on in the next but one."""
+        return (
+            "odd" if self.number % 2 else "even",
+            "fewer GPUs" if self.fewer else "more GPUs",
+            f"{self.order[0]} first",
+        )
+
+
+KINDS = ("even", "odd", "fewer GPUs", "more GPUs", f"{SIDES[-1]} first", f"{SIDES[0]} first")
+
+
 @dataclass
 class GapMeasurements:
     """By side: seconds of each gap, and the stages of those in place. `memory`: MiB of interpreters that waited."""
@@ -319,8 +353,8 @@ class GapMeasurements:
     stages: dict[str, list[dict[str, float]]] = field(default_factory=lambda: {side: [] for side in SIDES})
     memory: list[tuple[float, float]] = field(default_factory=list)
 
-    def take(self, name: str, side: MeasuredSide) -> None:
-        seconds, stages = turn(side)
+    def take(self, name: str, side: MeasuredSide, fewer: bool) -> None:
+        seconds, stages = turn(side, fewer)
         self.gaps[name].append(seconds)
         self.stages[name].append(stages)
 
@@ -329,7 +363,7 @@ class GapMeasurements:
 
 
 def measure(cluster: Cluster, folder: Path, trainer: Trainer, iterations: int, rounds: int) -> GapMeasurements:
-    """Check all sides, then time them in turns; who is first alternates."""
+    """Check all sides, then time them in turns."""
     wanted = uninterrupted(folder / f"uninterrupted-{trainer.name}", trainer, iterations)
     with plain(folder / f"check-{trainer.name}", trainer, iterations) as side:
         check(side, iterations, wanted, RESULT[trainer.name])
@@ -343,9 +377,9 @@ def measure(cluster: Cluster, folder: Path, trainer: Trainer, iterations: int, r
     }
     with plain(folder / f"plain-{trainer.name}", trainer, ENDLESS) as side:
         sides: dict[str, MeasuredSide] = {**jobs, "kill": side}
-        for number in range(rounds):
-            for name in SIDES if number % 2 else reversed(SIDES):
-                found.take(name, sides[name])
+        for one in map(Round, range(rounds)):
+            for name in one.order:
+                found.take(name, sides[name], one.fewer)
     found.memory = jobs["warm"].waiting_mib
     for name in jobs:
         cluster.api.cancel(f"{name}-{trainer.name}")
@@ -379,12 +413,12 @@ def run(options: argparse.Namespace) -> Result:
         folder = Path(name)
         store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
         try:
-            with running(folder / "state", store, 4, PACE, JOB_TYPE) as cluster:
+            with running(folder / "state", store, 2 * max(PACE), PACE, JOB_TYPE) as cluster:
                 for trainer in trainers(folder / "site-packages", options.tiny):
                     found[trainer.name] = measure(cluster, folder, trainer, ITERATIONS[trainer.name], rounds)
         finally:
             store.close()
-    sizes: dict[str, Any] = {"rounds": rounds, "GPUs": "1 and 2 in turns", "seconds per iteration": PACE}
+    sizes: dict[str, Any] = {"rounds": rounds, "GPUs": "4, 2, 1 and back", "seconds per iteration": PACE}
     return Result(
         "gap", "R1", "training standing still in a reshape: in place (warm: an interpreter waits; cold: none does) "
         "against a plain kill and re-exec", "the other side", sizes,
@@ -418,6 +452,12 @@ def _tables(found: dict[str, GapMeasurements]) -> Iterator[Table]:
         for side in SIDES
     ]
     yield Table("gap, seconds", ["", "P50", "P95"], spread)
+    by_kind = [
+        [f"{trainer}, {side}", *(_of_kind(kind, one.gaps[side]) for kind in KINDS)]
+        for trainer, one in found.items()
+        for side in SIDES
+    ]
+    yield Table("gap, seconds, P50 of the rounds that are", ["", *(kind.upper() for kind in KINDS)], by_kind)
     stages = [
         [f"{trainer}, {side}", *(_stage(stage, one.stages[side]) for stage in STAGES)]
         for trainer, one in found.items()
@@ -431,6 +471,11 @@ def _tables(found: dict[str, GapMeasurements]) -> Iterator[Table]:
 def _share(values: list[float], share: float) -> str:
     """The smallest value that so large a share of them does not exceed."""
     return f"{sorted(values)[math.ceil(share * len(values)) - 1]:.3f}"
+
+
+def _of_kind(kind: str, gaps: list[float]) -> str:
+    of_kind = [gap for number, gap in enumerate(gaps) if kind in Round(number).kinds()]
+    return _share(of_kind, 0.5) if of_kind else "-"
 
 
 def _stage(stage: str, stages: list[dict[str, float]]) -> str:

@@ -20,7 +20,7 @@ from reshape_hooks.record import Recorder, begin_record, changes, hidden, in_lib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what a training does not import itself is imported only by an interpreter that waits
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -110,8 +110,23 @@ class Stash:
         self.groups, self.recorder = groups, recorder
         self.of = {name: number for number, group in enumerate(groups) for name in group.modules}
         self.before = self._done()
+        self.packages = dict(self._packages())
         for name in self.of:
             del sys.modules[name]
+            if name in self.packages:
+                del vars(self.packages[name])[name.rpartition(".")[2]]
+
+    def _packages(self) -> Iterator[tuple[str, ModuleType]]:
+        """Yield modules and the package of each that has it as an attribute and is given to the script before it.
+
+        With that attribute `from package import module` would not ask for it, and what looks in `sys.modules` for it
+        would not find it: TensorFlow then takes its own code for the script's, and converts it.
+        """
+        for name, number in self.of.items():
+            package, _, last = name.rpartition(".")
+            before = sys.modules[package] if package in sys.modules and self.of.get(package) != number else None
+            if before and vars(before).get(last) is self.groups[number].modules[name]:
+                yield name, before
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -143,6 +158,8 @@ class Stash:
         change(group.set if modules else {})
         for name, module in modules.items():
             del self.of[name]
+            if name in self.packages:
+                vars(self.packages.pop(name))[name.rpartition(".")[2]] = module
             if sys.modules.setdefault(name, module) is module and name != asked:
                 names.append(name)
         if names or modules:

@@ -341,6 +341,26 @@ def test_what_came_without_being_asked_for_is_imported_early_the_next_time_too(t
     assert lengths[3] == lengths[1]
 
 
+def test_a_module_that_a_package_has_by_an_import_of_its_own_is_no_attribute_of_it_before(tmp_path, counting):
+    """Else `from package import module` finds it without an import, and nobody finds it in `sys.modules`."""
+    asks = (
+        "import xml, mine\n"
+        'first = "sax" in vars(xml), "xml.sax" in sys.modules\n'
+        "from xml import sax\n"
+        "import wave, xml.dom.minidom\n"
+        'print("saw", *first, sax is sys.modules["xml.sax"] is xml.sax, xml.dom is sys.modules["xml.dom"], flush=True)'
+    )
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal, mine, wave", asks))
+    with warm_shim(tmp_path, counting) as shim:
+        for number in (1, 2, 3, 4):
+            runs(shim, number)
+            until_ready(shim)
+            lines = next(shim.folder.rglob(warm.RECORD)).read_text().splitlines()
+            assert any(line.startswith("('root', 'xml.sax',") for line in lines), number
+            stopped(shim, number)
+        assert shim.output.read_text().count("saw False False True True\n") == 4
+
+
 @pytest.mark.parametrize(
     ("library", "reason"),
     [
