@@ -71,6 +71,10 @@ class Client:
         """Submit a job. `dry_run`: only check it; the view is what it would be."""
         return self._json("POST", f"/v1/jobs{'?dry_run=true' if dry_run else ''}", doc)
 
+    def remove(self, job_id: str) -> View:
+        """Remove a job that has ended from the lists."""
+        return self._json("POST", f"/v1/jobs/{_part(job_id)}/remove")
+
     def rerun(self, job_id: str) -> View:
         """Submit a job that has ended once more, under its name."""
         return self._json("POST", f"/v1/jobs/{_part(job_id)}/rerun")

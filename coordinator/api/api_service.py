@@ -167,6 +167,9 @@ class ApiService(PageReads):
     def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         return self._operator.request(job_id, gpus, signal, force)
 
+    def remove(self, job_id: str) -> View:
+        return self._operator.remove(job_id)
+
     def suspend(self, job_id: str) -> View:
         return self._operator.suspend(job_id)
 

@@ -19,6 +19,7 @@ from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobChanges, NodeChanges
 from coordinator.ports import Clock, Sidecars
+from coordinator.scheduling.dependencies import dependency_ids
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.ingest import Telemetry
 from sidecar.protocol import CheckpointCall, command_id, launch_key
@@ -71,6 +72,16 @@ class OperatorRequests:
             self._read_store()
             return job
         raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
+
+    def remove(self, job_id: str) -> View:
+        """Remove a job that has ended from the store; its decisions and events go with age."""
+        job = self.find(job_id)
+        if not job.doc.get("closed"):
+            raise Rejected(f"Job {job_id} has not ended: cancel it first, or wait until it has let everything go.", 409)
+        if any(job.id in dependency_ids(other.doc) for other in self._cache.jobs().values()):
+            raise Rejected(f"Job {job_id} stays: another job that has not ended depends on it.", 409)
+        self._cache.store.delete("jobs", job.key, {"closed": True})
+        return {"job_id": job.raw_id}
 
     def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         """Take a request for a GPU count or a signal; returns its decision id. `force`: even if work is lost."""

@@ -82,6 +82,7 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/v1/jobs", jobs.JobsHandler),
     (rf"/v1/jobs/{ID}", jobs.JobHandler),
     (rf"/v1/jobs/{ID}/reshape", jobs.ReshapeHandler),
+    (rf"/v1/jobs/{ID}/remove", jobs.RemoveHandler),
     (rf"/v1/jobs/{ID}/rerun", jobs.RerunHandler),
     (r"/v1/policy", jobs.PolicyHandler),
     (rf"/v1/jobs/{ID}/suspend", jobs.SuspendHandler),

@@ -64,6 +64,10 @@ class CoordinatorApi(PageSource, Protocol):
 
     def last_event(self) -> int: ...
 
+    def remove(self, job_id: str) -> View:
+        """Remove a job that has ended; returns its `job_id`. 409 if it has not, or another one depends on it."""
+        ...
+
     def suspend(self, job_id: str) -> View:
         """Let a job save, give its GPUs up and wait; returns `{"decision_id": …}`. 409 if that would lose work."""
         ...

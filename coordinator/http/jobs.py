@@ -51,6 +51,11 @@ class ReshapeHandler(Handler):
         self.answer(await self.call(self.coordinator.request, job_id, gpus, None, force), 202)
 
 
+class RemoveHandler(Handler):
+    async def post(self, job_id: str) -> None:
+        self.answer(await self.call(self.coordinator.remove, job_id))
+
+
 class RerunHandler(Handler):
     async def post(self, job_id: str) -> None:
         self.answer(await self.call(self.coordinator.rerun, job_id), 201)

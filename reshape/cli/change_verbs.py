@@ -104,3 +104,12 @@ def undrain(settings: CliSettings, node: str) -> None:
 def rerun(settings: CliSettings, job_id: str) -> None:
     """Submit a job that has ended once more, from the beginning, under its name."""
     print_out(settings, settings.client().rerun(job_id), lambda job: f"Job {job['job_id']} is submitted again.")
+
+
+@click.command()
+@JOB_ID
+@printing
+@click.pass_obj
+def rm(settings: CliSettings, job_id: str) -> None:
+    """Remove a job that has ended from the lists; its output and checkpoints stay where they are."""
+    print_out(settings, settings.client().remove(job_id), lambda job: f"Job {job['job_id']} is removed from the lists.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, suspend, undrain
+from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, suspend, undrain
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
@@ -284,7 +284,7 @@ def demo(**options: Any) -> int | None:
     return run_demo(**options)
 
 
-for verb in (jobs, top, queue, events, policy, rerun, cancel, reshape, suspend, resume, drain, undrain):
+for verb in (jobs, top, queue, events, policy, rerun, rm, cancel, reshape, suspend, resume, drain, undrain):
     cli.add_command(verb)
 cli.add_command(submit)
 cli.add_command(rehearse)

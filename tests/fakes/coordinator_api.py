@@ -51,6 +51,10 @@ class FakeCoordinator:
             for i in range(4)
         ]  # fmt: skip
 
+    def remove(self, job_id: str) -> View:
+        del self.documents[self.job(job_id)["job_id"]]
+        return {"job_id": job_id}
+
     def rerun(self, job_id: str) -> View:
         return self.job(job_id)
 

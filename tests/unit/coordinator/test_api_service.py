@@ -429,3 +429,20 @@ def test_an_ended_job_is_submitted_again_as_its_user_had_written_it(world: World
 def test_the_policy_names_systems_and_settings(world: World) -> None:
     view = world.api.policy()
     assert view["systems"] == list(world.settings.systems) and view["settings"]["min_gain_factor"] > 0
+
+
+def test_only_a_job_that_has_ended_and_that_nobody_waits_for_is_removed(world: World) -> None:
+    world.submit("one", [1], Behaviour(iterations=10))
+    world.submit("after", [1], Behaviour(iterations=4_000), depends_on=["one", "never"])
+    world.tick()
+    assert "has not ended" in refused(world.api.remove, "one")[0]
+    world.run(lambda w: bool(w.job("one").doc.get("closed")), 200)
+    assert refused(world.api.remove, "one") == ("Job one stays: another job that has not ended depends on it.", 409)
+    world.api.cancel("after")
+    world.run(lambda w: bool(w.job("after").doc.get("closed")), 200)
+    assert world.api.remove("one") == {"job_id": "one"}
+    world.tick()
+    assert [view["job_id"] for view in world.api.jobs(include_ended=True)] == ["after"]
+    assert refused(world.api.job, "one")[1] == 404
+    world.submit("one", [1], Behaviour(iterations=10))
+    world.run(lambda w: w.states()["one"] == s.COMPLETED, 200)

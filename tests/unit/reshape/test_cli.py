@@ -475,6 +475,8 @@ def test_what_waits_and_which_policy_decides_can_be_asked(reshape: Run, live: Li
     assert [line.split()[0] for line in reshape("queue").out.splitlines()[1:3]] == ["b", "a"]
     assert reshape("policy").out == "systems: elastic\na reshape is done: in place\nspecon.alpha = 0.5\n"
     assert reshape("rerun", "a").out == "Job a is submitted again.\n"
+    assert reshape("rm", "a").out == "Job a is removed from the lists.\n"
+    assert set(live.coordinator.documents) == {"b"}
 
 
 def test_events_are_printed_as_they_happen(live: Live, process: Process) -> None:
