@@ -134,7 +134,7 @@ def policy(view: View) -> str:
     systems = ", ".join(map(str, view.get("systems") or ())) or "none: jobs run in the order of their arrival"
     settings = view.get("settings") or {}
     lines = [f"{name} = {value}" for name, value in _flat(settings) if name != "systems"]
-    return "\n".join([f"systems: {systems}", f"a reshape is done: {text(view.get('reshape_by'))}", *sorted(lines)])
+    return "\n".join([f"systems: {systems}", f"a reshape is done by: {text(view.get('reshape_by'))}", *sorted(lines)])
 
 
 def _flat(settings: View, before: str = "") -> list[tuple[str, Any]]:

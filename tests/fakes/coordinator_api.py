@@ -59,7 +59,7 @@ class FakeCoordinator:
         return self.job(job_id)
 
     def policy(self) -> View:
-        return {"systems": ["elastic"], "reshape_by": "in place", "settings": {"specon": {"alpha": 0.5}}}
+        return {"systems": ["elastic"], "reshape_by": "sidecar", "settings": {"specon": {"alpha": 0.5}}}
 
     def submit(self, doc: View, dry_run: bool = False) -> View:
         self._store()

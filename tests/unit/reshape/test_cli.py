@@ -473,7 +473,7 @@ def test_what_waits_and_which_policy_decides_can_be_asked(reshape: Run, live: Li
     live.coordinator.documents["a"] |= {"start_in_s": 60.0}
     live.coordinator.documents["b"] |= {"start_in_s": 5.0}
     assert [line.split()[0] for line in reshape("queue").out.splitlines()[1:3]] == ["b", "a"]
-    assert reshape("policy").out == "systems: elastic\na reshape is done: in place\nspecon.alpha = 0.5\n"
+    assert reshape("policy").out == "systems: elastic\na reshape is done by: sidecar\nspecon.alpha = 0.5\n"
     assert reshape("rerun", "a").out == "Job a is submitted again.\n"
     assert reshape("rm", "a").out == "Job a is removed from the lists.\n"
     assert set(live.coordinator.documents) == {"b"}
