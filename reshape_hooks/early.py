@@ -328,10 +328,15 @@ def stamps() -> list[int]:
 
 
 def settle_garbage() -> None:
-    """Look through all objects now, so that it is not due while the trainer builds its model: 0.2 s of TensorFlow's."""
+    """Look through all objects now and then never again.
+
+    Else that is due while the trainer builds its model (0.2 s of TensorFlow's), and again at its end, for which its
+    successor waits: modules that were imported early live as long as the process.
+    """
     import gc
 
     gc.collect()
+    gc.freeze()
 
 
 def wait_turn(number: int, path: str) -> None:

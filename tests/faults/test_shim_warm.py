@@ -341,6 +341,18 @@ def test_what_came_without_being_asked_for_is_imported_early_the_next_time_too(t
     assert lengths[3] == lengths[1]
 
 
+def test_what_was_imported_early_is_not_looked_through_for_garbage_again(tmp_path, counting):
+    """Python does so at the end of a process, for which the next trainer waits."""
+    asks = "import gc, decimal, mine, wave\nprint('kept', gc.get_freeze_count() > len(vars(decimal)), flush=True)"
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal, mine, wave", asks))
+    with warm_shim(tmp_path, counting) as shim:
+        for number in (1, 2):
+            runs(shim, number)
+            until_ready(shim)
+            stopped(shim, number)
+        assert [line for line in shim.output.read_text().splitlines() if "kept" in line] == ["kept False", "kept True"]
+
+
 def test_a_module_that_a_package_has_by_an_import_of_its_own_is_no_attribute_of_it_before(tmp_path, counting):
     """Else `from package import module` finds it without an import, and nobody finds it in `sys.modules`."""
     asks = (

@@ -80,7 +80,7 @@ def seen():
         "streams": [[one.name, one.encoding, one.line_buffering, one.write_through, one.isatty(), one.fileno()]
                     for one in (sys.stdin, sys.stdout, sys.stderr)], "stdin": sys.stdin.read(),
         "threads": threading.active_count(), "main_thread": threading.current_thread() is threading.main_thread(),
-        "stack": len(inspect.stack()), "gc": [gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()],
+        "stack": len(inspect.stack()), "gc": [gc.get_threshold(), gc.isenabled()],
         "numpy": [numpy.__spec__.origin, type(numpy.__loader__).__name__, numpy is sys.modules["numpy"]],
         "children": children(), "hash": hash("") == 0, "executable": [sys.executable, sys.prefix, sys.base_prefix],
     }  # fmt: skip
