@@ -48,7 +48,11 @@ def test_two_nodes_are_ready(bed: Bed, report: Report) -> None:
 
 def test_a_volcano_job_runs_to_its_end(bed: Bed, cluster: Cluster, namespace: str) -> None:
     cluster.apply(job("hello", namespace, "sleep", "0.1"))
-    ended = cluster.wait("vcjob", "hello", lambda found: found["status"]["state"]["phase"] == "Completed", namespace)
+
+    def completed(found: Object) -> bool:  # its controller writes the status some time after the job is there
+        return found.get("status", {}).get("state", {}).get("phase") == "Completed"
+
+    ended = cluster.wait("vcjob", "hello", completed, namespace)
     assert ended["status"]["succeeded"] == 1
     assert cluster.list("pods", namespace)[0]["spec"]["schedulerName"] == "volcano"
 
