@@ -7,6 +7,7 @@ against it.
 from __future__ import annotations
 
 import logging
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +28,7 @@ MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts 
 BODY_S = 10.0  # seconds in which a request's body must arrive
 IDLE_S = 60.0  # seconds that a connection may stay open without a request
 LARGEST_HEADER = 16 * 1024  # bytes
+CONNECTIONS = 65_536  # open files that are enough for ten thousand sidecars, launchers, browsers and the store
 
 log = logging.getLogger("reshape.http")
 
@@ -132,9 +134,18 @@ def make_server(app: Application) -> HTTPServer:
 
     Stop it with `server.stop()` and `await server.close_all_connections()`, which ends the event streams, too.
     """
+    _allow_connections()
     return HTTPServer(
         app, max_body_size=MAX_BODY, max_header_size=LARGEST_HEADER, body_timeout=BODY_S, idle_connection_timeout=IDLE_S
     )
+
+
+def _allow_connections() -> None:
+    """Let this process have many files open: each sidecar keeps a connection, and many systems begin with 1,024."""
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = CONNECTIONS if most == resource.RLIM_INFINITY else min(CONNECTIONS, most)
+    if few != resource.RLIM_INFINITY and few < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
 
 
 def _log_access(handler: RequestHandler) -> None:

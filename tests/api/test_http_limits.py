@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from coordinator.http.app import CONNECTIONS
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import TOKEN, Live
 from tests.patience import patient
@@ -74,3 +77,18 @@ def test_what_is_no_http_hurts_nobody(call: Caller, live: Live, request_bytes: b
         assert not answer.startswith(b"HTTP/1.1 2")
         assert not answer.startswith(b"HTTP/1.1 5")
     assert call("GET", "/v1/jobs").status == 200
+
+
+def test_a_server_may_keep_more_connections_than_a_process_may_have_files_open_at_first() -> None:
+    program = """
+import resource
+from tornado.web import Application
+from coordinator.http.app import make_server
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+make_server(Application())
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], most)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    few, most = map(int, done.stdout.split())
+    assert few == (CONNECTIONS if most < 0 else min(CONNECTIONS, most)) > 256
