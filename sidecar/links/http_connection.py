@@ -1,7 +1,8 @@
 """Posts to one HTTP server over a connection that is kept between requests (RFC 9112).
 
-Promise: a kept connection that has ended, or over which no answer comes within `KEPT_S`, costs no request, which is
-then sent again over a new one; so one may arrive twice. Every fault is an `HttpFault`. Called by
+Promise: a kept connection that has ended, over which no answer comes within `KEPT_S`, or whose server cannot answer now
+(5xx), costs no request, which is then sent again over a new one; so one may arrive twice. Behind one address may be
+several servers of which one acts: a new connection leads to that one. Every fault is an `HttpFault`. Called by
 `coordinator_link.py`. Tornado's client opens a connection for each request, which takes most of a sidecar's time.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 TIMEOUT_S, KEPT_S = 5.0, 1.0  # for an answer over a new connection, over a kept one
+UNABLE = 500  # from this status on, such as that of a coordinator that stands by
 LIMIT = 64 * 1024  # bytes of an answer's head, and of its body
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -51,7 +53,9 @@ class HttpConnection:
         kept, self._kept = self._kept, None
         if kept is not None:
             try:
-                return await self._exchange(kept, request, KEPT_S)
+                answer = await self._exchange(kept, request, KEPT_S)
+                if answer.status < UNABLE:
+                    return answer
             except HttpFault:  # as of a coordinator that was started again, or is on another machine now
                 pass
         return await self._exchange(None, request, TIMEOUT_S)
@@ -65,7 +69,7 @@ class HttpConnection:
                     raise HttpFault("it has closed the connection")
                 streams[1].write(request)
                 answer = await _read(streams[0])
-            if answer.lasts and self._kept is None:
+            if answer.lasts and answer.status < UNABLE and self._kept is None:
                 self._kept, streams = streams, None
             return answer
         except TimeoutError:

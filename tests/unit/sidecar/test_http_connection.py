@@ -108,6 +108,24 @@ def test_a_kept_connection_that_dies_under_a_request_costs_none(
     run(work())
 
 
+def test_a_server_that_stands_by_meanwhile_is_left_for_the_one_that_a_new_connection_leads_to() -> None:
+    stands_by = OK.replace(b"200 OK", b"503 Service Unavailable")
+
+    async def work() -> None:
+        async with connected(lambda connection, request: OK if (connection, request) != (1, 2) else stands_by) as (
+            server,
+            client,
+        ):
+            assert await posted(client, 3) == [b"hi"] * 3
+            assert len(server.writers) == 2
+        async with connected(lambda *_: stands_by) as (server, client):
+            for number in (1, 2, 3):
+                assert (await client.post("/v1/x", {}, b"")).status == 503
+                assert len(server.writers) == number
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "last", [OK.replace(b"HTTP/1.1", b"HTTP/1.0"), OK.replace(b"X-Signature: s", b"Connection: close")]
 )
