@@ -26,7 +26,7 @@ from typing import Any
 
 SHM = "/dev/shm"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")
-ROOM, MANIFEST = "room", "manifest.json"
+ROOM, MANIFEST, HALF = "room", "manifest.json", ".tmp-*"  # HALF: of a trainer that was killed as it saved
 SHARE = 4  # at most one of so many free bytes is offered
 AGAIN_S, AGAIN_MOST_S, NEVER = 1.0, 60.0, 1e15  # until a writer that failed begins again
 
@@ -146,8 +146,10 @@ class MemoryCopy:
             self.writer.stdin.close()
 
     def ended(self) -> None:
-        """The trainer has ended, so what it has saved in memory is whole: the disk gets it."""
+        """The trainer has ended, so the disk gets what it has saved in memory; half of it is freed."""
         self.withdraw()
+        for half in glob.glob(os.path.join(glob.escape(self.folder), HALF)) if is_ours(self.folder) else []:
+            shutil.rmtree(half, ignore_errors=True)
         newest = max(copies(self.folder), key=rank, default="")
         if newest:
             generation, step = rank(newest)
@@ -165,9 +167,11 @@ class MemoryCopy:
         """See to the writer; when all ends, give it the time that a trainer has to save."""
         shim = self.shim
         if self.writer and self.writer.returncode is not None:
-            failed, self.writer = self.writer.returncode != 0 and bool(copies(self.folder, held=True)), None
-            self.again_at = now + self.pause_s if failed else NEVER
+            failed = self.writer.returncode != 0 and not self.off and bool(copies(self.folder, held=True))
+            self.again_at, self.writer = now + self.pause_s if failed else NEVER, None
             self.pause_s = min(2 * self.pause_s, AGAIN_MOST_S) if failed else AGAIN_S
+        if self.again_at < NEVER and (shim.ending or (shim.status["stop_asked"] and not shim.in_place)):
+            self.again_at = min(self.again_at, now + AGAIN_S)  # an end waits for it, not for long
         if now >= self.again_at:
             self.again_at = NEVER
             self.write()
@@ -179,7 +183,7 @@ class MemoryCopy:
 
     def end(self) -> None:
         """Free the memory, whether what is there was written or not."""
-        self.again_at = NEVER
+        self.again_at, self.off = NEVER, True
         if self.writer:
             with contextlib.suppress(OSError):
                 os.kill(self.writer.pid, signal.SIGKILL)

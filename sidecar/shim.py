@@ -257,7 +257,7 @@ class Shim:
         """Save the state before it is published: a successor must not obey the same command again."""
         if self.launch.pod and self.status != self.kept:
             with contextlib.suppress(OSError), open("shim.new", "w", encoding="utf-8") as file:
-                json.dump([self.status, self.done], file)
+                print(json.dumps([self.status, self.done]), file=file, flush=True)  # noqa: T201  # a full disk shows now
                 os.replace("shim.new", "shim.state")
                 self.kept = dict(self.status)
 
@@ -465,7 +465,8 @@ class Shim:
                     send(side.pid, signal.SIGTERM)
             elif side and now >= self.sidecar_kill_at:
                 send(-side.pid, signal.SIGKILL)
-            self.over = not self._strangers() and (not self.apart or not self.clients or now >= self.sidecar_kill_at)
+            if not self._strangers() and not (self.copy and self.copy.busy):  # busy between two writers, too
+                self.over = not self.apart or not self.clients or now >= self.sidecar_kill_at
         elif self.launch.sidecar and not side and not self.ending and now >= self.sidecar_at:
             self.sidecar_at = now + RESTART_MOST_S
             self.sidecar = Child(self, self.launch.sidecar, {**os.environ}, self.launch.here, "sidecar.log", tee=False)

@@ -8,6 +8,7 @@ import http.client
 import io
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -183,6 +184,21 @@ def test_what_a_power_loss_left_of_the_state_hinders_no_new_start(tmp_path, left
         client.close()
         assert one.ended() == 0
         assert "begins anew, because shim.state cannot be read" in one.stderr.read_text()
+
+
+def test_a_full_disk_leaves_the_state_that_was_kept_before(tmp_path):
+    with pod(tmp_path, trainer("counts")) as one:
+        client = one.run_shim().listening()
+        client.start(5, ["A"])
+        steps(one)
+        resource.prlimit(one.shim.pid, resource.RLIMIT_FSIZE, (0, 0))  # writing fails from now on
+        client.stop(6)
+        client.wait("exited")
+        one.shim.kill()
+        one.shim.wait()
+        client = one.run_shim().listening()
+        assert (client.status()["trainer"], client.status()["generation"]) == ("exited", 5)
+        assert client.start(4, ["A"])["conflict"]
 
 
 def test_as_pid_1_a_pods_deletion_lets_the_trainer_save(tmp_path):

@@ -324,6 +324,7 @@ def test_half_a_copy_of_a_killed_trainer_is_nothing(tmp_path):
         (memory / whole).rename(memory / f".tmp-{whole}-1")  # as before its last step
         os.kill(one.shim.client.status()["trainer_pid"], signal.SIGKILL)
         assert one.shim.client.wait("exited")["in_memory"] is None
+        assert not list(memory.glob(".tmp-*")), "its memory is free again"
         hold.unlink()
         eventually(lambda: not one.writers(), "there is nothing to write")
         assert one.saved() == durable
@@ -398,6 +399,28 @@ def test_a_job_that_ends_has_its_memory_freed_with_the_disk_written_where_it_doe
         assert not memory.exists() and not one.writers()
         lost = "is lost" in (one.folder / "stderr").read_text()
         assert (one.saved() is None, lost) == (hangs, hangs)
+
+
+def test_a_job_that_ends_while_its_disk_refuses_is_on_the_disk_once_that_takes_it_within_the_grace(tmp_path):
+    with training(tmp_path / "one", grace_s=1000) as one:
+        one.run(1)
+        one.disk.rename(one.folder / "away")
+        one.disk.mkdir()
+        status, _, writer = one.stop_held(2)
+        one.disk.rmdir()
+        one.disk.write_text("no folder")
+        thawed(writer)
+
+        def refusals() -> int:
+            return (one.folder / "stderr").read_text().count("in memory only")
+
+        eventually(refusals, "it is said")
+        one.shim.client.ask("end")
+        before = refusals()
+        eventually(lambda: refusals() > before, "it is tried again before the end")
+        one.disk.unlink()
+        eventually(lambda: one.shim.process.poll() is not None, "the shim ends")
+        assert one.saved() == status["in_memory"]["name"]
 
 
 def test_shim_and_writer_do_so_on_the_oldest_python(tmp_path):
