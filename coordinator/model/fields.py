@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import get_args
 
 from coordinator.model.records import show
@@ -60,10 +61,12 @@ GPU_TYPES = frozenset(
 """NVIDIA's GPU types, as `sidecar.resources.gpus.short_type` shortens them. Nodes may report others."""
 
 
-def unknown_gpu_type(kind: object, here: Iterable[str]) -> str:
+def unknown_gpu_type(kind: object, *here: Iterable[str]) -> str:
     """Return why `kind` is no GPU type, or "". `here`: GPU types of the nodes and of the profiles."""
-    known = {*here} - {""}
-    if not isinstance(kind, str) or kind in GPU_TYPES or kind in known:
+    if not isinstance(kind, str) or kind in GPU_TYPES:
+        return ""
+    known = {found for found in chain(*here) if found}
+    if kind in known:
         return ""
     like = (
         did_you_mean(kind, GPU_TYPES | known) or f"; known are {', '.join(sorted(known or GPU_TYPES)[:5])} and others"

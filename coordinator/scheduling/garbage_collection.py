@@ -32,7 +32,7 @@ class GarbageCollector:
 
     def begin(self) -> None:
         """Begin to act: another coordinator may have granted leases until now, so times count from now."""
-        self._orphans = {}
+        self._orphans, self._looked = {}, ({}, {})
 
     def orphaned_jobs(self) -> set[str]:
         """Ids of missing jobs that GPUs are still assigned to."""

@@ -208,8 +208,8 @@ class DecisionLoop:
 
     def unknown_type(self, doc: JobRow) -> str:
         """Return why its GPU type is unknown; empty if it is known, or before profiles were read."""
-        here = {gpu.gpu_type for gpu in self.cache.gpus().values()} | {kind for _, kind in self.profiles.speeds}
-        return fields.unknown_gpu_type(doc.get("gpu_type"), here) if self.profiles.speeds else ""
+        here = (gpu.gpu_type for gpu in self.cache.gpus().values()), (kind for _, kind in self.profiles.speeds)
+        return fields.unknown_gpu_type(doc.get("gpu_type"), *here) if self.profiles.speeds else ""
 
     def _accepted(self, job: JobRecord) -> JobChanges:
         return intake.acceptance_fields(job.doc, uuid.uuid4().hex, self.clock.wall(), self._devices(job))

@@ -88,7 +88,8 @@ class SnapshotBuilder:
         waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
         waiting.sort(key=lambda j: (j.submit_ts, j.id))
         for job_id in self._jobs.keys() - jobs.keys():
-            del self._jobs[job_id], self._seen[job_id]
+            del self._jobs[job_id]
+            self._seen.pop(job_id, None)  # not there if the job could not be worked out
         return ClusterSnapshot(
             nodes=tuple(nodes),
             jobs=tuple(self._job(j, seen.get(j.id, NOT_OBSERVED), at, known.checkpoints_last) for j in waiting),

@@ -26,11 +26,11 @@ FORGET_CHANGES = f"DELETE FROM changes WHERE number <= (SELECT max(number) FROM 
 
 def prepare(connection: sqlite3.Connection) -> None:
     """Index the file unless it is; takes some seconds for 100,000 rows, once."""
-    if _version(connection) == VERSION:
+    if are_current(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _version(connection) != VERSION:  # else another process was first
+        if not are_current(connection):  # else another process was first
             for statement in _statements(connection):
                 connection.execute(statement)
         connection.execute("COMMIT")
@@ -39,9 +39,9 @@ def prepare(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
+def are_current(connection: sqlite3.Connection) -> bool:
+    """True if triggers of this version keep the tables: another version's program may have indexed the file since."""
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == VERSION)
 
 
 def _statements(connection: sqlite3.Connection) -> Iterator[str]:

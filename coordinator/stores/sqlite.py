@@ -82,10 +82,13 @@ class SqliteStore:
     def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
         with self._using() as connection:
             now: int = connection.execute("SELECT ifnull(max(number), 0) FROM changes").fetchone()[0]
-            if since is None or now - since >= lookups.FOLLOWED_CHANGES:
+            # Fewer than before: the file was restored from a copy, or was indexed anew.
+            if since is None or not 0 <= now - since < lookups.FOLLOWED_CHANGES or not lookups.are_current(connection):
                 return now, None
             query = "SELECT name, key FROM changes WHERE number > ?"
-            return now, [row for row in connection.execute(query, (since,)) if row[0] in tables]
+            rows = [row for row in connection.execute(query, (since,)) if row[0] in tables]
+        # A key that a user's own program wrote may be one that no row can be read by.
+        return now, rows if all(isinstance(key, str | int) for _, key in rows) else None
 
     def insert(self, table: str, doc: Doc) -> None:
         row = _row(table, rules.checked(doc))

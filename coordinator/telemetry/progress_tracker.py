@@ -258,7 +258,7 @@ class ProgressTracker:
                 self._categorise(training, at.now)
             if "flowcon" in self._settings.systems:
                 self._measure(training, at.now)
-            self._predict(jobs, profiles or Profiles())
+        self._predict(jobs, profiles or Profiles())
         changed = [job_id for job_id in jobs if self._watched[job_id].facts != before[job_id]]
         return {job_id: self._kept(job_id, at) for job_id in changed}
 
@@ -300,7 +300,11 @@ class ProgressTracker:
             self._pace[node] = pace.stepped(now, pool, records, self._settings.flowcon)
 
     def _predict(self, jobs: Mapping[str, JobRecord], profiles: Profiles) -> None:
-        """Predict each job with a target from other jobs of its type and from its own curve (1.5)."""
+        """Predict each job with a target from other jobs of its type and from its own curve (1.5).
+
+        Without the lock, for which heartbeats wait: those of a type are all made anew when a job of it is complete. A
+        point that comes meanwhile is not counted yet, so that job is predicted again at the next turn.
+        """
         for job_id, job in jobs.items():
             if target := requirements.target(job.doc):
                 watched = self._watched[job_id]

@@ -8,6 +8,7 @@ once somebody asks about it. Called by the decision loop, and by the API service
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from adaptive_scheduler.tentative_snapshot import after
 from coordinator.scheduling.why.change import Change
 from coordinator.scheduling.why.search import alone, smallest_change
+
+log = logging.getLogger(__name__)
 
 SEARCHES = 2
 TOLD = 10
@@ -120,7 +123,11 @@ class WaitingReasons:
 
     def _search(self, turn: Turn, job_id: str) -> None:
         job = turn.snapshot.job[job_id]
-        change = smallest_change(alone(turn.world, job), job, turn.now, self._settings)
+        try:
+            change = smallest_change(alone(turn.world, job), job, turn.now, self._settings)
+        except Exception:  # no reason to wait is worth a turn: what was decided has still to be carried out
+            log.exception("what would start job %s was not found", job_id)
+            change = None
         request = _request(job)
         self._answers.pop(request, None)
         self._answers[request] = Answer(turn.state, change, turn.now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,45 @@ def test_a_failed_reading_is_made_again(file: str, monkeypatch: pytest.MonkeyPat
             cache.refresh()
     cache.refresh()
     assert list(cache.gpus()) == ["g"]
+
+
+def agree(cache: Cache, store: SqliteStore) -> None:
+    """A turn's reading has left the cache with the GPUs of the store."""
+    cache.refresh()
+    assert {name: gpu.doc for name, gpu in cache.gpus().items()} == {row["_id"]: row for row in store.list("gpus")}
+
+
+def test_a_store_restored_from_a_copy_is_read_anew(file: str, tmp_path: Path) -> None:
+    store, copy, users = SqliteStore(file), sqlite3.connect(tmp_path / "copy.db"), sqlite3.connect(file)
+    cache = Cache(store)
+    store.insert("gpus", {"_id": "g1", "node": "n", "state": "idle"})
+    users.backup(copy)
+    for number in range(2, 5):
+        store.insert("gpus", {"_id": f"g{number}", "node": "n", "state": "idle"})
+    agree(cache, store)
+    copy.backup(users)
+    agree(cache, store)
+    assert list(cache.gpus()) == ["g1"]
+
+
+def test_a_store_that_another_version_has_indexed_is_read_anew(file: str) -> None:
+    store, users = SqliteStore(file), sqlite3.connect(file, isolation_level=None)
+    cache = Cache(store)
+    store.insert("gpus", {"_id": "g1", "node": "n", "state": "idle"})
+    agree(cache, store)
+    for (trigger,) in users.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        users.execute(f"DROP TRIGGER {trigger}")
+    users.execute(f"PRAGMA user_version = {lookups.VERSION - 1}")
+    store.insert("gpus", {"_id": "g2", "node": "n", "state": "idle"})
+    agree(cache, store)
+    assert list(cache.gpus()) == ["g1", "g2"]
+
+
+def test_a_row_whose_key_no_store_would_take_hides_no_other_one(file: str) -> None:
+    store, users = SqliteStore(file), sqlite3.connect(file, isolation_level=None)
+    cache = Cache(store)
+    agree(cache, store)
+    users.execute("""INSERT INTO documents VALUES ('jobs', 1.5, '{"_id": 1.5, "state": "submitted"}')""")
+    store.insert("gpus", {"_id": "g1", "node": "n", "state": "idle"})
+    assert [job.key for job in cache.refresh()] == [1.5]
+    assert list(cache.gpus()) == ["g1"]

@@ -154,6 +154,21 @@ def test_the_gpus_of_a_job_whose_document_vanished_unseen_come_back_after_its_le
     assert world.clock.time - vanished_at > SHORT.wait_out_s
 
 
+def test_the_gpus_of_a_vanished_job_are_not_forgotten_by_who_leads_again_while_nothing_changes() -> None:
+    world = World()
+    world.submit("one", [4], Behaviour(iterations=500))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    world.users.delete("jobs", "one")
+    world.boot()
+    world.tick()
+    collector = world.c.loop.garbage_collector
+    collector.begin()
+    for _ in range(3):
+        collector.collect(world.clock.now())
+        world.clock.time += world.c.config.wait_out_s
+    assert world.gpu("gpu-0").held_by is None
+
+
 def test_a_gpu_that_somebody_marked_as_used_by_hand_is_left_alone() -> None:
     world = World()
     world.users.update("gpus", "gpu-3", {}, {"state": s.IN_USE, "job_id": "theirs", "held_by": "theirs"})

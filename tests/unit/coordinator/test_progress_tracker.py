@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
 from coordinator.model import states as s
 from coordinator.model.progress import Moment, TrainingSpeed
 from coordinator.model.records import JobRecord
-from coordinator.telemetry.progress_tracker import MOST_HEARD, ProgressTracker, _Timing
+from coordinator.telemetry.progress_tracker import MOST_HEARD, Curve, ProgressTracker, _Timing
 from sidecar.protocol import Heartbeat
+from tests import patience
 from tests.unit.coordinator.situations import job, seen
 
 SETTINGS = Settings(specon=SpeCon(interval_s=10.0), flowcon=FlowCon(interval_s=10.0, min_dt_s=1.0))
@@ -205,3 +207,18 @@ def test_the_next_turn_is_due_with_the_next_reading_of_either_kind() -> None:
         assert cluster.tracker.next_s(cluster.now + 40.0) == 0.0
         cluster.look(40.0)
         assert cluster.tracker.next_s(cluster.now) == 10.0
+
+
+def test_a_heartbeat_is_taken_while_curves_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own thread takes it, and would answer nobody meanwhile."""
+    cluster, taken = Cluster(target={"value": 0.01, "above": False, "name": "loss"}), list[bool]()
+
+    def needs(curve: Curve, *_: object) -> None:
+        hears = threading.Thread(target=cluster.tracker.heard, args=(cluster.job, cluster.beat), daemon=True)
+        hears.start()
+        hears.join(patience.patient(2))
+        taken.append(not hears.is_alive())
+
+    monkeypatch.setattr(Curve, "needs", needs)
+    cluster.look()
+    assert taken == [True]

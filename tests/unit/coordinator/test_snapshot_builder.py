@@ -238,3 +238,10 @@ def test_a_builder_that_keeps_what_did_not_change_builds_what_one_that_keeps_not
     world.run(World.at_rest)
     assert {job.sla_s for snapshot in seen for job in snapshot.jobs if job.id == "one"} == {None, 7200.0}
     assert len({node.idle for snapshot in seen for node in snapshot.nodes}) > 2
+
+
+def test_a_job_that_could_not_be_worked_out_is_dropped_once_it_is_gone() -> None:
+    builder, broken = SnapshotBuilder(), job(s.SUBMITTED)
+    with pytest.raises(AttributeError):
+        builder.build({"one": broken}, {}, {"one": None}, SnapshotInputs(), AT)  # type: ignore[dict-item]
+    assert builder.build({}, {}, {}, SnapshotInputs(), AT).jobs == ()

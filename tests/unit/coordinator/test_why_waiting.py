@@ -292,3 +292,11 @@ def test_one_of_many_is_told_when_somebody_asks_and_from_then_on() -> None:
     assert asked.endswith(f"{last} would start now if it might.")
     world.pass_time(30.0)
     assert world.job(last).doc["message"] == asked
+
+
+def test_a_search_that_fails_costs_the_answer_but_not_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, _, _ = CASES["fewer GPUs"]
+    decisions, waits = decide(snapshot, 0.0, SETTINGS), WaitingReasons(SETTINGS)
+    monkeypatch.setattr(search, "near", lambda world, job: 1 // 0)
+    assert waits.told(snapshot, decisions, 0.0) == tuple(decisions)
+    assert waits.of("new")[1] is None
