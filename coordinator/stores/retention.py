@@ -81,7 +81,7 @@ def jobs_to_remove(past: Past, keep: Keep, wall: float) -> Iterator[Any]:
         age_s = wall - job.finish_ts if job.finish_ts else FRESH_S  # of one without a time the number decides
         # Its Volcano Job may still be there, and a document that is missing would be made again: only age counts.
         crowded = place >= keep.jobs and age_s >= FRESH_S and job.doc.get("origin") != "volcano"
-        if (age_s > keep.jobs_s or crowded) and job.id not in needed and _slaml(job) not in past.slamls:
+        if (age_s > max(keep.jobs_s, FRESH_S) or crowded) and job.id not in needed and _slaml(job) not in past.slamls:
             yield job.key
 
 

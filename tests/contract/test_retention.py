@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,13 @@ def test_ended_jobs_go_by_age_and_by_number_and_never_within_the_hour(store: Sto
     assert (found.jobs, left(store)) == (4, ["d", "e", "f"])
     ended(store, "g", 0.0)
     assert (retention.prune(store, KEEP, NOW).jobs, left(store)) == (0, ["d", "e", "f", "g"])
+
+
+def test_a_job_stays_for_an_hour_where_less_is_to_be_kept(store: Store) -> None:
+    ended(store, "half an hour ago", 0.02)
+    ended(store, "two hours ago", 0.08)
+    retention.prune(store, replace(KEEP, jobs_s=60.0), NOW)
+    assert left(store) == ["half an hour ago"]
 
 
 def test_what_has_not_ended_or_was_never_let_in_stays(store: Store) -> None:
