@@ -124,7 +124,7 @@ class ApiService(PageReads):
 
     def rerun(self, job_id: str) -> View:
         """Submit what the user had submitted, once more."""
-        job = self._operator.find(job_id)
+        job = self._operator.find_ended(job_id)
         if job.doc.get("origin") == "volcano":
             raise Rejected(f"Job {job_id} is a Volcano Job of its user: apply that again with kubectl.", 409)
         asked = fields.PUBLIC - {"state", "node", *(() if job.uses_cpu else ("num_gpus",))}

@@ -73,11 +73,16 @@ class OperatorRequests:
             return job
         raise Transient(f"Job {job_id} keeps changing, so it could not be cancelled; try again.")
 
-    def remove(self, job_id: str) -> View:
-        """Remove a job that has ended from the store; its decisions and events go with age."""
+    def find_ended(self, job_id: str) -> JobRecord:
+        """The newest job of that name; `Rejected` with status 409 while it has not ended."""
         job = self.find(job_id)
         if not job.doc.get("closed"):
             raise Rejected(f"Job {job_id} has not ended: cancel it first, or wait until it has let everything go.", 409)
+        return job
+
+    def remove(self, job_id: str) -> View:
+        """Remove a job that has ended from the store; its decisions and events go with age."""
+        job = self.find_ended(job_id)
         if any(job.id in dependency_ids(other.doc) for other in self._cache.jobs().values()):
             raise Rejected(f"Job {job_id} stays: another job that has not ended depends on it.", 409)
         self._cache.store.delete("jobs", job.key, {"closed": True})

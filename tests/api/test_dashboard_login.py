@@ -29,6 +29,7 @@ def test_a_one_time_link_lets_one_browser_in_once(live: Live) -> None:
     first, second = Browser(live), Browser(live)
     assert first.get(path).status == 200
     assert first.get("/").status == 200
+    assert "has been used, or is too old" in second.get(path).raw.decode()
     assert second.get(path).status == 401
     assert second.get("/").status == 401
 
@@ -81,6 +82,12 @@ def test_a_form_of_somebody_else_is_refused(live: Live) -> None:
     elsewhere = browser.post("/logout", {"csrf": browser.proof}, Origin="http://127.0.0.1:1")
     assert elsewhere.status == 403
     assert browser.get("/").status == 200, "it was logged out by somebody else"
+
+
+def test_forms_are_taken_behind_a_proxy_with_tls(live: Live) -> None:
+    browser = Browser.logged_in(live)
+    origin = live.url.replace("http://", "https://")
+    assert browser.post("/logout", {"csrf": browser.proof}, Origin=origin).status == 200
 
 
 def test_logging_out_ends_the_session_of_this_browser(live: Live) -> None:

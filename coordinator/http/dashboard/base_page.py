@@ -112,15 +112,20 @@ class PageHandler(Handler):
         """The fields of a form that was sent; `Rejected` if it did not come from a page of this session."""
         fields = dict(parse_qsl(self.body.decode("utf-8", "replace")))
         # A browser tells where a form came from; what another site or port sends is refused even with a proof.
+        # The scheme is left out: behind a proxy with TLS pages are https, while we are asked by http.
         origin = self.request.headers.get("Origin")
-        ours = origin is None or origin == f"{self.request.protocol}://{self.request.host}"
+        ours = origin is None or origin.partition("://")[2] == self.request.host
         if not ours or not self.dashboard.sessions.proves(self.session, fields.get("csrf", "")):
             raise Rejected(FOREIGN, 403)
         return fields
 
+    def why_not(self, _: str) -> str:
+        """Tell people, who know no bearer token, why they are not let in; given what callers of the API are told."""
+        return UNKNOWN
+
     def show_error(self, status: int, sentence: str, problems: Sequence[str], error_id: str) -> None:
         if status == 401:
-            self.show("Log in", self.dashboard.pages.html("login.html", sentence=UNKNOWN))
+            self.show("Log in", self.dashboard.pages.html("login.html", sentence=self.why_not(sentence)))
         else:
             self.show(f"Error {status}", notice=" ".join([sentence, *problems, f"(error {error_id})"]))
         self.finish()

@@ -16,7 +16,7 @@ from coordinator.http.dashboard.base_page import ASSETS, PageHandler
 from coordinator.http.dashboard.login import LINK_S, SESSION_S
 from coordinator.http.events import KEEP_ALIVE_S, MOST_STREAMS, RETRY_MS
 
-ONCE = "This link has been used, or is too old: `reshape dashboard` gives a new one."
+ONCE = "This link is none of ours, has been used, or is too old."
 
 
 class DashboardHandler(PageHandler):
@@ -137,6 +137,9 @@ class LoginHandler(PageHandler):
         )
         # Not a redirect: after a link from elsewhere the browser would not send the new cookie along with it.
         self.show("Logged in", body='<p><a href="/">Go on to the fleet</a></p>', forward="/")
+
+    def why_not(self, sentence: str) -> str:
+        return sentence
 
     async def head(self, *_: str) -> None:
         """Uses no link up: programs that look at links beforehand come this way."""

@@ -6,6 +6,7 @@ Added to the command by `main.py`. Imports only click until a verb runs.
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ _DATA = click.option(
     envvar="RESHAPE_DATA",
     help="Folder with measured speeds or traces.  [env: RESHAPE_DATA]",
 )
+_GPUS = "must be a count and a type of GPUs, such as --gpus +2 V100, or --gpus -2 V100 for fewer."
 _SEEDS = click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Number of random draws.")
 
 
@@ -112,10 +114,34 @@ def paper(settings: CliSettings, /, **options: Any) -> int:
     return run_paper(output=settings.output, **options)
 
 
-@click.command("what-if")
+def _gpu_changes(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> list[tuple[int, str]]:
+    for count, kind in given:
+        if not re.fullmatch(r"[+-]?[1-9][0-9]{0,4}", count) or kind.startswith("-"):
+            raise click.BadParameter(f"'{count} {kind}' {_GPUS}")
+    return [(int(count), kind) for count, kind in given]
+
+
+class _WhatIf(click.Command):
+    """Says how `--gpus` is written where its type was left out, of which click only says that it wants 2 arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadOptionUsage as error:
+            if error.option_name == "--gpus":
+                raise click.BadOptionUsage("--gpus", f"--gpus {_GPUS}", ctx) from None
+            raise
+
+
+@click.command("what-if", cls=_WhatIf)
 @click.option("--submit", "files", type=click.File("rb"), multiple=True, help="Job documents, JSON or YAML.")
 @click.option(
-    "--gpus", type=(int, str), multiple=True, metavar="N TYPE", help="More GPUs (+2 V100), or fewer (-2 V100)."
+    "--gpus",
+    type=(str, str),
+    multiple=True,
+    callback=_gpu_changes,
+    metavar="N TYPE",
+    help="More GPUs (+2 V100), or fewer (-2 V100).",
 )
 @click.option("--drain", "drained", multiple=True, metavar="NODE", help="Close a node; its jobs go elsewhere.")
 @click.option("--policy", type=click.Choice(["sidecar", "termination", "default"]), help="Another policy.")

@@ -416,7 +416,8 @@ def test_a_dry_run_checks_and_stores_nothing(world: World) -> None:
 def test_an_ended_job_is_submitted_again_as_its_user_had_written_it(world: World) -> None:
     given = {**JOB, "env": {"A": "b"}, "node": "n1", "sla": "2h", "iterations": 20, "x_mine": 1}
     world.api.submit(given)
-    assert refused(world.api.rerun, "one")[1] == 409, "it has not ended"
+    sentence, status = refused(world.api.rerun, "one")
+    assert (status, "has not ended" in sentence) == (409, True)
     world.run(lambda w: w.states()["one"] == s.COMPLETED and w.at_rest(), 200)
     world.api.rerun("one")
     doc = world.users.get("jobs", "one~2")

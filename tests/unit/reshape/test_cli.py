@@ -518,3 +518,10 @@ def test_the_exit_codes_that_are_documented_are_those_that_are_used() -> None:
     page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
     documented = [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
     assert documented == [0, terminal.REFUSED, click.UsageError.exit_code, terminal.UNREACHABLE, terminal.INTERRUPTED]
+
+
+@pytest.mark.parametrize("given", [["+4"], ["x", "V100"], ["0", "V100"], ["+4", "--drain"]])
+def test_gpus_of_what_if_that_make_no_sense_are_answered_with_an_example(reshape: Run, given: list[str]) -> None:
+    done = reshape("what-if", "--gpus", *given)
+    assert done.code == 2
+    assert "such as --gpus +2 V100" in " ".join(done.err.split())
