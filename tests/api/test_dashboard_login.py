@@ -84,6 +84,12 @@ def test_a_form_of_somebody_else_is_refused(live: Live) -> None:
     assert browser.get("/").status == 200, "it was logged out by somebody else"
 
 
+def test_the_cookie_is_sent_by_https_only_where_a_proxy_with_tls_is_before_us(live: Live) -> None:
+    path = Caller(live)("POST", "/v1/logins").doc["path"]
+    answer = Caller(live, {"X-Forwarded-Proto": "https"})("GET", path)
+    assert "Secure" in re.split("; *", answer.headers["Set-Cookie"])
+
+
 def test_forms_are_taken_behind_a_proxy_with_tls(live: Live) -> None:
     browser = Browser.logged_in(live)
     origin = live.url.replace("http://", "https://")

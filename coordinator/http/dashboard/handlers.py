@@ -133,7 +133,8 @@ class LoginHandler(PageHandler):
             max_age=int(SESSION_S),
             httponly=True,
             samesite="Strict",
-            secure=self.request.protocol == "https",
+            # Who feigns that a proxy with TLS is before us gets a cookie that is sent less often, nothing more.
+            secure="https" in (self.request.protocol, self.request.headers.get("X-Forwarded-Proto")),
         )
         # Not a redirect: after a link from elsewhere the browser would not send the new cookie along with it.
         self.show("Logged in", body='<p><a href="/">Go on to the fleet</a></p>', forward="/")
