@@ -94,7 +94,8 @@ class OperatorRequests:
         if signal is not None:
             return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
         if gpus is not None and gpus not in job.optional:
-            raise Rejected(f"Job {job_id} can run on {list(job.optional)} GPUs, not on {gpus}.")
+            counts = " or ".join([*map(str, job.optional[:-1]), count_of(job.optional[-1])])
+            raise Rejected(f"Job {job_id} can run on {counts}, not on {gpus}.")
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
         if loses and not force:
             raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)

@@ -224,7 +224,7 @@ def test_a_wish_becomes_a_decision_that_can_be_looked_up_by_its_id(training: Wor
 
 def test_a_wish_for_a_count_that_is_not_allowed_names_the_allowed_ones(training: World) -> None:
     answer = refused(training.api.request, "one", 3, None)
-    assert answer == ("Job one can run on [1, 2, 4] GPUs, not on 3.", 400)
+    assert answer == ("Job one can run on 1 or 2 or 4 GPUs, not on 3.", 400)
     assert training.job("one").wanted is None
 
 
