@@ -46,7 +46,13 @@ SIZES = (1, 2, 4, 8)  # GPUs of a job, seven types: the mix of workload S
 TYPES = 7
 BEAT_S = 1.0  # pause between two heartbeats of a job here; in production 5
 
-CAUSED = ("job", "GPU", "decision", "history")  # by a reshape; all else goes out by the clock, whatever happened
+CAUSED = (
+    "job",
+    "GPU",
+    "decision",
+    "receipt",
+    "history",
+)  # by a reshape; all else goes out by the clock, whatever happened
 BY_BEATS = ("heartbeats", "learned")
 
 
@@ -90,6 +96,8 @@ def trip(name: str, command: Mapping[str, Any]) -> RoundTrip:
     if name in ("find", "getMore"):
         again = table in ("jobs", "gpus") and "_id" in command.get("filter", {})
         return RoundTrip("read again" if again else "poll", table)
+    if name == "findAndModify" and table == "decisions":
+        return RoundTrip("receipt", table)  # the standstill, beside what was predicted of it
     kinds = {"decisions": "decision", "events": "history", "heartbeats": "heartbeats"}
     kinds |= {"overheads": "learned", "speed_profiles": "learned"}
     return RoundTrip(kinds.get(table, f"{name} {table}"), table)
