@@ -90,8 +90,11 @@ def test_a_drained_job_goes_to_another_node_and_its_log_goes_on_and_outlives_it(
         assert whole.startswith(second)
         (reader,) = on.cluster.list("pods", NAMESPACE, READERS)
         answered("its reader is gone", lambda: not on.cluster.list("pods", NAMESPACE, READERS), 60)
-        secrets = on.cluster.list("secrets", NAMESPACE)
-        assert reader["metadata"]["name"] not in {each["metadata"]["name"] for each in secrets}
+
+        def secrets() -> set[str]:
+            return {each["metadata"]["name"] for each in on.cluster.list("secrets", NAMESPACE)}
+
+        answered("its secret is gone, too", lambda: reader["metadata"]["name"] not in secrets())
         answered("it takes pods again", lambda: node(on, source)["schedulable"], 15)
 
 
