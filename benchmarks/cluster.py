@@ -6,7 +6,6 @@ benchmarks. When `running` ends, no training and no launch is left.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -20,9 +19,9 @@ from typing import Any
 
 from adaptive_scheduler.settings import Settings
 from benchmarks.result import WrongAnswer
+from benchmarks.serving import serving
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
-from coordinator.api.api_service import ApiService
 from coordinator.config import Config
 from coordinator.errors import ReshapeError
 from coordinator.http.app import make_app, make_server
@@ -117,7 +116,7 @@ def running(folder: Path, store: Store, gpus: int, speeds: dict[int, float], job
         platform = LocalPlatform(folder, url, master_key, shipped.folder("playbooks"), LocalSettings())
         # A reshape a second ago must not keep the next one from being measured.
         cluster = Cluster(store, platform, config, Settings(cooldown_factor=0.0), master_key)
-        with _serving(cluster.api, listener):
+        with serving(make_server(make_app(cluster.api, secrets.token_hex(16))), [listener]):
             cluster.coordinator.start()
             try:
                 yield cluster
@@ -125,29 +124,3 @@ def running(folder: Path, store: Store, gpus: int, speeds: dict[int, float], job
                 cluster.end_all()
                 cluster.coordinator.stop()
                 platform.stop_all(timeout=10.0)
-
-
-@contextmanager
-def _serving(api: ApiService, listener: socket.socket) -> Iterator[None]:
-    """The HTTP API in a thread, for the sidecars."""
-    ready, hand = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
-
-    async def serve() -> None:
-        server = make_server(make_app(api, secrets.token_hex(16)))
-        server.add_sockets([listener])
-        done = asyncio.Event()
-        hand.append((asyncio.get_running_loop(), done))
-        ready.set()
-        await done.wait()
-        server.stop()
-        await server.close_all_connections()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="http")
-    thread.start()
-    ready.wait()
-    try:
-        yield
-    finally:
-        loop, done = hand[0]
-        loop.call_soon_threadsafe(done.set)
-        thread.join()

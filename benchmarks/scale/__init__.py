@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 
+from tornado.netutil import bind_sockets
+
 from adaptive_scheduler.settings import Settings
 from benchmarks.cluster import Cluster
 from benchmarks.result import Result, Row, WrongAnswer
 from benchmarks.round_trips import RemotePlatform, Running, population
 from benchmarks.scale import history, over_http
 from benchmarks.scale.timing import ROUNDS, timed
+from benchmarks.serving import serving
 from coordinator.config import Config
 from coordinator.http.app import make_app, make_server
 from coordinator.stores.opening import open_store
@@ -99,8 +102,9 @@ def _over_http(cluster: Cluster, jobs: list[Running], seq: Iterator[int], rng: r
         both = list[float]()
         for server in (make_server(make_app(cluster.api, secrets.token_hex(16))), over_http.bare()):
             rounds = [[_message(job, next_seq, rng) for job in jobs] for next_seq in islice(seq, 1 + ROUNDS)]
-            with over_http.serving(server) as port:
-                both.append(over_http.taken(pool, port, rounds))
+            sockets = bind_sockets(0, "127.0.0.1")
+            with serving(server, sockets):
+                both.append(over_http.taken(pool, sockets[0].getsockname()[1], rounds))
     return both[0], both[1]
 
 

@@ -6,11 +6,9 @@ keeps its connections, as sidecars do.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import http.client
 import multiprocessing
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +18,6 @@ from typing import Any
 
 import msgspec
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from benchmarks.result import WrongAnswer
@@ -52,30 +49,6 @@ def client() -> Iterator[Executor]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         pool.submit(len, b"").result()
         yield pool
-
-
-@contextmanager
-def serving(server: HTTPServer) -> Iterator[int]:
-    """The port on which this server answers, in a thread of this process."""
-    sockets = bind_sockets(0, "127.0.0.1")
-    hand, ready = list[Any](), threading.Event()
-
-    async def serve() -> None:
-        server.add_sockets(sockets)
-        hand.extend((asyncio.get_running_loop(), asyncio.Event()))
-        ready.set()
-        await hand[1].wait()
-        server.stop()
-        await server.close_all_connections()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="http")
-    thread.start()
-    ready.wait()
-    try:
-        yield sockets[0].getsockname()[1]
-    finally:
-        hand[0].call_soon_threadsafe(hand[1].set)
-        thread.join()
 
 
 def taken(pool: Executor, port: int, rounds: list[list[Message]]) -> float:
