@@ -126,7 +126,7 @@ class Cache:
         open_ = self.store.list("jobs", {"closed": False})
         by_hand = [JobRecord(doc) for doc in open_ if _by_hand(doc)]
         ours, aside = self._let_in([doc for doc in open_ if not _by_hand(doc)])
-        owners = {gpu_id: job for job in ours.values() for gpu_id in job.gpu_ids}
+        owners = _owners(ours.values())
         rows = self.store.list("gpus")
         gpus = [GpuRecord(self._validate("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in rows]
         missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
@@ -168,9 +168,10 @@ class Cache:
             self._again = [job.key for job in (*by_hand, *self._take_jobs(ours))]
             for key in docs.keys() - {job.key for job in (*ours.values(), *aside.values())}:
                 self._read.pop(_row("jobs", key), None)
-        for (table, key), doc in found.items():
-            if table == "gpus":
-                self._take_gpu(key, doc)
+        gpus = {key: doc for (table, key), doc in found.items() if table == "gpus"}
+        owners = _owners(self.jobs().values()) if any(_row("gpus", key) not in self._read for key in gpus) else {}
+        for key, doc in gpus.items():
+            self._take_gpu(key, doc, owners)
         return new + by_hand
 
     def _missed(self, job: JobRecord, doc: Doc | None) -> dict[str, JobRecord]:
@@ -191,14 +192,13 @@ class Cache:
                 self._put_job(job_id, _newer(self._jobs.get(job_id), job))
         return [job for job_id, job in read.items() if job_id in overtaken or job_id in self._deleted]
 
-    def _take_gpu(self, key: Any, doc: Doc | None) -> None:
+    def _take_gpu(self, key: Any, doc: Doc | None, owners: Mapping[str, JobRecord]) -> None:
         if doc is None:
             self._read.pop(_row("gpus", key), None)
             with self._lock:
                 self._put_gpu(str(key), None)
             return
-        fresh = _row("gpus", key) not in self._read
-        owner = next((job for job in self.jobs().values() if str(key) in job.gpu_ids), None) if fresh else None
+        owner = owners.get(str(key)) if _row("gpus", key) not in self._read else None
         self._keep_gpu(GpuRecord(self._validate("gpus", doc, owner).doc))
 
     def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
@@ -344,6 +344,11 @@ class Cache:
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
         return record if record.doc.get("closed", True) else self._keep_job(record)
+
+
+def _owners(jobs: Iterable[JobRecord]) -> dict[str, JobRecord]:
+    """The job that each GPU belongs to, by the jobs' own documents."""
+    return {gpu_id: job for job in jobs for gpu_id in job.gpu_ids}
 
 
 def _by_hand(doc: Doc) -> bool:
