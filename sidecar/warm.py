@@ -215,11 +215,10 @@ class WaitingInterpreter:
 
     def begin_first(self, now: float) -> None:
         """Start it before the job's first trainer, where another training of this script has left its record."""
-        self.first, path = False, self.record_of_script()
-        if not path or self.shim.status["unfit"] or self.room() < 0 or not copy(path, RECORD):
-            return
-        self.first = True
-        self.start(self.environment(self.shim.environment(0, "", "", {})), now)
+        path = self.record_of_script()
+        self.first = bool(path) and not self.shim.status["unfit"] and self.room() >= 0 and copy(path, RECORD)
+        if self.first:
+            self.start(self.environment(self.shim.environment(0, "", "", {})), now)
 
     def start(self, env: "dict[str, str]", now: float) -> None:
         ours, theirs = socket.socketpair()

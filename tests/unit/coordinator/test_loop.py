@@ -140,13 +140,19 @@ def test_every_decision_is_stored_with_its_rejected_alternatives_before_anything
     assert operation.decision == decision["_id"]
 
 
-def test_the_gpus_of_a_job_whose_document_vanished_unseen_come_back_after_its_lease() -> None:
+def vanished() -> World:
+    """The document of job one, which trains, was deleted while no coordinator ran; one has begun since."""
     world = World()
     world.submit("one", [4], Behaviour(iterations=500))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     world.users.delete("jobs", "one")
     world.boot()
     world.tick()
+    return world
+
+
+def test_the_gpus_of_a_job_whose_document_vanished_unseen_come_back_after_its_lease() -> None:
+    world = vanished()
     assert world.gpu("gpu-0").held_by == "one"
     world.submit("two", [4], Behaviour(iterations=20))
     vanished_at = world.clock.time
@@ -155,12 +161,7 @@ def test_the_gpus_of_a_job_whose_document_vanished_unseen_come_back_after_its_le
 
 
 def test_the_gpus_of_a_vanished_job_are_not_forgotten_by_who_leads_again_while_nothing_changes() -> None:
-    world = World()
-    world.submit("one", [4], Behaviour(iterations=500))
-    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
-    world.users.delete("jobs", "one")
-    world.boot()
-    world.tick()
+    world = vanished()
     collector = world.c.loop.garbage_collector
     collector.begin()
     for _ in range(3):
