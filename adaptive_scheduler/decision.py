@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -134,12 +134,14 @@ class BrokenDecision(Exception):
     """A decision violates a post-condition: a bug; it is never carried out."""
 
 
-def check(snapshot: ClusterSnapshot, decisions: Iterable[Decision], anywhere: bool = False) -> None:
+def check(snapshot: ClusterSnapshot, decisions: Collection[Decision], anywhere: bool = False) -> None:
     """Raise `BrokenDecision` unless all decisions can be carried out on `snapshot`. Guarantees P7 of `reliability.md`
     4: only allowed counts, never more GPUs than a node has idle or a victim gives up, one operation per job, no limit
     on a job that is being changed, no stop of a rigid job. `anywhere`: a job may be spread over any number of hosts,
     whatever its `max_workers` (G7, `placement="count_only"`)."""
-    idle = {n.name: n.idle for n in snapshot.nodes}
+    places = [d for d in decisions if isinstance(d, Start | Reshape | Move)]
+    names = {name for d in places for name in (d.node, *(w.node for w in workers_of(d)))}
+    idle = {name: snapshot.node[name].idle for name in names if name in snapshot.node}
     touched: set[str] = set()
     for decision in decisions:
         if isinstance(decision, Hold | Stay):

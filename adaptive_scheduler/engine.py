@@ -6,7 +6,6 @@ decisions in every process. Reads no clock; `now` is on the clock of the snapsho
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
 from adaptive_scheduler.cost_table import CostTable
@@ -41,7 +40,8 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
     gives the reason why a queued job waits or an operator's request is not met. Raises `BrokenDecision` if a policy
     returned what cannot be carried out (a bug)."""
     # G12: with weak scaling, lengths are counted in batches of one GPU.
-    world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))
+    profiles = snapshot.profiles.scaled(settings.batch_scaling)
+    world = snapshot if profiles is snapshot.profiles else snapshot.then(profiles=profiles)
     decisions = list[Decision]()
 
     def accept(*more: Decision) -> bool:

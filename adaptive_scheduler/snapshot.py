@@ -6,11 +6,14 @@ never touch real state. Times are seconds on the caller's clock of `now`; only d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
-from typing import Literal
+from itertools import compress, count, repeat
+from operator import attrgetter, is_not
+from typing import Any, Literal
+
+import numpy as np
 
 from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.profiles.observations import Observations, Resource
@@ -55,7 +58,7 @@ class Node:
         """True if jobs may start or grow here."""
         return self.schedulable and self.heard and self.kept_for is None
 
-    @property
+    @cached_property
     def healthy(self) -> int:
         return sum(g.state != "faulty" for g in self.gpus)
 
@@ -161,6 +164,23 @@ class Job:
         return self.tasks[0].memory * self.tasks[0].replicas if self.tasks else 0.0
 
 
+def aligned(before: tuple[Job, ...], jobs: tuple[Job, ...]) -> tuple[Any, list[int]]:
+    """Return by job of `jobs` its position in `before`, -1 for one that is not the same object, and where these are."""
+    if len(before) == len(jobs):
+        at = np.arange(len(jobs))
+        at[new := list(compress(count(), map(is_not, jobs, before)))] = -1
+        if len(new) < max(1, len(jobs) // 2):  # else a job may have come and another one gone
+            return at, new
+    places = dict(zip(map(id, before), count(), strict=False))
+    at = np.fromiter(map(places.get, map(id, jobs), repeat(-1)), np.intp, len(jobs))
+    return at, np.flatnonzero(at < 0).tolist()
+
+
+class _OnCpu(dict[str, tuple[Job, ...]]):
+    def __missing__(self, node: str) -> tuple[Job, ...]:
+        return ()
+
+
 @dataclass(frozen=True)
 class ClusterSnapshot:
     """The complete input of a decision."""
@@ -169,6 +189,30 @@ class ClusterSnapshot:
     jobs: tuple[Job, ...]
     profiles: Profiles = field(default_factory=Profiles)
     observations: Observations = field(default_factory=Observations)
+
+    def then(self, **changes: Any) -> ClusterSnapshot:
+        """Return a later snapshot, of which only what has changed is worked out again."""
+        later = replace(self, **changes)
+        kept = ["job", "queue", "placed"] if later.jobs is self.jobs else []
+        kept += ["node", "capacity"] if later.nodes is self.nodes else []
+        vars(later).update({name: vars(self)[name] for name in kept if name in vars(self)}, _held=self._held.copy())
+        return later
+
+    @cached_property
+    def _held(self) -> dict[object, tuple[tuple[Job, ...], Any]]:
+        """By test: the jobs that `where` was asked about last, here or earlier, and for which of them it holds."""
+        return {}
+
+    def where(self, test: Callable[..., bool], *given: object) -> tuple[Job, ...]:
+        """Return the jobs for which `test(job, *given)` holds, in order. It must depend on nothing else: only jobs that
+        have changed since an earlier snapshot are tested again."""
+        before, holds = self._held.get((test, given), ((), np.zeros(0, np.bool_)))
+        if before is not self.jobs:
+            at, new = aligned(before, self.jobs)
+            holds = np.append(holds, False)[at]
+            holds[new] = [test(self.jobs[i], *given) for i in new]
+            self._held[test, given] = self.jobs, holds
+        return tuple(map(self.jobs.__getitem__, np.flatnonzero(holds).tolist()))
 
     @cached_property
     def job(self) -> Mapping[str, Job]:
@@ -189,21 +233,45 @@ class ClusterSnapshot:
         }
 
     @cached_property
+    def has_idle(self) -> bool:
+        return any(node.idle for node in self.nodes)
+
+    @cached_property
+    def faulty(self) -> tuple[Node, ...]:
+        """Nodes with a faulty GPU."""
+        return tuple(node for node in self.nodes if node.healthy < len(node.gpus))
+
+    @cached_property
     def queue(self) -> tuple[Job, ...]:
         """Jobs that wait for their first GPUs, oldest first (ties by id)."""
-        waiting = [j for j in self.jobs if j.state == "submitted" and not j.leased]
-        return tuple(sorted(waiting, key=attrgetter("submit_s", "id")))
+        return tuple(sorted(self.where(_is_queued), key=attrgetter("submit_s", "id")))
 
     @cached_property
     def placed(self) -> tuple[Job, ...]:
         """Unfinished jobs that have GPUs or were promised some."""
-        return tuple(j for j in self.jobs if j.num_gpus > 0 and j.node is not None)
+        return self.where(_is_placed)
 
     @cached_property
     def on_cpu(self) -> Mapping[str, tuple[Job, ...]]:
-        """By node: jobs trained there on CPU, or about to be."""
-        by_node: dict[str, list[Job]] = {node.name: [] for node in self.nodes}
-        for job in self.jobs:
-            if job.uses_cpu and job.node in by_node:
-                by_node[job.node].append(job)
-        return {name: tuple(jobs) for name, jobs in by_node.items()}
+        """By node: jobs trained there on CPU, or about to be; none for any other name."""
+        by_node = _OnCpu()
+        for job in self.where(_uses_cpu):
+            if job.node is not None and job.node in self.node:
+                by_node[job.node] += (job,)
+        return by_node
+
+
+def has_deadline(job: Job) -> bool:
+    return job.sla_s is not None
+
+
+def _is_queued(job: Job) -> bool:
+    return job.state == "submitted" and not job.leased
+
+
+def _is_placed(job: Job) -> bool:
+    return job.num_gpus > 0 and job.node is not None
+
+
+def _uses_cpu(job: Job) -> bool:
+    return job.uses_cpu

@@ -32,7 +32,7 @@ def after(snapshot: ClusterSnapshot, *decisions: Decision) -> ClusterSnapshot:
     jobs, nodes = dict(snapshot.job), dict(snapshot.node)
     for decision in accepted:
         _apply(decision, jobs, nodes)
-    later = replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()))
+    later = snapshot.then(nodes=tuple(nodes.values()), jobs=tuple(jobs.values()))
     # Rebuilding these maps would cost more than a decision on a large cluster.
     vars(later).update(job=jobs, node=nodes)
     return later

@@ -8,7 +8,7 @@ the snapshot that the coordinator would build, and carries its decisions out. Ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -42,8 +42,8 @@ class SimulatedCluster:
             self._scene.event_queue.at(max(0.0, given.arrival_s), partial(self._arrive, given))
         self._outages = Outages(self._scene, self._gpus, self._cpu)
 
-    def run(self) -> SimulationOutcome:
-        """Run until the last job has ended.
+    def run(self, goes_on: Callable[[], bool] = lambda: True) -> SimulationOutcome:
+        """Run until the last job has ended, or `goes_on`, which is asked after each moment, says no.
 
         Raises `SimulationStuck` if a job can never start, `BrokenDecision` for a decision that cannot be carried out.
         """
@@ -58,6 +58,8 @@ class SimulatedCluster:
             if arriving and not self._to_come:
                 arriving = 0
                 scene.outcome.pending_at_last_arrival = sum(j.node is None for j in scene.active.values())
+            if not goes_on():
+                return scene.outcome
         if scene.active:
             raise SimulationStuck(
                 f"job {next(iter(scene.active))} can never start on these nodes; allow it a smaller count."

@@ -116,7 +116,6 @@ class CpuNodes:
         """Stop the job on its node; the other jobs share its cores."""
         node, now = job.node or "", self._scene.now
         self._scene.settle(job)
-        self._trace(job)
         job.share = 0.0
         self._lift(job)
         job.cpu_limit = None
@@ -138,7 +137,6 @@ class CpuNodes:
             iteration_s = job.given.cpu.core_s / job.given.iterations / (share * alone)
             if iteration_s != job.iteration_s:
                 self._scene.settle(job)
-                self._trace(job)
                 job.share = job.rated_on = share
                 job.rate = 1.0 / iteration_s
                 self._scene.trains(job, iteration_s, self)
@@ -155,6 +153,3 @@ class CpuNodes:
         job.cpu_limit = job.limit_end = job.limit_until_s = None
         self._share_out(job.node or "")
         self._scene.ask()
-
-    def _trace(self, job: SimulatedJob) -> None:
-        self._scene.outcome.trails.setdefault(job.given.id, []).append((self._scene.now, job.done))

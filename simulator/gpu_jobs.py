@@ -182,7 +182,7 @@ class GpuJobs:
             raise SimulationStuck(f"job {job.given.id} of type {job.given.type} has no known speed; give its profile.")
         self._count(job)
         self._scene.begins(job)
-        self._scene.trains(job, speed.seconds, self)
+        self._scene.trains(job, speed.seconds * job.given.pace, self)
         job.leased = job.gives_to is not None
         if job.gives_to is not None and job.gives_to.victim is None:
             self._stop(job)

@@ -77,6 +77,7 @@ class Submission:
     )
     gpus: tuple[str, ...] = ()  # ids of those that it has from the beginning
     ready_s: float = 0.0  # with them: until it trains
+    pace: float = 1.0  # its real seconds per iteration, in those of its profile, which is all that policies know
 
     @property
     def task_ends(self) -> tuple[float, ...]:

@@ -74,6 +74,9 @@ class RunContext:
             job.ahead.called_off, job.ahead = True, None
         job.done, job.used = job.done_by(self.now), job.used_by(self.now)
         job.since, job.iteration_s = self.now, 0.0
+        trail, point = self.outcome.trails.setdefault(job.given.id, []), (self.now, job.done)
+        if not trail or trail[-1] != point:
+            trail.append(point)
 
     def _reach(self, job: SimulatedJob, part: JobRunner) -> None:
         stop = job.next_stop

@@ -149,7 +149,7 @@ class SimulationOutcome:
     loads: list[CpuLoad] = field(default_factory=list)
     trails: dict[str, list[tuple[float, float]]] = field(
         default_factory=dict
-    )  # by job on CPU: (seconds, iterations done)
+    )  # by job: (seconds, iterations done) whenever its speed changes
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     waits: dict[str, tuple[float, Hold]] = field(default_factory=dict)  # by job: its last reason to wait
     adds: int = 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, has_deadline
 
 ASSUMED_AT_LEAST_S = 600.0
 """Least assumed length of a job of unknown length: ten minutes make a reshape worth its cost."""
@@ -168,7 +168,8 @@ class Tardiness:
         if "deadline" not in settings.systems:
             return cls({}, {})
         beta = settings.deadlines.beta
-        limits = {j.id: j.submit_s + (1 + beta) * j.sla_s - now for j in snapshot.jobs if j.sla_s is not None}
+        with_one = snapshot.where(has_deadline)
+        limits = {j.id: j.submit_s + (1 + beta) * j.sla_s - now for j in with_one if j.sla_s is not None}
         return cls(limits, times.seconds)
 
     def broken_by(self, after: Mapping[str, float]) -> dict[str, float]:

@@ -113,11 +113,12 @@ def _with_alert(hold: Hold, job: Job, found: Diagnosis, now: float) -> Hold:
 def schedule_overdue(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Start | Requeue, ...]:
     """Let the heaviest overdue job give GPUs to a lighter queued one or, failing that, its place (X9). One answer per
     tick (D7); if the heaviest cannot help any job, the next heaviest."""
-    heard = {node.name for node in snapshot.nodes if node.heard}  # its place on another node could not be used
-    overdue = [job for job in snapshot.jobs if job.node in heard and _is_overdue(job, now, settings)]
+    late = [job for job in snapshot.where(_is_overdue, settings.deadlines.beta) if job.cooling_until <= now]
+    # Its place on a node that is not heard of could not be used.
+    overdue = [job for job in late if (node := snapshot.node.get(job.node or "")) and node.heard]
     if not overdue:
         return ()
-    helped = {other for job in snapshot.jobs if job.leased for other in job.yields_to}  # GPUs are being freed
+    helped = {other for job in snapshot.where(_frees) for other in job.yields_to}  # GPUs are being freed
     waiting = [
         job for job in in_order(snapshot, now, settings)
         if job.id not in helped and not _starts_anyway(snapshot, job, settings)
@@ -141,11 +142,15 @@ def _overdue_words(job: Job) -> str:
     return f"{job.id} is {seconds(_overrun_s(job))} over the {seconds(job.expected_s or 0.0)} expected of it"
 
 
-def _is_overdue(job: Job, now: float, settings: Settings) -> bool:
+def _frees(job: Job) -> bool:
+    return job.leased and bool(job.yields_to)
+
+
+def _is_overdue(job: Job, beta: float) -> bool:
     """Return whether its present task exceeds the expected time and tolerance, and the job may be stopped."""
     if job.state != "running" or job.leased or job.expected_s is None or job.wanted is not None or not job.stoppable:
         return False
-    return job.task_s > job.expected_s * (1 + settings.deadlines.beta) and job.cooling_until <= now
+    return job.task_s > job.expected_s * (1 + beta)
 
 
 def _starts_anyway(snapshot: ClusterSnapshot, job: Job, settings: Settings) -> bool:

@@ -30,7 +30,7 @@ def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -
     """Return limits that differ from those in force or must be renewed before they expire. Only jobs that train count
     (X11); others are counted once they do, which changes the pool (F6). On a node without heartbeats limits expire."""
     decided: list[Limit] = []
-    for node in snapshot.nodes:
+    for node in snapshot.nodes if snapshot.on_cpu else ():
         training = [j for j in snapshot.on_cpu[node.name] if j.state == "running" and not j.leased]
         if training and node.heard and node.cores > 0:
             parts = _parts(snapshot, node, training, now, settings)

@@ -17,14 +17,18 @@ OPERATOR = "operator"
 def schedule_requests(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Reshape | Hold]:
     """Return one answer for each running job with an unmet request, oldest first, also in its cool-down. A job with an
     operation under way gets none until that is done."""
-    times = RemainingTimes.of(snapshot)
-    answers: list[Reshape | Hold] = []
-    for job in sorted(snapshot.placed, key=lambda j: (j.submit_s, j.id)):
+    asked = sorted(snapshot.where(_is_asked), key=lambda j: (j.submit_s, j.id))
+    times, answers = RemainingTimes.of(snapshot) if asked else RemainingTimes({}), list[Reshape | Hold]()
+    for job in asked:
         if job.wanted is None or job.wanted == job.num_gpus or job.leased or job.state != "running":
             continue
         answers.append(_answer(snapshot, job, job.wanted, times))
         snapshot = after(snapshot, answers[-1])
     return answers
+
+
+def _is_asked(job: Job) -> bool:
+    return job.wanted is not None and job.num_gpus > 0 and job.node is not None
 
 
 def _answer(snapshot: ClusterSnapshot, job: Job, wanted: int, times: RemainingTimes) -> Reshape | Hold:

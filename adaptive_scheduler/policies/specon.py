@@ -26,20 +26,23 @@ ROUNDED = 9
 
 def schedule_move(snapshot: ClusterSnapshot, now: float, settings: Settings) -> tuple[Move | Stay, ...]:
     """Answer the oldest request; the next is decided on the resulting snapshot (2.4). Empty without requests."""
-    asking = [job for job in snapshot.jobs if _asks(snapshot, job, settings.specon)]
+    asking = [job for job in snapshot.where(_may_ask) if _asks(snapshot, job, settings.specon)]
     if not asking:
         return ()
     job = min(asking, key=lambda j: (_read_s(j), j.id))
     return (_answer(snapshot, job, now, settings.specon),)
 
 
+def _may_ask(job: Job) -> bool:
+    """Not during an operation (X1), nor a rigid job, which a move would stop."""
+    return job.growth.category == "CC" and job.uses_cpu and job.stoppable and job.state == "running" and not job.leased
+
+
 def _asks(snapshot: ClusterSnapshot, job: Job, specon: SpeCon) -> bool:
-    """Return whether the job requests a move: converged and slower still (S7), not moved yet, not refused since. Not
-    during an operation (X1), nor a rigid job, which a move would stop."""
+    """Return whether a job that may requests a move: converged and slower still (S7), not moved yet, not refused
+    since."""
     entered = specon.request_on_entry and job.growth.converged_s == _read_s(job)
-    if job.growth.category != "CC" or not (job.growth.slow_again or entered):
-        return False
-    if not job.uses_cpu or not job.stoppable or job.state != "running" or job.leased or job.migrated_s is not None:
+    if job.migrated_s is not None or not (job.growth.slow_again or entered):
         return False
     if job.move_refused_s is not None and job.move_refused_s >= _read_s(job):
         return False
@@ -160,7 +163,7 @@ def schedule_rebalance(snapshot: ClusterSnapshot, now: float, settings: Settings
     """Move one job to each idle node, or else to each with far too few: those that converged last (2.5). The engine
     calls at every event, so an idle node need not wait for the next interval (S16)."""
     specon, moves = settings.specon, list[Move]()
-    balance = _balance(snapshot, specon)
+    balance = _balance(snapshot, specon) if snapshot.on_cpu else None
     if balance is None:
         return ()
     donors = sorted(_donors(snapshot, balance), key=lambda job: (-(job.migrated_s or 0.0), job.id))

@@ -13,11 +13,11 @@ TARGET = "target"
 
 def schedule_finished(snapshot: ClusterSnapshot, now: float, settings: Settings) -> list[Finish]:
     """Return a Finish for each running job with its target reached and no operation under way."""
-    return [
-        Finish(job.id, Explanation(TARGET, _sentence(job)))
-        for job in snapshot.jobs
-        if job.target_reached and job.state == "running" and not job.leased
-    ]
+    return [Finish(job.id, Explanation(TARGET, _sentence(job))) for job in snapshot.where(_is_finished)]
+
+
+def _is_finished(job: Job) -> bool:
+    return job.target_reached and job.state == "running" and not job.leased
 
 
 def _sentence(job: Job) -> str:

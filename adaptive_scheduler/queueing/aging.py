@@ -71,7 +71,7 @@ class ReservedNodes:
             return snapshot
         if on_cpu not in self._marked or self._marked[on_cpu][0] is not snapshot:
             kept = (replace(n, kept_for=self._job[on_cpu]) if n.name in nodes else n for n in snapshot.nodes)
-            self._marked[on_cpu] = snapshot, replace(snapshot, nodes=tuple(kept))
+            self._marked[on_cpu] = snapshot, snapshot.then(nodes=tuple(kept))
         return self._marked[on_cpu][1]
 
     def backfill(self, snapshot: ClusterSnapshot, job: Job) -> Start | None:

@@ -73,13 +73,14 @@ def _start(decision: Start, job: JobRecord, context: BindingContext) -> JobChang
 
 
 def _reshape(decision: Reshape, job: JobRecord, context: BindingContext) -> JobChanges:
-    """Keep the job's first GPUs on each host, and add idle ones there and on further hosts."""
+    """Keep the job's first GPUs on each host, faulty ones last, and add idle ones there and on further hosts."""
     if job.gpus_per_pod:
         to = _of_gang(decision, job, context)
         return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
     to = []
     for worker in workers_of(decision):
-        keeps = [g for g in job.gpu_ids if g in context.gpus and context.gpus[g].node == worker.node][: worker.num_gpus]
+        has = [g for g in job.gpu_ids if g in context.gpus and context.gpus[g].node == worker.node]
+        keeps = sorted(has, key=lambda g: context.gpus[g].faulty)[: worker.num_gpus]
         to += keeps + idle_gpus(Worker(worker.node, worker.num_gpus - len(keeps)), context)
     return {"state": s.ADJUSTING, "reshape": {"kind": "reshape", "from": list(job.gpu_ids), "to": to, "for": None}}
 
@@ -119,4 +120,4 @@ def idle_gpus(worker: Worker, context: BindingContext) -> list[str]:
     """At most `worker.num_gpus` idle GPUs of a node, without those that an operation names but has not claimed yet."""
     promised = {g for job in context.jobs.values() if job.operation for g in job.operation.to}
     free = [g for g in context.gpus.values() if (g.node, g.state) == (worker.node, s.IDLE) and g.id not in promised]
-    return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index", 0), g.id))][: worker.num_gpus]
+    return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index") or 0, g.id))][: worker.num_gpus]

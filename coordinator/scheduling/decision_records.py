@@ -1,4 +1,5 @@
-"""Builds the stored document of a decision, to be found under every job that it affects. Pure.
+"""Keeps the result of a cycle of the loop, and builds the stored document of a decision, to be found under every job
+that it affects. Pure.
 
 The loop writes it before the operation; the API service reads it for `explain`.
 """
@@ -14,10 +15,13 @@ from typing import Any
 import msgspec
 
 from adaptive_scheduler.decision import Decision, Move, Requeue, Reshape, Start
-from adaptive_scheduler.expected_times import jobs_of_unknown_end
 from adaptive_scheduler.models.prediction import reshape_cost_s
+from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
+from adaptive_scheduler.tentative_snapshot import after
+from coordinator.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
 from coordinator.model.records import Doc, JobRecord
+from coordinator.telemetry.node_load import NodeLoad, node_loads
 
 COUNTED = 50
 """Most jobs whose ids are stored with the makespan that was predicted of them; of more its receipt is not made."""
@@ -35,6 +39,25 @@ class DecisionBasis:
     def jobs_of_unknown_end(self) -> tuple[str, ...]:
         """Jobs of unknown length that what was predicted rests on."""
         return jobs_of_unknown_end(self.snapshot)
+
+
+@dataclass(frozen=True)
+class CycleResult:
+    """Result of the last cycle; what others ask for is computed once, on demand."""
+
+    snapshot: ClusterSnapshot
+    decisions: tuple[Decision, ...]
+    at: float  # begin of the cycle
+    settings: Settings
+
+    @cached_property
+    def expected_times(self) -> dict[str, ExpectedTimes]:
+        """Return the expected times by job, in seconds from `at`."""
+        return expected_times(after(self.snapshot, *self.decisions), self.at, self.settings)
+
+    @cached_property
+    def node_loads(self) -> dict[str, NodeLoad]:
+        return node_loads(self.snapshot, self.settings.specon)
 
 
 def decision_doc(

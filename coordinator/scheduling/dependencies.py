@@ -19,6 +19,7 @@ from coordinator.model.records import JobRecord, show, whole
 from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock
 from coordinator.stores.cache import Cache
+from coordinator.telemetry.changed_jobs import Picked
 
 ALGORITHM = "depends_on"
 MAX_DEPENDENCIES = 4_096  # jobs that a job may depend on
@@ -89,12 +90,13 @@ class DependencyController:
 
     def __init__(self, cache: Cache, clock: Clock, record: RecordEvent) -> None:
         self._cache, self._clock, self._record = cache, clock, record
+        self._waiting = Picked(lambda job: job.state == s.SUBMITTED and is_waiting(job))
         self._ended: dict[str, str] = {}  # final states of jobs that others depend on
         self._others: dict[str, str | None] = {}  # states of jobs not accepted or missing, as last read
 
     def sync(self, read: bool = True) -> list[Hold]:
         """Release or fail jobs; returns a `Hold` for each that waits. `read`: look up jobs outside the cache again."""
-        waiting = [j for j in self._cache.jobs().values() if j.state == s.SUBMITTED and is_waiting(j)]
+        waiting = self._waiting.of(self._cache.jobs()).values()
         wanted = {one for job in waiting for one in dependency_ids(job.doc)}
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
         self._others = {} if read else self._others

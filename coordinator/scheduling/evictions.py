@@ -1,12 +1,14 @@
-"""Decides which jobs give up their GPUs because an operator suspended them or drains their node. Pure.
+"""Decides which jobs give up GPUs because an operator suspended them or drains their node, or a GPU is faulty. Pure.
 
 A suspended job saves, stops and waits until it is resumed. A job on a drained node moves to another one, or keeps only
-its GPUs elsewhere. What must not be stopped is left alone, with the sentence that says why. The loop calls it in place
+its GPUs elsewhere. A job with a faulty GPU goes on with its others, or moves. What
+must not be stopped is left alone, with the sentence that says why. The loop calls it in place
 of `decide`: these decisions come first, and the four systems decide on what they leave.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,14 +27,14 @@ from adaptive_scheduler.models.prediction import RemainingTimes, cross_host_s, t
 from adaptive_scheduler.policies import cpu
 from adaptive_scheduler.policies.operator import OPERATOR
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node, Worker
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
 from adaptive_scheduler.tentative_snapshot import after
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import NodeRow
 from coordinator.scheduling.dependencies import is_waiting
 
 SUSPENDED = "suspended"  # the algorithm of a Hold of a job that waits to be resumed
-DRAIN = "drain"
+DRAIN, FAULT = "drain", "fault"  # algorithms
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,13 @@ class Evictions:
     drained: Collection[str] = ()
 
 
-def evictions(jobs: Mapping[str, JobRecord], nodes: Mapping[str, NodeRow]) -> Evictions:
-    """Return what operators want evicted; a job that also waits for others to be completed says so, not this."""
-    suspended = [job.id for job in jobs.values() if job.suspended and not is_waiting(job)]
+def is_evicted(job: JobRecord) -> bool:
+    """True if an operator wants it suspended; one that also waits for others to be completed says so, not this."""
+    return job.suspended and not is_waiting(job)
+
+
+def evictions(suspended: Collection[str], nodes: Mapping[str, NodeRow]) -> Evictions:
+    """Return what operators want evicted. `suspended`: the jobs for which `is_evicted` holds."""
     return Evictions(suspended, [name for name, doc in nodes.items() if doc.get("drained")])
 
 
@@ -72,6 +78,11 @@ def _decided(snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: 
     for job in _on(snapshot, drained) if drained else ():
         if job.id not in wanted.suspended:
             answer = _leave(world, job, drained, now, settings)
+            world = after(world, answer)
+            yield answer
+    for job, faulty in _on_faulty_gpus(world):
+        if job.id not in wanted.suspended and not drained.intersection(_hosts(job)):
+            answer = _spare(world, job, faulty)
             world = after(world, answer)
             yield answer
 
@@ -126,7 +137,36 @@ def _leave(
     best = min(found, key=lambda candidate: candidate.key, default=None)
     if best is None:
         return Hold(job.id, Explanation(DRAIN, f"{stays}{_no_place(job)}."))
-    return _leaving(snapshot, best, found, times, here)
+    return _leaving(snapshot, best, found, times, DRAIN, f"an operator drains {here}")
+
+
+def _on_faulty_gpus(snapshot: ClusterSnapshot) -> list[tuple[Job, int]]:
+    """Return the jobs that train with faulty GPUs and may be changed now, oldest first, and how many these are."""
+    held = (gpu.job for node in snapshot.faulty for gpu in node.gpus if _is_faulty(gpu))
+    faulty = Counter(job_id for job_id in held if job_id in snapshot.job)
+    there = (snapshot.job[job_id] for job_id in faulty if job_id is not None)
+    found = [job for job in there if job.state == "running" and not job.leased and len(_hosts(job)) == 1]
+    return [(job, faulty[job.id]) for job in sorted(found, key=lambda job: (job.submit_s, job.id)) if not job.pods]
+
+
+def _is_faulty(gpu: Gpu) -> bool:
+    return gpu.state == "faulty" and gpu.job is not None and gpu.held_by == gpu.job
+
+
+def _spare(snapshot: ClusterSnapshot, job: Job, faulty: int) -> Move | Reshape | Hold:
+    """Let a job on one host go on with its other GPUs, or elsewhere, whichever ends sooner."""
+    why = f"{gpus(faulty)} of node {job.node} {'is' if faulty == 1 else 'are'} faulty"
+    if loss := _loss(job):
+        return Hold(job.id, Explanation(FAULT, f"{job.id} trains on, although {why}: {loss}."))
+    times, found = RemainingTimes.of(snapshot), list[RankedCandidate]()
+    node = snapshot.node.get(job.node or "")
+    if count := max((n for n in _counts(job) if n <= job.num_gpus - faulty), default=0):
+        found += [_ranked(snapshot, job, node, (Worker(node.name, count),), times)] if node is not None else []
+    found += _moved(snapshot, job, times) if job.pinned is None else ()
+    best = min(found, key=lambda candidate: candidate.key, default=None)
+    if best is None:
+        return Hold(job.id, Explanation(FAULT, f"{job.id} trains on, although {why}: {_no_place(job)}."))
+    return _leaving(snapshot, best, found, times, FAULT, why)
 
 
 def _obstacle(snapshot: ClusterSnapshot, job: Job) -> str:
@@ -211,15 +251,20 @@ def _ranked(
 
 
 def _leaving(
-    snapshot: ClusterSnapshot, best: RankedCandidate, found: list[RankedCandidate], times: RemainingTimes, here: str
-) -> Move | Reshape:
-    job, why = best.job, f": an operator drains {here}."
+    snapshot: ClusterSnapshot, best: RankedCandidate, found: list[RankedCandidate], times: RemainingTimes,
+    algorithm: str, why: str,
+) -> Move | Reshape:  # fmt: skip
+    job = best.job
     has = f"{job.num_gpus} to {gpus(best.num_gpus)}"
     if any(worker.node in _hosts(job) for worker in best.workers):
         on = " and ".join(worker.node for worker in best.workers)
-        explanation = explain(DRAIN, f"{job.id} goes from {has} on {on}{why}", found, best, times, snapshot.profiles)
+        explanation = explain(
+            algorithm, f"{job.id} goes from {has} on {on}: {why}.", found, best, times, snapshot.profiles
+        )
         workers = best.workers if len(best.workers) > 1 else ()
         return Reshape(job.id, best.node.name, best.num_gpus, explanation, workers)
     change = "" if best.num_gpus == job.num_gpus else f" and from {has}"
-    sentence = f"{job.id} moves from {job.node} to {best.node.name}{change}{why}"
-    return Move(job.id, best.node.name, best.num_gpus, explain(DRAIN, sentence, found, best, times, snapshot.profiles))
+    sentence = f"{job.id} moves from {job.node} to {best.node.name}{change}: {why}."
+    return Move(
+        job.id, best.node.name, best.num_gpus, explain(algorithm, sentence, found, best, times, snapshot.profiles)
+    )

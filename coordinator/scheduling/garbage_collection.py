@@ -6,7 +6,7 @@ Called by the loop after each reading of the store. A GPU that may be in use is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from coordinator.errors import Conflict
 from coordinator.model import states as s
@@ -36,8 +36,8 @@ class GarbageCollector:
 
     def orphaned_jobs(self) -> set[str]:
         """Ids of missing jobs that GPUs are still assigned to."""
-        jobs = {**self._cache.jobs(), **self._cache.set_aside()}
-        return {name for gpu in self._ours() for name in (gpu.job, gpu.held_by) if name and _unknown(name, jobs)}
+        gpus = self._assigned_to_others({**self._cache.jobs(), **self._cache.set_aside()})
+        return {name for name, assigned in gpus.items() if name and assigned}
 
     def collect(self, now: float) -> None:
         """Free GPUs that are certainly unused. Does nothing while a job is set aside, since they may be that job's."""
@@ -47,7 +47,7 @@ class GarbageCollector:
         if not self._orphans and jobs is self._looked[0] and gpus is self._looked[1]:
             return
         self._looked = jobs, gpus
-        orphans = {g.id: g for g in self._ours() if _unknown(g.job, jobs) or _unknown(g.held_by, jobs)}
+        orphans = {gpu.id: gpu for assigned in self._assigned_to_others(jobs).values() for gpu in assigned}
         self._orphans = {g: self._orphans.get(g, now) for g in orphans}
         for gpu_id, since in self._orphans.items():
             gpu = orphans[gpu_id]
@@ -57,9 +57,10 @@ class GarbageCollector:
             if now - since > self._wait_out_s or self._nothing_runs(owner):
                 self._free(gpu, jobs)
 
-    def _ours(self) -> list[GpuRecord]:
-        """GPUs that a coordinator assigned, without those that were edited by hand."""
-        return [gpu for gpu in self._cache.gpus().values() if "generation" in gpu.doc]
+    def _assigned_to_others(self, jobs: Collection[str]) -> dict[str, list[GpuRecord]]:
+        """By job that is none of `jobs`: its GPUs that a coordinator assigned, without those edited by hand."""
+        gpus = self._cache.gpus_of_others(jobs)
+        return {name: [gpu for gpu in assigned if "generation" in gpu.doc] for name, assigned in gpus.items()}
 
     def _free(self, gpu: GpuRecord, jobs: Mapping[str, JobRecord]) -> None:
         known = gpu.job in jobs
@@ -77,7 +78,3 @@ class GarbageCollector:
         owners = [owner for owner in (gpu.doc.get("job_id"), gpu.doc.get("held_by")) if owner is not None]
         docs = [doc for owner in owners for doc in self._cache.store.list("jobs", {"job_id": owner})]
         return any(doc.get("uid") and not is_closed(doc) for doc in docs)
-
-
-def _unknown(job: str | None, jobs: Mapping[str, JobRecord]) -> bool:
-    return job is not None and job not in jobs

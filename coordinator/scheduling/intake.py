@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from coordinator.model import fields, pod_fields, requirements
 from coordinator.model import states as s
-from coordinator.model.records import SHARED, number, show, whole
+from coordinator.model.records import SHARED, JobRecord, number, show, whole
 from coordinator.model.schema.job_fields import JOB_ID, MAX_GPUS, MAX_LENGTH, MAX_PARTS
 from coordinator.model.tables import JobChanges, JobField, JobRow, plain
 from coordinator.scheduling import dependencies
@@ -59,6 +59,15 @@ def problems(doc: JobRow) -> list[str]:
 def name_taken(job_id: object) -> str:
     """The sentence for a document whose job_id is in use."""
     return f"job_id {job_id!r} belongs to another job; choose another one"
+
+
+def refusal_fields(doc: JobRow, found: list[str], wall: float) -> JobChanges:
+    """Fields that mark a document as refused at `wall`, from when on retention counts its age.
+
+    A copy of a job's row loses what made it look accepted: it is not to be taken for a job once that one has ended.
+    """
+    copied = bool(doc.get("uid")) and name_taken(JobRecord(doc).raw_id) in found
+    return {"problems": found, "submit_ts": wall, **({"uid": None, "closed": None} if copied else {})}
 
 
 def acceptance_fields(doc: JobRow, uid: str, wall: float, devices: str = SHARED) -> JobChanges:

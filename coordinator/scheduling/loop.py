@@ -7,22 +7,19 @@ decision made on an outdated view fails its compare-and-set and is dropped: the 
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
-from adaptive_scheduler.expected_times import ExpectedTimes, expected_times
 from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot
-from adaptive_scheduler.tentative_snapshot import after
+from adaptive_scheduler.snapshot import ClusterSnapshot, has_deadline
 from coordinator.config import Config
 from coordinator.errors import Conflict, Rejected
+from coordinator.expected_times import ExpectedTimes
 from coordinator.model import fields, progress, resumption
 from coordinator.model import states as s
 from coordinator.model.events import (
@@ -38,47 +35,32 @@ from coordinator.model.events import (
     RecordEvent,
 )
 from coordinator.model.pod_fields import QUEUE
-from coordinator.model.progress import Moment
+from coordinator.model.progress import Moment, ObservedJob
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
 from coordinator.model.tables import JobChanges, JobRow, QueueRow
 from coordinator.ports import Clock
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
-from coordinator.scheduling.decision_records import DecisionBasis, decision_doc
+from coordinator.scheduling.decision_records import CycleResult, DecisionBasis, decision_doc
 from coordinator.scheduling.dependencies import DependencyController
-from coordinator.scheduling.evictions import decide_with_evictions, evictions
+from coordinator.scheduling.evictions import decide_with_evictions, evictions, is_evicted
 from coordinator.scheduling.garbage_collection import GarbageCollector
+from coordinator.scheduling.holds import NUMBERS, Holds
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.scheduling.why.reasons import WaitingReasons
 from coordinator.stores.cache import Cache
+from coordinator.telemetry.changed_jobs import Picked
 from coordinator.telemetry.ingest import Telemetry
-from coordinator.telemetry.node_load import NodeLoad, node_loads
+from coordinator.telemetry.node_load import NodeLoad
 
 log = logging.getLogger(__name__)
 
-NUMBERS = re.compile(r"[0-9][0-9.]*")
 AFTER_S = 0.001  # what follows a reading on one clock must not lie before it on the other
 LIMIT_NEWS = 0.2  # a smaller relative change of a limit is set without an event
 LIMITS_KEPT = 16  # decisions on limits that are kept per job for `explain`
 TABLES = ("speed_profiles", "overheads", "accuracy_profiles", "nodes", "queues")
-HOLD_S = 10.0  # least time between two written reasons to wait of a job
-
-
-@dataclass(frozen=True)
-class CycleResult:
-    """Result of the last cycle; expected times are computed once, on demand."""
-
-    snapshot: ClusterSnapshot
-    decisions: tuple[Decision, ...]
-    at: float  # begin of the cycle
-    settings: Settings
-
-    @cached_property
-    def expected_times(self) -> dict[str, ExpectedTimes]:
-        """Return the expected times by job, in seconds from `at`."""
-        return expected_times(after(self.snapshot, *self.decisions), self.at, self.settings)
 
 
 class DecisionLoop:
@@ -99,16 +81,17 @@ class DecisionLoop:
         self.config, self.settings, self._record = config, settings, record
         self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder()
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
-        self._tables_number: int | None = None  # of the store's changes, at the last reading of `TABLES`
-        self.node_loads: dict[str, NodeLoad] = {}  # at the last cycle
+        self.tables_number: int | None = None  # of the store's changes, at the last reading of `TABLES`
+        self._news: set[str] = set()  # jobs that were heard of and not looked at for what their reports show
         self._last_cycle: CycleResult | None = None  # None before the first cycle
         self.reasons = WaitingReasons(settings)
-        self._dependencies, self._slamls = (
-            DependencyController(cache, clock, record),
-            SlamlController(cache, clock, settings),
-        )
+        self._dependencies = DependencyController(cache, clock, record)
+        self._slamls = SlamlController(cache, clock, settings)
+        self._evicted = Picked(is_evicted)
+        self._due = Picked(lambda job: job.doc.get("sla") is not None and job.doc.get("missed_ts") is None)
+        self._queued = Picked(lambda job: job.state == s.SUBMITTED)
         self.garbage_collector = GarbageCollector(cache, config.wait_out_s, nothing_runs)
-        self._held: dict[str, tuple[tuple[str, str], float]] = {}  # the last reason to wait of each job, and when
+        self._holds = Holds(cache, clock, record)
 
     def tick(self, read: bool = True) -> None:
         """Run one cycle of the loop. Errors of the store pass through.
@@ -123,35 +106,44 @@ class DecisionLoop:
             self.garbage_collector.collect(self.clock.now())
         self._record_progress()
         waiting = self._dependencies.sync(read)
-        seen = dict(self.cache.jobs())
+        seen: Mapping[str, JobRecord] = self.cache.jobs()
         self._drop_memory_except(seen)
+        self._news |= self.telemetry.follow(seen)
         began = self.clock.now()
-        snapshot = self._build_snapshot(seen, began, self._snapshots)  # 3 freeze
-        self.node_loads = node_loads(snapshot, self.settings.specon)
-        seen |= self._warn_infeasible(seen, snapshot)
-        seen |= self._record_missed_deadlines(seen)
-        decisions = decide_with_evictions(snapshot, began, self.settings, evictions(seen, self.inputs.nodes))  # 4
+        snapshot = self._build_snapshot(seen, self.telemetry.observed, began, self._snapshots)  # 3 freeze
+        if written := self._warn_infeasible(seen, snapshot):
+            seen = {**seen, **written}
+        if written := self._record_missed_deadlines(seen):
+            seen = {**seen, **written}
+        wanted = evictions(self._evicted.of(seen), self.inputs.nodes)
+        decisions = decide_with_evictions(snapshot, began, self.settings, wanted)  # 4
         took = self.clock.now() - began
         self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
+        held = {decision.job for decision in decisions}
         decisions = self.reasons.told(snapshot, decisions, began)
         basis = DecisionBasis(seen, snapshot, took)
         for decision in (*waiting, *decisions):  # 5 write the reason, then the operation
             try:
                 self._apply(decision, basis)
             except Conflict as lost:
-                log.info("decision on job %s not carried out: %s", decision.job, lost)
+                log.info("decision on job %s not carried out: %s", decision.job, lost, extra={"job": decision.job})
+        self._holds.withdraw(self.cache.jobs(), snapshot, held)
         self._slamls.sync(snapshot, read)  # 6 jobs and status of Slamls
 
     def begin(self) -> None:
         """Begin to act: drop per-job memory, which is outdated if another coordinator has acted."""
-        self._held.clear()
+        self._holds.begin()
         self.garbage_collector.begin()
 
     def _drop_memory_except(self, jobs: Mapping[str, JobRecord]) -> None:
         """Drop the memory of all jobs but these."""
         self.telemetry.keep_only(jobs)
-        for job_id in self._held.keys() - jobs.keys():
-            self._held.pop(job_id, None)
+        self._holds.keep_only(jobs.keys())
+
+    @property
+    def node_loads(self) -> dict[str, NodeLoad]:
+        """The load of each node at the last cycle."""
+        return {} if self._last_cycle is None else self._last_cycle.node_loads
 
     def node_load_of(self, node: str) -> NodeLoad | None:
         """The load of a node at the last cycle; None if unknown."""
@@ -160,7 +152,9 @@ class DecisionLoop:
     def present(self) -> tuple[ClusterSnapshot, float]:
         """A snapshot of this moment and its time, for callers in other threads."""
         now = self.clock.now()
-        return self._build_snapshot(dict(self.cache.jobs()), now, SnapshotBuilder()), now
+        jobs = self.cache.jobs()
+        seen = {job.id: self.telemetry.seen(job) for job in jobs.values()}
+        return self._build_snapshot(jobs, seen, now, SnapshotBuilder()), now
 
     def expected_times(self) -> tuple[dict[str, ExpectedTimes], float]:
         """(Expected starts and ends by job, age): the times count from `age` seconds ago."""
@@ -169,15 +163,19 @@ class DecisionLoop:
 
     def _reset_job_memory(self, name: str) -> None:
         """Drop memory under the id of a new job, which belongs to an ended job of that id."""
-        self._held.pop(name, None)
+        self._holds.forget(name)
         self.telemetry.forget(name)
 
     def _admit(self, new: list[JobRecord]) -> None:
-        taken = set(self.cache.jobs())
+        taken = set(self.cache.jobs()) if new else set[str]()
+        with_uid = self.cache.jobs().values() if any(job.uid for job in new) else ()
+        ours = {(str(job.key), job.uid) for job in with_uid}
         booked = self.garbage_collector.orphaned_jobs() if new else set[str]()
         for job in sorted(new, key=lambda j: str(j.key)):
+            if (str(job.key), job.uid) in ours:  # somebody has emptied `closed` of a job that was let in
+                continue
             found = intake.problems(job.doc)
-            if not found and (job.id in taken or self._name_in_use(job)):
+            if job.id in taken or (not found and self._name_in_use(job)):
                 found = [intake.name_taken(job.raw_id)]
             if not found and (why := self._inadmissible(job)):
                 found = [why]
@@ -185,7 +183,7 @@ class DecisionLoop:
                 continue
             if not found and job.id in booked:  # an earlier job of this id may still train
                 continue
-            changes: JobChanges = {"problems": found} if found else self._accepted(job)
+            changes = intake.refusal_fields(job.doc, found, self.clock.wall()) if found else self._accepted(job)
             try:
                 record = self.cache.admit(job, changes)
             except (Conflict, Rejected) as refused:
@@ -221,7 +219,7 @@ class DecisionLoop:
 
     def _apply_queue_modes(self) -> None:
         """Copy a changed device mode of a queue to its waiting jobs that have no launch; others keep theirs."""
-        for job in [job for job in self.cache.jobs().values() if job.state == s.SUBMITTED]:
+        for job in self._queued.of(self.cache.jobs()).values():
             at_rest = job.launch == 0 or job.doc.get("down") == job.launch
             mode = self._devices(job)
             if job.operation is None and at_rest and job.recreated != (mode == RECREATE):
@@ -237,10 +235,10 @@ class DecisionLoop:
 
     def _read_tables(self) -> None:
         self.telemetry.estimator.take_foreign()
-        number, changed = self.cache.store.changed(TABLES, self._tables_number)
+        number, changed = self.cache.store.changed(TABLES, self.tables_number)
         if changed is None or changed:
             self._read_changed_tables()
-        self._tables_number = number
+        self.tables_number = number
 
     def _read_changed_tables(self) -> None:
         rows = [self.cache.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
@@ -256,30 +254,33 @@ class DecisionLoop:
     def _record_progress(self) -> None:
         """Measure the growth of jobs where due, and write changed progress and evidence into their documents."""
         jobs, at = self.cache.jobs(), Moment(self.clock.now(), self.clock.wall())
+        self._news |= self.telemetry.follow(jobs)
         grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
-        for job_id in sorted(jobs):
+        for job_id in sorted(grown.keys() | (self._news & jobs.keys())):
             changes = grown.get(job_id, {}) | self._shown(jobs[job_id])
             if changes:
                 with suppress(Conflict):
                     written = self.cache.write_job(jobs[job_id], changes, "progress")
                     if "lost" in changes:
                         self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
+        self._news.clear()
 
     def _shown(self, job: JobRecord) -> JobChanges:
-        """Fields to write if its newest report shows that it resumes, or that a stop has cost work."""
-        beat = self.telemetry.reports.of(job) if job.state in s.LAUNCHED else None
-        return {} if beat is None else resumption.resumability_shown(job, beat) | resumption.reported_loss(job, beat)
+        """Fields to write if its newest reports show that it resumes or has a lease, or that a stop has cost work."""
+        beat = (reports := self.telemetry.reports).of(job) if job.state in s.LAUNCHED else None
+        return {} if beat is None else resumption.newly_known(job, reports.pods(job), beat)
 
-    def _build_snapshot(self, jobs: Mapping[str, JobRecord], now: float, builder: SnapshotBuilder) -> ClusterSnapshot:
+    def _build_snapshot(
+        self, jobs: Mapping[str, JobRecord], seen: Mapping[str, ObservedJob], now: float, builder: SnapshotBuilder
+    ) -> ClusterSnapshot:
         at = Moment(now, self.clock.wall())  # at once: the builder works out anew what depends on how clocks differ
-        telemetry, nodes = self.telemetry, self.telemetry.nodes.as_heard(self.inputs.nodes)
-        seen = {job.id: telemetry.seen(job) for job in jobs.values()}
-        known = replace(self.inputs, nodes=nodes, observations=telemetry.estimator.observations())
+        nodes = self.telemetry.nodes.as_heard(self.inputs.nodes)
+        known = replace(self.inputs, nodes=nodes, observations=self.telemetry.estimator.observations())
         return builder.build(jobs, self.cache.gpus(), seen, known, at)
 
     def _warn_infeasible(self, seen: Mapping[str, JobRecord], snapshot: ClusterSnapshot) -> dict[str, JobRecord]:
         """Warn once about a new job whose deadline cannot be met, with one that could (Slaml)."""
-        new = [job for job in snapshot.jobs if job.sla_s is not None and seen[job.id].doc.get("warnings") is None]
+        new = [job for job in snapshot.where(has_deadline) if seen[job.id].doc.get("warnings") is None]
         written: dict[str, JobRecord] = {}
         for job in new if "deadline" in self.settings.systems else ():
             why = alert(job, diagnose(job, snapshot, self.settings))
@@ -292,7 +293,7 @@ class DecisionLoop:
     def _record_missed_deadlines(self, seen: Mapping[str, JobRecord]) -> dict[str, JobRecord]:
         """Record once that the deadline of a job has passed."""
         wall, written = self.clock.wall(), dict[str, JobRecord]()
-        for job in [j for j in seen.values() if j.state not in s.ENDED and j.doc.get("missed_ts") is None]:
+        for job in [job for job in self._due.of(seen).values() if job.state not in s.ENDED]:
             if missed := progress.missed_event(job, wall):
                 with suppress(Conflict):
                     written[job.id] = self.cache.write_job(job, {"missed_ts": wall}, "missed")
@@ -315,7 +316,7 @@ class DecisionLoop:
 
     def _start_operation(self, job: JobRecord, decision: Operation, basis: DecisionBasis) -> None:
         """Write the reason, then the operation."""
-        self._held.pop(job.id, None)
+        self._holds.forget(job.id)
         context = BindingContext(
             basis.seen, self.cache.jobs(), self.cache.gpus(), self.clock.wall(), reshape_method(job, self.config)
         )
@@ -372,14 +373,12 @@ class DecisionLoop:
             self._record(record, kind(decision_id, cores, decision.explanation.sentence))
 
     def _record_hold(self, job: JobRecord, decision: Hold, basis: DecisionBasis) -> None:
-        sentence, now = decision.explanation.sentence, self.clock.now()
-        reason = (_operator_request(job, decision) or decision.explanation.algorithm, NUMBERS.sub("#", sentence))
-        before, at = self._held.get(job.id, (None, -HOLD_S))
-        if before == reason or (now - at < HOLD_S and before is not None and before[0] == reason[0]):
+        sentence, request = decision.explanation.sentence, _operator_request(job, decision)
+        if not self._holds.is_news(job, decision, request):
             return
         self._store_decision(job, decision, basis)
         record = self.cache.write_job(job, {"message": sentence}, "hold")
-        self._held[job.id] = (reason, now)
+        self._holds.told(job, decision, request)
         self._record(record, JobWaits(sentence))
 
     def _store_decision(self, job: JobRecord, decision: Decision, basis: DecisionBasis, name: str = "") -> str:

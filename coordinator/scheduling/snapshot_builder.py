@@ -1,36 +1,30 @@
 """Builds the frozen snapshot that decisions are made on from the cache and from observations. No clock, no I/O.
 
-Documents hold seconds since 1970; the snapshot uses the clock of `now`, which clock adjustments do not move.
+What has not changed since the last snapshot is taken over from it: jobs (`snapshot_jobs`), nodes, or all of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 from adaptive_scheduler.profiles.observations import Observations
 from adaptive_scheduler.profiles.profiles import Profiles
-from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Job, JobState, Node, Worker
-from coordinator.model import requirements, resumption
+from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, GpuState, Node
 from coordinator.model import states as s
-from coordinator.model.progress import (
-    Moment,
-    ObservedJob,
-    TrainingSpeed,
-    iteration_counts,
-    iterations_left,
-    last_measurement,
-)
+from coordinator.model.progress import Moment, ObservedJob
 from coordinator.model.records import GpuRecord, JobRecord, number, takes_work
 from coordinator.model.tables import NodeRow
-from coordinator.scheduling import dependencies
+from coordinator.scheduling.snapshot_jobs import Basis, SnapshotJobs
+from coordinator.stores.row_facts import users_of
+from coordinator.telemetry.changed_jobs import Picked
+from coordinator.telemetry.changed_jobs import changed as changed_in
 from sidecar.protocol import Heartbeat
 
-NOT_OBSERVED = ObservedJob(None)
-JITTER_S = 1e-4  # between two readings of two clocks
+JITTER_S = 0.05  # between two readings of two clocks, by a process that has to wait for a core meanwhile
 
 
 @dataclass(frozen=True)
@@ -43,31 +37,17 @@ class SnapshotInputs:
     checkpoints_last: bool = True  # checkpoints outlive their launch, unless a job says otherwise
 
 
-class Basis(NamedTuple):
-    """All that a job of a snapshot is made of, but the time."""
-
-    make: Callable[..., Job]
-    nodes: Mapping[str, str]
-    ahead: float
-    seen: ObservedJob
-
-    def is_like(self, other: Basis) -> bool:
-        same = self.make is other.make and self.nodes is other.nodes and self.ahead == other.ahead
-        return same and self.seen == other.seen
+NOTHING = ClusterSnapshot((), ())
 
 
 class SnapshotBuilder:
     """Builds one snapshot after the other, and works out again only what depends on records that have changed."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, tuple[JobRecord, bool, Callable[..., Job]]] = {}  # record, `checkpoints_last`, job
-        self._seen: dict[str, tuple[Basis, Callable[..., Job]]] = {}
-        self._nodes: dict[str, str] = {}  # by GPU
+        self._jobs, self._gpus, self._nodes = SnapshotJobs(), _GroupedGpus(), _Nodes()
+        self._changing = Picked(lambda job: job.operation is not None)
         self._ahead = math.inf  # the clock of `now` less the wall clock
-        self._gpus: Mapping[str, GpuRecord] | None = None  # as they were at the last snapshot
-        self._promised: dict[str, str] = {}
-        self._booked: set[str | None] = set()  # jobs that a GPU is promised to or held by
-        self._by_node: dict[str, tuple[str, tuple[Gpu, ...]]] = {}  # GPU type, GPUs
+        self._last: ClusterSnapshot | None = None
 
     def build(
         self,
@@ -77,66 +57,133 @@ class SnapshotBuilder:
         known: SnapshotInputs,
         at: Moment,
     ) -> ClusterSnapshot:
-        """The cluster as it will be after the operations in progress. `gpus` must not change any more."""
+        """The cluster as it will be after the operations in progress. Neither `gpus` nor a value of `seen` may change
+        any more."""
         at = self._steady(at)
-        self._group(gpus, {g: j.id for j in jobs.values() if j.operation for g in j.operation.to})
-        here: dict[str, list[Heartbeat | None]] = {name: [] for name in known.nodes.keys() | self._by_node.keys()}
-        for job in jobs.values():
-            if job.node in here and job.id in seen:
-                here[job.node].append(seen[job.id].beat)
-        nodes = [_node(n, *self._by_node.get(n, ("", ())), known.nodes.get(n, {}), here[n]) for n in sorted(here)]
-        waiting = [j for j in jobs.values() if j.state not in s.ENDED and j.optional]
-        waiting.sort(key=lambda j: (j.submit_ts, j.id))
-        for job_id in self._jobs.keys() - jobs.keys():
-            del self._jobs[job_id]
-            self._seen.pop(job_id, None)  # not there if the job could not be worked out
-        return ClusterSnapshot(
-            nodes=tuple(nodes),
-            jobs=tuple(self._job(j, seen.get(j.id, NOT_OBSERVED), at, known.checkpoints_last) for j in waiting),
-            profiles=known.profiles,
-            observations=known.observations,
-        )
-
-    def _group(self, gpus: Mapping[str, GpuRecord], promised: dict[str, str]) -> None:
-        """Group GPUs by node, unless neither they nor the promises of operations have changed."""
-        if gpus is self._gpus and promised == self._promised:
-            return
-        self._gpus, self._promised = gpus, promised
-        self._booked = {job for gpu in gpus.values() for job in (gpu.job, gpu.held_by)}
-        nodes = {gpu.id: gpu.node for gpu in gpus.values()}
-        self._nodes = self._nodes if nodes == self._nodes else nodes
-        members: dict[str, list[GpuRecord]] = {}
-        for gpu in sorted(gpus.values(), key=lambda g: (g.doc.get("index", 0), g.id)):
-            members.setdefault(gpu.node, []).append(gpu)
-        self._by_node = {
-            # a faulty GPU's type may be outdated
-            name: (min(found, key=lambda g: g.faulty).gpu_type, tuple(_gpu(g, promised.get(g.id)) for g in found))
-            for name, found in members.items()
-        }
-
-    def _job(
-        self,
-        job: JobRecord,
-        seen: ObservedJob,
-        at: Moment,
-        checkpoints_last: bool,
-    ) -> Job:
-        record, lasting, make = self._jobs.get(job.id, (None, None, None))
-        if make is None or record is not job or lasting is not checkpoints_last:
-            make = _of_document(job, checkpoints_last)
-            self._jobs[job.id] = job, checkpoints_last, make
-        basis = Basis(make, self._nodes, self._ahead, seen)
-        before, complete = self._seen.get(job.id, (None, None))
-        if complete is None or before is None or not before.is_like(basis):
-            complete = _observed(make, job, seen, self._nodes, at)
-            self._seen[job.id] = basis, complete
-        return _now(complete, job, seen, at, job.id in self._booked)
+        changing = self._changing.of(jobs).values()
+        touched = self._gpus.update(gpus, {g: j.id for j in changing if j.operation for g in j.operation.to})
+        booked = self._gpus.booked
+        basis = Basis(self._gpus.nodes, self._ahead, known.checkpoints_last)
+        stale = self._jobs.stale(jobs, seen, basis, at.wall, booked)
+        self._nodes.touch(touched)
+        self._nodes.place(stale, jobs, seen)
+        self._jobs.update(stale, jobs, seen, basis, at, booked)
+        nodes, last = self._nodes.update(self._gpus.by_node, known.nodes), self._last
+        if (
+            last is None
+            or self._jobs.jobs is not last.jobs
+            or nodes is not last.nodes
+            or known.profiles is not last.profiles
+            or known.observations is not last.observations
+        ):
+            inputs = {"profiles": known.profiles, "observations": known.observations}
+            self._last = last = (last or NOTHING).then(nodes=nodes, jobs=self._jobs.jobs, **inputs)
+        return last
 
     def _steady(self, at: Moment) -> Moment:
         """The same moment, of which the distance of the clocks is the last one's unless they have drifted apart."""
         if not abs(at.now - at.wall - self._ahead) < JITTER_S:
             self._ahead = at.now - at.wall
         return Moment(at.now, at.now - self._ahead)
+
+
+class _GroupedGpus:
+    """GPUs by node, grouped again only where one has changed."""
+
+    def __init__(self) -> None:
+        self._gpus: Mapping[str, GpuRecord] = {}  # as they were at the last snapshot
+        self._promised: dict[str, str] = {}
+        self._members: dict[str, dict[str, GpuRecord]] = {}
+        self.nodes: dict[str, str] = {}  # by GPU; another object after a change
+        self._users = Counter[str]()  # jobs that a GPU is promised to or held by: by how many
+        self.booked: Collection[str] = frozenset()  # the same jobs; another object after a change
+        self.by_node: dict[str, tuple[str, tuple[Gpu, ...]]] = {}  # GPU type, GPUs
+
+    def update(self, gpus: Mapping[str, GpuRecord], promised: dict[str, str]) -> set[str]:
+        """Take GPUs and the promises of operations; returns the nodes with one that has changed."""
+        if gpus is self._gpus and promised == self._promised:
+            return set()
+        before, self._gpus = self._gpus, gpus
+        changed = {*changed_in(before, gpus)} | (before.keys() - gpus.keys() if gpus is not before else set())
+        for g in changed & before.keys():
+            self._members[before[g].node].pop(g)
+        for g in changed & gpus.keys():
+            self._members.setdefault(gpus[g].node, {})[g] = gpus[g]
+        if any(self.nodes.get(g) != (gpus[g].node if g in gpus else None) for g in changed):
+            self.nodes = {g: record.node for g, record in gpus.items()}
+        others = {g for g, job in promised.items() ^ self._promised.items()}
+        touched = {of[g].node for of in (before, gpus) for g in changed | others if g in of}
+        self._promised = promised
+        self._count(before, gpus, changed)
+        for name in touched:
+            self._regroup(name)
+        return touched
+
+    def _count(self, before: Mapping[str, GpuRecord], gpus: Mapping[str, GpuRecord], changed: set[str]) -> None:
+        for g in changed:
+            self._users.update(users_of(gpus.get(g)))
+            self._users.subtract(users_of(before.get(g)))
+        for job in {job for of in (before, gpus) for g in changed for job in users_of(of.get(g))}:
+            if not self._users[job]:
+                del self._users[job]
+        if self.booked != self._users.keys():
+            self.booked = frozenset(self._users)
+
+    def _regroup(self, name: str) -> None:
+        found = sorted(self._members.get(name, {}).values(), key=lambda g: (g.doc.get("index") or 0, g.id))
+        if not found:
+            self.by_node.pop(name, None)
+            return
+        # a faulty GPU's type may be outdated
+        gpu_type = min(found, key=lambda g: g.faulty).gpu_type
+        self.by_node[name] = gpu_type, tuple(_gpu(g, self._promised.get(g.id)) for g in found)
+
+
+class _Nodes:
+    """The nodes of one snapshot after the other, worked out again only where one of its jobs or GPUs has changed."""
+
+    def __init__(self) -> None:
+        self._touched: set[str] = set()
+        self._beats: dict[str, dict[str, Heartbeat | None]] = {}  # by node and job
+        self._place: dict[str, str] = {}  # by job
+        self._docs: Mapping[str, NodeRow] = {}
+        self._nodes: dict[str, Node] = {}
+        self._tuple: tuple[Node, ...] = ()
+
+    def touch(self, names: Iterable[str]) -> None:
+        self._touched.update(names)
+
+    def place(self, stale: Collection[str], jobs: Mapping[str, JobRecord], seen: Mapping[str, ObservedJob]) -> None:
+        """Take what these jobs use, and where."""
+        for job_id in stale:
+            if (was := self._place.pop(job_id, None)) is not None:
+                self._beats[was].pop(job_id)
+                self._touched.add(was)
+            job, observed = jobs.get(job_id), seen.get(job_id)
+            if job is not None and job.node is not None and observed is not None:
+                self._beats.setdefault(job.node, {})[job_id] = observed.beat
+                self._place[job_id] = job.node
+                self._touched.add(job.node)
+
+    def update(
+        self, by_node: Mapping[str, tuple[str, tuple[Gpu, ...]]], docs: Mapping[str, NodeRow]
+    ) -> tuple[Node, ...]:
+        """All nodes by name; the same object as before if none has changed."""
+        before, self._docs = self._docs, docs
+        if not self._touched and docs == before:
+            return self._tuple
+        changed = {name for name, doc in docs.items() if (old := before.get(name)) is not doc and old != doc}
+        names = docs.keys() | by_node.keys()
+        changed |= (self._touched & names) | (before.keys() - docs.keys()) | (names ^ self._nodes.keys())
+        for name in changed:
+            self._nodes.pop(name, None)
+            if name in names:
+                beats = list(self._beats.get(name, {}).values())
+                self._nodes[name] = _node(name, *by_node.get(name, ("", ())), docs.get(name, {}), beats)
+        self._touched.clear()
+        if changed:
+            self._tuple = tuple(self._nodes[name] for name in sorted(names))
+        return self._tuple
 
 
 def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: Sequence[Heartbeat | None]) -> Node:
@@ -177,139 +224,3 @@ def _gpu(gpu: GpuRecord, promised: str | None) -> Gpu:
     if gpu.state == s.IDLE and promised is not None:
         return Gpu(gpu.id, "reserved", promised)
     return Gpu(gpu.id, cast(GpuState, gpu.state), gpu.job, gpu.held_by)
-
-
-def _of_document(job: JobRecord, checkpoints_last: bool) -> Callable[..., Job]:
-    """The job with the fields that its document alone decides; it needs those of `_observed`."""
-    held = _held(job)
-    stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
-    target = requirements.target(job.doc)
-    return partial(
-        Job,
-        id=job.id,
-        type=job.job_type,
-        state=cast(JobState, job.state),
-        optional=job.optional,
-        num_gpus=len(held),
-        node=_place(job),
-        rigid=resumption.rigid(job),
-        forced=job.forced,
-        grew_from=int(number(job.doc.get("grew_from")) or 0),
-        wanted=job.wanted,
-        reshape_cost_s=job.doc.get("reshape_cost_s"),
-        relaunches=job.recreated and job.gpus_per_pod is None,
-        gpu_type=job.doc.get("gpu_type"),
-        pinned=job.doc.get("pinned") or (_place(job) if stays else None),
-        stays=stays,
-        max_workers=_hosts(job),
-        gpus_per_pod=job.gpus_per_pod or 0,
-        target=target.value if target else None,
-        epoch_iterations=job.epoch_iterations,
-        limitable=job.unlimitable is None,
-        rebalanced=bool(job.doc.get("rebalanced")),
-        sla_s=requirements.seconds(job.doc.get("sla")),
-        tasks=requirements.tasks(job.doc),
-        estimate_s=requirements.seconds(job.doc.get("estimate")),
-        expected_s=number(job.doc.get("expected_s")),
-        preempts=job.preempts,
-        yields_to=(job.operation or job).yields_to,
-    )
-
-
-def _observed(
-    make: Callable[..., Job], job: JobRecord, seen: ObservedJob, nodes: Mapping[str, str], at: Moment
-) -> Callable[..., Job]:
-    """The job with the fields that observations decide, too; it needs those of `_now`. `nodes`: of each GPU."""
-    held = _held(job)
-    done, total = iteration_counts(job, seen.beat)
-    value, target = last_measurement(job, seen.beat), requirements.target(job.doc)
-    return partial(
-        make,
-        submit_s=at.of(job.submit_ts),
-        iterations_left=iterations_left(job, done, total, seen.needs),
-        length_unsure=target is not None and seen.needs is None,
-        iterations_done=done,
-        cooling_until=seen.cooling_until,
-        pods=_pods(job, held, nodes),
-        workers=_workers(held, nodes),
-        target_reached=target is not None and target.reached(*value),
-        value=value[0],
-        demand=_demand(job, seen.speed),
-        rate=seen.speed.rate,
-        share=seen.speed.cores,
-        growth=seen.growth,
-        efficiency=seen.efficiency,
-        migrated_s=at.maybe(job.doc.get("migrated_ts")),
-        move_refused_s=at.maybe(job.doc.get("move_refused_ts")),
-    )
-
-
-def _now(make: Callable[..., Job], job: JobRecord, seen: ObservedJob, at: Moment, booked: bool) -> Job:
-    """The whole job, with the fields that the time decides. `booked`: a GPU is promised to it or held by it."""
-    ran_s, (limit, limit_s) = job.ran_s(at.wall), job.limit_left(at.wall)
-    return make(
-        running_s=ran_s,
-        leased=_leased(job, seen, booked, at.wall),
-        unsaved_s=resumption.unsaved_s(job, seen.beat, ran_s) if _held(job) or job.uses_cpu else 0.0,
-        cpu_limit=limit,
-        limit_until_s=None if limit is None else at.now + limit_s,
-        task_s=ran_s,
-    )
-
-
-def _demand(job: JobRecord, speed: TrainingSpeed) -> float:
-    """Cores that its user asked for, or that it was seen to use if more; infinite without a request."""
-    asked = [task.cores * task.replicas for task in requirements.tasks(job.doc)]
-    return max(asked[0], speed.most) if asked and asked[0] > 0 else math.inf
-
-
-def _place(job: JobRecord) -> str | None:
-    """Return the job's node after the operation in progress."""
-    op = job.operation
-    if op is not None and op.kind == "move":
-        return op.node
-    gone = op is not None and op.kind in ("requeue", "finish")
-    return job.node if (_held(job) or job.uses_cpu) and not gone else None
-
-
-def _held(job: JobRecord) -> tuple[str, ...]:
-    """Return the job's GPUs after the operation in progress."""
-    return job.gpu_ids if job.operation is None else job.operation.to
-
-
-def _workers(held: Sequence[str], nodes: Mapping[str, str]) -> tuple[Worker, ...]:
-    """GPUs per host; empty if they are on one."""
-    counts: dict[str, int] = {}
-    for gpu_id in held:
-        if gpu_id in nodes:
-            counts[nodes[gpu_id]] = counts.get(nodes[gpu_id], 0) + 1
-    return tuple(Worker(node, count) for node, count in counts.items()) if len(counts) > 1 else ()
-
-
-def _hosts(job: JobRecord) -> int:
-    """The most nodes that it may use: by default one, or one per pod of a gang."""
-    most = max(job.optional, default=1) // job.gpus_per_pod if job.gpus_per_pod else 1
-    return int(number(job.doc.get("max_workers"), 1) or most)
-
-
-def _pods(job: JobRecord, held: Sequence[str], nodes: Mapping[str, str]) -> tuple[str, ...]:
-    """The node of each pod of a gang; empty while unknown."""
-    if job.gpus_per_pod is None or not held or any(gpu_id not in nodes for gpu_id in held):
-        return ()
-    return tuple(nodes[part[0]] for part in job.parts(held))
-
-
-def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> bool:
-    """True if no new operation may begin: one is in progress, or the job's state is uncertain."""
-    if job.operation is not None or job.cancel:
-        return True
-    if job.state == s.SUBMITTED:
-        unfinished = job.launch > 0 and job.doc.get("down") != job.launch
-        return wall < job.retry_ts or booked or unfinished or is_held(job)
-    rests = job.state != s.RUNNING or wall < job.retry_ts
-    return rests or seen.beat is None or seen.beat.shim.trainer != "running"
-
-
-def is_held(job: JobRecord) -> bool:
-    """True if something else than the scheduler keeps a waiting job from starting: an operator, Volcano, other jobs."""
-    return bool(job.doc.get("held_back")) or dependencies.is_waiting(job) or job.suspended

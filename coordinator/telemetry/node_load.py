@@ -13,6 +13,8 @@ from adaptive_scheduler.settings import SpeCon
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from sidecar.protocol import NodeJobs
 
+NO_CATEGORIES = Counter[str]()
+
 
 @dataclass(frozen=True)
 class NodeLoad:
@@ -30,7 +32,7 @@ def node_loads(snapshot: ClusterSnapshot, specon: SpeCon) -> dict[str, NodeLoad]
     found = {}
     for node in snapshot.nodes:
         on_cpu = snapshot.on_cpu[node.name]
-        of = Counter(job.growth.category for job in on_cpu)
+        of = Counter(job.growth.category for job in on_cpu) if on_cpu else NO_CATEGORIES
         jobs = NodeJobs(counts[node.name], of["PC"], of["WC"], of["CC"])
         found[node.name] = NodeLoad(jobs, score(on_cpu, specon), node.cpu_use, node.memory_use)
     return found

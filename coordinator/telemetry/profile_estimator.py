@@ -128,6 +128,11 @@ class ProfileEstimator:
                 self._table = Observations.of(self._finished.values())
             return self._table
 
+    def unwritten(self, table: str) -> dict[str, Doc]:
+        """The rows of this table that the next flush writes, by `_id`."""
+        with self._lock:
+            return {row_id: dict(self._rows[of, row_id]) for of, row_id in self._changed if of == table}
+
     def flush(self) -> None:
         """Write the changed rows; what could not be written stays for the next time."""
         with self._lock:

@@ -35,6 +35,7 @@ from coordinator.model.progress import UNTIMED, Moment, TrainingSpeed, last_meas
 from coordinator.model.records import Doc, JobRecord, number
 from coordinator.model.requirements import Target
 from coordinator.model.tables import JobChanges, JobRow, Row
+from coordinator.telemetry.changed_jobs import ChangedJobs, Picked
 from sidecar.protocol import Heartbeat
 
 MOST_POINTS = 128
@@ -178,11 +179,15 @@ class ProgressTracker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.changed = ChangedJobs()  # jobs of which `of` or `speed` may answer something else
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
         self._due = 0.0  # when SpeCon reads all jobs next
         self._pace: dict[str, FlowConInterval] = {}
         self._take_over = False
+        self._of: Mapping[str, JobRecord] = {}  # the jobs in `_watched`
+        self._on_cpu = Picked(lambda job: job.uses_cpu)
+        self._aims = Picked(lambda job: requirements.target(job.doc) is not None)
 
     def begin(self) -> None:
         """Start to lead: the next `look` takes over what another coordinator stored. Curves are kept."""
@@ -192,6 +197,8 @@ class ProgressTracker:
         """Drop all that is kept under this name, which a new job has."""
         with self._lock:
             self._watched.pop(job_id, None)
+            self._of = {}
+        self.changed.add(job_id)
 
     def next_s(self, now: float) -> float:
         """Seconds until a reading is due, after which the loop decides at once (the Messenger of SpeCon)."""
@@ -208,6 +215,7 @@ class ProgressTracker:
                 watched.curve.heard(job, beat)
                 watched.shown.heard(job, beat)
                 watched.timing.heard(beat)
+        self.changed.add(job.id)
         usage = beat.usage
         used = {"cpu": usage.cpu_cores, "memory": usage.memory}
         used |= {"block_io": usage.block_io, "network_io": usage.network_io}
@@ -250,30 +258,37 @@ class ProgressTracker:
     ) -> dict[str, JobChanges]:
         """Make the readings that are due. Returns, by job, the fields to store in its document."""
         self._follow(jobs, at)
-        before = {job_id: self._watched[job_id].facts for job_id in jobs}
-        training = {j.id: (j, beat) for j in jobs.values() if (beat := beats(j)) is not None and _trains(j, beat)}
+        due = "specon" in self._settings.systems and at.now >= self._due
+        read = jobs if due else self._on_cpu.of(jobs)
+        before = {job_id: self._watched[job_id].facts for job_id in read}
+        training = {j.id: (j, beat) for j in read.values() if (beat := beats(j)) is not None and _trains(j, beat)}
         with self._lock:
-            if "specon" in self._settings.systems and at.now >= self._due:
+            if due:
                 self._due = at.now + self._settings.specon.interval_s
                 self._categorise(training, at.now)
             if "flowcon" in self._settings.systems:
                 self._measure(training, at.now)
         self._predict(jobs, profiles or Profiles())
-        changed = [job_id for job_id in jobs if self._watched[job_id].facts != before[job_id]]
+        self.changed.add(*training)
+        changed = [job_id for job_id in read if self._watched[job_id].facts != before[job_id]]
         return {job_id: self._kept(job_id, at) for job_id in changed}
 
     def _follow(self, jobs: Mapping[str, JobRecord], at: Moment) -> None:
         """Forget jobs that have ended; take over what another coordinator stored of the others."""
         with self._lock:
+            if jobs is self._of and not self._take_over:
+                return
             for job_id in self._watched.keys() - jobs.keys():
                 del self._watched[job_id]
-            for job_id in jobs.keys() - self._watched.keys():
+            new = jobs.keys() - self._watched.keys()
+            for job_id in new:
                 self._watched[job_id] = _Watched(*restored(jobs[job_id].doc, at))
+            self.changed.add(*(jobs if self._take_over else new))
             for job_id, watched in self._watched.items() if self._take_over else ():
                 growth, efficiency = restored(jobs[job_id].doc, at)
                 if watched.facts != _Watched(growth, efficiency).facts:
                     watched.growth, watched.efficiency = growth, efficiency
-            self._take_over = False
+            self._of, self._take_over = jobs, False
 
     def _categorise(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
         for job_id, (job, beat) in sorted(training.items()):
@@ -305,10 +320,11 @@ class ProgressTracker:
         Without the lock, for which heartbeats wait: those of a type are all made anew when a job of it is complete. A
         point that comes meanwhile is not counted yet, so that job is predicted again at the next turn.
         """
-        for job_id, job in jobs.items():
-            if target := requirements.target(job.doc):
-                watched = self._watched[job_id]
-                watched.needs = watched.curve.needs(target, profiles.accuracy(job.job_type))
+        for job_id, job in self._aims.of(jobs).items():
+            watched, target = self._watched[job_id], cast(Target, requirements.target(job.doc))
+            before, watched.needs = watched.needs, watched.curve.needs(target, profiles.accuracy(job.job_type))
+            if watched.needs != before:
+                self.changed.add(job_id)
 
     def _kept(self, job_id: str, at: Moment) -> JobChanges:
         """The fields from which the next coordinator goes on with the same category and list."""

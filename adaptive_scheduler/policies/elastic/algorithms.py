@@ -70,7 +70,7 @@ def schedule_running(
 ) -> Reshape | Move | None:
     """Algorithm 2: give idle GPUs to one running job, of its own nodes, of further ones or by a move. None if no job
     gains enough. `table` as in Algorithm 1."""
-    if not any(node.idle for node in snapshot.nodes):
+    if not snapshot.has_idle:
         return None
     table = table.then(snapshot) if table else CostTable(snapshot, now, settings)
     candidates, more = growth_candidates(table)

@@ -32,7 +32,7 @@ def noisy_gpus(seed, exact=False):
 def everything(seed, settings=DEFAULTS):
     """GPU jobs of workload S beside SpeCon's on CPU and DEADLINE's of three tasks; many of all have deadlines."""
     rng = random.Random(seed)
-    on_gpus, specon, deadline = (build(name, seed) for name in ("workload-s", "specon-random-20", "deadline-gang"))
+    on_gpus, specon, deadline = (build(name, seed) for name in ("workload-s", "specon-fitted-20", "deadline-gang"))
     jobs = [replace(j, arrival_s=j.arrival_s / 4) for j in on_gpus.jobs[:20]]
     jobs += [replace(j, id=f"cpu-{j.id}", node=None) for j in specon.jobs]
     jobs += [replace(j, arrival_s=j.arrival_s / 2) for j in deadline.jobs[:30]]

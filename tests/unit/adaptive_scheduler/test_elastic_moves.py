@@ -61,6 +61,15 @@ def test_g8_a_job_stays_on_its_node_where_that_gives_the_same_count():
     assert (type(decision), decision.node) == (Reshape, "a")
 
 
+def test_g4_of_equal_gains_the_one_on_the_jobs_own_node_is_made_whatever_the_names():
+    profiles = Profiles.from_rows(
+        [*speed_rows(), *speed_rows(gpu_type="P100")], [{"job_type": "t", **dict.fromkeys(OVERHEADS, 0)}]
+    )
+    nodes = node("a", idle=4, gpu_type="P100"), node("z", used=2, idle=2)
+    decision = grow(cluster(running("j", 2, 9000, node="z"), nodes=nodes, profiles=profiles))
+    assert (type(decision), decision.node) == (Reshape, "z")
+
+
 def test_a_moved_job_holds_its_old_gpus_until_it_is_gone():
     world = cluster(running("j", 2, 9000), nodes=(node("a", used=2), node("b", idle=4)))
     moved = after(world, grow(world))

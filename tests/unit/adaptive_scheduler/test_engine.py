@@ -173,6 +173,14 @@ def test_no_decision_stops_a_rigid_job_whoever_made_it(decision):
             check(world(rigid=True, **forced), [decision])
 
 
+def test_no_decisions_give_more_gpus_together_than_are_idle():
+    world = cluster(waiting("one", optional=(2,)), waiting("two", optional=(2,)), idle=3, used=0)
+    starts = [Start(job, "a", 2, WHY) for job in ("one", "two")]
+    check(world, starts[:1])
+    with pytest.raises(BrokenDecision, match="node a has not that many idle GPUs"):
+        check(world, starts)
+
+
 def test_what_does_not_stop_a_rigid_job_is_allowed_and_so_is_the_one_wish_that_was_agreed_to():
     rigid = running("r", 2, rigid=True, forced=True, wanted=1)
     check(cluster(rigid), [Finish("r", WHY)])

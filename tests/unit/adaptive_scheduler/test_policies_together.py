@@ -140,7 +140,7 @@ def test_flowcon_does_not_take_away_what_specon_gains():
     """X5: SpeCon's workloads, where limits once made jobs look as if they never converged, so that none moved."""
 
     def makespan(seed, *systems):
-        workload, settings = build("specon-random-20", seed), Settings(systems=systems)
+        workload, settings = build("specon-fitted-20", seed), Settings(systems=systems)
         policy_setup = replace(workload.policy_setups[0], plan=partial(decide, settings=settings), settings=settings)
         return max(job.finished_s for job in SimulatedCluster(workload, policy_setup).run().jobs)
 

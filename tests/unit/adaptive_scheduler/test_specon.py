@@ -284,7 +284,8 @@ def spread(counts, settings=PAPER, rebalance_when="always"):
     moves = schedule_rebalance(snapshot, NOW, settings)
     check(snapshot, moves)
     assert all(m.rebalance for m in moves)
-    return tuple(len(jobs) for jobs in after(snapshot, *moves).on_cpu.values())
+    later = after(snapshot, *moves)
+    return tuple(len(later.on_cpu[node.name]) for node in later.nodes)
 
 
 VECTORS = [

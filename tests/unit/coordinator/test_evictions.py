@@ -281,6 +281,40 @@ def test_a_drained_node_is_left_by_what_can_and_takes_nothing_until_it_is_undrai
     assert world.job("new").node == "n1" and world.broken() == []
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["same coordinator", "another coordinator"])
+def test_a_job_that_stayed_on_a_drained_node_says_so_until_it_is_undrained(restarted: bool) -> None:
+    world = World.training([1, 2], elastic=False)
+    world.api.drain("n1", True)
+    world.pass_time(15)
+    assert "stays on n1, which an operator drains" in world.job("one").doc["message"]
+    if restarted:
+        world.boot()
+        world.pass_time(15)
+        assert "stays on n1" in world.job("one").doc["message"]
+    world.api.drain("n1", False)
+    world.pass_time(15)
+    assert world.job("one").doc["message"] == "trains"
+    told = [event["type"] for event in world.c.event_log.after(0, 1_000) if event.get("job_id") == "one"]
+    assert told.count("hold withdrawn") == 1
+    world.api.drain("n1", True)
+    world.pass_time(15)
+    assert "stays on n1" in world.job("one").doc["message"]
+
+
+def test_the_reason_why_a_request_waits_goes_with_the_request() -> None:
+    world = World()
+    world.submit("fills", [2], Behaviour(iterations=4_000), elastic=False)
+    world.run(lambda w: w.states()["fills"] == s.RUNNING, 100)
+    world.submit("one", [1, 4], Behaviour(iterations=4_000))
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 100)
+    world.api.request("one", 4, None)
+    world.pass_time(15)
+    assert "one keeps 1 GPU, although 4 were requested" in world.job("one").doc["message"]
+    world.api.request("one", None, None)
+    world.pass_time(15)
+    assert world.job("one").doc["message"] == "trains"
+
+
 def test_a_move_off_a_drained_node_spends_no_move_of_specon() -> None:
     world = World(nodes=[FoundNode("c", cores=2.0), FoundNode("d", cores=2.0)], settings=DEFAULTS)
     world.submit("one", [0], Behaviour(iterations=4_000))

@@ -216,12 +216,12 @@ def test_of_jobs_that_are_gone_nothing_is_kept() -> None:
     world.submit("one", [1], Behaviour(iterations=40))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     world.submit("two", [1], Behaviour(iterations=5))
-    world.run(lambda w: "two" in w.c.loop._held, 60)
+    world.run(lambda w: "two" in w.c.loop._holds._told, 60)
     world.c.telemetry.reshaped_at["two"] = 0.0
     world.api.cancel("two")
     world.run(lambda w: "two" not in w.c.cache.jobs(), 60)
     world.tick()
-    assert ("two" in world.c.loop._held, "two" in world.c.telemetry.reshaped_at) == (False, False)
+    assert ("two" in world.c.loop._holds._told, "two" in world.c.telemetry.reshaped_at) == (False, False)
 
 
 def test_who_leads_again_believes_what_another_one_wrote_meanwhile() -> None:
@@ -245,3 +245,14 @@ def test_a_document_that_is_never_let_in_leaves_nothing_in_memory() -> None:
     world.tick()
     assert document(world, "bad-0")["problems"]
     assert world.c.recorder._marks == {}
+
+
+def test_a_refused_document_says_since_when_so_that_it_is_not_kept_for_ever() -> None:
+    world = World()
+    world.submit("bad", [1], command=[])
+    world.tick()
+    refused_at = world.job("bad").submit_ts
+    assert refused_at > 0
+    assert world.job("bad").doc["problems"] and refused_at <= world.clock.wall()
+    world.pass_time(20)
+    assert world.job("bad").submit_ts == refused_at

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from adaptive_scheduler.profiles.observations import Observations
+from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.model import states as s
 from coordinator.model.progress import Moment, ObservedJob, TrainingSpeed, iteration_counts
@@ -18,6 +22,7 @@ from tests.fakes.world import World
 from tests.unit.coordinator.situations import WALL, gpu, job, mine, reshape_of, seen, start_of
 
 AT = Moment(now=50.0, wall=WALL)
+NO_PROFILES, NO_OBSERVATIONS = Profiles(), Observations()
 
 
 def take(jobs: list[JobRecord], gpus: list[GpuRecord], beats: dict[str, Heartbeat] | None = None) -> ClusterSnapshot:
@@ -219,17 +224,16 @@ def test_what_pods_of_others_ask_for_is_not_there_for_our_jobs() -> None:
     assert seen == {"a": (2.5, 5e9), "full": (0.0, 1.0)}, "0 bytes would mean that nobody knows how many"
 
 
-def test_a_builder_that_keeps_what_did_not_change_builds_what_one_that_keeps_nothing_builds() -> None:
-    """Through starts, a reshape for a newcomer, ends, and a user's change of a document."""
+def test_a_snapshot_built_on_the_last_one_equals_one_built_from_nothing_also_through_a_users_change() -> None:
+    """`tests.fakes.world.Compared` compares at each turn."""
     world, seen = World(), list[ClusterSnapshot]()
     kept = world.c.loop._snapshots.build
 
-    def both(*inputs: Any) -> ClusterSnapshot:
+    def noted(*inputs: Any) -> ClusterSnapshot:
         seen.append(kept(*inputs))
-        assert seen[-1] == SnapshotBuilder().build(*inputs)
         return seen[-1]
 
-    world.c.loop._snapshots.build = both  # type: ignore[method-assign]
+    world.c.loop._snapshots.build = noted  # type: ignore[method-assign]
     world.submit("one", [1, 2, 4], Behaviour(iterations=400))
     world.run(lambda w: w.states()["one"] == s.RUNNING)
     world.submit("two", [2], Behaviour(iterations=40))
@@ -240,8 +244,116 @@ def test_a_builder_that_keeps_what_did_not_change_builds_what_one_that_keeps_not
     assert len({node.idle for snapshot in seen for node in snapshot.nodes}) > 2
 
 
+NAMES, GPUS, PLACES = ("one", "two", "three"), "abcd", ("n1", "n2")
+STATES_OF_NODES = {"cores": 1.0}, {"cores": 4.0}, {"cores": 4.0, "drained": True}, {"cores": 4.0, "heard": False}
+
+
+def some(rng: random.Random, *values: Any) -> Any:
+    return rng.choice(values)
+
+
+def document(rng: random.Random, name: str, at: Moment) -> JobRecord | None:
+    """A job as it may be written by users and by the coordinator, or none."""
+
+    def ts() -> float:
+        return at.wall + rng.randrange(-200, 200) / 4
+
+    fields = {
+        "state": some(rng, s.SUBMITTED, s.RUNNING, s.RUNNING, s.COMPLETED), "node": some(rng, *PLACES, None),
+        "gpu_ids": rng.sample(GPUS, rng.randrange(3)), "optional_num_gpus": some(rng, [1, 2], [1, 2], [0], []),
+        "submit_ts": ts(), "run_ts": some(rng, None, ts()), "ran_s": some(rng, 0.0, 900.0),
+        "retry_ts": some(rng, 0.0, ts()),
+        "down": some(rng, None, 1), "cpu_limit": some(rng, None, 0.5),
+        "limit_ts": ts(), "elastic": some(rng, True, False),
+        "reshape": some(rng, None, None, operation(rng)), "uid": some(rng, "u1", "u2"),
+        "launch": some(rng, 0, 1, 2), "gpus_per_pod": some(rng, None, None, 1), "cancel": some(rng, False, False, True),
+        "checkpoint_claim": some(rng, None, "c"), "migrated_ts": some(rng, None, ts()),
+    }  # fmt: skip
+    return some(rng, None, *[JobRecord({**job(s.RUNNING, name=name).doc, **fields})] * 4)
+
+
+def operation(rng: random.Random) -> dict[str, Any]:
+    """An operation, which may promise GPUs that another job's promises, too."""
+    kind = some(rng, "start", "reshape", "move", "requeue", "finish")
+    to = [] if kind in ("requeue", "finish") else rng.sample(GPUS, 2)
+    return {"kind": kind, "to": to, "generation": 2, "node": some(rng, *PLACES), "yields_to": some(rng, [], ["two"])}
+
+
+def row(rng: random.Random, name: str) -> GpuRecord | None:
+    owner = some(rng, None, *NAMES)
+    place = {"node": some(rng, *PLACES), "gpu_type": "T"}
+    return some(rng, None, *[GpuRecord({**gpu(name, owner, owner, some(rng, None, "faulty")).doc, **place})] * 4)
+
+
+def heard(rng: random.Random) -> ObservedJob | None:
+    beat = seen(some(rng, "running", "exited"), steps=rng.randrange(50))
+    beat.usage.cpu_cores = some(rng, None, 0.5, 1.5)
+    return some(rng, None, ObservedJob(beat), ObservedJob(beat))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_through_any_history_a_snapshot_built_on_the_last_one_equals_one_built_from_nothing(seed: int) -> None:
+    rng, builder, at = random.Random(seed), SnapshotBuilder(), AT
+    jobs, gpus = dict[str, JobRecord](), dict[str, GpuRecord]()
+    observed, nodes = dict[str, ObservedJob](), dict[str, Any]()
+    known = SnapshotInputs(NO_PROFILES, NO_OBSERVATIONS)
+    for _ in range(250):
+        match some(rng, "document", "heard", "gpu", "node", "time", "time", "clock", "order", "inputs"):
+            case "clock":  # somebody sets it, or it is put right
+                at = Moment(at.now, at.wall + some(rng, -3_600, -0.25, 0.25, 3_600))
+            case "order":  # which of two jobs that promise one GPU counts
+                jobs = {name: jobs[name] for name in rng.sample(sorted(jobs), len(jobs))}
+            case "inputs":
+                tables = some(rng, known.profiles, Profiles()), some(rng, known.observations, Observations())
+                known = SnapshotInputs(*tables, checkpoints_last=some(rng, True, False))
+            case "time":
+                passes = rng.randrange(1, 100) / 4
+                at = Moment(at.now + passes, at.wall + passes)
+            case "document":
+                name = some(rng, *NAMES)
+                jobs = _with(jobs, name, document(rng, name, at))
+            case "heard":
+                observed = _with(observed, some(rng, *NAMES), heard(rng))
+            case "gpu":
+                name = some(rng, *GPUS)
+                gpus = _with(gpus, name, row(rng, name))
+            case "node":
+                nodes = _with(nodes, some(rng, *PLACES, "n3"), some(rng, None, *STATES_OF_NODES))
+        known = replace(known, nodes=nodes)
+        found = builder.build(jobs, gpus, observed, known, at)
+        assert found == SnapshotBuilder().build(jobs, gpus, observed, known, at)
+        assert builder.build(jobs, gpus, observed, known, at) is found
+
+
+def _with(rows: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    others = {key: one for key, one in rows.items() if key != name}
+    return others if value is None else {**others, name: value}
+
+
+def test_how_long_a_job_has_trained_is_told_in_steps_of_less_than_a_hundredth_of_it_and_of_a_second_at_least() -> None:
+    since = queued(run_ts=WALL)
+    for seconds in (0.5, 1.0, 59.5, 600.0, 3_601.0, 90_001.0):
+        (found,) = SnapshotBuilder().build({"one": since}, {}, {}, SnapshotInputs(), Moment(50.0, WALL + seconds)).jobs
+        assert 0 <= seconds - found.running_s < max(1.0, seconds / 100)
+
+
 def test_a_job_that_could_not_be_worked_out_is_dropped_once_it_is_gone() -> None:
     builder, broken = SnapshotBuilder(), job(s.SUBMITTED)
     with pytest.raises(AttributeError):
         builder.build({"one": broken}, {}, {"one": None}, SnapshotInputs(), AT)  # type: ignore[dict-item]
     assert builder.build({}, {}, {}, SnapshotInputs(), AT).jobs == ()
+
+
+def test_what_was_heard_of_jobs_as_they_could_not_all_be_looked_at_is_looked_at_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World.training([1])
+    telemetry, jobs = world.c.telemetry, world.c.cache.jobs()
+    world.clock.time += 1
+    world.machines.advance()
+    world.carry()
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(telemetry, "seen", lambda job: 1 / 0)
+        telemetry.follow(jobs)
+    telemetry.follow(jobs)
+    assert telemetry.observed == {"one": telemetry.seen(jobs["one"])}

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_scheduler.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
 from adaptive_scheduler.models.prediction import t_keep, t_new
 from adaptive_scheduler.settings import Settings
+from coordinator.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cluster, node, on_cpu, running, waiting
 
 
