@@ -7,6 +7,7 @@ crash test is a plain exception. Only the HTTP API is asynchronous.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from coordinator.model.tables import JobRow
@@ -54,6 +55,14 @@ class Store(Protocol):
 
         One round trip. `Conflict` when there is no such document or `expect` does not hold.
         Adds 1 to `version` by itself. Fields not named stay as they are.
+        """
+        ...
+
+    def update_many(self, table: str, updates: Sequence[tuple[Key, Mapping[Any, Any], Mapping[Any, Any]]]) -> int:
+        """(`_id`, `expect`, `changes`) of some documents, each as by `update`; returns how many were changed.
+
+        One round trip where the server can. Each is atomic, all of them together are not: after a crash or an error
+        any of them may have been made.
         """
         ...
 
@@ -111,6 +120,24 @@ class Sidecars(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class LivingLaunch:
+    """A launch of which processes run, whatever the store says."""
+
+    job_id: str
+    uid: str
+    launch: int
+    shim: ShimStatus | None  # None: it does not answer
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known without the store: copies of jobs' documents, and the launches that run."""
+
+    records: tuple[Doc, ...] = ()
+    living: tuple[LivingLaunch, ...] = ()
+
+
 class Platform(Protocol):
     """Starts and removes launches; `local` (processes here) or `kubernetes`. All idempotent."""
 
@@ -137,11 +164,27 @@ class Platform(Protocol):
         """True only if it is certain that no process of this launch runs any more."""
         ...
 
+    def vanished(self, doc: JobRow) -> frozenset[int]:
+        """The pods of this launch whose objects are gone though nothing proved that their processes have ended."""
+        ...
+
     def nothing_runs(self, job_id: str) -> bool:
         """True if certainly no process runs of a job whose document is gone and whose launch is unknown.
 
         Ends processes that still run. Always False where that cannot be known: then its lease decides.
         """
+        ...
+
+    def keep(self, doc: JobRow) -> None:
+        """Keep a copy of the document of a launched job where the loss of the store does not reach it."""
+        ...
+
+    def adopt(self, doc: JobRow) -> None:
+        """Take a launch that runs for one of its own, where what it knew of that went with the store."""
+        ...
+
+    def recall(self, jobs: Sequence[JobRow]) -> Evidence:
+        """Return the copies of all jobs that have not ended and of those of `jobs` that have, and what runs."""
         ...
 
     def ended(self, doc: JobRow) -> frozenset[int]:

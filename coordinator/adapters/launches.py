@@ -8,6 +8,7 @@ of a gang, `pods` into it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from coordinator.adapters.logs import READER, ArchivedLogs, address
@@ -15,7 +16,7 @@ from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow, LaunchChanges, LaunchRow, plain
-from coordinator.ports import Clock, Doc, Sidecars, Store
+from coordinator.ports import Clock, Doc, Evidence, Sidecars, Store
 from sidecar.protocol import launch_key
 
 TABLE = "launches"
@@ -64,9 +65,29 @@ class Launches:
         failure = REMOVED if found.get("wanted") != "launch" else found.get("failure")
         return None if failure is None else str(failure)
 
+    def vanished(self, doc: JobRow) -> frozenset[int]:
+        """Pods whose objects were deleted by force, or with their node."""
+        found = self._found(doc) or {}
+        pods = found.get("pods") or [found.get("pod")]
+        return frozenset(k for k, pod in enumerate(pods) if pod and pod.get("phase") == "Deleted")
+
     def nothing_runs(self, job_id: str) -> bool:
         """Always False: without its launch number only the end of its lease proves that a job has ended."""
         return False
+
+    def keep(self, doc: JobRow) -> None:
+        """Do nothing: a launch's row holds the document of its job as it was launched."""
+
+    def adopt(self, doc: JobRow) -> None:
+        """Insert the row of a launch that was applied; the launcher finds its pods again. Without it `gone` is True."""
+        self._insert(doc, {"wanted": "launch", "doc": doc, "applied": True})
+
+    def recall(self, jobs: Sequence[JobRow]) -> Evidence:
+        """Return the documents of launches of which pods were seen, as they were launched."""
+        rows = [
+            row for row in self._store.list(TABLE) if row.get("wanted") == "launch" and isinstance(row.get("doc"), dict)
+        ]
+        return Evidence(tuple(row["doc"] for row in rows))
 
     def unplaced(self, doc: JobRow) -> str | None:
         """Return why Volcano has not placed its pod yet; None if it has."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from coordinator.model import states as s
 from coordinator.model.records import Doc, show
+from coordinator.model.schema.job_fields import JOB_ID
 from coordinator.model.tables import JobRow
 
 LARGEST = 2**63  # beyond it neither a store nor an array holds a whole number
@@ -53,6 +54,10 @@ def _id(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST)
 
 
+def _job_name(value: Any) -> bool:
+    return _id(value) and JOB_ID.fullmatch(str(value)) is not None
+
+
 def _ids(value: Any) -> bool:
     return isinstance(value, list) and all(map(_id, value))
 
@@ -68,6 +73,7 @@ COUNT = FieldRule("a whole number", _count)
 NUMBER = FieldRule("a number", _finite)
 TEXT = FieldRule("a text", lambda value: isinstance(value, str))
 ID = FieldRule("a text or a whole number", _id)
+JOB_NAME = FieldRule("the name that it was let in with", _job_name)
 IDS = FieldRule("a list of names", _ids)
 OBJECT = FieldRule("an object", lambda value: isinstance(value, dict))
 LIST = FieldRule("a list", lambda value: isinstance(value, list))
@@ -89,7 +95,7 @@ def _each(rule: FieldRule, *fields: str) -> dict[str, FieldRule]:
 
 RULES: Mapping[str, Mapping[str, FieldRule]] = {
     "jobs": {
-        "job_id": ID, "uid": TEXT, "state": _one_of(*s.JOB_STATES), "gpu_ids": IDS, "optional_num_gpus": COUNTS,
+        "job_id": JOB_NAME, "uid": TEXT, "state": _one_of(*s.JOB_STATES), "gpu_ids": IDS, "optional_num_gpus": COUNTS,
         "reshape": OPERATION, "closed": FLAG, "job_type": ID,
         **_each(COUNT, "generation", "launch", "num_gpus", "up", "down", "newest_launch", "retries", "reshapes",
                 "moves", "preempts", "wanted", "members", "gpus_per_pod", "max_workers", "limits", "limits_told",
@@ -98,9 +104,11 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(NUMBER, "submit_ts", "start_ts", "run_ts", "finish_ts", "retry_ts", "migrated_ts", "move_refused_ts",
                 "limit_ts", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit", "epochs_done"),
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
+                "dataset_claim",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
-                "sized_by"),
-        **_each(SPAN, "sla", "estimate"), **_each(FLAG, "elastic", "hooks", "forced", "suspended"), "resumes": TEXT,
+                "sized_by", "contradiction"),
+        **_each(SPAN, "sla", "estimate"), "resumes": TEXT,
+        **_each(FLAG, "elastic", "hooks", "forced", "suspended", "unleased"),
         **_each(OBJECT, "lost", "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
@@ -129,6 +137,10 @@ A former `version` does not help, because compare-and-set compares the one in th
 """
 
 
+REQUIRED = {"gpus": ("node", "state")}
+"""Fields that may not be absent either: without them a GPU is given to nobody."""
+
+
 def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> ValidatedDocument:
     """Validate a row of `table`; `former` is the row as it was used before, if it was."""
     rules = RULES[table]
@@ -138,19 +150,24 @@ def validate(table: str, doc: Doc, former: Mapping[str, Any] | None = None) -> V
     wrong = [
         field for field, value in doc.items() if value is not None and field in rules and not rules[field].fits(value)
     ]
+    wrong += [field for field in REQUIRED.get(table, ()) if doc.get(field) is None]
+    same = "uid" in wrong or (former or {}).get("uid") == doc.get("uid")
+    if table == "jobs" and former and same:  # else it would be two jobs
+        wrong += ["job_id"] if "job_id" not in wrong and former.get("job_id") != doc.get("job_id") else []
+    held = table == "jobs" and isinstance(doc.get("contradiction"), str)  # a human is to decide about it
     if not wrong:
-        return ValidatedDocument(doc)
+        return ValidatedDocument(doc, (doc["contradiction"],), usable=False) if held else ValidatedDocument(doc)
     before = former or {}
     mended = {field: value for field, value in doc.items() if field not in wrong}
     mended |= {field: before[field] for field in wrong if field in before}
-    usable = table != "jobs" or not any(f in ESSENTIAL and (f == "version" or f not in before) for f in wrong)
+    usable = table != "jobs" or not (held or any(f in ESSENTIAL and (f == "version" or f not in before) for f in wrong))
     if table == "gpus" and any(
         field in ("node", "state", "job_id", "held_by") and field not in before for field in wrong
     ):
         # A job may have it, so it is not assigned.
         mended |= {"node": mended.get("node") or UNKNOWN_NODE, "state": s.FAULTY}
     return ValidatedDocument(
-        mended, tuple(_sentence(field, doc[field], rules[field], field in before) for field in wrong), usable
+        mended, tuple(_sentence(field, doc.get(field), rules[field], field in before) for field in wrong), usable
     )
 
 

@@ -19,7 +19,9 @@ LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 ORIGINS = ("record", "volcano")
 TEMPLATE = ("{{", "{%", "{#")
-NAMED: dict[JobField, re.Pattern[str]] = {"namespace": LABEL, "queue": NAME, "checkpoint_claim": NAME}
+NAMED: dict[JobField, re.Pattern[str]] = {
+    "namespace": LABEL, "queue": NAME, "checkpoint_claim": NAME, "dataset_claim": NAME,
+}  # fmt: skip
 LISTS = ("volumes", "containers", "initContainers")  # lists that the launcher extends or merges
 MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
 

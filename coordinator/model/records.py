@@ -168,7 +168,7 @@ class JobRecord:
 
     @property
     def uid(self) -> str:
-        return str(self.doc.get("uid", ""))
+        return str(self.doc.get("uid") or "")
 
     @cached_property
     def generation(self) -> int:
@@ -196,7 +196,7 @@ class JobRecord:
         if op is None or op.launch is None or op.launch <= self.launch:
             return None
         there: JobChanges = {"launch": op.launch, "node": op.node, "gpu_ids": list(op.to), "num_gpus": len(op.to)}
-        return JobRecord({**self.doc, **there})
+        return JobRecord({**self.doc, **there, "unleased": None})
 
     @cached_property
     def node(self) -> str | None:
@@ -295,14 +295,23 @@ class JobRecord:
         return self.doc.get("forced") is True
 
     @property
+    def unleased(self) -> bool:
+        """True if its present trainer was started without a lease, and was not seen to have one since."""
+        return self.doc.get("unleased") is True
+
+    @property
     def finish_ts(self) -> float:
         """0 while it has not ended, or if the time is missing."""
         return number(self.doc.get("finish_ts")) or 0.0
 
     def ran_s(self, wall: float) -> float:
         """Seconds that it has trained, without time spent in the queue."""
-        since = number(self.doc.get("run_ts", self.doc.get("start_ts")))
+        since = self.runs_since
         return (number(self.doc.get("ran_s")) or 0.0) + (0.0 if since is None else max(0.0, wall - since))
+
+    @property
+    def runs_since(self) -> float | None:
+        return number(self.doc.get("run_ts", self.doc.get("start_ts")))
 
     @property
     def iterations_done(self) -> int:

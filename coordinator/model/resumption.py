@@ -31,6 +31,11 @@ def rigid(job: JobRecord) -> bool:
     return job.doc.get("elastic") is False or not resumes(job) or bool(unapproved_loss(job))
 
 
+def leased(job: JobRecord) -> bool:
+    """True if silence may end its trainer; the work of one that has not shown that it resumes would be lost."""
+    return not job.unleased or resumes(job)
+
+
 def unapproved_loss(job: JobRecord) -> Doc:
     """The loss of work without consent, after which the job is not reshaped any more; empty if none."""
     lost = job.doc.get("lost")
@@ -45,6 +50,16 @@ def resumability_shown(job: JobRecord, beat: Heartbeat) -> JobChanges:
     if beat.hook and known != "hook":
         return {"resumes": "hook"}
     return {"resumes": "checkpoint"} if beat.checkpoint is not None and known not in SHOWN else {}
+
+
+def newly_known(job: JobRecord, beats: Mapping[int, Heartbeat], whole: Heartbeat) -> JobChanges:
+    """Fields to write if reports show that the job resumes, that a stop has cost work, or that it has a lease now.
+
+    `beats`: of each of its pods; `whole`: of all together.
+    """
+    given = job.unleased and resumes(job) and all(beat.shim.leased for beat in beats.values())
+    now_leased: JobChanges = {"unleased": None} if given else {}
+    return resumability_shown(job, whole) | reported_loss(job, whole) | now_leased
 
 
 def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:

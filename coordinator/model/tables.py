@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, overload
 
+import msgspec
+
 PublicJobField = Literal[  # what users write
     "job_id", "state", "schema", "command", "code", "env", "image", "framework", "job_type", "model", "dataset",
     "dataset_size", "batch_size", "hyper_parameters", "iterations", "epochs", "progress_pattern", "progress_file",
     "reshape_exit_codes", "optional_num_gpus", "num_gpus", "gpus_per_pod", "max_workers", "gpu_type", "node",
     "resources", "tasks", "sla", "estimate", "target", "target_top5", "elastic", "hooks", "depends_on", "namespace",
-    "queue", "checkpoint_claim", "single_container", "pod",
+    "queue", "checkpoint_claim", "dataset_claim", "single_container", "pod",
 ]  # fmt: skip
 CoordinatorJobField = Literal[  # what only the coordinator writes: a value from a user is cleared at intake
     "up", "down", "wanted", "wish_id", "retry_ts", "start_ts", "finish_ts", "iters_done", "epochs_done", "value",
@@ -24,7 +26,7 @@ CoordinatorJobField = Literal[  # what only the coordinator writes: a value from
     "migrated_ts", "rebalanced", "move_refused_ts", "preempts", "yields_to", "moves", "newest_launch", "warnings",
     "cpu_limit", "limit_ts", "limits", "limit_told", "limits_told", "limit_by", "unlimitable", "held_back", "fault",
     "members", "depends_met", "sla_waiting_s", "missed_ts", "resumes", "lost", "stopped_by_us", "forced", "grew_from",
-    "unfit", "sized_by", "suspended",
+    "unfit", "sized_by", "suspended", "contradiction", "unleased",
 ]  # fmt: skip
 SystemJobField = Literal[  # what the coordinator or the launcher writes, and a copy of an ended job has, too
     "_id", "version", "last_op", "uid", "closed", "generation", "launch", "gpu_ids", "reshape", "problems",
@@ -45,7 +47,7 @@ LaunchField = Literal[
 QueueField = Literal["_id", "version", "inject", "devices"]
 SlamlField = Literal[
     "_id", "version", "namespace", "name", "generation", "created", "spec", "notes", "deleted", "since", "judged",
-    "plan", "again", "inserted", "status", "finished",
+    "plan", "again", "inserted", "status", "finished", "starts",
 ]  # fmt: skip
 NodeField = Literal[
     "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "drained", "others", "cpu_use", "memory_use",
@@ -93,3 +95,68 @@ FIELDS: dict[str, frozenset[str]] = {
 def plain(row: Row[Any]) -> dict[str, Any]:
     """The same dict for code that treats all fields alike, such as `{**plain(row), ...}`."""
     return cast(dict[str, Any], row)
+
+
+# What only the coordinator writes, and shows: a row that somebody has changed into something else is passed over.
+
+
+class GpuReadingRow(msgspec.Struct):
+    gpu_id: str
+    utilisation: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    healthy: bool = True
+
+
+class ReportRow(msgspec.Struct):
+    """The newest report of a job, in a row of `heartbeats`; older versions wrote less."""
+
+    job_id: str | int
+    uid: str = ""
+    at: float = 0.0
+    iters_done: int = 0
+    epochs_done: float | None = None
+    value: float | None = None
+    value_name: str | None = None
+    seconds_per_iteration: float | None = None
+    cpu_cores: float | None = None
+    memory: int | None = None
+    gpus: list[GpuReadingRow] = []
+
+
+class DecisionRow(msgspec.Struct):
+    """A row of `decisions`."""
+
+    _id: str
+    job_id: str | int
+    at: float
+    sentence: str
+    kind: str = ""
+    algorithm: str = ""
+    candidates: list[dict[str, Any]] = []
+    jobs: list[str] = []
+    unchanged_makespan_s: float | None = None
+    unchanged_guesses: list[str] = []
+    counted: list[str] | None = None
+
+
+class EventRow(msgspec.Struct):
+    """A row of `events`."""
+
+    _id: int
+    type: str
+    at: float = 0.0
+    job_id: str | int | None = None
+
+
+def sound(rows: object, kind: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Those of a list of rows that have the fields and types of `kind`, as they are; empty for anything else."""
+    return [row for row in rows if _fits(row, kind)] if isinstance(rows, list) else []
+
+
+def _fits(row: object, kind: type[msgspec.Struct]) -> bool:
+    try:
+        msgspec.convert(row, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return False
+    return True

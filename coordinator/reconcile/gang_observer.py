@@ -65,8 +65,15 @@ class GangObserver:
         if job.launch == 0 or (self._reports.fresh(job) and not removed):
             return NO_MEMBERS
         was_up = range(job.members) if job.doc.get("up") == job.launch else each
-        silent = [k for k in was_up if self._reports.silent_s(job, k) > self._config.wait_out_s]
-        return self._platform.ended(job.doc) | frozenset(silent)
+        return self._platform.ended(job.doc) | frozenset(k for k in was_up if self.over(job, k))
+
+    def over(self, job: JobRecord, member: int) -> bool:
+        """True if a pod has been silent for so long that its trainer has certainly ended, by the end of its lease.
+
+        Of one without a lease no silence proves that, but whoever deletes its object by force, or its node, vouches.
+        """
+        silent = self._reports.silent_s(job, member) > self._config.wait_out_s
+        return silent and (not job.unleased or member in self._platform.vanished(job.doc))
 
     def silent_pods(self, job: JobRecord) -> frozenset[int]:
         """Pods without a recent report."""

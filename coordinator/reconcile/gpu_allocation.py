@@ -74,7 +74,7 @@ def take_back(w: ObservedState) -> Step | None:
     for gpu_id in w.job.gpu_ids:
         gpu = w.gpus.get(gpu_id)
         if gpu is not None and gpu.held_by == w.job.id and gpu.job != w.job.id:
-            expect: GpuChanges = {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}
+            expect: GpuChanges = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
             state = s.FAULTY if gpu.faulty else s.IN_USE
             return WriteGpu("take back", gpu_id, expect, {"state": state, "job_id": w.job.raw_id})
     return None
@@ -92,15 +92,15 @@ def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[S
             continue
         if gpu.job != me:  # reserved for a waiting newcomer
             yield WriteGpu(
-                "free", gpu.id, {"held_by": gpu.doc["held_by"], "job_id": gpu.doc["job_id"]}, {"held_by": None}
+                "free", gpu.id, {"held_by": gpu.doc.get("held_by"), "job_id": gpu.doc.get("job_id")}, {"held_by": None}
             )
         elif gpu.held_by not in (None, me):  # was promised to this job, but its holder trains on
-            back: GpuChanges = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc["held_by"]}
-            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"], "held_by": gpu.doc["held_by"]}, back)
+            back: GpuChanges = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc.get("held_by")}
+            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}, back)
         else:
             state = s.FAULTY if gpu.faulty else s.IDLE
             free: GpuChanges = {"state": state, "job_id": None, "worker_id": None, "held_by": None}
-            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc["job_id"]}, free)
+            yield WriteGpu("free", gpu.id, {"job_id": gpu.doc.get("job_id")}, free)
 
 
 def occupy(w: ObservedState) -> Step | None:

@@ -34,7 +34,7 @@ from coordinator.model.events import (
     ResourcesGranted,
 )
 from coordinator.model.records import JobRecord
-from coordinator.model.resumption import rigid, rigidity_reason
+from coordinator.model.resumption import resumes, rigid, rigidity_reason
 from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
 from coordinator.reconcile.gang_scaling import pods_ready, recover_gang, scale_pods
@@ -254,6 +254,8 @@ def _grant(w: ObservedState) -> Step:
         changes["launch"] = w.job.coming.launch
     elif w.job.coming is not None or (w.lost and w.op.kind != "start"):
         changes["launch"] = w.job.next_launch
+    endless = w.job.unleased and "launch" not in changes  # a shim of an older version never takes a shorter lease
+    changes["unleased"] = True if endless or not resumes(w.job, w.seen) else None
     if w.op.kind == "move":
         changes |= {"node": w.op.node, **w.op.spends}
     elif w.job.gpus_per_pod:
@@ -360,7 +362,7 @@ def _remove_launch(w: ObservedState) -> Step | None:
         return RequestRemoval()  # even if it seems gone: it may still be coming up
     if not w.lost:
         return Wait(REMOVING_S, "its launch is being removed")
-    return WriteJob("put down", {"down": w.job.launch, **progress_fields(w)}, LaunchRemoved())
+    return WriteJob("put down", {"down": w.job.launch, "unleased": None, **progress_fields(w)}, LaunchRemoved())
 
 
 def _cancel(w: ObservedState) -> Step:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from coordinator.config import Config
-from coordinator.errors import Fatal, ReshapeError, Transient
+from coordinator.errors import Conflict, Fatal, ReshapeError, Transient
 from coordinator.model.events import (
     GpuChanged,
     LaunchRequested,
@@ -22,6 +22,7 @@ from coordinator.model.events import (
     StopSent,
 )
 from coordinator.model.records import JobRecord
+from coordinator.model.resumption import leased
 from coordinator.model.tables import JobRow
 from coordinator.ports import Clock, Platform, Sidecars
 from coordinator.reconcile.actions import (
@@ -35,6 +36,7 @@ from coordinator.reconcile.actions import (
     WriteJob,
 )
 from coordinator.reconcile.gang_observer import GangObserver, startup_problem
+from coordinator.reconcile.gpu_writes import together, write_together
 from coordinator.reconcile.lifecycle import next_step
 from coordinator.reconcile.observed_state import ComingLaunch, ObservedState
 from coordinator.stores.cache import Cache
@@ -159,10 +161,17 @@ class Reconciler:
             removed=tracker.removed.get(coming.launch),
         )
 
+    def is_over(self, job: JobRecord) -> bool:
+        """True if its launch was put down, or its leases have ended, so that its last report says no more what runs."""
+        return job.doc.get("down") == job.launch or self._all_over(job)
+
     def _ended(self, job: JobRecord) -> bool:
         """True if certainly no process of a launch that had come up is left, or of one pod of a gang."""
         lost_pods = job.gpus_per_pod is not None and bool(self.platform.ended(job.doc))
-        return lost_pods or self.platform.gone(job.doc) or self.reports.silent_s(job) > self.config.wait_out_s
+        return lost_pods or self.platform.gone(job.doc) or self._all_over(job)
+
+    def _all_over(self, job: JobRecord) -> bool:
+        return all(self._gangs.over(job, member) for member in range(job.members))
 
     def _track(self, job: JobRecord, tracker: _JobTracker, command: str, over: frozenset[int]) -> None:
         newest = job.coming.launch if job.coming else job.launch
@@ -187,16 +196,14 @@ class Reconciler:
         # A launch that never came up reports nothing if its node is lost; it got no start since its removal.
         was_up = job.doc.get("up") == job.launch or self.reports.of(job) is not None
         over = was_up or (removed and self.clock.now() - tracker.since > self.config.wait_out_s)
-        return over and self.reports.silent_s(job) > self.config.wait_out_s
+        return over and self._all_over(job)
 
     def _perform(self, observed: ObservedState, step: Step) -> None:
         job = observed.job
         if isinstance(step, WriteJob):
             self._write(observed, step)
         elif isinstance(step, WriteGpu):
-            before = observed.gpus[step.gpu]
-            after = self.cache.write_gpu(before, step.expect, step.changes)
-            self._record(job, GpuChanged(before, after))
+            self._write_gpus(observed, step)
         elif isinstance(step, RequestLaunch):
             self._launch(job, step)
         elif isinstance(step, RequestRemoval):
@@ -206,7 +213,17 @@ class Reconciler:
         elif isinstance(step, StopTrainer | StartTrainer):
             self._command(observed, step)
 
+    def _write_gpus(self, observed: ObservedState, first: WriteGpu) -> None:
+        """Write a GPU and those that the same step would write next; any of them may be all that a crash leaves."""
+        steps = together(observed, first)
+        written = write_together(self.cache, observed.gpus, steps)
+        for after in written:
+            self._record(observed.job, GpuChanged(observed.gpus[after.id], after))
+        if len(written) < len(steps):
+            raise Conflict(f"GPUs of job {observed.job.id} were changed meanwhile: read them again.")
+
     def _launch(self, job: JobRecord, step: RequestLaunch) -> None:
+        self.platform.keep(job.doc)
         job, tracker = (job.coming if step.newcomer else None) or job, self._trackers[job.id]
         if step.gpu_ids is not None:
             job = JobRecord({**job.doc, "gpu_ids": list(step.gpu_ids), "num_gpus": len(step.gpu_ids)})
@@ -234,7 +251,12 @@ class Reconciler:
     def _write(self, observed: ObservedState, step: WriteJob) -> None:
         before = observed.jobs.get(step.job, observed.job) if step.job else observed.job
         after = self.cache.write_job(before, step.changes, step.name)
-        log.info("%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"))
+        log.info(
+            "%s %s -> %s g%d v%s", step.name, after.id, after.state, after.generation, after.doc.get("version"),
+            extra={"job": after.id, "generation": after.generation, "step": step.name},
+        )  # fmt: skip
+        if after.launch > 0:
+            self.platform.keep(after.doc)
         self._record(after, step.event, before)
 
     def _command(self, observed: ObservedState, step: StopTrainer | StartTrainer) -> None:
@@ -272,7 +294,7 @@ class Reconciler:
             command_id=command,
             gpu_ids=list(job.parts(step.gpu_ids)[beat.member]),
             checkpoint=step.checkpoint,
-            lease_s=self.config.granted_s,
+            lease_s=self.config.granted_s(leased(job)),
             env=self._gangs.rendezvous_env(job, beat.member) if job.gpus_per_pod is not None else {},
         )
         return self.sidecars.start(beat.url, key, job.id, job.launch, start)

@@ -74,7 +74,7 @@ def register_node(store: Store, node: FoundNode) -> None:
     """
     register_gpus(store, node.name, node.gpus)
     for gpu in node.gpus:
-        _judge(store, gpu)
+        judge_gpu(store, gpu.gpu_id, gpu.problem)
     _write_facts(store, node, {"heard": True, "agent": True})
 
 
@@ -93,14 +93,15 @@ def forget_node(store: Store, node: str) -> None:
         store.delete("nodes", node)
 
 
-def _judge(store: Store, gpu: FoundGpu) -> None:
-    doc: GpuRow = store.get("gpus", gpu.gpu_id) or {}
-    if gpu.problem and doc.get("state") != s.FAULTY:
-        changes: GpuChanges = {"state": s.FAULTY, "unhealthy": True, "problem": gpu.problem}
-        store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
-    elif not gpu.problem and doc.get("unhealthy"):
+def judge_gpu(store: Store, gpu_id: str, problem: str) -> None:
+    """Write that a GPU is faulty, or with an empty `problem` that it is well. `Conflict` if it changed meanwhile."""
+    doc: GpuRow = store.get("gpus", gpu_id) or {}
+    if problem and doc.get("state") not in (s.FAULTY, None):
+        changes: GpuChanges = {"state": s.FAULTY, "unhealthy": True, "problem": problem}
+        store.update("gpus", gpu_id, {"version": doc.get("version")}, changes)
+    elif not problem and doc.get("unhealthy"):
         changes = {"state": _sound(doc), "unhealthy": False, "problem": ""}
-        store.update("gpus", gpu.gpu_id, {"version": doc.get("version")}, changes)
+        store.update("gpus", gpu_id, {"version": doc.get("version")}, changes)
 
 
 def register_gpus(store: Store, node: str, gpus: Sequence[FoundGpu]) -> None:

@@ -12,18 +12,27 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from coordinator.errors import Conflict, Rejected, ReshapeError, Transient
 from coordinator.model import document_validation
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.model.tables import GpuChanges, GpuRow, JobChanges, JobRow
+from coordinator.model.tables import GpuChanges, JobChanges
 from coordinator.ports import Doc, Store
-
-R = TypeVar("R", JobRecord, GpuRecord)
+from coordinator.stores import rules
+from coordinator.stores.row_facts import (
+    is_by_hand,
+    newer,
+    owners_of,
+    precedence,
+    row_key,
+    submitted_last,
+    users_of,
+    version_of,
+)
 
 
 class Cache:
@@ -32,8 +41,9 @@ class Cache:
     A map is copied at the first reading after a change, not at each reading: most readings follow none.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, continuous: Callable[[bool], bool] = lambda lost: not lost) -> None:
+        """`continuous`: whether the store is still the one that this process has written to, and has lost no rows."""
+        self.store, self._continuous = store, continuous
         self._lock = threading.Lock()
         self._jobs: dict[str, JobRecord] = {}
         self._gpus: dict[str, GpuRecord] = {}
@@ -45,14 +55,12 @@ class Cache:
         self._writes = count()
         self._writer_id = secrets.token_hex(4)
         self._deleted: set[str] = set()  # jobs with deleted documents, kept until they are at rest
-        self._read: dict[
-            tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]
-        ] = {}  # each row as it lay in the store last
+        # Each row as it lay in the store last.
+        self._read: dict[tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]] = {}
         self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
-        self._again: list[
-            Any
-        ] = []  # keys of jobs to be read again, changed or not: intake has to look, or they are gone
-        self._number: int | None = None  # of the store's changes, at the last reading
+        # Keys of jobs to be read again, changed or not: intake has to look, or they are gone.
+        self._again: list[Any] = []
+        self.read_number: int | None = None  # of the store's changes, at the last reading; None: the next one reads all
 
     # reading
 
@@ -75,6 +83,12 @@ class Cache:
             named = {gpu for job in jobs for gpu in (*job.gpu_ids, *(job.operation.to if job.operation else ()))}
             named |= {gpu for job in jobs for gpu in self._gpus_by_job.get(job.id, ())}
             return {gpu: self._gpus[gpu] for gpu in sorted(named) if gpu in self._gpus}
+
+    def gpus_of_others(self, jobs: Collection[str]) -> dict[str, list[GpuRecord]]:
+        """By each job that is none of these: the GPUs that are promised to it or held by it."""
+        with self._lock:
+            others = sorted(self._gpus_by_job.keys() - jobs)
+            return {job_id: [self._gpus[gpu] for gpu in sorted(self._gpus_by_job[job_id])] for job_id in others}
 
     def take_changed(self) -> set[str]:
         """The jobs whose document, or that of one of their GPUs, has changed since the last call."""
@@ -99,7 +113,7 @@ class Cache:
         Of several: the open one, then one that waits for intake, then the last one of that id.
         """
         known = self.job(job_id) or self._aside.get(job_id)
-        return known or max(self.named(job_id), key=_newest, default=None)
+        return known or max(self.named(job_id), key=submitted_last, default=None)
 
     def named(self, job_id: str) -> list[JobRecord]:
         """All jobs of this id, open and ended, as stored."""
@@ -116,31 +130,36 @@ class Cache:
         The deletion of an accepted job's document is a cancellation (`reliability.md` 7, row 17).
         """
         self._closed = set()
-        number, rows = self.store.changed(("jobs", "gpus"), self._number)
+        number, rows = self.store.changed(("jobs", "gpus"), self.read_number)
         new = self._read_all() if rows is None else self._read_rows(rows)
-        self._number = number
+        self.read_number = number
         return new
 
     def _read_all(self) -> list[JobRecord]:
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
         open_ = self.store.list("jobs", {"closed": False})
-        by_hand = [JobRecord(doc) for doc in open_ if _by_hand(doc)]
-        ours, aside = self._let_in([doc for doc in open_ if not _by_hand(doc)])
-        owners = _owners(ours.values())
+        by_hand, ours, aside = self._let_in(open_)
+        owners = owners_of(ours.values())
         rows = self.store.list("gpus")
         gpus = [GpuRecord(self._validate("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in rows]
         missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
-        for job in missing.values():
-            ours |= self._missed(job, self.store.get("jobs", job.key))
+        docs = {job_id: self.store.get("jobs", job.key) for job_id, job in missing.items()}
+        gone = self._gpus.keys() - {gpu.id for gpu in gpus}
+        if (self._jobs or self._gpus) and (missing or gone or any(self._is_odd(job) for job in ours.values())):
+            self._check_store(docs, gone)
+        for job_id, job in missing.items():
+            ours |= self._missed(job, docs[job_id])
         with self._lock:
             for key in self._jobs.keys() - ours.keys():
                 self._put_job(key, None)
             self._aside, self._again = aside, [job.key for job in (*by_hand, *self._take_jobs(ours))]
-            for key in self._gpus.keys() - {gpu.id for gpu in gpus}:
+            for key in gone:
                 self._put_gpu(key, None)
             for gpu in gpus:
-                self._put_gpu(gpu.id, _newer(self._gpus.get(gpu.id), gpu))
-            self._prune({_row("jobs", j.key) for j in self._jobs.values()} | {_row("gpus", g.doc["_id"]) for g in gpus})
+                self._put_gpu(gpu.id, newer(self._gpus.get(gpu.id), gpu))
+            self._prune(
+                {row_key("jobs", j.key) for j in self._jobs.values()} | {row_key("gpus", g.doc["_id"]) for g in gpus}
+            )
         return new + by_hand
 
     def _read_rows(self, rows: Iterable[tuple[str, Any]]) -> list[JobRecord]:
@@ -149,14 +168,15 @@ class Cache:
         found = {(table, key): self.store.get(table, key) for table, key in rows}
         docs = {key: doc for (table, key), doc in found.items() if table == "jobs"}
         docs |= {key: self.store.get("jobs", key) for key in self._again if key not in docs}
-        by_hand = [
-            JobRecord(doc) for doc in docs.values() if doc is not None and doc.get("closed") is False and _by_hand(doc)
-        ]
-        let_in = [doc for doc in docs.values() if doc is not None and doc.get("closed") is False and not _by_hand(doc)]
-        ours, aside = self._let_in(let_in)
+        open_ = [doc for doc in docs.values() if doc is not None and doc.get("closed") is False]
+        by_hand, ours, aside = self._let_in(open_)
         known = {job.key: job for job in (*self.jobs().values(), *self.set_aside().values())} if docs else {}
         before = {key: known[key] for key in docs if key in known}
         left = {job.id: job for job in before.values() if job.id not in ours | aside}
+        gpus = {key: doc for (table, key), doc in found.items() if table == "gpus"}
+        gone = {str(key) for key, doc in gpus.items() if doc is None}
+        if left or gone:
+            self._check_store({job.id: docs[job.key] for job in left.values()}, gone)
         for job in left.values():
             ours |= self._missed(job, docs[job.key]) if job.id in self._jobs else {}
         with self._lock:
@@ -167,20 +187,32 @@ class Cache:
             self._aside |= aside
             self._again = [job.key for job in (*by_hand, *self._take_jobs(ours))]
             for key in docs.keys() - {job.key for job in (*ours.values(), *aside.values())}:
-                self._read.pop(_row("jobs", key), None)
-        gpus = {key: doc for (table, key), doc in found.items() if table == "gpus"}
-        owners = _owners(self.jobs().values()) if any(_row("gpus", key) not in self._read for key in gpus) else {}
+                self._read.pop(row_key("jobs", key), None)
+        owners = owners_of(self.jobs().values()) if any(row_key("gpus", key) not in self._read for key in gpus) else {}
         for key, doc in gpus.items():
             self._take_gpu(key, doc, owners)
         return new + by_hand
+
+    def _is_odd(self, job: JobRecord) -> bool:
+        """True if a store that lost nothing hardly shows this: a job that is new to us, or as it was before."""
+        known = self._jobs.get(job.id)
+        return known is None or version_of(known.doc) > version_of(job.doc)
+
+    def _check_store(self, jobs: Mapping[str, Doc | None], gpus: Collection[str]) -> None:
+        """Raise `Transient` if what a reading missed is lost, not deleted; `jobs`: what lies in their places."""
+        gone = [job_id for job_id, doc in jobs.items() if doc is None and job_id not in self._deleted]
+        lost = rules.are_lost(len(gone), len(self._jobs.keys() - self._deleted))
+        lost |= 1 < len(gpus) == len(self._gpus) and any(users_of(gpu) for gpu in self._gpus.values())
+        if not self._continuous(lost):
+            raise Transient("the store was emptied or replaced by an older one: what is known is written back")
 
     def _missed(self, job: JobRecord, doc: Doc | None) -> dict[str, JobRecord]:
         """A job that the listing of open ones did not show: deleted, overtaken by the listing, or closed by another."""
         if doc is None or self._validate("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
             self._deleted.add(job.id)
             return {job.id: JobRecord({**job.doc, "cancel": True})}
-        closed = document_validation.is_closed(doc)  # by another coordinator meanwhile
-        return {} if closed else {job.id: JobRecord(self._validate("jobs", doc).doc)}
+        found = JobRecord(self._validate("jobs", doc).doc)
+        return {} if document_validation.is_closed(doc) else {found.id: found}
 
     def _take_jobs(self, read: Mapping[str, JobRecord]) -> list[JobRecord]:
         """Take what was read, unless a write has overtaken it; returns those to be read again. With the lock."""
@@ -189,34 +221,46 @@ class Cache:
         overtaken = self._closed | gone
         for job_id, job in read.items():
             if job_id not in overtaken:
-                self._put_job(job_id, _newer(self._jobs.get(job_id), job))
+                self._put_job(job_id, newer(self._jobs.get(job_id), job))
         return [job for job_id, job in read.items() if job_id in overtaken or job_id in self._deleted]
 
     def _take_gpu(self, key: Any, doc: Doc | None, owners: Mapping[str, JobRecord]) -> None:
         if doc is None:
-            self._read.pop(_row("gpus", key), None)
+            self._read.pop(row_key("gpus", key), None)
             with self._lock:
                 self._put_gpu(str(key), None)
             return
-        owner = owners.get(str(key)) if _row("gpus", key) not in self._read else None
+        owner = owners.get(str(key)) if row_key("gpus", key) not in self._read else None
         self._keep_gpu(GpuRecord(self._validate("gpus", doc, owner).doc))
 
-    def _let_in(self, docs: list[Doc]) -> tuple[dict[str, JobRecord], dict[str, JobRecord]]:
-        """(Valid jobs by id, jobs set aside by id)."""
-        ours: dict[str, JobRecord] = {}
-        aside: dict[str, JobRecord] = {}
-        for doc in docs:
+    def _let_in(self, docs: list[Doc]) -> tuple[list[JobRecord], dict[str, JobRecord], dict[str, JobRecord]]:
+        """(Rows for intake, valid jobs by id, jobs set aside by id). Another row of a job's name is for intake."""
+        new, ours, aside = list[JobRecord](), dict[str, JobRecord](), dict[str, JobRecord]()
+        for doc in sorted(docs, key=precedence):
+            if is_by_hand(doc):
+                new.append(JobRecord(doc))
+                continue
             found = self._validate("jobs", doc)
             record = JobRecord(found.doc)
-            (ours if found.usable else aside)[record.id] = record
-        return ours, aside
+            known = self.job(record.id) or self._aside.get(record.id)
+            other = known is not None and known.key != record.key and self._is_open(known)
+            if other or record.id in ours or record.id in aside:
+                new.append(JobRecord(doc))
+            else:
+                (ours if found.usable else aside)[record.id] = record
+        return new, ours, aside
+
+    def _is_open(self, job: JobRecord) -> bool:
+        """True if its row lies in the store under its key: a job that was written back may lie under another one."""
+        doc = self.store.get("jobs", job.key)
+        return doc is not None and doc.get("uid") == job.uid and not document_validation.is_closed(doc)
 
     def _validate(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ValidatedDocument:
         """Validate a row; one that has not changed since the last reading is not validated again.
 
         `owner`: the job whose document says that it has this GPU.
         """
-        key = _row(table, doc["_id"])
+        key = row_key(table, doc["_id"])
         before = self._read.get(key)
         if before is not None and before[0] == doc:
             return before[1]
@@ -229,20 +273,19 @@ class Cache:
 
     def _prune(self, known: set[tuple[str, Any]]) -> None:
         """Drop validated rows that are gone; jobs set aside are kept."""
-        known |= {_row("jobs", job.key) for job in self._aside.values()}
+        known |= {row_key("jobs", job.key) for job in self._aside.values()}
         for key in list(self._read):  # at once, as other threads add to it
             if key not in known:
                 self._read.pop(key, None)
 
     def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
         """Invalid fields of `jobs` or `gpus` as sentences, by `_id`."""
-        read = list(self._read.items())
-        found = {str(key): row.invalid_fields for (of, key), (_, row) in read if of == table}
+        found = {str(key): row.invalid_fields for (of, key), (_, row) in list(self._read.items()) if of == table}
         return {key: sentences for key, sentences in found.items() if sentences}
 
     def invalid_fields_of(self, job: JobRecord) -> tuple[str, ...]:
         """Invalid fields of one job's document, as sentences."""
-        _, found = self._read.get(_row("jobs", job.key), (None, None))
+        _, found = self._read.get(row_key("jobs", job.key), (None, None))
         return () if found is None else found.invalid_fields
 
     def set_aside(self) -> dict[str, JobRecord]:
@@ -256,10 +299,9 @@ class Cache:
         """Persist `changes` if the job is still at the version in `job`."""
         if job.id in self._deleted:
             return self._keep_job(JobRecord({**job.doc, **changes}))
-        if job.id in self._aside:
-            raise Rejected(
-                f"Job {job.id} is set aside until its document is corrected: {self.invalid_fields_of(job)[0]}.", 409
-            )
+        if (aside := self._aside.get(job.id)) is not None and aside.key == job.key:
+            why = next(iter(self.invalid_fields_of(job)), "it was changed meanwhile")
+            raise Rejected(f"Job {job.id} is set aside until its document is corrected: {why}.", 409)
         expect = {"version": job.doc.get("version")}
         last_op = self._name(op)
         try:
@@ -275,6 +317,10 @@ class Cache:
             doc = self.store.update("gpus", gpu.doc["_id"], expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("gpus", gpu.doc["_id"], last_op, error)
+        return self.take_gpu(doc)
+
+    def take_gpu(self, doc: Doc) -> GpuRecord:
+        """Keep a row of a GPU as it lies in the store."""
         return self._keep_gpu(GpuRecord(self._validate("gpus", doc).doc))
 
     def _name(self, op: str) -> str:
@@ -289,7 +335,7 @@ class Cache:
         if doc is not None and table == "jobs":
             self._keep_job(JobRecord(self._validate("jobs", doc).doc))
         elif doc is not None:
-            self._keep_gpu(GpuRecord(self._validate("gpus", doc).doc))
+            self.take_gpu(doc)
         raise error
 
     def _keep_job(self, job: JobRecord) -> JobRecord:
@@ -299,12 +345,12 @@ class Cache:
                 self._closed.add(job.id)
                 self._deleted.discard(job.id)
             elif job.uid:  # not one that intake has yet to let in
-                self._put_job(job.id, _newer(self._jobs.get(job.id), job))
+                self._put_job(job.id, newer(self._jobs.get(job.id), job))
         return job
 
     def _keep_gpu(self, gpu: GpuRecord) -> GpuRecord:
         with self._lock:
-            self._put_gpu(gpu.id, _newer(self._gpus.get(gpu.id), gpu))
+            self._put_gpu(gpu.id, newer(self._gpus.get(gpu.id), gpu))
         return gpu
 
     def _put_job(self, job_id: str, job: JobRecord | None) -> None:
@@ -324,18 +370,18 @@ class Cache:
         before = self._gpus.get(gpu_id)
         if before is gpu or (before is not None and gpu is not None and before.doc == gpu.doc):
             return
-        for job_id in _users(before):
+        for job_id in users_of(before):
             self._gpus_by_job[job_id].discard(gpu_id)
             if not self._gpus_by_job[job_id]:
                 del self._gpus_by_job[job_id]
-        for job_id in _users(gpu):
+        for job_id in users_of(gpu):
             self._gpus_by_job.setdefault(job_id, set()).add(gpu_id)
         if gpu is None:
             self._gpus.pop(gpu_id, None)
         else:
             self._gpus[gpu_id] = gpu
         self._gpus_as_read = None
-        self._changed |= _users(before) | _users(gpu)
+        self._changed |= users_of(before) | users_of(gpu)
 
     def admit(self, job: JobRecord, changes: JobChanges) -> JobRecord:
         """Accept a new document, or mark what is wrong with it."""
@@ -343,39 +389,4 @@ class Cache:
         comparable = version is None or isinstance(version, int | str)  # else it is marked as wrong, whatever it is now
         doc = self.store.update("jobs", job.key, {"version": version} if comparable else {}, changes)
         record = JobRecord(doc)
-        return record if record.doc.get("closed", True) else self._keep_job(record)
-
-
-def _owners(jobs: Iterable[JobRecord]) -> dict[str, JobRecord]:
-    """The job that each GPU belongs to, by the jobs' own documents."""
-    return {gpu_id: job for job in jobs for gpu_id in job.gpu_ids}
-
-
-def _by_hand(doc: Doc) -> bool:
-    """True if its `closed` was written by hand: intake has not accepted it."""
-    return doc.get("uid") in (None, "")
-
-
-def _newest(job: JobRecord) -> tuple[bool, bool, float]:
-    waits = not job.uid and not job.doc.get("problems")
-    return waits, job.accepted, job.submit_ts
-
-
-def _users(gpu: GpuRecord | None) -> set[str]:
-    """The jobs that a GPU is promised to or held by."""
-    return set() if gpu is None else {job_id for job_id in (gpu.job, gpu.held_by) if job_id is not None}
-
-
-def _newer(old: R | None, read: R) -> R:
-    """The newer of two records, since a write may have overtaken the listing."""
-    return old if old is not None and _version(old.doc) > _version(read.doc) else read
-
-
-def _version(doc: JobRow | GpuRow) -> int:
-    version = doc.get("version")
-    return version if isinstance(version, int) else 0
-
-
-def _row(table: str, key: Any) -> tuple[str, Any]:
-    """A hashable key of a row: a database may hold an `_id` that is not hashable."""
-    return table, key if isinstance(key, str | int) else repr(key)
+        return self._keep_job(record) if record.accepted and record.doc.get("closed") is False else record

@@ -47,6 +47,8 @@ class Elector:
         self._seen: tuple[object, float] = (None, 0.0)
         self._renewed_at = float("-inf")
         self._lock = threading.Lock()  # one try at a time
+        self._version = 0  # of the document as it was last written here
+        self.rewound = False  # found the store emptied or older than that; whoever mends it sets it back
 
     @property
     def leads(self) -> bool:
@@ -63,18 +65,33 @@ class Elector:
         if asked_at - self._renewed_at < self.term_s / 3:
             return True
         doc = self._store.get("terms", self._term)
+        rewound = self._is_older(doc)  # then the store's holder is one from before this process led
         try:
             if doc is None:
-                self._store.insert("terms", {"_id": self._term, "version": 1, **self._me.as_doc()})
-            elif self._mine(doc) or self._vacant(doc):
+                doc = {"_id": self._term, "version": 1, **self._me.as_doc()}
+                self._store.insert("terms", doc)
+            elif rewound or self._mine(doc) or self._vacant(doc):
                 expect = {"version": doc.get("version")}
-                self._store.update("terms", self._term, expect, {**self._me.as_doc(), "released": False})
+                doc = self._store.update("terms", self._term, expect, {**self._me.as_doc(), "released": False})
             else:
                 return False
         except Conflict:
             return False
-        self._renewed_at = asked_at
+        self._renewed_at, self._version = asked_at, _version(doc)
+        self.rewound |= rewound
         return True
+
+    def continuous(self, lost_rows: bool = False) -> bool:
+        """True unless the store was emptied, or replaced by an older one, since this process wrote its term there.
+
+        `lost_rows`: whether a reading has shown that it was (`rules.are_lost`).
+        """
+        with self._lock:
+            self.rewound |= lost_rows or self._is_older(self._store.get("terms", self._term))
+            return not self.rewound
+
+    def _is_older(self, doc: Doc | None) -> bool:
+        return self._version > _version(doc or {})
 
     def resign(self) -> None:
         """Let a successor begin at once."""
@@ -106,3 +123,8 @@ class Elector:
             return Holder.of_process(int(doc["pid"])).started != doc.get("started")
         except (OSError, KeyError, ValueError):
             return True
+
+
+def _version(doc: Doc) -> int:
+    found = doc.get("version")
+    return found if isinstance(found, int) else 0

@@ -113,16 +113,21 @@ class MongoStore:
             self._table(table).insert_one(checked)
 
     def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
-        rules.check_changes(changes)
-        wanted = _filter(key, expect)
-        change: Doc = {"$inc": {"version": 1}}
-        if changes:
-            change["$set"] = dict(changes)
+        wanted, change = _filter(key, expect), _change(changes)
         with self._translated():
             doc = self._changed(table, wanted, change) or self._changed_without_count(table, wanted, changes)
         if doc is None:
             raise Conflict(f"{key!r} in {table} has changed or is gone: read it again.")
         return doc
+
+    def update_many(self, table: str, updates: Sequence[tuple[Key, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        each = [(_filter(key, expect), _change(changes)) for key, expect, changes in updates]
+        with self._translated():
+            try:
+                parts = [pymongo.UpdateOne(wanted, change) for wanted, change in each]
+                return self._table(table).bulk_write(parts, ordered=False).matched_count
+            except TypeError:  # mongomock, which has not kept up with pymongo
+                return sum(self._changed(table, wanted, change) is not None for wanted, change in each)
 
     def put(self, table: str, doc: Doc) -> None:
         checked = rules.checked(doc)
@@ -259,7 +264,7 @@ class MongoStore:
         code, reason = failures[0].get("code"), str(failures[0].get("errmsg"))[:200]
         if code == DUPLICATE_KEY:
             return Conflict("A document with this `_id` exists already.")
-        passing = code in PASSING or isinstance(error, errors.WriteConcernError) or "writeConcernErrors" in details
+        passing = code in PASSING or isinstance(error, errors.WriteConcernError) or details.get("writeConcernErrors")
         if passing or error.has_error_label("RetryableWriteError"):
             return Transient(f"The database at {self._place} has trouble, try again: {reason}")
         return Rejected(f"The database at {self._place} refuses: {reason}")
@@ -288,6 +293,11 @@ def _filter(key: Key, expect: Mapping[str, Any]) -> Doc:
     wanted = {**expect, "_id": key}
     rules.check_equalities(wanted)
     return wanted
+
+
+def _change(changes: Mapping[str, Any]) -> Doc:
+    rules.check_changes(changes)
+    return {"$inc": {"version": 1}, **({"$set": dict(changes)} if changes else {})}
 
 
 def _order(doc: Doc) -> tuple[int, float, str]:

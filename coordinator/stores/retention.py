@@ -1,4 +1,5 @@
-"""Removes what the store holds of the past beyond what `Keep` says: ended jobs, decisions, events, observations.
+"""Removes what the store holds of the past beyond what `Keep` says: ended jobs, documents that were refused, decisions,
+events, observations, predictions.
 
 Promises: nothing is removed that a job which has not ended, a dependency, a Slaml or a Volcano Job still needs. A pass
 that was killed is simply done again. Called by the coordinator once an hour and by `reshape store compact`, also beside
@@ -20,9 +21,11 @@ from coordinator.ports import Doc, Store
 FRESH_S = 3600.0  # a job that ended less than this ago stays, since somebody may wait for its end
 OF_EACH_JOB = 100  # newest decisions about a job that has not ended, which stay
 NEWEST_EVENTS = 5_000  # stay: clients read on from them, and their numbers go on from the last one
+PREDICTIONS = 1_000  # completed jobs of which is kept what was predicted of them
 PART = 1_000  # events that are looked at together
 JOB_FIELDS = (
-    "job_id", "uid", "closed", "finish_ts", "state", "depends_on", "slaml", "origin", "reshape", "wish_id", "sized_by",
+    "job_id", "uid", "closed", "finish_ts", "submit_ts", "problems", "state", "depends_on", "slaml", "origin",
+    "reshape", "wish_id", "sized_by",
 )  # fmt: skip
 
 
@@ -34,6 +37,7 @@ class Removed:
     decisions: int
     events: int
     observations: int
+    predictions: int
 
     def __str__(self) -> str:
         found = [(getattr(self, field.name), field.name) for field in fields(self)]
@@ -44,16 +48,19 @@ class Removed:
 class Past:
     """The jobs of the store as a pass has found them."""
 
-    open: Mapping[str, JobRecord]  # by id: those not closed, accepted or not
+    open: Mapping[str, JobRecord]  # by id: those not closed, accepted or not looked at yet
     ended: Mapping[Any, JobRecord]  # by key
+    refused: Mapping[Any, JobRecord]  # by key: those that intake refused, and that nobody has mended
     slamls: frozenset[str]  # uids
 
     @classmethod
     def of(cls, rows: Iterable[Doc], slamls: Iterable[Doc]) -> Past:
         jobs = [JobRecord(row) for row in rows]
+        refused = {job.key: job for job in jobs if job.doc.get("problems") and not job.uid}
         return cls(
-            {job.id: job for job in jobs if not is_closed(job.doc)},
-            {job.key: job for job in jobs if is_closed(job.doc)},
+            {job.id: job for job in jobs if not is_closed(job.doc) and job.key not in refused},
+            {job.key: job for job in jobs if is_closed(job.doc) and job.key not in refused},
+            refused,
             frozenset(str(row["_id"]) for row in slamls),
         )
 
@@ -64,24 +71,35 @@ def prune(store: Store, keep: Keep, wall: float) -> Removed:
     jobs = set(jobs_to_remove(past, keep, wall))
     rows = list(store.scan("decisions", ("job_id", "jobs", "at")))
     decisions = store.remove("decisions", list(decisions_to_remove(rows, past, jobs, keep, wall)))
-    known = list(store.scan("observations", ("at",)))
+    known, predicted = list(store.scan("observations", ("at",))), list(store.scan("predictions", ("at",)))
+    refused = store.remove("jobs", list(refused_to_remove(past, keep, wall)), {"uid": None})
     return Removed(
-        jobs=store.remove("jobs", list(jobs), {"closed": True}),
+        jobs=store.remove("jobs", list(jobs), {"closed": True}) + refused,
         decisions=decisions,
         events=_remove_events(store, keep, wall),
         observations=store.remove("observations", [row["_id"] for row in _oldest(known, keep.observations)]),
+        predictions=store.remove("predictions", [row["_id"] for row in _oldest(predicted, PREDICTIONS)]),
     )
 
 
 def jobs_to_remove(past: Past, keep: Keep, wall: float) -> Iterator[Any]:
     """Keys of ended jobs that are too old, or beyond the newest `keep.jobs`, and that nothing needs any more."""
-    needed = {str(one) for job in past.open.values() for one in _listed(job.doc.get("depends_on"))}
+    wait = (*past.open.values(), *past.refused.values())
+    needed = {str(one) for job in wait for one in _listed(job.doc.get("depends_on"))}
     newest = sorted(past.ended.values(), key=lambda job: (-job.finish_ts, str(job.key)))
     for place, job in enumerate(newest):
         age_s = wall - job.finish_ts if job.finish_ts else FRESH_S  # of one without a time the number decides
         # Its Volcano Job may still be there, and a document that is missing would be made again: only age counts.
         crowded = place >= keep.jobs and age_s >= FRESH_S and job.doc.get("origin") != "volcano"
         if (age_s > max(keep.jobs_s, FRESH_S) or crowded) and job.id not in needed and _slaml(job) not in past.slamls:
+            yield job.key
+
+
+def refused_to_remove(past: Past, keep: Keep, wall: float) -> Iterator[Any]:
+    """Keys of documents that were refused too long ago, or are beyond the newest `keep.jobs` of these."""
+    for place, job in enumerate(sorted(past.refused.values(), key=lambda job: (-job.submit_ts, str(job.key)))):
+        age_s = wall - job.submit_ts if job.submit_ts else FRESH_S
+        if age_s > max(keep.jobs_s, FRESH_S) or (place >= keep.jobs and age_s >= FRESH_S):
             yield job.key
 
 

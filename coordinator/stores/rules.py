@@ -28,6 +28,18 @@ INDEXED = (
 """Table and field of each `Store.list` with a condition. An index only saves reading: no answer depends on it."""
 
 
+DELETED_AT_ONCE = 10
+"""Documents of jobs that one reading may find deleted; a store that misses more has lost them."""
+
+
+def are_lost(missing: int, known: int) -> bool:
+    """True if so many of the open jobs' documents are gone at once that the store has lost them: nobody deleted them.
+
+    More than `DELETED_AT_ONCE`, or at least two and half of all. One that is gone was deleted, which cancels its job.
+    """
+    return missing > DELETED_AT_ONCE or 2 <= missing >= known / 2
+
+
 def checked(doc: Mapping[str, Any]) -> Doc:
     """A copy of `doc` fit to be stored, with a text `_id` if it had none. `Rejected` says what is wrong."""
     copy = {"_id": uuid.uuid4().hex, **doc}

@@ -1,12 +1,14 @@
 """`Store` on one SQLite file: the embedded default, durable and atomic with no server.
 
 Several processes may open the same file; compare-and-set holds between them, because each change
-reads and writes inside one `BEGIN IMMEDIATE`. Opened by `opening.open_store`. Imports no other store.
+reads and writes inside one `BEGIN IMMEDIATE`. A file that is deleted under it is written back, another one in its
+place is opened, and a damaged one is set aside (`salvage.py`). Opened by `opening.open_store`. Imports no other store.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -19,7 +21,7 @@ import msgspec
 
 from coordinator.errors import Conflict, Rejected, Transient
 from coordinator.ports import Doc, Key
-from coordinator.stores import lookups, rules
+from coordinator.stores import lookups, rules, salvage
 
 BUSY_SECONDS = 5.0  # wait for another process that is writing
 LOOK_SECONDS = 0.05  # how often `wait` asks whether another process has written
@@ -31,10 +33,13 @@ INSERT = "INSERT INTO documents (name, key, body) VALUES (?, ?, ?)"
 REPLACE = f"{INSERT} ON CONFLICT (name, key) DO UPDATE SET body = excluded.body"  # REPLACE would skip the triggers
 SELECT = "SELECT body FROM documents WHERE name = ?"
 BY_FIELD = " AND key IN (SELECT key FROM lookups WHERE name = ? AND field = ? AND value IS ?)"
+NUMBERED = "key < ''"  # numbers come before text
 PART = 1_000  # rows of one part of `scan` or `remove`
 
 PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM})
 DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+log = logging.getLogger(__name__)
 
 
 class SqliteStore:
@@ -48,13 +53,23 @@ class SqliteStore:
         self._closed = False
         with self._translated():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._connection = _connect(path)
-            self._seen = self._data_version()
+            try:
+                self._connection = _connect(path)
+            except sqlite3.Error as error:
+                if not (salvage.is_damage(error) and salvage.is_ours(Path(path))):
+                    raise
+                self._mend()
+            self._take()
+
+    def _take(self) -> None:
+        """Note which file this is, and its log of writes."""
+        self._seen = self._data_version()
+        self._file, self._log = _identity(self._path), _identity(f"{self._path}-wal")
 
     def get(self, table: str, key: Key) -> Doc | None:
         with self._using() as connection:
             row = connection.execute(SELECT + " AND key = ?", (table, _bound(key))).fetchone()
-        return None if row is None else _decoded(row)
+            return None if row is None else _decoded(row)
 
     def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
         wanted = where or {}
@@ -64,7 +79,8 @@ class SqliteStore:
             query, values = query + BY_FIELD, [*values, table, field, lookups.sought(wanted[field])]
         with self._using() as connection:
             rows = connection.execute(f"{query} ORDER BY key", values).fetchall()
-        return [doc for doc in map(_decoded, rows) if _matches(doc, wanted)]
+            docs = list(map(_decoded, rows))
+        return [doc for doc in docs if _matches(doc, wanted)]
 
     def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
         query = f"SELECT key, {lookups.projection(fields)} FROM documents WHERE name = ?"
@@ -99,12 +115,18 @@ class SqliteStore:
 
     def update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
         rules.check_changes(changes)
-        with self._writing() as connection:
-            doc = self._expected(table, key, expect)
-            doc.update(changes)
-            doc["version"] = _next_version(doc.get("version"))
-            connection.execute("UPDATE documents SET body = ? WHERE name = ? AND key = ?", (_encoded(doc), table, key))
-        return doc
+        with self._writing():
+            return self._update(table, key, expect, changes)
+
+    def update_many(self, table: str, updates: Sequence[tuple[Key, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        changed = 0
+        with self._writing():
+            for key, expect, changes in updates:
+                rules.check_changes(changes)
+                with suppress(Conflict):
+                    self._update(table, key, expect, changes)
+                    changed += 1
+        return changed
 
     def put(self, table: str, doc: Doc) -> None:
         row = _row(table, rules.checked(doc))
@@ -141,12 +163,13 @@ class SqliteStore:
 
     def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
         with self._using() as connection:
-            query = SELECT + " AND key > ? ORDER BY key LIMIT ?"
+            query = SELECT + f" AND key > ? AND {NUMBERED} ORDER BY key LIMIT ?"
             return [_decoded(row) for row in connection.execute(query, (EVENTS, seq, limit))]
 
     def last_event(self) -> int:
         with self._using() as connection:
-            row = connection.execute("SELECT max(key) FROM documents WHERE name = ?", (EVENTS,)).fetchone()
+            query = f"SELECT max(key) FROM documents WHERE name = ? AND {NUMBERED}"
+            row = connection.execute(query, (EVENTS,)).fetchone()
         return row[0] or 0
 
     def wait(self, seconds: float) -> bool:
@@ -178,6 +201,15 @@ class SqliteStore:
             raise Conflict(f"{key!r} in {table} has changed: read it again.")
         return doc
 
+    def _update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
+        """Change one document inside the caller's transaction."""
+        doc = self._expected(table, key, expect)
+        doc.update(changes)
+        doc["version"] = _next_version(doc.get("version"))
+        row = (_encoded(doc), table, key)
+        self._connection.execute("UPDATE documents SET body = ? WHERE name = ? AND key = ?", row)
+        return doc
+
     def _data_version(self) -> int:
         """A number that changes when another connection commits."""
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
@@ -193,7 +225,47 @@ class SqliteStore:
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
         with self._lock, self._translated():
-            yield self._connection
+            self._follow()
+            try:
+                yield self._connection
+            except (sqlite3.Error, msgspec.DecodeError) as error:
+                if not salvage.is_damage(error):
+                    raise
+                self._mend()
+                self._take()
+                raise Transient(
+                    f"The file {self._path} was damaged; what could be read of it is in a new one."
+                ) from error
+
+    def _follow(self) -> None:
+        """Open the file anew if another one has taken its place; write it back if it was deleted."""
+        now = _identity(self._path)
+        if now == self._file or self._closed:
+            return
+        if now is None:
+            log.warning("The file %s was deleted; it is written back as it was.", self._path)
+            salvage.write_back(self._connection, Path(self._path))
+        else:
+            log.warning("Another file has taken the place of %s; it is read from now on.", self._path)
+        self._connection.close()
+        salvage.come_back(Path(self._path), own_log=self._log == _identity(f"{self._path}-wal"))
+        self._connection = _connect(self._path)
+        self._take()
+        self._woken.set()
+
+    def _mend(self) -> None:
+        """Set the damaged file aside, and take over what can be read into a new one."""
+        with suppress(AttributeError):  # it could not even be opened
+            self._connection.close()
+        aside = salvage.set_aside(Path(self._path))
+        self._connection = _connect(self._path)
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(f"{INSERT} ON CONFLICT (name, key) DO NOTHING", salvage.rows(aside))
+        self._connection.execute("COMMIT")
+        (count,) = self._connection.execute("SELECT count(*) FROM documents").fetchone()
+        log.warning(
+            "The file %s was damaged: it is %s now, and %d rows of it are in a new one.", self._path, aside, count
+        )
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -220,6 +292,15 @@ class SqliteStore:
         except OSError as error:
             sentence = f"The folder of {self._path} cannot be made ({error.strerror}): name another file."
             raise Rejected(sentence) from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file it is; None if there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -256,7 +337,7 @@ def _translation(path: str, error: sqlite3.Error) -> Transient | Rejected:
         return Transient(f"Another process keeps {path} locked: try again.")
     if code in DISK:
         return Transient(f"The disk refuses to write {path} ({error}): free some space, then try again.")
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+    if code in salvage.DAMAGED:
         return Rejected(f"The file {path} is not a sound SQLite database: move it away or name another file.")
     return Rejected(f"The file {path} cannot be used as a store ({error}): make it writable or name another file.")
 

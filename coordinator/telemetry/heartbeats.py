@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import ReportRow, sound
 from coordinator.ports import Clock, Doc, Store
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.reports import Reports
@@ -20,7 +21,7 @@ class HeartbeatBatches:
 
     def __init__(self, store: Store, reports: Reports, cache: Cache, clock: Clock) -> None:
         self._store, self._reports, self._cache, self._clock = store, reports, cache, clock
-        batches = {batch["_id"]: batch["rows"] for batch in store.list(TABLE)}
+        batches = {str(batch["_id"]): sound(batch.get("rows"), ReportRow) for batch in store.list(TABLE)}
         self._written: list[list[Doc]] = [batches.get(f"batch-{n}", []) for n in range(len(batches))]
         self.stored: dict[str, Doc] = {str(row["job_id"]): row for rows in self._written for row in rows}
 

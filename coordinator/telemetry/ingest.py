@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -14,6 +14,8 @@ from coordinator.model.progress import ObservedJob
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Measurements, Store
 from coordinator.stores.cache import Cache
+from coordinator.telemetry.changed_jobs import ChangedJobs, changed
+from coordinator.telemetry.gpu_faults import GpuFaults
 from coordinator.telemetry.heartbeats import HeartbeatBatches
 from coordinator.telemetry.node_reports import NodeReports
 from coordinator.telemetry.observation_profiler import ObservationProfiler
@@ -40,24 +42,34 @@ class Telemetry:
         self._cache, self._clock, self._settings = cache, clock, settings
         self.reports = Reports(clock, heartbeat_s)
         self.nodes = NodeReports(clock, heartbeat_s)
+        self.gpu_faults = GpuFaults()
         self.progress = ProgressTracker(settings)
         self.estimator = ProfileEstimator(store)
         self.profiler = ObservationProfiler(self.estimator, clock, measurements)
         self.batches = HeartbeatBatches(store, self.reports, cache, clock)
         self.profiles = Profiles()  # as the loop last read them from the store
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
+        self._changed = ChangedJobs()  # jobs whose cool-down has changed
+        self._followed: Mapping[str, JobRecord] = {}  # jobs in `observed`
+        self._followed_with: Profiles | None = None  # None: nothing of `observed` counts
+        self.observed: Mapping[
+            str, ObservedJob
+        ] = {}  # `seen` of each job as `follow` found it; another map after a change
 
     def begin(self) -> None:
         """Forget reports from before this coordinator acted: another one may have acted meanwhile."""
         self.reports.begin()
         self.nodes.begin()
+        self.gpu_faults.begin()
         self.progress.begin()
         self.reshaped_at.clear()
+        self._followed_with = None  # nothing of `observed` counts
 
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat of the job's present launch; True if it calls for a decision or a step."""
         self.profiler.heard(job, beat)  # adds up the pods of a gang
-        return self.reports.take(job, beat)
+        sick = not beat.emulated and self.gpu_faults.take(beat.gpus)
+        return self.reports.take(job, beat) or sick
 
     def learn(self, job: JobRecord, beat: Heartbeat) -> None:
         """Measure progress and learn speeds from a heartbeat that was taken, of a gang from all its pods together."""
@@ -86,6 +98,24 @@ class Telemetry:
         cooling_s, progress = self._cooling_until(job), self.progress
         return ObservedJob(self.reports.of(job), cooling_s, *progress.of(job), progress.speed(job))
 
+    def follow(self, jobs: Mapping[str, JobRecord]) -> set[str]:
+        """Bring `observed` up to date, which costs as much as has changed; returns the ids of the jobs looked at.
+
+        For the loop's thread alone.
+        """
+        news = self._changed.take() | self.reports.changed.take() | self.progress.changed.take()
+        if self._followed_with is not self.profiles:
+            news.update(self.reshaped_at.copy())  # cool-downs rest on them
+        stale = {*jobs} if self._followed_with is None else {*changed(self._followed, jobs)} | (news & jobs.keys())
+        self._followed_with = None  # until all are looked at: after an error all are
+        if stale or jobs is not self._followed:
+            found = {**self.observed, **{job_id: self.seen(jobs[job_id]) for job_id in stale}}
+            for job_id in found.keys() - jobs.keys():
+                del found[job_id]
+            self.observed, self._followed = found, jobs
+        self._followed_with = self.profiles
+        return stale
+
     def _cooling_until(self, job: JobRecord) -> float:
         at = self.reshaped_at.get(job.id)
         if at is None:
@@ -97,6 +127,7 @@ class Telemetry:
     def reshaped(self, job: JobRecord) -> None:
         """Start the job's cool-down."""
         self.reshaped_at[job.id] = self._clock.now()
+        self._changed.add(job.id)
 
     def completed(self, job: JobRecord) -> None:
         """Learn from a job that is complete: its observation, and its accuracy curve."""
@@ -106,6 +137,7 @@ class Telemetry:
     def forget(self, job_id: str) -> None:
         """A new job has the name of one that has ended: nothing of that one counts."""
         self.reshaped_at.pop(job_id, None)
+        self._changed.add(job_id)
         self.progress.forget(job_id)
 
     def keep_only(self, jobs: Container[str]) -> None:

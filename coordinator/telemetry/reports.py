@@ -14,6 +14,7 @@ import msgspec
 from coordinator.model.gang import merged_report
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock
+from coordinator.telemetry.changed_jobs import ChangedJobs
 from sidecar.protocol import Heartbeat, ShimStatus
 
 FRESH_BEATS = 2.4  # heartbeats that may be missed before the platform is asked whether the launch is alive
@@ -26,6 +27,7 @@ class Reports:
     def __init__(self, clock: Clock, heartbeat_s: float) -> None:
         self._clock, self._heartbeat_s = clock, heartbeat_s
         self._started = clock.now()
+        self.changed = ChangedJobs()  # jobs of which `of` or `pods` may answer something else
         self._lock = threading.Lock()
         self._newest: dict[str, dict[_Place, _Kept]] = {}  # by job and place: the heartbeat, and when it came
         self._renewed: dict[str, float] = {}  # by job that is set aside: when its lease was last renewed
@@ -35,7 +37,9 @@ class Reports:
         """Start to lead: only this process renews leases from now on, so silence counts from now; old reports go."""
         with self._lock:
             self._started = self._clock.now()
+            heard = list(self._newest)
             self._newest.clear()
+        self.changed.add(*heard)
 
     def take(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat; True if it calls for a decision or a step.
@@ -56,6 +60,7 @@ class Reports:
                 left.add((place, old[0].boot))
             others = {at: kept for at, kept in self._newest.get(job.id, {}).items() if at[0] >= job.launch}
             self._newest[job.id] = {**others, place: (beat, self._clock.now())}
+        self.changed.add(job.id)
         return old is None or _calls_for_action(old[0], beat)
 
     def renewed(self, job_id: str) -> None:
@@ -73,6 +78,7 @@ class Reports:
             if not overtaken:
                 kept = msgspec.structs.replace(old[0], shim=status), old[1]
                 self._newest[job.id] = {**self._newest[job.id], place: kept}
+        self.changed.add(job.id)
 
     def keep_only(self, job: JobRecord, members: int) -> None:
         """Note that a gang has `members` pods from now on: later reports of pods beyond them are ignored."""
@@ -81,6 +87,7 @@ class Reports:
             out = [at for at in kept if at[0] == job.launch and at[1] >= members]
             left.update((at, kept[at][0].boot) for at in out)
             self._newest[job.id] = {at: one for at, one in kept.items() if at not in out}
+        self.changed.add(job.id)
 
     def _kept(self, job_id: str, place: _Place) -> _Kept | None:
         return self._newest.get(job_id, {}).get(place)
@@ -123,6 +130,7 @@ class Reports:
             self._newest.pop(job_id, None)
             self._left.pop(job_id, None)
             self._renewed.pop(job_id, None)
+        self.changed.add(job_id)
 
     def all(self) -> list[Heartbeat]:
         """The newest report of every pod that has reported."""

@@ -51,15 +51,25 @@ class CannotInject(Rejected):
 class PodSettings:
     """Settings of all pods on this cluster. Times in seconds (`reliability.md` 5)."""
 
-    image: str  # ours
-    coordinator: str  # base URL that heartbeats go to
-    namespace: str = "default"  # of job documents without one
-    queue: str = "default"  # Volcano's, likewise
-    finished_s: int = 600  # how long a Volcano Job of ours is kept after its end
+    image: str
+    """The one image of coordinator, launcher, node agent and sidecar."""
+    coordinator: str
+    """Address that heartbeats go to."""
+    namespace: str = "default"
+    """Namespace of job documents without one."""
+    queue: str = "default"
+    """Volcano's queue of job documents without one."""
+    finished_s: int = 600
+    """How long a Volcano Job of ours is kept after its end."""
     pull_policy: str = "IfNotPresent"
-    checkpoint_claim: str | None = None  # PersistentVolumeClaim in the pod's namespace; None: they die with the pod
-    gpu_resource: bool = False  # ask for `nvidia.com/gpu` in recreate mode where GPUs are emulated, too
-    gpu_memory: int | None = None  # bytes of one emulated GPU
+    log_format: str = "text"
+    """Of the logs of sidecars: `text`, for people, or `json`, one object a line."""
+    checkpoint_claim: str | None = None
+    """PersistentVolumeClaim for checkpoints in the pod's namespace; without one they end with the pod."""
+    gpu_resource: bool = False
+    """Whether `nvidia.com/gpu` is asked for in recreate mode where GPUs are emulated, too."""
+    gpu_memory: int | None = None
+    """Bytes of one emulated GPU."""
     heartbeat_s: float = 5.0
     lease_s: float = 300.0
     grace_s: float = 20.0
@@ -318,6 +328,8 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
         "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
     }
+    if settings.log_format != "text":
+        container["env"].append({"name": "RESHAPE_LOG_FORMAT", "value": settings.log_format})
     if one.devices == "shared" and not one.emulated:  # to read all GPUs of the node, without computing on them
         reads = {VISIBLE: "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
         container["env"] += [{"name": name, "value": value} for name, value in reads.items()]

@@ -12,12 +12,14 @@ import base64
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
@@ -80,24 +82,36 @@ class BadReview(Exception):
 class Injector:
     """Answers AdmissionReviews, any number at once."""
 
-    def __init__(self, settings: PodSettings, decisions: PodDecisions, report: Report) -> None:
-        self._settings, self._decisions, self._report = settings, decisions, report
+    def __init__(
+        self, settings: PodSettings, decisions: PodDecisions, report: Report, counted: Callable[[str, float], None]
+    ) -> None:
+        """`counted(outcome, seconds)`: of each answer; injected, unchanged, refused, or unknown if asked too early."""
+        self._settings, self._decisions, self._report, self._counted = settings, decisions, report, counted
         self._threads = ThreadPoolExecutor(AT_ONCE, "decided")
 
     async def review(self, body: bytes) -> Doc:
         """Return the AdmissionReview to answer with. `BadReview` if `body` is none."""
-        request = _request(body)
-        answer: Doc = {"uid": request["uid"], "allowed": True}
+        request, began = _request(body), time.monotonic()
+        outcome, answer = await self._judged(request)
+        self._counted(outcome, time.monotonic() - began)
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+
+    async def _judged(self, request: Doc) -> tuple[str, Doc]:
+        """Return the outcome for the metrics, and the response."""
+        outcome, answer = "unchanged", {"uid": request["uid"], "allowed": True}
         pod, namespace = request["object"], str(request.get("namespace") or "")
         if request.get("operation") == "CREATE" and request["kind"].get("kind") == "Pod":
             try:
-                answer |= _patch(pod, await self._injected(pod, namespace))
+                if changes := _patch(pod, await self._injected(pod, namespace)):
+                    return "injected", answer | changes
             except CannotInject as why:
+                outcome = "refused"
                 answer |= {"allowed": False, "status": {"code": 400, "reason": why.reason, "message": str(why)}}
                 self._tell(request, pod, namespace, why)
             except Transient as why:  # Volcano tries again
+                outcome = "unknown"
                 answer |= {"allowed": False, "status": {"code": 503, "reason": "NotKnownYet", "message": str(why)}}
-        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+        return outcome, answer
 
     async def _injected(self, pod: Mapping[str, Any], namespace: str) -> InjectedPod | None:
         """Return the injected pod; None if it is not managed or was injected before."""
@@ -186,12 +200,26 @@ class ReadyProbe(RequestHandler):
         self.finish("ok\n" if ready else "The list of queues has not been read yet.\n")
 
 
-def make_server(injector: Injector, tls: ssl.SSLContext | None, ready: Callable[[], bool]) -> HTTPServer:
+class MetricsPage(RequestHandler):
+    """`GET /metrics`, for Prometheus."""
+
+    def initialize(self, metrics: Callable[[], bytes]) -> None:
+        self._metrics = metrics
+
+    def get(self) -> None:
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        self.finish(self._metrics())
+
+
+def make_server(
+    injector: Injector, tls: ssl.SSLContext | None, ready: Callable[[], bool], metrics: Callable[[], bytes]
+) -> HTTPServer:
     """Return the server, not listening yet. `tls` None is for tests: the API server speaks HTTPS only."""
     routes: list[Any] = [
         ("/mutate", MutateHandler, {"injector": injector}),
         ("/livez", LiveProbe),
         ("/readyz", ReadyProbe, {"ready": ready}),
+        ("/metrics", MetricsPage, {"metrics": metrics}),
     ]
     return HTTPServer(Application(routes, log_function=lambda _: None), ssl_options=tls, max_body_size=BODY_LIMIT)
 

@@ -29,7 +29,10 @@ class LauncherSettings:
     """Folder with tls.crt and tls.key of the webhook; empty: no webhook is served."""
     namespaces: tuple[str, ...] = ()
     """The namespaces of launches and users' Volcano Jobs; empty: all."""
+    registries: tuple[str, ...] = ()
+    """Registries, such as docker.io, that are asked without a password what an image starts if a Slaml does not say."""
     webhook_port: int = 8443
+    """Port that the webhook is served on."""
     launch_timeout_s: float = 60.0
     """How long one playbook may take."""
     term_s: float = 15.0

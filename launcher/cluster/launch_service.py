@@ -43,12 +43,15 @@ from launcher.cluster.controllers.slaml import SlamlSync
 from launcher.cluster.controllers.volcano_job import VolcanoJobController
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.informer import Informer
+from launcher.cluster.metrics import LauncherMetrics
 from launcher.cluster.pods import job_spec
 from launcher.cluster.pods.log_reader import LogReaders
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.cluster.pods.resize import PodResizer
+from launcher.cluster.registry import ImageCommands
 from launcher.names import JOB
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
+from sidecar.startup import log_format
 
 TABLE = "launches"
 POLL_S = 0.5
@@ -67,6 +70,7 @@ class LaunchService:
     def __init__(
         self, store: Store, cluster: KubernetesApi, clock: Clock, elector: Elector, settings: PodSettings,
         master_key: bytes, namespaces: tuple[str, ...], playbooks: Path, folder: Path, timeout_s: float,
+        registries: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self._store, self._cluster, self._clock, self.elector = store, cluster, clock, elector
         self._settings, self._master_key, self._timeout_s = settings, master_key, timeout_s
@@ -81,10 +85,13 @@ class LaunchService:
         self._volcano_jobs = VolcanoJobController(
             store, cluster, clock, self.events, settings, self.patience_s, namespaces
         )
-        self._slamls = SlamlSync(store, cluster, self.events, namespaces, wake)
+        self._slamls = SlamlSync(store, cluster, self.events, namespaces, wake, ImageCommands(registries, wake))
         self._nodes = NodeController(store, cluster, clock, namespaces)
         self._logs = LogReaders(store, cluster, clock, settings, master_key, namespaces)
-        self._runs = PlaybookQueue(self._carry_out)
+        self.metrics = LauncherMetrics(
+            lambda: elector.leads, lambda: sum(not informer.in_step for informer in self._informers)
+        )
+        self._runs = PlaybookQueue(self._carry_out, self.metrics.playbook)
         self._states = LaunchStates(store, cluster, clock, settings.namespace, self.patience_s, self._runs.under_way)
         self._resizing = PodResizer(TABLE, store, cluster, clock, self.events)
         self._played: dict[str, float] = {}  # when the removal of each launch was played last
@@ -168,19 +175,23 @@ class LaunchService:
             self.trouble = "The API server does not answer, or refuses a watch."
             return
         observed, records = self.observed(), self._store.list(TABLE)
-        # Jobs are read after launches: a launch whose job is gone or has a newer launch is not wanted.
+        self.metrics.launches(records)
+        # Jobs are read after launches: a launch whose job is deleted or has a newer launch is not wanted.
         jobs = {str(doc["_id"]): doc for doc in self._store.list("jobs", {"closed": False})}
+        lost = self._states.lost(records, jobs)
         trouble = self._turn_controllers(observed, jobs)
         claimed = {uid: record["_id"] for record in records for uid in gang_launch.recorded_uids(record)}
-        settled = True
-        for record in records:
+        settled = not lost
+        for record in (each for each in records if each["_id"] not in lost):
             if not led:  # runs from before another launcher acted are outdated
                 self._runs.forget(record["_id"])
-            settled = self._tend(record, observed, jobs, claimed) and settled
+            with log_format.about(job=record.get("job_id"), launch=record.get("launch")):
+                settled = self._tend(record, observed, jobs, claimed) and settled
         for informer in self._pods if settled else ():
             informer.looked_at([uid for uid, pod in observed.pods.items() if pod.deleted])
         self._forget_times({str(record["_id"]) for record in records})
         self._resizing.forget(observed.pods)
+        self.metrics.turned(self._clock.now() - self._turned_at)
         self.trouble = trouble
 
     def _turn_controllers(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> str:
@@ -295,7 +306,7 @@ class LaunchService:
 
     def _adopt(self, step: AdoptPod, record: LaunchRow, view: LaunchState) -> LaunchRow:
         pod, member = step.pod, step.member
-        record = self._note(record, _written(step, record, applied=False), view)
+        record = self._note(record, gang_launch.adopted(step, record, applied=False), view)
         emulated = self._emulated(record["doc"] if member is None else {"node": pod.node})
         about = record["doc"], pod.doc, self._settings, self._master_key, emulated, member or 0
         self._cluster.apply(job_spec.launch_secret(*about))
@@ -303,7 +314,7 @@ class LaunchService:
             which = "" if member is None else f", pod {member}"
             what = f"Launch {record['launch']} of job {record['job_id']}{which} on node {pod.node}."
             self.events.write(view.job, "Launched", what)
-        return self._note(record, _written(step, record, applied=True), view)
+        return self._note(record, gang_launch.adopted(step, record, applied=True), view)
 
     def _scale(self, step: ScaleVolcanoJob, record: LaunchRow, view: LaunchState) -> None:
         """Set the counts of pods, only of the Volcano Job with the uid that was observed."""
@@ -386,12 +397,3 @@ class LaunchService:
 
     def _play(self, name: str, folder: Path, values: Mapping[str, str], cancelled: Cancelled) -> None:
         playbook.run(self._playbooks / name, folder, values, self._timeout_s, cancelled, FOR_ANSIBLE)
-
-
-def _written(step: AdoptPod, record: LaunchRow, applied: bool) -> LaunchChanges:
-    """Return the changes that record a pod, before its Secret is applied and after."""
-    if step.member is not None:
-        changes: LaunchChanges = gang_launch.with_pod(record, step.member, gang_launch.pod_entry(step.pod, applied))
-    else:
-        changes = {"pod": {**step.pod.record(), "ended": False}, "secret": step.pod.launch}
-    return {**changes, "applied": True} if applied else changes

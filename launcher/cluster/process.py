@@ -65,7 +65,7 @@ def _service(
     elector = Elector(store, clock, settings.term_s, Holder.of_process(os.getpid()), TERM)
     return LaunchService(
         store, cluster, clock, elector, pods, master_key, settings.namespaces, playbooks, Path(settings.workdir),
-        settings.launch_timeout_s,
+        settings.launch_timeout_s, settings.registries,
     )  # fmt: skip
 
 
@@ -95,9 +95,8 @@ async def _serve(
 
     tls = ReloadedCertificate(Path(settings.tls)) if settings.tls else None
     if tls is not None:
-        server = make_server(
-            Injector(pods, PodDecisionLookup(store, service.observed), report), tls.context, lambda: service.ready
-        )
+        injector = Injector(pods, PodDecisionLookup(store, service.observed), report, service.metrics.admission)
+        server = make_server(injector, tls.context, lambda: service.ready, service.metrics.text)
         server.listen(settings.webhook_port)
     looked = 0.0
     while not done.is_set():

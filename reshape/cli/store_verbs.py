@@ -1,10 +1,12 @@
-"""Verbs about the store itself, which need no coordinator: `reshape store compact`.
+"""Verbs about the store itself, which need no coordinator: `reshape store compact`, `export`, `import` and others.
 
 They import their modules when they run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,12 @@ import click
 from reshape.output.terminal import CliSettings
 
 if TYPE_CHECKING:
+    from coordinator.ports import Store
     from coordinator.stores.retention import Removed
 
 SQLITE = "sqlite:///"
 FILE = "reshape.sqlite"
+AGAIN_S = 1.0  # after which what contradicts is looked at once more
 
 
 @click.group()
@@ -24,14 +28,17 @@ def store() -> None:
     """Look after the store: jobs, decisions and events."""
 
 
-@store.command()
-@click.option(
+STORE = click.option(
     "--store",
     "url",
     metavar="URL",
     envvar="RESHAPE_STORE",
     help="sqlite:///FILE or mongodb://HOST/NAME.  [env: RESHAPE_STORE; default: SQLite in the state folder]",
 )
+
+
+@store.command()
+@STORE
 @click.pass_obj
 def compact(settings: CliSettings, url: str | None) -> None:
     """Remove what is too old now, and make the file smaller.
@@ -40,12 +47,131 @@ def compact(settings: CliSettings, url: str | None) -> None:
     RESHAPE_KEEP_JOBS_S, RESHAPE_KEEP_DECISIONS, RESHAPE_KEEP_EVENTS, RESHAPE_KEEP_EVENTS_S and
     RESHAPE_KEEP_OBSERVATIONS. Both may run at the same time.
     """
-    where = url or f"{SQLITE}{settings.state / FILE}"
-    file = Path(where.removeprefix(SQLITE)) if where.startswith(SQLITE) else None
+    where = _url(settings, url)
+    file = _file(where)
     before = _size(file)
     click.echo(f"Removed {_compact(where)}.")
     if file is not None:
         click.echo(f"{file} has {_size(file) / 2**20:.1f} MiB now; it had {before / 2**20:.1f}.")
+
+
+@store.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@STORE
+@click.pass_obj
+def export(settings: CliSettings, file: Path, url: str | None) -> None:
+    """Write all that the store holds into FILE, as JSON lines: a backup.
+
+    A coordinator may run meanwhile. The file holds the environments of jobs, so only you can read it.
+    """
+    import os
+
+    from coordinator.adapters.clock import SystemClock
+    from coordinator.errors import Rejected
+    from coordinator.recovery.transfer import exported
+
+    new = file.with_name(f"{file.name}.new")
+    if not os.access(file.absolute().parent, os.W_OK):
+        raise Rejected(f"The folder of {file} is missing or not yours to write in: name another file.")
+    with _opened(settings, url) as opened:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as lines:
+            written = sum(lines.write(f"{line}\n") > 0 for line in exported(opened, SystemClock().wall()))
+        new.replace(file)
+    click.echo(f"Wrote {written - 1:,} rows into {file}.")  # the first line is no row
+
+
+@store.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Even if the store holds jobs: all that is in it goes.")
+@STORE
+@click.pass_obj
+def import_(settings: CliSettings, file: Path, force: bool, url: str | None) -> None:
+    """Fill the store with what `export` wrote into FILE, while no coordinator runs.
+
+    The next coordinator compares it with what trains, and follows that.
+    """
+    import os
+
+    from coordinator.adapters.clock import SystemClock
+    from coordinator.config import Config
+    from coordinator.recovery.transfer import import_all
+    from coordinator.stores.elector import Elector, Holder
+
+    with _opened(settings, url, must_exist=False) as opened:
+        elector = Elector(opened, SystemClock(), Config().term_s, Holder.of_process(os.getpid()))
+        count = import_all(opened, lambda: file.read_text("utf-8", "replace").splitlines(), elector, force)
+    click.echo(f"Read {count:,} rows from {file}. `reshape store check` says whether they fit together.")
+
+
+@store.command()
+@STORE
+@click.pass_obj
+def check(settings: CliSettings, url: str | None) -> int:
+    """Say what contradicts in the store, such as a GPU of a job that does not exist; exit code 1 if anything does."""
+    import time
+
+    with _opened(settings, url) as opened:
+        found = _contradictions(opened)
+        if found:  # a coordinator may have been in the middle of something
+            time.sleep(AGAIN_S)
+            again = set(_contradictions(opened))
+            found = [sentence for sentence in found if sentence in again]
+    for sentence in found:
+        click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
+    if not found:
+        click.echo("Nothing contradicts.")
+    return 1 if found else 0
+
+
+@store.command()
+@click.argument("job")
+@STORE
+@click.pass_obj
+def settle(settings: CliSettings, job: str, url: str | None) -> None:
+    """Let JOB go on where two trainings claim one GPU, and cancel the others, which save first if they can.
+
+    `reshape job NAME` says of which jobs that is so.
+    """
+    from coordinator.recovery.check import settle as decide
+
+    with _opened(settings, url) as opened:
+        docs = opened.list("jobs", {"closed": False})
+        jobs, gpus = decide(docs, opened.list("gpus"), job)
+        for gpu, row in gpus.items():
+            opened.update("gpus", gpu, {}, row)
+        for doc in docs:
+            if (changes := jobs.get(str(doc.get("job_id")))) is not None:
+                opened.update("jobs", doc["_id"], {"version": doc.get("version")}, changes)
+    others = sorted(name for name in jobs if name != job)
+    click.echo(f"Job {job} goes on" + (f"; cancelled: {', '.join(others)}." if others else "."))
+
+
+def _contradictions(opened: Store) -> list[str]:
+    from coordinator.recovery.check import contradictions
+
+    return list(contradictions(opened.list("jobs"), opened.list("gpus"), opened.list("nodes")))
+
+
+@contextmanager
+def _opened(settings: CliSettings, url: str | None, must_exist: bool = True) -> Iterator[Store]:
+    from coordinator.stores.opening import open_store
+
+    where = _url(settings, url)
+    if must_exist:
+        _size(_file(where))
+    opened = open_store(where)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _url(settings: CliSettings, url: str | None) -> str:
+    return url or f"{SQLITE}{settings.state / FILE}"
+
+
+def _file(url: str) -> Path | None:
+    return Path(url.removeprefix(SQLITE)) if url.startswith(SQLITE) else None
 
 
 def _compact(url: str) -> Removed:

@@ -173,9 +173,32 @@ def test_a_gang_that_is_to_be_removed_gets_no_pod_more(launches: Launches, store
     assert (found(store)["wanted"], found(store)["doc"]["gpu_ids"]) == ("remove", ["g0", "g1"])
 
 
+def test_a_pod_has_vanished_if_its_object_was_deleted_before_its_end_was_known(
+    launches: Launches, store: Store
+) -> None:
+    assert launches.vanished(GANG) == launches.vanished(DOC) == frozenset()
+    launches.launch(GANG)
+    answer(store, pods=[{"uid": "p0", "phase": "Running"}, None, {"uid": "p2", "phase": "Deleted"}])
+    assert launches.vanished(GANG) == {2}
+
+
 def test_which_pods_have_ended_is_the_launchers_word(launches: Launches, store: Store) -> None:
     assert launches.ended(GANG) == frozenset()
     launches.launch(GANG)
     assert launches.ended(GANG) == frozenset()
     answer(store, pods=[{"uid": "p0", "ended": True}, None, {"uid": "p2"}, {"uid": "p3", "ended": True, "left": True}])
     assert launches.ended(GANG) == {0}
+
+
+def test_a_launch_whose_row_went_with_the_store_is_not_taken_for_gone_once_it_is_adopted(
+    launches: Launches, store: Store
+) -> None:
+    launches.launch(DOC)
+    answer(store, applied=True, pod={"uid": "p", "ended": False})
+    store.delete("launches", NAME)
+    up = {**DOC, "up": 1}
+    assert launches.gone(up), "without its row nothing is known of it"
+    launches.adopt(up)
+    launches.adopt(up)
+    assert not launches.gone(up) and launches.failure(up) is None and found(store)["applied"]
+    assert launches.recall(()).records == (up,)

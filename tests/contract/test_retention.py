@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,29 @@ def test_what_has_not_ended_or_was_never_let_in_stays(store: Store) -> None:
     assert (retention.prune(store, KEEP, NOW).jobs, left(store)) == (0, ["bad", "new", "runs"])
 
 
+def refused(store: Store, key: str, days: float | None, **more: Any) -> None:
+    times = {} if days is None else {"submit_ts": NOW - days * DAY}
+    store.insert(
+        "jobs", {"_id": key, "job_id": "bad", "state": "submitted", "problems": ["no command"], **times, **more}
+    )
+
+
+def test_documents_that_were_refused_go_by_age_and_by_number_beside_the_job_whose_name_they_have(store: Store) -> None:
+    is_open(store, "bad", submit_ts=1.0)
+    for key, days in {"old": 31.0, "a": 4.0, "b": 3.0, "c": 2.0, "now": 0.01}.items():
+        refused(store, key, days, depends_on=["needed"])  # once it is mended, it waits for that
+    ended(store, "needed", 31.0)
+    decided(store, "of-bad", 31.0, "bad")
+    assert retention.prune(store, KEEP, NOW).jobs == 2
+    assert (left(store), left(store, "decisions")) == (["b", "bad", "c", "needed", "now"], ["of-bad"])
+
+
+def test_a_document_that_was_refused_before_its_time_was_written_goes_by_number_only(store: Store) -> None:
+    for key in ("a", "b", "c", "d"):
+        refused(store, key, None)
+    assert retention.prune(store, KEEP, NOW).jobs == 1
+
+
 def test_a_job_that_others_wait_for_a_slaml_counts_or_a_volcano_job_may_remake_stays(store: Store) -> None:
     for job in ("needed", "of-slaml", "of-gone-slaml", "x", "y", "z"):
         slaml = {"slaml": {"uid": "s1" if job == "of-slaml" else "s2"}} if "slaml" in job else {}
@@ -102,6 +126,13 @@ def test_events_go_from_the_oldest_and_the_numbers_go_on(store: Store) -> None:
     assert (store.last_event(), len(store.events_after(0))) == (30, 5)
 
 
+def test_of_the_newest_completed_jobs_it_is_kept_what_was_predicted_of_them(store: Store) -> None:
+    for number in range(retention.PREDICTIONS + 2):
+        store.insert("predictions", {"_id": f"{number:04}", "at": NOW + number, "outcomes": []})
+    assert retention.prune(store, KEEP, NOW).predictions == 2
+    assert left(store, "predictions")[0] == "0002"
+
+
 def test_observations_are_kept_up_to_a_number_and_imported_ones_without_a_time_always(store: Store) -> None:
     for key, at in {"a": 3.0, "b": 1.0, "c": 2.0}.items():
         store.insert("observations", {"_id": key, "at": at, "execution_s": 1.0})
@@ -115,6 +146,20 @@ def test_a_row_that_was_changed_since_it_was_looked_at_stays(store: Store) -> No
     rows: list[Doc] = list(store.scan("jobs", ("closed",)))
     store.put("jobs", {"_id": "a", "job_id": "a", "state": "submitted"})
     assert store.remove("jobs", [row["_id"] for row in rows], {"closed": True}) == 0
+    assert left(store) == ["a"]
+
+
+def test_a_job_that_was_opened_again_while_a_pass_looked_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(store, "a", 31.0)
+    scan = store.scan
+
+    def scan_after_a_change(table: str, fields: Sequence[str]) -> Iterator[Doc]:
+        if table == "decisions":
+            store.put("jobs", {"_id": "a", "job_id": "a", "state": "submitted"})
+        return scan(table, fields)
+
+    monkeypatch.setattr(store, "scan", scan_after_a_change)
+    assert retention.prune(store, KEEP, NOW).jobs == 0
     assert left(store) == ["a"]
 
 

@@ -224,6 +224,14 @@ def test_events_come_back_in_the_order_of_their_numbers(store: Store) -> None:
     assert store.events_after(120) == []
 
 
+def test_a_document_among_the_events_that_has_no_number_is_none_of_them(store: Store) -> None:
+    store.append_events([{"_id": 1, "type": "a"}])
+    store.insert("events", {"_id": "by hand", "type": "b"})
+    store.append_events([{"_id": 2, "type": "c"}])
+    assert store.last_event() == 2
+    assert [event["_id"] for event in store.events_after(0)] == [1, 2]
+
+
 def test_an_event_number_that_is_taken_is_a_conflict(store: Store) -> None:
     store.append_events([{"_id": 1, "by": "first"}])
     with pytest.raises(Conflict):
@@ -312,3 +320,21 @@ def test_wait_ends_when_the_store_is_closed(store: Store) -> None:
 def test_wait_ends_when_the_time_is_over(store: Store) -> None:
     # The first may end early: a store that has just begun to watch says so, as jobs may have come before.
     assert any(store.wait(0.05) is False for _ in range(100))
+
+
+def test_of_several_updates_each_is_made_for_which_what_it_expects_holds_and_they_are_counted(store: Store) -> None:
+    for key in ("a", "b", "c"):
+        store.insert("gpus", {"_id": key, "state": "idle", "version": 1})
+    store.update("gpus", "b", {}, {"state": "in use"})
+    free = {"state": "idle", "version": 1}
+    claims = [(key, free, {"state": "reserved", "worker_id": n}) for n, key in enumerate(("a", "b", "c", "absent"))]
+    assert store.update_many("gpus", claims) == 2
+    rows = {row["_id"]: (row["state"], row.get("worker_id"), row["version"]) for row in store.list("gpus")}
+    assert rows == {"a": ("reserved", 0, 2), "b": ("in use", None, 2), "c": ("reserved", 2, 2)}
+
+
+def test_what_no_store_takes_is_refused_among_several_updates_too(store: Store) -> None:
+    store.insert("gpus", {"_id": "a", "state": "idle"})
+    with pytest.raises(Rejected):
+        store.update_many("gpus", [("a", {}, {"state": "in use"}), ("b", {}, {"state": math.nan})])
+    assert store.list("gpus")[0]["state"] == "idle"

@@ -23,6 +23,13 @@ def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatc
     assert (tmp_path / "new folder" / "absolute.db").is_file()
 
 
+def test_sqlite_forces_every_write_to_the_disk_as_no_test_can_see_without_cutting_the_power(tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "a.db"))
+    settings = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
+    store.close()
+    assert settings == [2, "wal"]  # 2: FULL
+
+
 def test_the_database_of_mongodb_is_reshape_unless_named() -> None:
     for url, name in (("mongodb://127.0.0.1:1", "reshape"), ("mongodb://127.0.0.1:1/other?w=1", "other")):
         store = open_store(url)

@@ -393,7 +393,11 @@ def test_a_coordinator_that_dies_at_any_failpoint_changes_nothing_for_users(name
 
 def test_the_journeys_pass_every_step_that_there_is() -> None:
     passed = {point for journey in JOURNEYS.values() for point in travel(journey).passed}
-    assert passed == {f"{side}:{name}" for name in NAMES for side in ("before", "after")}
+    assert {point for point in passed if not point.startswith("within:")} == {
+        f"{side}:{name}" for name in NAMES for side in ("before", "after")
+    }
+    several = ("claim", "free", "occupy", "take back")  # GPUs that are written together
+    assert {point for point in passed if point.startswith("within:")} == {f"within:{name}" for name in several}
 
 
 def test_after_a_move_that_failed_the_next_one_has_a_launch_of_its_own() -> None:

@@ -12,16 +12,21 @@ from typing import Any
 import pytest
 
 from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.model.tables import plain
 from coordinator.stores.cache import Cache
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import World
+from tests.unit.coordinator.test_recovery import restart
 
 NONSENSE: tuple[Any, ...] = ("x", {}, [1, 2], -1, 2**70, 1.5, True, "a.b", 1e300, [{}], {"a": {"b": []}}, "")
 
 NAMED: list[tuple[str, str, Any]] = [
     ("gpus", "index", "x"),
     ("gpus", "node", {}),
+    ("gpus", "node", None),
+    ("gpus", "state", None),
     ("gpus", "gpu_type", [1, 2]),
     ("gpus", "state", 7),
     ("gpus", "held_by", {}),
@@ -99,6 +104,108 @@ def test_a_damaged_row_hurts_nothing_but_itself(table: str, field: str, value: A
     for _ in range(10):
         world.tick()
     assert trains(world) and world.broken() == [] and world.states()["one"] == s.RUNNING
+
+
+@pytest.mark.parametrize("name", ["../..", "other", 5, None])
+def test_a_job_that_is_renamed_as_it_runs_keeps_its_name(name: Any) -> None:
+    world = two_jobs()
+    damage(world, "jobs", "job_id", name)
+    world.submit("twin", [2], Behaviour(iterations=20))
+    until_the_twin_is_done(world)
+    assert [job["job_id"] for job in world.api.jobs(include_ended=False)] == ["one"]
+    assert "job_id must be the name that it was let in with" in str(world.api.job("one")["problems"])
+    assert trains(world) and world.machines.violations == [] and len(world.machines.launches) == 2
+
+
+@pytest.mark.parametrize(("field", "value"), [("uid", {}), ("state", [1, 2]), ("launch", "a.b"), ("job_id", {})])
+def test_a_coordinator_begins_whatever_a_row_holds_and_the_training_goes_on(field: str, value: Any) -> None:
+    world = two_jobs()
+    damage(world, "jobs", field, value)
+    restart(world)
+    world.submit("twin", [2], Behaviour(iterations=20))
+    until_the_twin_is_done(world)
+    assert trains(world) and world.machines.violations == []
+
+
+@pytest.mark.parametrize("name", ["other", 5])
+def test_a_job_that_is_renamed_while_no_coordinator_acts_keeps_the_name_and_the_gpus_of_its_launch(name: Any) -> None:
+    world = two_jobs()
+    damage(world, "jobs", "job_id", name)
+    restart(world)
+    assert "keeps the name" in world.job("one").doc["message"]
+    world.submit("twin", [2], Behaviour(iterations=20))
+    world.run(lambda w: w.states()["twin"] == s.COMPLETED)
+    world.pass_time(2 * world.config.lease_s)
+    assert trains(world) and len(world.machines.launches) == 2
+
+
+def test_a_copy_of_its_row_under_another_name_takes_neither_the_name_nor_the_gpus_of_what_runs() -> None:
+    world = two_jobs()
+    copy = {**plain(world.job("one").doc), "_id": "a copy", "job_id": "other", "version": 99}
+    world.users._write("jobs", "a copy", copy)
+    for _ in range(2):
+        restart(world)
+        world.turn()
+    world.submit("twin", [2], Behaviour(iterations=20))
+    world.run(lambda w: w.states()["twin"] == s.COMPLETED)
+    assert trains(world) and world.c.cache.jobs()["one"].state == s.RUNNING and len(world.machines.launches) == 2
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["while it runs", "and begun anew"])
+@pytest.mark.parametrize("name", ["one", ""])
+def test_a_running_job_whose_mark_of_being_open_is_emptied_is_not_taken_for_a_new_one(name: str, again: bool) -> None:
+    world = two_jobs()
+    damage(world, "jobs", "closed", None)
+    damage(world, "jobs", "job_id", name)
+    if again:
+        restart(world)
+    world.submit("twin", [2], Behaviour(iterations=20))
+    until_the_twin_is_done(world)
+    assert trains(world) and len(world.machines.launches) == 2
+    assert [(job["job_id"], job["state"]) for job in world.api.jobs(include_ended=False)] == [("one", s.RUNNING)]
+    assert JobRecord(world.users.get("jobs", "one") or {}).accepted
+
+
+COPIES: dict[str, dict[str, Any]] = {
+    "the same": {},
+    "of a later version": {"version": 99},
+    "of another job": {"uid": "u9"},
+    "of a job that waits": {"uid": "u9", "state": s.SUBMITTED, "launch": 0, "gpu_ids": None},
+    "without what intake wrote": {"uid": None, "closed": None, "state": s.SUBMITTED},
+    "that makes no sense": {"generation": "x"},
+}
+
+
+@pytest.mark.parametrize("key", ["a copy", "the copy"])  # before and after the row of `one`
+@pytest.mark.parametrize("edit", COPIES.values(), ids=COPIES.keys())
+def test_a_copy_of_a_running_job_s_row_is_refused_and_changes_nothing_of_the_job(edit: Any, key: str) -> None:
+    world = two_jobs()
+    world.users._write("jobs", key, {**plain(world.job("one").doc), "_id": key, **edit})
+    world.submit("twin", [2], Behaviour(iterations=20))
+    until_the_twin_is_done(world)
+    assert trains(world) and len(world.machines.launches) == 2
+    told = world.machines.present("one")
+    beat = world.c.telemetry.reports.of(world.c.cache.jobs()["one"])
+    assert told is not None and beat is not None and beat.progress.iterations >= told.steps - 2, "it is still heard"
+    world.api.cancel("one")
+    world.run(lambda w: w.users.get("jobs", "one")["closed"])  # type: ignore[index]
+    copy = world.users.get("jobs", key)
+    assert copy is not None and copy["problems"] == ["job_id 'one' belongs to another job; choose another one"]
+    world.pass_time(10)
+    assert len(world.machines.launches) == 2, "a copy does not begin when its job has ended"
+
+
+@pytest.mark.parametrize("uid", ["kept", "nonsense"])
+def test_a_running_job_that_is_written_to_be_waiting_keeps_no_other_one_from_starting(uid: str) -> None:
+    world = two_jobs()
+    damage(world, "gpus", "index", None)
+    damage(world, "jobs", "state", s.SUBMITTED)
+    if uid == "nonsense":
+        damage(world, "jobs", "uid", {})
+        damage(world, "jobs", "job_id", "other")
+    world.submit("twin", [2], Behaviour(iterations=20))
+    until_the_twin_is_done(world)
+    assert world.machines.violations == []
 
 
 @pytest.mark.parametrize("elastic", [None, True])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.protocol import ENDLESS_LEASE_S
 from tests.fakes.shim_client import WITHIN_S, ShimClient, boottime, marked, running_shim, trainer
 from tests.interpreters import python_of
 from tests.patience import eventually, patient
@@ -152,6 +153,15 @@ def test_a_killed_shim_takes_its_trainer_along(tmp_path):
         eventually(lambda: marked(shim.mark) == [], "the trainer is gone")
 
 
+def test_a_killed_shim_takes_a_trainer_along_that_prints_nothing(tmp_path):
+    """One that prints would end by itself as nobody reads what it prints any more."""
+    with running_shim(tmp_path, ["sleep", "600"]) as shim:
+        shim.client.start(1)
+        assert len(shim.left()) == 1
+        shim.process.kill()
+        eventually(lambda: marked(shim.mark) == [], "the trainer is gone")
+
+
 def test_the_next_shim_kills_what_the_trainer_of_a_killed_one_left(tmp_path):
     with running_shim(tmp_path, trainer("ignores_sigterm")) as first:
         first.client.start(1)
@@ -243,8 +253,10 @@ def test_gpus_that_were_not_given_to_the_launch_are_refused(tmp_path):
 
 def test_when_the_lease_ends_the_trainer_saves_and_a_new_generation_can_start(tmp_path):
     with running_shim(tmp_path, trainer("counts"), grace_s=0.5) as shim:
+        shim.client.start(1)
+        eventually(lambda: "step=" in shim.output.read_text(), "it trains, so it saves when it is told")
         deadline = boottime() + 1.5
-        shim.client.start(1, lease_deadline=deadline)
+        shim.client.ask("renew", deadline=deadline)
         status = shim.client.wait("exited")
         assert status["fenced"] and status["stop_asked"] and status["exit_code"] == 143
         assert deadline - 0.5 <= status["stop_at"] and (tmp_path / "count").exists()
@@ -256,8 +268,10 @@ def test_when_the_lease_ends_the_trainer_saves_and_a_new_generation_can_start(tm
 
 def test_a_trainer_that_does_not_save_in_time_is_killed_at_the_deadline(tmp_path):
     with running_shim(tmp_path, trainer("ignores_sigterm"), grace_s=0.5) as shim:
-        deadline = boottime() + 1.5
-        shim.client.start(1, lease_deadline=deadline)
+        shim.client.start(1)
+        eventually(lambda: "ready" in shim.output.read_text(), "ready")
+        deadline = boottime() + 1.0
+        assert shim.client.ask("renew", deadline=deadline)["ok"]
         status = shim.client.wait("exited")
         assert status["fenced"] and status["exit_code"] == -signal.SIGKILL and status["exit_at"] >= deadline
         assert shim.left() == []
@@ -275,6 +289,15 @@ def test_a_renewal_counts_only_when_it_is_larger(tmp_path):
             answer = shim.client.send_bytes(b'{"do":"renew","deadline":%s}' % bad)
             assert answer["status"]["lease_deadline"] == now + 2
         assert shim.client.wait("exited")["stop_at"] >= now + 2 - 0.3
+
+
+def test_an_endless_lease_gives_way_to_a_shorter_one(tmp_path):
+    with running_shim(tmp_path, trainer("counts"), grace_s=0.3) as shim:
+        endless, soon = boottime() + 3 * ENDLESS_LEASE_S, boottime() + 2
+        assert shim.client.start(1, lease_deadline=endless)["status"]["lease_deadline"] == endless
+        assert shim.client.send_bytes(b'{"do":"renew","deadline":NaN}')["status"]["lease_deadline"] == endless
+        assert shim.client.ask("renew", deadline=soon)["status"]["lease_deadline"] == soon
+        assert shim.client.wait("exited")["fenced"]
 
 
 def test_after_a_freeze_the_lease_counts_before_any_message(tmp_path):
@@ -460,6 +483,7 @@ def test_end_on_a_killed_shim_kills_what_its_trainer_left(tmp_path):
         shim.process.wait()
         assert shim_once(tmp_path, "--end").returncode == 0
         assert marked(shim.mark) == []
+        assert [*tmp_path.rglob("shim.sock"), *tmp_path.rglob("shim.pid")] == []
 
 
 def test_the_lock_is_held_until_shim_and_trainer_are_gone(tmp_path):
@@ -555,7 +579,7 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("shim", sys.argv[5])  # behind the rest: python -I -S shim.py
 shim = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(shim)
-shim.CALM_S, shim.REST_S, sys.argv[1:] = 0.0, float(sys.argv[1]), sys.argv[6:]
+shim.CALM_S, shim.CALM_TICK_S, sys.argv[1:] = 0.0, float(sys.argv[1]), sys.argv[6:]
 shim.main()
 """
 PRINTS = """
@@ -586,3 +610,19 @@ def test_output_that_is_read_rarely_while_nothing_happens_is_all_there_in_the_en
         shim.client.stop(2)
         assert shim.client.wait("exited")["exit_code"] == 143
         assert shim.output.read_text() == PRINTED + "saved\n"
+
+
+def test_output_that_rests_is_read_and_told_when_the_sidecar_asks_for_anything(tmp_path):
+    code = "import os, time; os.chdir(os.environ['RESHAPE_CHECKPOINTS']); print('one', flush=True)\n"
+    code += "while not os.path.exists('go'): time.sleep(0.01)\n"
+    code += "print('two', flush=True); open('gone', 'w').close(); time.sleep(600)"
+    prefix = [sys.executable, "-c", CALM_AT_ONCE, "3600"]
+    with running_shim(tmp_path, [sys.executable, "-c", code], prefix=prefix) as shim:
+        shim.client.start(1, ["A"])
+        eventually(lambda: lines(shim.output) == ["one"], "its first line")
+        (shim.folder / "go").touch()
+        eventually((shim.folder / "gone").exists, "its second line is in the pipe")
+        shim.client.status()
+        eventually(lambda: lines(shim.output) == ["one", "two"], "its second line")
+        eventually(lambda: shim.client.status() and shim.client.events[-1].get("size") == 8, "it is told")
+        shim.client.stop(2)

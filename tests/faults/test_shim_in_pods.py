@@ -337,7 +337,9 @@ def test_what_the_trainer_uses_is_counted_by_its_own_container(tmp_path, coordin
         one.run_sidecar()
         start(last(coordinator, lambda b: True, "a heartbeat"))
         beat = last(coordinator, lambda b: b.shim.trainer == "running" and b.usage.cpu_cores is not None, "usage")
-        assert beat.shim.cpu_s is not None and beat.usage.memory == beat.shim.memory
+        assert beat.shim.cpu_s is not None and beat.usage.memory and beat.shim.memory
+        # The shim reads it for each of the two, and here all that runs beside counts; ours alone is a hundredth of it.
+        assert 0.5 < beat.usage.memory / beat.shim.memory < 2
         assert not (one.folder / "sidecar.url").exists(), "nobody there needs it"
 
 

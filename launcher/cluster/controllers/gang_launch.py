@@ -76,6 +76,15 @@ def with_pod(record: LaunchRow, member: int, entry: Doc) -> LaunchChanges:
     return {"pods": pods, "pod": _first(pods)}
 
 
+def adopted(step: AdoptPod, record: LaunchRow, applied: bool) -> LaunchChanges:
+    """Return the changes that record a pod, of a gang or not, before its Secret is applied and after."""
+    if step.member is not None:
+        changes = with_pod(record, step.member, pod_entry(step.pod, applied))
+    else:
+        changes = {"pod": {**step.pod.record(), "ended": False}, "secret": step.pod.launch}
+    return {**changes, "applied": True} if applied else changes
+
+
 def steps(view: LaunchState) -> Iterator[Step]:
     """Yield the steps in order: first what to record, then what to do."""
     found = _found(view)

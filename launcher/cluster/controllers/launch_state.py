@@ -1,17 +1,18 @@
 """Builds the `LaunchState` of a launch from its document, the informers and, where they lack it, the API server.
 
-Promises: a launch whose job is not certainly alive counts as not wanted; the API server is asked only about what is
-missing, at most every few seconds. Used by `launch_service.py`, in its one thread.
+Promises: a launch whose job is not certainly alive counts as not wanted, unless the store has lost its jobs; the API
+server is asked only about what is missing, at most every few seconds. Used by `launch_service.py`, in its one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coordinator.model import states as s
 from coordinator.model.tables import JobRow, LaunchRow
 from coordinator.ports import Clock, Store
+from coordinator.stores.rules import are_lost
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.controllers import gang_launch, volcano_job_document
 from launcher.cluster.controllers.launch import LaunchState, PodBinding
@@ -43,6 +44,19 @@ class LaunchStates:
         for times in (self._asked, self._looked):
             for name in times.keys() - known:
                 del times[name]
+
+    def lost(self, records: Sequence[LaunchRow], jobs: Mapping[str, JobRow]) -> set[str]:
+        """Return the wanted launches whose jobs the store has lost: they train until a coordinator writes them back.
+
+        `records` were read before `jobs`, as for `view`.
+        """
+        of_launch = {r["_id"]: (r.get("doc") or {}).get("_id") for r in records if r.get("wanted") == "launch"}
+        missing = {str(key): key for key in of_launch.values() if key is not None and str(key) not in jobs}
+        if are_lost(len(missing), len(jobs) + len(missing)):  # or closed
+            missing = {text: key for text, key in missing.items() if self._store.get("jobs", key) is None}
+        if not are_lost(len(missing), len(jobs) + len(missing)):
+            return set()
+        return {name for name, key in of_launch.items() if str(key) in missing}
 
     def namespace(self, doc: Doc) -> str:
         return str(doc.get("namespace") or self._namespace)

@@ -11,21 +11,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.model.tables import SlamlChanges, SlamlRow, plain
 from coordinator.ports import Store
-from coordinator.scheduling.slaml.slaml_spec import GPUS, QUEUES
+from coordinator.scheduling.slaml.slaml_object import KIND, images_without_command, row_of
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.event_writer import EventWriter
 from launcher.cluster.informer import Informer
+from launcher.cluster.registry import ImageCommands
 
 Doc = dict[str, Any]
 
-TABLE, KIND = "slamls", "Slaml"
-NOTES = (GPUS, *QUEUES)  # annotations and labels that count
+TABLE = "slamls"
 BAD_IF_TRUE = ("AtRisk", "Violated")
 ENDED_BADLY = ("Failed", "Cancelled")
 
@@ -42,9 +41,11 @@ class SlamlSync:
         events: EventWriter,
         namespaces: tuple[str, ...],
         changed: Callable[[], None],
+        images: ImageCommands,
     ) -> None:
-        """`namespaces`: those that are watched; none: all."""
+        """`namespaces`: those that are watched; none: all. `images`: tells what those start that tasks name."""
         self._store, self._cluster, self._events, self._namespaces = store, cluster, events, namespaces
+        self._images = images
         self._informers = [Informer(cluster, KIND, namespace, None, changed) for namespace in namespaces or (None,)]
         self._written: dict[str, str] = {}  # the version of each object that its status was last written on
 
@@ -82,6 +83,11 @@ class SlamlSync:
 
     def _keep(self, item: Doc, row: SlamlRow | None) -> None:
         wanted = row_of(item)
+        if row is None or row.get("generation") != wanted["generation"]:
+            starts = {image: self._images.of(image) for image in images_without_command(wanted)}
+            if None in starts.values():  # being read: `changed` is called then
+                return
+            wanted["starts"] = json.dumps(starts, sort_keys=True)
         if row is None:
             if not wanted["deleted"]:
                 self._store.insert(TABLE, {"_id": str(item["metadata"]["uid"]), **plain(wanted), "version": 1})
@@ -113,19 +119,6 @@ class SlamlSync:
             self._store.update(TABLE, row["_id"], {"version": row.get("version")}, changes)
         except Conflict:
             log.info("Slaml %s/%s has changed; looking again", row.get("namespace"), row.get("name"))
-
-
-def row_of(item: Mapping[str, Any]) -> SlamlChanges:
-    """Return the row of an object. The spec is JSON text: no store takes every key that it may hold."""
-    meta = item["metadata"]
-    labels = {name: value for name, value in (meta.get("labels") or {}).items() if name in NOTES}
-    notes = {name: value for name, value in (meta.get("annotations") or {}).items() if name in NOTES}
-    return {
-        "namespace": str(meta["namespace"]), "name": str(meta["name"]), "generation": int(meta.get("generation") or 1),
-        "created": datetime.fromisoformat(str(meta["creationTimestamp"])).timestamp(),
-        "spec": json.dumps(item.get("spec") or {}, sort_keys=True),
-        "notes": json.dumps(labels | notes, sort_keys=True), "deleted": "deletionTimestamp" in meta,
-    }  # fmt: skip
 
 
 def condition_events(before: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:

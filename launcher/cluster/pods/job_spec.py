@@ -6,7 +6,8 @@ own Volcano Job only the Secret that such a pod waits for. A gang (`gpus_per_pod
 which the webhook injects one by one, because each has GPUs, node and Secret of its own.
 
 Fields of the job document that count here, all but `image` optional: `namespace`, `queue`, `image`, `command`, `env`,
-`code` (the working folder in the image), `resources` {cores, memory}, `checkpoint_claim` (a PersistentVolumeClaim),
+`code` (the working folder in the image), `resources` {cores, memory}, `checkpoint_claim` and `dataset_claim`
+(PersistentVolumeClaims),
 `devices`, `single_container` (the image carries shim and sidecar, as playbooks/containerize.yml builds it; training
 code can then read the launch key) and `pod`, which is merged into the pod's spec; its one container, if it has one,
 into the trainer's.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +42,8 @@ WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job 
 POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
 # A pod that a gang gives back counts as evicted.
 POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
+DATASET = "/dataset"  # where a dataset_claim is mounted
+OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # taints of a node that is out of reach
 
 
 def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: bool) -> tuple[Doc | None, Doc]:
@@ -90,7 +94,7 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "pod_uid": str((pod.get("metadata") or {}).get("uid") or ""),
         "progress": _progress(doc, beside),
         "command": [],
-        "env": launch_file.variables(doc, pods.CHECKPOINTS),
+        "env": launch_file.variables(doc, pods.CHECKPOINTS) | _dataset(doc),
         "workdir": None,
         "output": output_of(member),
         "tee": True,
@@ -104,6 +108,13 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "visible_gpus": list(job.parts(job.gpu_ids)[member]) if recreate else None,
         "device_plugin": recreate and not emulated,
     }
+
+
+def _dataset(doc: JobRow) -> dict[str, str]:
+    """Return where the training finds the data of a claim: `dataset` is a path there."""
+    if not doc.get("dataset_claim"):
+        return {}
+    return {"RESHAPE_DATASET": posixpath.join(DATASET, doc.get("dataset") or "").rstrip("/")}
 
 
 def output_of(member: int) -> str:
@@ -184,9 +195,27 @@ def _pod(doc: JobRow) -> Doc:
     if requests := _requests(doc.get("resources")):
         theirs_too = trainer.get("resources") or {}
         trainer["resources"] = {**theirs_too, "requests": {**(theirs_too.get("requests") or {}), **requests}}
+    if claim := doc.get("dataset_claim"):
+        volume: Doc = {"name": "reshape-dataset", "persistentVolumeClaim": {"claimName": claim}}
+        mount = {"name": volume["name"], "mountPath": DATASET, "readOnly": True}
+        theirs["volumes"] = [*(theirs.get("volumes") or []), volume]
+        trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), mount]
     if theirs.get("hostNetwork"):
         theirs.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    theirs["tolerations"] = [*(theirs.get("tolerations") or []), *_outage_tolerations(theirs)]
     return {**theirs, "restartPolicy": "Never", "schedulerName": SCHEDULER, "containers": [trainer]}
+
+
+def _outage_tolerations(spec: Doc) -> list[Doc]:
+    """Return tolerations of nodes that are out of reach, of which `spec` itself says nothing.
+
+    Kubernetes would delete the pod after five minutes and end its training once the node is back. Here the
+    coordinator decides whether it goes on elsewhere.
+    """
+    about = [one for one in spec.get("tolerations") or [] if one.get("effect") in (None, "", "NoExecute")]
+    said = {one.get("key") or None for one in about}
+    unsaid = [key for key in OUTAGES if not said & {key, None}]  # without a key all taints are meant
+    return [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in unsaid]
 
 
 def _requests(resources: object) -> dict[str, str]:

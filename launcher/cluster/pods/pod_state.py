@@ -148,7 +148,8 @@ class Pod:
 
     def record(self) -> Doc:
         """Return the fields of it that a launch's document records."""
-        ip, phase = self.status.get("podIP"), "Deleted" if self.deleted and not self.finished else self.phase
+        ip, vanished = self.status.get("podIP"), self.deleted and (self._given_up or not self.finished)
+        phase = "Deleted" if vanished else self.phase
         about = {"name": self.name, "namespace": self.namespace, "uid": self.uid, "node": self.node}
         return {**about, "ip": ip, "phase": phase}
 

@@ -106,7 +106,7 @@ def test_a_reading_that_a_write_overtook_does_not_bring_the_old_version_back(sto
     slow._tables = store._tables
     cache = Cache(slow)
     cache.refresh()
-    cache._number = None  # reads all
+    cache.read_number = None  # reads all
     cache.refresh()
     assert (one(cache).state, one(cache).doc["version"]) == ("adjusting", 4)
 
@@ -210,7 +210,7 @@ def test_a_job_that_is_closed_while_the_store_is_being_read_stays_away(store: Me
     slow._tables = store._tables
     cache = Cache(slow)
     cache.refresh()
-    cache._number = None  # reads all
+    cache.read_number = None  # reads all
     cache.refresh()  # closes it in the middle: the listing of open jobs still has it
     assert cache.jobs() == {}
 
@@ -227,7 +227,7 @@ def test_a_gpu_that_a_reading_found_as_it_was_before_our_claim_stays_claimed(sto
     slow._tables = store._tables
     cache = Cache(slow)
     cache.refresh()
-    cache._number = None  # reads all
+    cache.read_number = None  # reads all
     cache.refresh()
     assert (cache.gpus()["g"].state, cache.gpus()["g"].job) == ("reserved", "one")
 

@@ -97,7 +97,7 @@ def test_what_is_read_by_changes_is_what_is_read_anew(file: str, seed: int) -> N
         for _ in range(rng.randrange(4)):
             change(rng, users, cache)
         by_changes = known(cache, cache.refresh())
-        cache._number = None
+        cache.read_number = None
         assert by_changes == known(cache, cache.refresh())
 
 

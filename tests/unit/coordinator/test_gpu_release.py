@@ -12,6 +12,7 @@ from coordinator.model import states as s
 from coordinator.ports import Doc
 from coordinator.reconcile.actions import WriteGpu
 from coordinator.reconcile.gpu_allocation import releases
+from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.stores.cache import Cache
 from tests.fakes.store import MemoryStore
 from tests.unit.coordinator.situations import gpu, job, world
@@ -63,3 +64,15 @@ def test_the_filter_of_every_freeing_names_the_job() -> None:
     cache = [gpu("a", "one", "one"), gpu("b", "two", "one"), gpu("c", "one", "two")]
     steps = list(releases(world(job(s.COMPLETED, name="one"), None, cache)))
     assert [step.expect.get("job_id") for step in steps if isinstance(step, WriteGpu)] == ["one", "two", "one"]
+
+
+def test_the_gpu_of_a_missing_job_is_waited_for_anew_by_whoever_begins_to_act() -> None:
+    """Another coordinator may have renewed its lease until then."""
+    there = _Stale({"_id": "a", "state": s.IN_USE, "job_id": "gone", "held_by": "gone", "generation": 1})
+    collector = GarbageCollector(there.cache, 100.0, nothing_runs=lambda _job: False)
+    collector.collect(0.0)
+    collector.begin()
+    collector.collect(101.0)
+    assert [gpu.held_by for gpu in there.cache.gpus().values()] == ["gone"]
+    collector.collect(202.0)
+    assert [gpu.state for gpu in there.cache.gpus().values()] == [s.IDLE]

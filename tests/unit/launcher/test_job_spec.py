@@ -107,6 +107,20 @@ def test_the_pod_runs_the_records_command_in_its_image_on_the_decided_node() -> 
     assert node_of(pod) == "node-a"
 
 
+def test_kubernetes_does_not_delete_the_pod_of_a_node_that_is_out_of_reach_unless_its_record_says_so() -> None:
+    own = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}
+    for_ever = {"operator": "Exists", "effect": "NoExecute"}
+    assert pod_of(made()[1])["tolerations"] == [
+        {"key": "node.kubernetes.io/not-ready", **for_ever},
+        {"key": "node.kubernetes.io/unreachable", **for_ever},
+    ]
+    added = pod_of(made(pod={"tolerations": [own]})[1])["tolerations"]
+    assert added == [own, {"key": "node.kubernetes.io/not-ready", **for_ever}]
+    assert pod_of(made(pod={"tolerations": [{"operator": "Exists"}]})[1])["tolerations"] == [{"operator": "Exists"}]
+    elsewhere = {"operator": "Exists", "effect": "NoSchedule"}
+    assert len(pod_of(made(pod={"tolerations": [elsewhere]})[1])["tolerations"]) == 3, "it says nothing of deletion"
+
+
 def test_a_text_is_run_by_the_shell() -> None:
     assert pod_of(made(command="python t.py && date")[1])["containers"][0]["command"][-3:] == [
         "sh",
@@ -145,6 +159,22 @@ def test_what_shim_and_sidecar_are_told_is_what_they_can_read() -> None:
         "RESHAPE_EMULATED_SPEED": '{"1": 0.5}',
     }
     assert spec["workdir"] is None and spec["tee"] is True
+
+
+@pytest.mark.parametrize(
+    ("dataset", "found"), [(None, "/dataset"), ("2012/train", "/dataset/2012/train"), ("/data", "/data")]
+)
+def test_a_data_set_on_a_claim_is_mounted_to_be_read_and_the_training_told_where(
+    dataset: str | None, found: str
+) -> None:
+    own = {"volumes": [{"name": "v"}], "containers": [{"volumeMounts": [{"name": "v", "mountPath": "/v"}]}]}
+    secret, job = made(dataset_claim="imagenet", dataset=dataset, pod=own)
+    volume = {"name": "reshape-dataset", "persistentVolumeClaim": {"claimName": "imagenet"}}
+    mount = {"name": "reshape-dataset", "mountPath": "/dataset", "readOnly": True}
+    pod = pod_of(job)
+    assert pod["volumes"][:2] == [{"name": "v"}, volume]
+    assert pod["containers"][0]["volumeMounts"][:2] == [{"name": "v", "mountPath": "/v"}, mount]
+    assert told(secret)["env"]["RESHAPE_DATASET"] == found
 
 
 def test_in_shared_mode_a_launch_may_use_any_gpu_of_its_node() -> None:

@@ -64,9 +64,10 @@ class Ground:
         else:
             self.kube.delete("Job", values["name_of_launch"], values["namespace"])
 
-    def ask(self, wanted: str = "launch", origin: str = "record", **doc: Any) -> None:
-        job = {**JOB, **doc}
-        about = {"_id": NAME, "job_id": "j", "uid": "u", "launch": 1, "origin": origin, "wanted": wanted, "doc": job}
+    def ask(self, wanted: str = "launch", origin: str = "record", job_id: str = "j", **doc: Any) -> None:
+        job = {**JOB, **doc, "_id": job_id, "job_id": job_id}
+        name = launch_name(job_id, "u", 1)
+        about = {"_id": name, "job_id": job_id, "uid": "u", "launch": 1, "origin": origin, "wanted": wanted, "doc": job}
         self.store.put("jobs", job)
         self.store.put("launches", {**about, "failure": None, "gone": False, "pod": None, "version": 1})
 
@@ -119,6 +120,9 @@ def test_a_wanted_launch_becomes_one_volcano_job_and_its_secret(ground: Ground) 
     eventually(lambda: (ground.record()["pod"] or {}).get("phase") == "Running")
     assert ground.playbooks == ["launch.yml"]
     assert [reason for reason, _ in ground.kube.events()] == ["Launched"]
+    metrics = ground.made[0].metrics
+    eventually(lambda: 'reshape_launches{state="applied"} 1.0' in metrics.text().decode())
+    assert 'reshape_playbook_seconds_count{outcome="done",verb="launch"} 1.0' in metrics.text().decode()
 
 
 def test_a_gang_gets_pods_one_by_one_and_gives_the_last_ones_back(ground: Ground) -> None:
@@ -240,6 +244,27 @@ def test_a_launch_whose_job_is_gone_is_removed_though_nobody_asked(ground: Groun
     ground.store.delete("jobs", "j")
     eventually(lambda: ground.record() == {})
     assert ground.kube.of("Job") == ground.kube.of("Secret") == []
+
+
+def test_launches_whose_jobs_the_store_has_lost_are_left_alone_until_they_are_written_back(ground: Ground) -> None:
+    """As where MongoDB is emptied under running trainings. A single one is deleted by its user, who means it."""
+    for name in ("j", "k", "l"):
+        ground.ask(job_id=name)
+    ground.start()
+    eventually(lambda: all(launch.get("applied") for launch in ground.store.list("launches")))
+    ground.made.pop().stop()
+    lost = ground.store.list("jobs")
+    for doc in lost:
+        ground.store.delete("jobs", doc["_id"])
+    ground.ask(job_id="new")
+    ground.start("two")
+    eventually(lambda: (ground.store.get("launches", launch_name("new", "u", 1)) or {}).get("applied"))
+    assert ground.playbooks == ["launch.yml"] * 4 and len(ground.kube.of("Job")) == 4
+    for doc in lost:
+        ground.store.put("jobs", doc)
+    ground.store.delete("jobs", "j")
+    eventually(lambda: ground.record() == {})
+    assert len(ground.kube.of("Job")) == 3
 
 
 def _raise(error: Exception) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.stores.sqlite import SqliteStore
-from launcher.cluster.controllers.node import LOOK_S, NodeController, schedulable
+from launcher.cluster.controllers.node import LOOK_S, NodeController, reserved, schedulable
 from tests.fakes.kube import AWAY, Kube
 from tests.patience import eventually
 from tests.unit.launcher.test_volcano_job_controller import Time
@@ -96,3 +96,29 @@ def test_what_pods_of_others_ask_for_is_written_beside_their_node(ground: Ground
     ground.nodes.turn()
     held = {str(doc["_id"]): doc.get("others") for doc in ground.store.list("nodes")}
     assert held == {"a": {"cores": 0.5, "memory": 2.0**30}, "b": None, "here": None}
+
+
+def test_what_the_kubelet_keeps_for_other_processes_counts_like_their_pods(ground: Ground) -> None:
+    asked = {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}
+    ground.kube.put("Pod", "p", spec={"nodeName": "a", "containers": [asked]}, status={"phase": "Running"})
+    capacity, allocatable = {"cpu": "4", "memory": "8Gi"}, {"cpu": "3750m", "memory": "7Gi"}
+    ground.node("a", {**READY, "capacity": capacity, "allocatable": allocatable})
+
+    def held() -> dict[str, float] | None:
+        ground.nodes.turn()
+        return (ground.store.get("nodes", "a") or {}).get("others")
+
+    eventually(lambda: held() == {"cores": 0.75, "memory": 2 * 2.0**30})
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [
+        ({"capacity": {"cpu": "2"}, "allocatable": {"cpu": "1500m"}}, (0.5, 0.0)),
+        ({"capacity": {"cpu": "2"}}, (0.0, 0.0)),
+        ({"capacity": {"cpu": "1"}, "allocatable": {"cpu": "2", "memory": "odd"}}, (0.0, 0.0)),
+        ({}, (0.0, 0.0)),
+    ],
+)
+def test_a_node_that_does_not_say_what_it_keeps_keeps_nothing(status: dict[str, Any], kept: tuple[float, ...]) -> None:
+    assert reserved({"status": status}) == kept

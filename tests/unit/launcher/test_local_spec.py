@@ -82,3 +82,15 @@ def test_the_operators_token_is_neither_printed_nor_told_to_the_job() -> None:
 def test_a_job_without_a_job_id_goes_by_the_id_of_its_document() -> None:
     assert spec_of({"job_id": None})["job_id"] == "1"
     assert spec_of({"job_id": 12})["job_id"] == "12"
+
+
+def test_the_copy_of_a_document_whose_key_mongodb_made_is_written_as_text(tmp_path: Path) -> None:
+    """A document that its user inserted without `_id` has such a key; the job must be launched all the same."""
+    from bson import ObjectId
+
+    from launcher.launch_records import LaunchRecords
+
+    key = ObjectId()
+    records = LaunchRecords(tmp_path, tmp_path / "jobs")
+    records.keep({"_id": key, "job_id": "j", "uid": "u", "state": "running", "launch": 1})
+    assert [doc["_id"] for doc in records.open()] == [str(key)]

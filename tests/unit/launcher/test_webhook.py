@@ -17,6 +17,7 @@ from tornado.testing import bind_unused_port
 from coordinator.errors import Transient
 from launcher.admission.inject import Devices, PodSettings, node_of
 from launcher.admission.webhook import Injector, PodDecision, make_server
+from launcher.cluster.metrics import LauncherMetrics
 from launcher.names import JOB, JOB_ID, LAUNCH, job_name
 from tests.unit.launcher.test_inject import applied
 
@@ -55,6 +56,7 @@ class Desk:
         self.reports: list[tuple[str, str, str]] = []
         self.hold: threading.Event | None = None
         self.asked: tuple[str | None, int] | None = None
+        self.metrics = LauncherMetrics(lambda: True, lambda: 0)
 
     def queue(self, name: str) -> tuple[bool, Devices]:
         if name == "new":
@@ -74,6 +76,12 @@ class Desk:
         self.reports.append((namespace, str(owner["name"]), reason))
 
 
+def serve(desk: Desk, ready: bool) -> HTTPServer:
+    """The webhook's server, which does not listen yet."""
+    injector = Injector(SETTINGS, desk, desk.report, desk.metrics.admission)
+    return make_server(injector, None, lambda: ready, desk.metrics.text)
+
+
 def review(desk: Desk, body: dict[str, Any] | bytes, **request: Any) -> tuple[int, dict[str, Any]]:
     """Status and answer."""
     if isinstance(body, dict):
@@ -81,7 +89,7 @@ def review(desk: Desk, body: dict[str, Any] | bytes, **request: Any) -> tuple[in
         body = json.dumps({"request": whole | {"object": body} | request}).encode()
 
     async def ask() -> tuple[int, bytes]:
-        server: HTTPServer = make_server(Injector(SETTINGS, desk, desk.report), None, lambda: True)
+        server: HTTPServer = serve(desk, True)
         socket, port = bind_unused_port()
         server.add_socket(socket)
         url = f"http://127.0.0.1:{port}/mutate"
@@ -99,17 +107,17 @@ def review(desk: Desk, body: dict[str, Any] | bytes, **request: Any) -> tuple[in
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
 def test_it_says_whether_it_is_ready(ready: bool, status: int) -> None:
     async def ask() -> list[int]:
-        server: HTTPServer = make_server(Injector(SETTINGS, desk := Desk(), desk.report), None, lambda: ready)
+        server: HTTPServer = serve(Desk(), ready)
         socket, port = bind_unused_port()
         server.add_socket(socket)
         try:
-            urls = [f"http://127.0.0.1:{port}/{path}" for path in ("livez", "readyz")]
+            urls = [f"http://127.0.0.1:{port}/{path}" for path in ("livez", "readyz", "metrics")]
             return [(await AsyncHTTPClient().fetch(url, raise_error=False)).code for url in urls]
         finally:
             server.stop()
             await server.close_all_connections()
 
-    assert asyncio.run(ask()) == [200, status]
+    assert asyncio.run(ask()) == [200, status, 200]
 
 
 def injected(desk: Desk, given: dict[str, Any]) -> dict[str, Any]:
@@ -256,3 +264,14 @@ def test_a_labelled_pod_of_nobody_is_refused() -> None:
 def test_junk_is_refused_with_a_sentence(body: bytes) -> None:
     status, answer = review(Desk(), body)
     assert status == 400 and "AdmissionReview" in answer["error"]
+
+
+def test_each_answer_is_counted_by_its_outcome() -> None:
+    desk = Desk(PodDecision("team.train", "node-a"))
+    review(desk, pod())
+    review(desk, pod(restartPolicy="Always"))
+    review(desk, {"metadata": {}, "spec": {"containers": []}})
+    review(desk, pod(metadata={"labels": {"volcano.sh/job-name": "train", "volcano.sh/queue-name": "new"}}))
+    text = desk.metrics.text().decode()
+    for outcome in ("injected", "refused", "unchanged", "unknown"):
+        assert f'reshape_admission_seconds_count{{outcome="{outcome}"}} 1.0' in text

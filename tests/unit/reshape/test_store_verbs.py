@@ -1,12 +1,16 @@
-"""`reshape store compact` beside no coordinator: it removes what is too old, and says what is wrong."""
+"""The verbs of `reshape store`, beside no coordinator, and what they say if something is wrong."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coordinator.adapters.clock import SystemClock
+from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.opening import open_store
 from reshape.cli.main import run
 
@@ -24,7 +28,7 @@ def test_compact_removes_old_jobs_and_makes_the_file_smaller(
     monkeypatch.setenv("RESHAPE_KEEP_JOBS", "7")
     assert run(["--state", str(tmp_path), "store", "compact"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Removed 293 jobs, 0 decisions, 0 events, 0 observations.\n")
+    assert said.startswith("Removed 293 jobs, 0 decisions, 0 events, 0 observations, 0 predictions.\n")
     assert file.stat().st_size < before / 4
     store = open_store(f"sqlite:///{file}")
     assert sorted(row["_id"] for row in store.list("jobs", {"closed": True})) == [f"j{n}" for n in range(7)]
@@ -43,3 +47,140 @@ def test_what_cannot_be_compacted_is_one_sentence(
     assert run(["--state", str(tmp_path), "store", "compact"]) == 1
     assert said in capsys.readouterr().err
     assert variable or not list(tmp_path.iterdir())
+
+
+def verb(folder: Path, *words: str) -> int:
+    return run(["--state", str(folder), "store", *words])
+
+
+def job(name: str, gpus: list[str], **more: Any) -> dict[str, Any]:
+    return {
+        "_id": name, "job_id": name, "uid": f"uid-{name}", "state": "running", "closed": False, "version": 3,
+        "launch": 1, "generation": 1, "gpu_ids": gpus, "num_gpus": len(gpus), "optional_num_gpus": [1],
+        "env": {"KEY": "é"}, **more,
+    }  # fmt: skip
+
+
+def held(gpu: str, name: str | None) -> dict[str, Any]:
+    return {
+        "_id": gpu,
+        "node": "n",
+        "state": "in use" if name else "idle",
+        "job_id": name,
+        "held_by": name,
+        "version": 1,
+    }
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    store = open_store(f"sqlite:///{tmp_path / 'reshape.sqlite'}")
+    for row in (job("one", ["g1"]), job("two", ["g2"]), job("old", [], state="completed", closed=True)):
+        store.insert("jobs", row)
+    for row in (held("g1", "one"), held("g2", "two"), held("g3", None)):
+        store.insert("gpus", row)
+    store.append_events([{"_id": n, "type": "x"} for n in range(1, 2001)])
+    store.insert("terms", {"_id": "coordinator", "pid": 1, "released": True, "version": 9})
+    store.close()
+    return tmp_path
+
+
+def rows_of(folder: Path) -> dict[str, Any]:
+    store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
+    try:
+        return {table: store.list(table) for table in ("jobs", "gpus", "events", "decisions")}
+    finally:
+        store.close()
+
+
+def test_an_export_fills_another_store_with_the_same_rows(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "backup.jsonl", tmp_path / "other"
+    assert verb(filled, "export", str(file)) == 0
+    assert capsys.readouterr().out == f"Wrote 2,006 rows into {file}.\n" and file.stat().st_mode & 0o077 == 0
+    assert verb(filled, "export", str(tmp_path / "nowhere" / "x")) == 1
+    assert "name another file" in capsys.readouterr().err
+    assert verb(other, "import", str(file)) == 0
+    assert rows_of(other) == rows_of(filled)
+    assert verb(other, "check") == 0 and "Nothing contradicts." in capsys.readouterr().out
+
+
+def test_a_store_with_jobs_is_overwritten_only_by_force(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, before = filled / "backup.jsonl", rows_of(filled)
+    assert verb(filled, "export", str(file)) == 0
+    store = open_store(f"sqlite:///{filled / 'reshape.sqlite'}")
+    store.insert("jobs", job("later", []))
+    store.close()
+    assert verb(filled, "import", str(file)) == 1
+    assert "There are jobs in this store: --force" in capsys.readouterr().err
+    assert verb(filled, "import", "--force", str(file)) == 0
+    assert rows_of(filled) == before
+
+
+def test_nothing_is_imported_where_a_coordinator_acts(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = filled / "backup.jsonl"
+    assert verb(filled, "export", str(file)) == 0
+    store = open_store(f"sqlite:///{filled / 'reshape.sqlite'}")
+    me = Elector(store, SystemClock(), 15.0, Holder.of_process(os.getppid()))
+    assert me.try_to_lead()
+    assert verb(filled, "import", "--force", str(file)) == 1
+    assert f"process {os.getppid()}) acts on this store: stop it" in capsys.readouterr().err
+    me.resign()
+    assert verb(filled, "import", "--force", str(file)) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "The file is empty"),
+        ("{}", "This is no export"),
+        ('{"reshape_export": 99}', "newer than this command's (1)"),
+        ('{"reshape_export": 1}\n{"table": "jobs", "ro', "Line 2 is no JSON object"),
+        ('{"reshape_export": 1}\n{"table": "sqlite_master", "row": {"_id": 1}}', "Line 2 is no row of a table"),
+        ('{"reshape_export": 1}\n{"table": "jobs", "row": {"_id": 1, "a.b": 1}}', "Line 2 cannot be stored"),
+    ],
+)
+def test_a_file_that_is_not_whole_changes_nothing(
+    filled: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = rows_of(filled)
+    (filled / "bad").write_text(text)
+    assert verb(filled, "import", "--force", str(filled / "bad")) == 1
+    assert said in capsys.readouterr().err and rows_of(filled) == before
+
+
+def test_check_names_what_contradicts(
+    filled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reshape.cli.store_verbs.AGAIN_S", 0.0)
+    store = open_store(f"sqlite:///{filled / 'reshape.sqlite'}")
+    store.put("jobs", job("two", ["g1", "g9"], generation="x", num_gpus=1))
+    store.put("gpus", held("g3", "gone"))
+    store.put("gpus", {**held("g2", "one"), "state": "idle"})
+    store.close()
+    assert verb(filled, "check") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "Job two: generation must be a whole number, not 'x'; it is passed over until you correct or remove it.",
+        "Job two says that it has 1 GPUs and names 2.",
+        "GPU g1 is named by job one and by job two.",
+        "Job two names GPU g9, of which there is no row.",
+        "GPU g2 is idle and belongs to job one.",
+        "GPU g3 belongs to job gone, which has no open document.",
+    ]
+
+
+def test_settle_lets_one_of_two_go_on_and_cancels_the_other(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb(filled, "settle", "one") == 1
+    assert "Nothing contradicts job one, so there is nothing to settle." in capsys.readouterr().err
+    store = open_store(f"sqlite:///{filled / 'reshape.sqlite'}")
+    for name, gpus in (("one", ["g1"]), ("two", ["g1", "g2"])):
+        store.put("jobs", job(name, gpus, contradiction="both train on GPU g1"))
+    store.close()
+    assert verb(filled, "settle", "two") == 0
+    assert capsys.readouterr().out == "Job two goes on; cancelled: one.\n"
+    now = {
+        row["_id"]: (row["contradiction"], row.get("cancel")) for row in rows_of(filled)["jobs"] if row["_id"] != "old"
+    }
+    assert now == {"one": (None, True), "two": (None, None)}
+    assert {row["_id"]: row["held_by"] for row in rows_of(filled)["gpus"]} == {"g1": "two", "g2": "two", "g3": None}

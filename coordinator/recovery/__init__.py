@@ -1,0 +1,1 @@
+"""Rebuilds what a lost or outdated store no longer says, from what runs."""

@@ -1,0 +1,117 @@
+"""Writes all that a store holds as JSON lines, and fills a store with such lines: a backup that fits every store.
+
+Promises: a file is read to its end and found whole before the first row is written; a store on which a coordinator acts
+is never written to. Not in it is who acts (`terms`). Keys that JSON has no word for, as MongoDB makes, become text.
+Called by `reshape store`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from coordinator.errors import Rejected
+from coordinator.ports import Doc, Store
+from coordinator.stores import rules
+from coordinator.stores.elector import Elector
+
+VERSION = 1
+TABLES = (
+    "jobs", "gpus", "nodes", "launches", "queues", "slamls", "readers", "decisions", "events", "heartbeats",
+    "speed_profiles", "overheads", "accuracy_profiles", "observations",
+)  # fmt: skip
+PART = 1_000  # rows after which the term is looked at again
+
+Lines = Callable[[], Iterable[str]]
+
+
+def exported(store: Store, wall: float) -> Iterator[str]:
+    """Yield the lines of a file: what it is, then one row each."""
+    yield json.dumps({"reshape_export": VERSION, "at": wall})
+    for table in TABLES:
+        for row in store.list(table):
+            yield json.dumps({"table": table, "row": row}, default=str)
+
+
+def import_all(store: Store, lines: Lines, elector: Elector, force: bool) -> int:
+    """Fill the store; returns the number of rows. `lines` is called twice. `Rejected` says what is in the way.
+
+    `force`: even if jobs are in it, which go.
+    """
+    for _ in _rows(lines()):
+        pass
+    if not elector.try_to_lead():
+        raise Rejected(f"A coordinator ({elector.holder()}) acts on this store: stop it, then import.")
+    over = threading.Event()
+    keeping = threading.Thread(target=_keep_term, args=(elector, over), daemon=True)
+    keeping.start()
+    try:
+        if not force and store.list("jobs"):
+            raise Rejected("There are jobs in this store: --force puts the file in the place of all that is there.")
+        return _fill(store, lines)
+    finally:
+        over.set()
+        keeping.join()
+        elector.resign()
+
+
+def _keep_term(elector: Elector, over: threading.Event) -> None:
+    while not over.wait(elector.term_s / 5):
+        elector.try_to_lead()
+
+
+def _fill(store: Store, lines: Lines) -> int:
+    for table in TABLES:
+        store.remove(table, [row["_id"] for row in store.scan(table, ())])
+    count, events = 0, list[Doc]()
+    for table, row in _rows(lines()):
+        count += 1
+        if table != "events":
+            store.put(table, row)
+            continue
+        events.append(row)
+        if len(events) == PART:
+            store.append_events(events)
+            events = []
+    if events:
+        store.append_events(events)
+    return count
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[str, Doc]]:
+    """Yield table and row of each line. `Rejected` names the first line that is wrong."""
+    first = True
+    for number, line in enumerate(lines, 1):
+        found = _parsed(line, number)
+        if first:
+            _check_header(found)
+        elif found.get("table") not in TABLES or not isinstance(row := found.get("row"), dict) or "_id" not in row:
+            raise Rejected(f"Line {number} is no row of a table that is known here: {line.strip()[:60]!r}.")
+        else:
+            try:
+                yield str(found["table"]), rules.checked(row)
+            except Rejected as error:
+                raise Rejected(f"Line {number} cannot be stored: {error}") from None
+        first = False
+    if first:
+        raise Rejected("The file is empty: name one that `reshape store export` has written.")
+
+
+def _parsed(line: str, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Rejected(f"Line {number} is no JSON object: the file is cut off, or no export of this command.")
+    return found
+
+
+def _check_header(found: dict[str, Any]) -> None:
+    version = found.get("reshape_export")
+    if not isinstance(version, int):
+        raise Rejected("This is no export: name a file that `reshape store export` has written.")
+    if version > VERSION:
+        raise Rejected(f"The export has version {version}, which is newer than this command's ({VERSION}): update it.")

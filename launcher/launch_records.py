@@ -1,0 +1,119 @@
+"""Keeps a copy of the document of each launched job beside the store, and asks the shims of this machine what runs.
+
+Promises: after the loss of the store, documents of all jobs that were launched and have not ended can be read here, as
+they were at the last step of an operation; a copy that cannot be written costs a line in the log, never the step. One
+file per job: in `records` until it has ended, then in its own folder. Called by `local.py`. It holds no key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
+from coordinator.model.tables import JobRow, plain
+from coordinator.ports import Doc
+from launcher.names import job_name
+from sidecar.protocol import ShimStatus
+
+ENDED = "job.json"  # in the folder of a job that has ended
+ANSWER_S = 2.0  # for a shim to answer: a frozen one accepts connections and is silent
+MOST_BYTES = 1 << 20  # of an answer
+
+log = logging.getLogger(__name__)
+
+
+class _Answer(msgspec.Struct):
+    """A line of the shim: an answer has `ok`, a push has not."""
+
+    ok: bool | None = None
+    status: ShimStatus | None = None
+
+
+class LaunchRecords:
+    """Thread-safe. `state`: the state folder; `jobs`: the folder of its jobs and launches."""
+
+    def __init__(self, state: Path, jobs: Path) -> None:
+        self._open, self._jobs = state / "records", jobs
+
+    def keep(self, doc: JobRow) -> None:
+        """Write the copy of this document in place of an earlier one."""
+        job = JobRecord(doc)
+        name = job_name(job.id, job.uid)
+        here, ended = self._open / f"{name}.json", self._jobs / name / ENDED
+        over = job.state in s.ENDED
+        try:
+            if not over:
+                self._open.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _write(here, doc)
+            elif ended.parent.is_dir():
+                _write(ended, doc)
+        except OSError as error:
+            log.warning("the copy of job %s beside the store is not written: %s", job.id, error)
+        if over:  # also on a full disk, or the copy would bring the job back once the store has dropped it
+            self.forget(job.id, job.uid)
+
+    def forget(self, job_id: str, uid: str) -> None:
+        """Remove the copy of a job whose document was deleted."""
+        with suppress(OSError):
+            (self._open / f"{job_name(job_id, uid)}.json").unlink(missing_ok=True)
+
+    def open(self) -> Iterator[Doc]:
+        """Yield the documents of launched jobs that have not ended."""
+        yield from filter(None, map(_read, sorted(self._open.glob("*.json"))))
+
+    def ended(self, jobs: Iterable[JobRow]) -> Iterator[Doc]:
+        """Yield the documents of those of these jobs that have ended since."""
+        for job in map(JobRecord, jobs):
+            if (doc := _read(self._jobs / job_name(job.id, job.uid) / ENDED)) is not None:
+                yield doc
+
+
+def ask_status(folder: Path) -> ShimStatus | None:
+    """Return what the shim of this launch says; None if it does not answer."""
+    with suppress(OSError, msgspec.MsgspecError), socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(ANSWER_S)
+        # A socket's path is limited to 108 bytes; a folder's is not.
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            peer.connect(f"/proc/self/fd/{opened}/shim.sock")
+        finally:
+            os.close(opened)
+        peer.sendall(b'{"do":"status"}\n')
+        with peer.makefile("rb") as lines:
+            while line := lines.readline(MOST_BYTES):
+                answer = msgspec.json.decode(line, type=_Answer)
+                if answer.ok is not None:
+                    return answer.status
+    return None
+
+
+def _read(path: Path) -> Doc | None:
+    """Return the copy; None if there is none, or it is no document of a job."""
+    try:
+        doc = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return doc if isinstance(doc, dict) and doc.get("uid") and "_id" in doc else None
+
+
+def _write(path: Path, doc: JobRow) -> None:
+    """Write it; a value that JSON has no word for, as MongoDB holds, becomes text."""
+    new = path.with_name(f"{path.name}.{threading.get_ident()}")
+    text = json.dumps({field: value for field, value in plain(doc).items() if field != "emulated_speed"}, default=str)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
