@@ -12,6 +12,7 @@ from coordinator.config import Keep
 from coordinator.errors import Rejected
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord, number
+from coordinator.model.tables import DecisionRow, sound
 from coordinator.ports import Doc, Store
 from coordinator.scheduling.receipts import named, receipt
 from coordinator.stores.cache import Cache
@@ -32,23 +33,21 @@ class Decided:
         return [_view(doc) for doc in found] if job_id is None else self._with_receipts(found)
 
     def one(self, decision_id: str) -> View:
-        doc = self._store.get("decisions", decision_id)
-        if doc is None:
-            raise Rejected(f"There is no decision {decision_id!r}.", 404)
-        (view,) = self._with_receipts([doc])
-        return view
+        for view in self.some([decision_id]):
+            return view
+        raise Rejected(f"There is no decision {decision_id!r}.", 404)
 
     def some(self, decision_ids: Sequence[str]) -> list[View]:
         """Those of them that are there, in this order."""
-        docs = [doc for key in decision_ids if (doc := self._store.get("decisions", key)) is not None]
-        return self._with_receipts(docs)
+        docs = [self._store.get("decisions", key) for key in decision_ids]
+        return self._with_receipts(sound(docs, DecisionRow))
 
     def of_job(self, job: JobRecord) -> View:
         """Fields of the view of a job: `because`, why it has the GPUs it has; `receipt` of that once it has ended."""
         decision_id = (job.operation.decision if job.operation else None) or job.doc.get("sized_by")
         placed, over = job.state in s.LAUNCHED, job.state in s.ENDED
         doc = self._store.get("decisions", str(decision_id)) if decision_id and (placed or over) else None
-        if doc is None:
+        if not sound([doc], DecisionRow) or doc is None:
             return {"because": None, "receipt": None}
         if placed:
             return {"because": str(doc.get("sentence")), "receipt": None}
@@ -58,14 +57,14 @@ class Decided:
     def _about(self, job_id: str | None) -> Sequence[Doc]:
         """Return all decisions, or those that touch one job or a refused object of that name, such as a Slaml."""
         if job_id is None:
-            return self._store.list("decisions")
+            return sound(self._store.list("decisions"), DecisionRow)
         job = self._cache.find(job_id)
         own = self._store.list("decisions", {"job_id": job_id if job is None else job.raw_id})
         found = {doc["_id"]: doc for doc in own}  # older versions stored no `jobs`
         found |= {doc["_id"]: doc for doc in self._store.list("decisions", {"jobs": job_id})}
         if job is None and not found:
             raise missing(job_id, self._keep)
-        return [doc for doc in found.values() if job is None or _since(doc, job)]
+        return [doc for doc in sound([*found.values()], DecisionRow) if job is None or _since(doc, job)]
 
     def _with_receipts(self, docs: Sequence[Doc]) -> list[View]:
         names = dict.fromkeys(name for doc in docs for name in named(doc))

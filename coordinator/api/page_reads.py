@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api.decided import Decided
 from coordinator.api.ended_jobs import EndedJobs
 from coordinator.api.operator_requests import OperatorRequests
 from coordinator.errors import Rejected
 from coordinator.events.event_log import KEPT, EventLog
+from coordinator.expected_times import ExpectedTimes
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Platform, Store

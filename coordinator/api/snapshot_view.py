@@ -1,7 +1,7 @@
 """Writes a snapshot of nodes, jobs on GPUs and settings so that a client can simulate what would happen. Pure.
 
-Only what differs from the default of its field is written. Read by `reshape/what_if/live.py`; profiles have an address
-of their own.
+Only what differs from the default of its field is written. Read by `coordinator/forecasts/live_state.py`; profiles
+have an address of their own.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adaptive_scheduler.expected_times import ExpectedTimes
+from adaptive_scheduler.candidates import gpus
 from adaptive_scheduler.profiles.growth import UNMEASURED, Efficiency
+from coordinator.expected_times import ExpectedTimes
+from coordinator.forecasts.intervals import WhenExpected
 from coordinator.model import progress, requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.progress import iteration_counts, iterations_left
@@ -81,6 +83,22 @@ def times(
         "late_s": progress.tardiness_s(job.doc, wall) if job.accepted else None,
         "deadline_ts": progress.deadline_ts(job.doc) if job.accepted else None,
     }  # fmt: skip
+
+
+def silence(job: JobRecord, silent_s: float) -> View:
+    """The message of a job without a lease that is not heard from, instead of its last one."""
+    what = gpus(len(job.gpu_ids)) if job.gpu_ids else "its place"
+    why = (
+        f"not heard from for {silent_s:.0f} s: it may train on, so it keeps {what} until it is heard from or its pod "
+        "has ended; if its node is off for good, delete its pod by force, or the node"
+    )
+    return {"message": why} if job.state in s.LAUNCHED else {}
+
+
+def between(expected: WhenExpected) -> View:
+    """Fields of the view: earliest and latest time of its start and its end, between which 9 of 10 outcomes lie."""
+    start, end = (None if found is None else [found.earliest, found.latest] for found in (expected.start, expected.end))
+    return {"starts_between": start, "ends_between": end}
 
 
 def starts_if(change: Change | None) -> View:

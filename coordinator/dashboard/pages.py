@@ -36,7 +36,13 @@ LONG = 7 * 1024  # letters of output, from which its first line may be a part of
 LATEST = 12  # decisions on the page of a job
 EVENTS = 60  # there, too
 WINDOWS = {"10": "10 minutes", "60": "an hour", "360": "6 hours", "1440": "a day"}
-TABS = (("/", "Fleet"), ("/timeline", "Timeline"), ("/jobs", "Jobs"), ("/decisions", "Decisions"))
+TABS = (
+    ("/", "Fleet"),
+    ("/timeline", "Timeline"),
+    ("/jobs", "Jobs"),
+    ("/decisions", "Decisions"),
+    ("/what-if", "What if"),
+)
 
 
 class PageSource(Protocol):
@@ -94,7 +100,7 @@ class Page:
     tab: str  # the address under which the navigation has it
     parts: Mapping[str, str]
     job: View | None = None  # of the page of one job
-    nodes: Sequence[View] = ()  # of the page of the fleet
+    nodes: Sequence[View] = ()  # that a form of the page offers
 
     @cached_property
     def version(self) -> str:
@@ -129,6 +135,8 @@ class Pages:
                 return self._timeline(source, query)
             case ["", "decisions"]:
                 return self._decisions(source, query)
+            case ["", "what-if"]:
+                return Page("What if", "/what-if", {"about": self.html("what_if/about.html")}, nodes=source.nodes())
         raise Rejected("There is no page at this address.", 404)
 
     def _fleet(self, source: PageSource, query: Query) -> Page:
@@ -154,10 +162,11 @@ class Pages:
             return "/jobs?" + urlencode({"show": show, **({"named": named} if named else {}), "page": page})
 
         turn = self.html("turn.html", shown=shown, what="jobs", link=link)
+        shaped = [rows.job(view, self._moment, source.wall()) for view in found["jobs"]]
         about: View = {"group": group, "groups": GROUPS, "counts": found["counts"], "link": link, "named": named}
         parts = {
             "groups": self.html("groups.html", **about),
-            "jobs": self.html("jobs.html", rows=[rows.job(v, self._moment) for v in found["jobs"]], turn=turn, **about),
+            "jobs": self.html("jobs.html", rows=shaped, turn=turn, **about),
         }
         return Page("Jobs", "/jobs", parts)
 
@@ -170,7 +179,7 @@ class Pages:
         own = [event for event in history if str(event.get("job_id")) == job_id and event["type"] != "gpu"]
         points, name = source.values(job_id), view.get("value_name") or "value"
         parts = {
-            "facts": self.html("job/facts.html", view=view, facts=words.facts(view, self._moment)),
+            "facts": self.html("job/facts.html", view=view, facts=words.facts(view, self._moment, now)),
             "gpus": self.html("timeline.html", picture=picture, title="Its GPUs over time"),
             "growth": self.html("job/curve.html", picture=pictures.curve(points), points=points, name=name),
             "decisions": self.html("decisions.html", decisions=source.decisions(job_id, LATEST), title="Decisions"),

@@ -106,7 +106,7 @@ class JobRow:
     remark: str
 
 
-def job(view: View, moment: Callable[[float], str]) -> JobRow:
+def job(view: View, moment: Callable[[float], str], now: float) -> JobRow:
     done, total = view.get("iters_done") or 0, view.get("iterations")
     return JobRow(
         job_id=words.text(view.get("job_id")),
@@ -116,7 +116,7 @@ def job(view: View, moment: Callable[[float], str]) -> JobRow:
         node=words.text(view.get("node")),
         progress=words.progress(view),
         percent=min(100, 100 * done // total) if total else None,
-        when=_when(view, moment),
+        when=_when(view, moment, now),
         late=view.get("late_s") is not None,
         remark=words.remark(view) or "",
     )
@@ -136,9 +136,10 @@ def event(view: View) -> tuple[float, str, str]:
     return float(view.get("at") or 0.0), kind, str(said or "")
 
 
-def _when(view: View, moment: Callable[[float], str]) -> str:
-    """When it ended, ends or starts."""
-    ended = words.measured(view.get("finish_ts") or None, moment)
-    ends = words.measured(view.get("eta_s"), lambda left: f"ends in {words.seconds(left)}")
-    starts = words.expected_start(view)
-    return ended or ends or (starts and f"starts {starts}") or words.NONE
+def _when(view: View, moment: Callable[[float], str], now: float) -> str:
+    """When it ended, or when it starts and ends."""
+    if ended := words.measured(view.get("finish_ts") or None, moment):
+        return ended
+    starts, ends = words.starts(view, moment, now), words.ends(view, moment, now)
+    said = [f"starts {starts}" if starts else "", f"ends {ends}" if ends else ""]
+    return ", ".join(filter(None, said)) or words.NONE

@@ -12,14 +12,15 @@ from typing import Any
 View = Mapping[str, Any]
 
 NONE = "-"
+SHORT_S = 600.0  # of an interval whose seconds are shown
 UNITS = {
     "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
     "network_io": (2**20, "MiB/s of network"),
 }  # fmt: skip
 
 
-def facts(view: View, moment: Callable[[float], str]) -> dict[str, str]:
-    """What is known of one job, by name, in the order to show it. `moment` formats seconds since 1970."""
+def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, str]:
+    """What is known of one job, by name, in the order to show it. `moment` formats seconds since 1970, as `now` is."""
     usage = view.get("usage") or {}
     known: dict[str, Any] = {
         "job": text(view.get("job_id")),
@@ -42,8 +43,8 @@ def facts(view: View, moment: Callable[[float], str]) -> dict[str, str]:
         "epochs": measured(view.get("epochs_done"), lambda epochs: f"{round(epochs, 2):g}"),
         view.get("value_name") or "value": measured(view.get("value"), "{:.6g}"),
         "speed": measured(view.get("seconds_per_iteration"), "{:.4g} s per iteration"),
-        "starts": expected_start(view),
-        "eta": measured(view.get("eta_s"), seconds),
+        "starts": starts(view, moment, now),
+        "ends": ends(view, moment, now),
         "deadline": missed(view),
         "cpu": measured(usage.get("cpu_cores"), "{:.2f} cores"),
         "cpu limit": _limit(usage),
@@ -63,6 +64,32 @@ def facts(view: View, moment: Callable[[float], str]) -> dict[str, str]:
         "finished": measured(view.get("finish_ts"), moment),
     }
     return {name: str(fact) for name, fact in known.items() if fact is not None}
+
+
+def starts(view: View, moment: Callable[[float], str], now: float) -> str | None:
+    """When a waiting job starts: as an interval, else about when; None if unknown."""
+    return between(view.get("starts_between"), moment, now) or expected_start(view)
+
+
+def ends(view: View, moment: Callable[[float], str], now: float) -> str | None:
+    """When an open job ends, likewise."""
+    return between(view.get("ends_between"), moment, now) or measured(view.get("eta_s"), lambda s: f"in {seconds(s)}")
+
+
+def between(times: Any, moment: Callable[[float], str], now: float) -> str | None:
+    """`between 14:02 and 14:20 (90 %)`; with dates where it is not all of today, with seconds where it is short.
+
+    `before 14:20 (90 %)` where it may come at any moment.
+    """
+    if not isinstance(times, list):
+        return None
+    shown = [moment(float(at)) for at in times]
+    days = {at.partition(" ")[0] for at in (*shown, moment(now))}
+    if len(days) == 1:
+        shown = [at.partition(" ")[2] for at in shown]
+    if times[1] - times[0] >= SHORT_S:
+        shown = [at.rpartition(":")[0] for at in shown]
+    return f"before {shown[1]} (90 %)" if times[0] <= now else f"between {shown[0]} and {shown[1]} (90 %)"
 
 
 def expected_start(view: View) -> str | None:

@@ -1,1 +1,1 @@
-"""Simulates what a live system will do, as it stands and with changes, in the process of who asks."""
+"""Tells people at a terminal what would happen, simulated in the process of who asks."""

@@ -52,4 +52,5 @@ def busy() -> World:
     )
     world.tick()
     world.tick()
+    world.c.forecaster.update()
     return world

@@ -24,6 +24,7 @@ PAGES = {
     "job-reshaped": "/jobs/bert-large-finetune-squad",
     "job-waiting": "/jobs/later-0",
     "decisions": "/decisions",
+    "what-if": "/what-if",
 }
 LOOKS = {"light": (False, WIDE), "dark": (True, WIDE), "phone": (False, PHONE), "phone-dark": (True, PHONE)}
 NAMED = {"link", "button", "textbox", "searchbox", "combobox", "checkbox", "image", "img", "region", "progressbar"}
@@ -90,6 +91,22 @@ def test_a_strange_name_can_be_followed_to_its_page(tab: Chrome, live: Live) -> 
     tab.until("location.pathname.startsWith('/jobs/') && document.readyState === 'complete'")
     assert EVIL in tab.do("document.querySelector('h1').textContent")
     assert tab.do("window.ran") is None
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_if_is_asked_by_a_form_and_answered_beside_now(tab: Chrome, live: Live, look: str) -> None:
+    tab.look(*LOOKS[look])
+    go(tab, live, "/what-if")
+    tab.do("document.querySelector('[name=count]').value = '+8'")
+    tab.do("document.querySelector('[name=gpu_type]').value = 'V100'")
+    tab.do("document.querySelector('.questions button').click()")
+    tab.until("document.querySelector('#answer') !== null && document.getElementById('live').textContent === 'live'")
+    text = tab.text()
+    assert "Then starts" in text and "later-0" in text and "Makespan" in text
+    assert tab.do("document.querySelector('[name=count]').value") == "+8", "what was asked still stands there"
+    assert tab.do("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert tab.do(CONTRASTS) == []
+    tab.screenshot(SCREENSHOTS / f"what-if-answer-{look}.png")
 
 
 def test_the_way_in_is_shown_to_who_is_not_logged_in(tab: Chrome, live: Live) -> None:

@@ -39,6 +39,7 @@ class Dashboard:
     clock: SystemClock = field(default_factory=SystemClock)
     # Pages are made apart from the API's calls: many of them must not keep a sidecar or an operator waiting.
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "http-pages"))
+    simulations: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "http-what-if"))
 
     def __post_init__(self) -> None:
         self.sessions = Sessions(self.token)

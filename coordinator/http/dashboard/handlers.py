@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import get_args
 
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler
 
+from adaptive_scheduler.settings import QueueOrder
 from coordinator.dashboard.pages import Page, job_href
-from coordinator.errors import Transient, Unauthorized
+from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.http import wire
 from coordinator.http.base import Handler
 from coordinator.http.dashboard.base_page import ASSETS, PageHandler
 from coordinator.http.dashboard.login import LINK_S, SESSION_S
 from coordinator.http.events import KEEP_ALIVE_S, MOST_STREAMS, RETRY_MS
+from coordinator.policies import POLICIES
 
+ORDERS = get_args(QueueOrder)
 ONCE = "This link is none of ours, has been used, or is too old."
 
 
@@ -52,6 +58,32 @@ class DrainFormHandler(PageHandler):
         fields = self.form()
         await self.call(self.coordinator.drain, fields.get("node", ""), fields.get("drained") == "yes")
         self.redirect("/", status=303)
+
+
+class WhatIfHandler(PageHandler):
+    """Asks what would happen, by a form; nothing is changed."""
+
+    async def get(self) -> None:
+        await self._answer({}, {})
+
+    async def post(self) -> None:
+        fields, loop = self.form(), asyncio.get_running_loop()
+        try:
+            call = loop.run_in_executor(self.dashboard.simulations, self.coordinator.what_if, fields)
+            answer = self.dashboard.pages.html("what_if/answer.html", answer=await call)
+        except Rejected as refused:
+            self.set_status(refused.status)
+            await self._answer(fields, {}, str(refused))
+        else:
+            await self._answer(fields, {"answer": answer})
+
+    async def _answer(self, given: Mapping[str, str], parts: Mapping[str, str], notice: str = "") -> None:
+        page, shared = await self.page("/what-if"), self.dashboard
+        asked = shared.pages.html(
+            "what_if/form.html", csrf=shared.sessions.proof(self.session), given=given, nodes=page.nodes,
+            types=sorted({node["gpu_type"] for node in page.nodes} - {None}), policies=POLICIES, orders=ORDERS,
+        )  # fmt: skip
+        self.show(page.title, asked, replace(page, parts={**page.parts, **parts}), notice)
 
 
 class ChangesHandler(PageHandler):
@@ -173,6 +205,7 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (r"/drain", DrainFormHandler),
     (r"/timeline", DashboardHandler),
     (r"/decisions", DashboardHandler),
+    (r"/what-if", WhatIfHandler),
     (r"/live", ChangesHandler),
     (r"/login", LoginHandler),
     (r"/logout", LogoutHandler),

@@ -16,17 +16,18 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 from coordinator.api.snapshot_view import snapshot_view
 from coordinator.errors import Rejected
+from coordinator.forecasts.forecast import Forecast, forecast
+from coordinator.forecasts.live_state import TABLES, LiveState
+from coordinator.forecasts.what_if import WhatIf
 from coordinator.model import states as s
-from reshape.what_if import report
-from reshape.what_if.forecast import Forecast, forecast
-from reshape.what_if.live import TABLES, LiveState
+from reshape.output.forecast_table import as_table
 from tests.depth import drawn
 from tests.fakes.coordinator_api import Live
 from tests.fakes.shims import Behaviour
 from tests.fakes.terminal import Output
 from tests.fakes.world import JOB_TYPE, World
 from tests.unit.adaptive_scheduler import any_world
-from tests.unit.adaptive_scheduler.worlds import cluster, node, running, waiting
+from tests.unit.adaptive_scheduler.worlds import OVERHEADS, cluster, node, running, speed_rows, waiting
 
 WITHIN = 0.10  # twice what is promised of the demo
 TWO = {
@@ -84,6 +85,19 @@ def test_asked_in_the_middle_of_a_reshape_it_foretells_the_rest() -> None:
     assert found.makespan_s == pytest.approx(max(really(world).values()), rel=WITHIN)
 
 
+@pytest.mark.parametrize(("again", "starts"), [({}, 83 + 5 + 7 + 25), ({"proc_restart": 3}, 83 + 22 + 5 + 7 + 3)])
+def test_a_newcomer_imports_before_it_gets_its_gpus_where_its_type_restarts_without_that(
+    again: dict[str, int], starts: float
+) -> None:
+    """So the victim trains on for longer, and the GPUs idle for as long as a restart takes."""
+    costs = Profiles.from_rows(speed_rows(), [{"job_type": "t", **OVERHEADS, **again}])
+    four = replace(node("a", used=4), gpus=tuple(replace(g, job="one") for g in node("a", used=4).gpus))
+    one, two = running("one", 4, left=4000, optional=(1, 2, 4)), waiting("two", left=1000, optional=(2,))
+    jobs = {job.job_id: job for job in forecast(of(cluster(one, two, nodes=(four,), profiles=costs))).jobs}
+    assert jobs["two"].start_s == pytest.approx(starts)
+    assert jobs["two"].end_s == pytest.approx(starts + 1000 / 1.7 + 5 + 7)
+
+
 def test_it_foretells_a_queue() -> None:
     world = World.training([4], Behaviour(iterations=200))
     for name, iterations in (("a", 300), ("b", 100)):
@@ -132,31 +146,34 @@ def test_only_idle_gpus_are_taken_away() -> None:
         of(half).with_gpus(-5, "V100")
 
 
-def test_a_drained_nodes_jobs_go_on_elsewhere_and_a_rigid_one_begins_again() -> None:
+def test_a_drained_nodes_jobs_move_as_a_drain_moves_them_and_what_cannot_trains_on_there() -> None:
     gpus = tuple(replace(g, job="one") for g in node("a", used=4).gpus)
     jobs = running("one", 4, optional=(4,), left=100, iterations_done=500.0)
     two = cluster(jobs, nodes=(replace(node("a", used=4), gpus=gpus), node("b", idle=4)))
-    soft = forecast(of(two).drained("a")).makespan_s
-    hard = forecast(of(replace(two, jobs=(replace(jobs, rigid=True),))).drained("a")).makespan_s
-    assert soft is not None and hard is not None
-    assert hard - soft == pytest.approx(500 / 2.4)
-    assert soft > (forecast(of(two)).makespan_s or 0)
+    stays, moves = forecast(of(two)).makespan_s, forecast(of(two).drained("a")).makespan_s
+    assert stays is not None and moves is not None and moves > stays
+    rigid = of(replace(two, jobs=(replace(jobs, rigid=True),)))
+    assert forecast(rigid.drained("a")).makespan_s == pytest.approx(stays), "it is not stopped"
+    smaller = replace(jobs, optional=(2, 4))
+    half = cluster(smaller, nodes=(replace(node("a", used=4), gpus=gpus), node("b", idle=2)))
+    shrinks = forecast(of(half).drained("a")).makespan_s
+    assert shrinks is not None and shrinks > moves
     with pytest.raises(Rejected, match=r"There is no node 'c'; there are: a, b."):
         of(two).drained("c")
 
 
 def test_who_can_never_start_never_ends() -> None:
     found = forecast(of(FULL).drained("a"))
-    assert ends(found) == {"one": None, "new": None}
+    assert ends(found) == {"one": ends(forecast(of(FULL)))["one"], "new": None}, "where nothing is idle it trains on"
     assert (found.makespan_s, found.mean_completion_s) == (None, None)
-    shown = report.as_table(forecast(of(FULL)), found)
+    shown = as_table(WhatIf(forecast(of(FULL)), found))
     assert "never" in shown and "Makespan: 10 min 20 s" in shown and "then never reached" in shown
 
 
 def test_another_deadline_is_kept_or_missed() -> None:
     kept, missed = (forecast(of(FULL).with_deadline("new", seconds)) for seconds in (1e6, 10.0))
     assert (kept.missed, missed.missed) == (0, 1)
-    assert "kept" in report.as_table(kept, None) and "missed by" in report.as_table(missed, None)
+    assert "kept" in as_table(WhatIf(kept, None)) and "missed by" in as_table(WhatIf(missed, None))
     with pytest.raises(Rejected, match="no job 'x' on GPUs"):
         of(FULL).with_deadline("x", 1.0)
 
@@ -182,7 +199,7 @@ def test_unknown_lengths_and_speeds_are_assumed_as_the_scheduler_does_and_marked
     found = forecast(of(odd))
     assert {job.job_id: job.guess for job in found.jobs} == {"one": True, "new": True, "sure": False}
     assert ends(found)["one"] == pytest.approx(600.0 + 12.0), "ten minutes at least"
-    assert "~ rests on a length or a speed that is not known" in report.as_table(found, None)
+    assert "~ rests on a length or a speed that is not known" in as_table(WhatIf(found, None))
 
 
 @pytest.mark.parametrize("seed", range(drawn(60, 1_000)))

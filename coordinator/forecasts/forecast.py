@@ -8,8 +8,7 @@ one that was never measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from adaptive_scheduler.candidates import nodes_for
@@ -19,7 +18,8 @@ from adaptive_scheduler.models.prediction import is_certain, t_train
 from adaptive_scheduler.profiles.profiles import EXTRAPOLATED, Overheads, Profiles, Speed
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
-from reshape.what_if.live import LiveState
+from coordinator.forecasts.live_state import LiveState
+from coordinator.scheduling.evictions import Evictions, decide_with_evictions
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import Costs, Planner, PolicySetup, Submission, Workload
 from simulator.state import SimulatedJob, SimulationStuck
@@ -35,6 +35,7 @@ class JobForecast:
     submit_s: float
     sla_s: float | None
     guess: bool
+    launch_s: float = 0.0  # what a launch of its type takes
 
     @property
     def late_s(self) -> float | None:
@@ -46,9 +47,10 @@ class JobForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What becomes of all jobs."""
+    """What becomes of all jobs. `gpu_s`: GPU-seconds that their processes hold."""
 
     jobs: tuple[JobForecast, ...]
+    gpu_s: float = 0.0
 
     @property
     def makespan_s(self) -> float | None:
@@ -63,30 +65,52 @@ class Forecast:
         return math.fsum(times) / len(times) if times and len(times) == len(self.jobs) else None
 
     @property
+    def busy_s(self) -> float | None:
+        """Seconds during which any job has come and not ended; None if one never ends."""
+        busy, until = 0.0, 0.0
+        for job in sorted(self.jobs, key=lambda job: job.submit_s):
+            if job.end_s is None:
+                return None
+            busy += max(0.0, job.end_s - max(job.submit_s, until))
+            until = max(until, job.end_s)
+        return busy
+
+    @property
     def missed(self) -> int:
         return sum(bool(job.late_s) for job in self.jobs)
 
 
-def forecast(live: LiveState) -> Forecast:
-    """Simulate until all jobs have ended, or none that is left can start."""
+def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> Forecast:
+    """Simulate until all jobs have ended, or none that is left can start.
+
+    Where `goes_on` says no before, jobs that have not ended by then are left out.
+    """
     world = _simulable(live.snapshot)
     profiles = world.profiles.scaled(live.settings.batch_scaling)
     types = {job.type: _costs(profiles.overheads(job.type), live.relaunches) for job in world.jobs}
     setup = PolicySetup(
-        "live", _planner(live.settings), _costs(profiles.overheads(""), live.relaunches), world.profiles,
+        "live", _planner(live.settings, live.drains), _costs(profiles.overheads(""), live.relaunches), world.profiles,
         live.settings, costs_by_type=types,
     )  # fmt: skip
     jobs = tuple(_submission(world, job, profiles, types[job.type]) for job in world.jobs)
     simulated = SimulatedCluster(Workload("live", 0, jobs, world.nodes, (setup,)), setup)
-    with suppress(SimulationStuck):  # who never starts has no end
-        simulated.run()
+    complete = True
+    try:
+        simulated.run(goes_on)
+        complete = all(job.finished_s is not None for job in simulated.outcome.jobs)
+    except SimulationStuck:  # who never starts has no end
+        pass
     guesses = {job.id for job in live.snapshot.jobs if _is_guess(live.snapshot, job)}
-    found = [_forecast(job, types[job.given.type], guesses) for job in simulated.outcome.jobs]
-    return Forecast(tuple(sorted(found, key=lambda job: (job.submit_s, job.job_id))))
+    ended = [job for job in simulated.outcome.jobs if complete or job.finished_s is not None]
+    found = [_forecast(job, types[job.given.type], guesses) for job in ended]
+    gpu_s = sum(held.end_s - held.begin_s for held in simulated.outcome.held)
+    return Forecast(tuple(sorted(found, key=lambda job: (job.submit_s, job.job_id))), gpu_s)
 
 
-def _planner(settings: Settings) -> Planner:
+def _planner(settings: Settings, drains: tuple[str, ...]) -> Planner:
     def plan(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
+        if drains:
+            return decide_with_evictions(snapshot, now, settings, Evictions(drained=drains))
         return decide(snapshot, now, settings)
 
     return plan
@@ -96,7 +120,9 @@ def _forecast(job: SimulatedJob, costs: Costs, guesses: set[str]) -> JobForecast
     given = job.given
     start = None if given.gpus else job.trained_from_s
     end = None if job.finished_s is None else job.finished_s + costs.end
-    return JobForecast(given.id, start, end, given.arrival_s, given.sla_s, given.id in guesses)
+    return JobForecast(
+        given.id, start, end, given.arrival_s, given.sla_s, given.id in guesses, costs.launch + costs.begin
+    )
 
 
 def _costs(overheads: Overheads, relaunches: bool) -> Costs:
@@ -104,7 +130,8 @@ def _costs(overheads: Overheads, relaunches: bool) -> Costs:
         return Costs.relaunched(overheads)
     costs = Costs.in_place(overheads)
     again = overheads.reshape - costs.stop  # beside its shim, where that is known
-    return replace(costs, shrunk=again, grown=again)
+    early = max(0.0, costs.begin - again)  # imports: a newcomer does them before it gets its GPUs
+    return replace(costs, launch=costs.launch + early, begin=costs.begin - early, shrunk=again, grown=again)
 
 
 def _simulable(world: ClusterSnapshot) -> ClusterSnapshot:
