@@ -1,7 +1,7 @@
 """Numbers events and writes them to the store in batches.
 
 Numbers grow by one. The newest events are kept in memory for the event streams; older ones are read from the store. A
-crash may lose the events of the last fraction of a second, never state: state is written by compare-and-set before
+crash may lose the events of the last two seconds, never state: state is written by compare-and-set before
 its event is appended.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.errors import Conflict
+from coordinator.model.tables import EventRow, sound
 from coordinator.ports import Clock, Doc, Store
 
 KEPT = 5_000  # events in memory
@@ -82,9 +83,17 @@ class EventLog:
             newest = list(self._newest)
         if newest and newest[0]["_id"] <= seq + 1:
             return [e for e in newest if e["_id"] > seq][:limit]
-        stored = list(self._store.events_after(seq, limit))
+        stored = self._stored(seq, limit)
         last = stored[-1]["_id"] if stored else seq
         return (stored + [e for e in newest if e["_id"] > last])[:limit]
+
+    def _stored(self, seq: int, limit: int) -> list[Doc]:
+        """Events of the store, without documents that are none."""
+        while page := list(self._store.events_after(seq, limit)):
+            if found := sound(page, EventRow):
+                return found
+            seq = page[-1]["_id"]
+        return []
 
     def last(self) -> int:
         return self._last

@@ -6,6 +6,7 @@ state, so a failure here costs at most a line of history.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,7 @@ from coordinator.events import stages
 from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
 from coordinator.events.stages import Marks
+from coordinator.events.traces import ReshapeTraces
 from coordinator.model import events as e
 from coordinator.model import progress
 from coordinator.model.records import JobRecord, Operation
@@ -22,6 +24,9 @@ from coordinator.ports import Clock, Store
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.workqueue import WorkQueue
 
+log = logging.getLogger(__name__)
+
+RESHAPES = ("reshape", "move")  # the operations that change the GPUs of a training
 WAKES_THE_LOOP = (
     e.JobRunning, e.JobCompleted, e.JobFailed, e.JobCancelled, e.OperationUndone, e.JobYielded, e.JobRestarting,
     e.GpuChanged, e.LaunchRemoved, e.JobRefused, e.JobSubmitted,
@@ -40,11 +45,12 @@ class EventRecorder:
         queue: WorkQueue,
         wake: threading.Event,
         store: Store,
+        traces: ReshapeTraces | None = None,
     ) -> None:
         """`wake` is set by each event after which the decision loop may decide otherwise."""
         self.event_log, self.telemetry, self.metrics = event_log, telemetry, metrics
         self.clock, self.queue, self.wake = clock, queue, wake
-        self._store = store
+        self._store, self.traces = store, traces
         self._marks: dict[str, Marks] = {}
 
     def record(self, job: JobRecord, event: e.JobEvent, before: JobRecord | None = None) -> None:
@@ -63,15 +69,27 @@ class EventRecorder:
                     self._append(job, missed)
             case e.LaunchRemoved():
                 self._removed(job)
+        op = before.operation if before else None
+        if isinstance(event, e.OperationUndone) and op is not None and op.kind in RESHAPES:
+            self.metrics.undone(stages.direction(op))
         if isinstance(event, e.JobCompleted):
             self.telemetry.completed(job)
         if isinstance(event, e.JobCompleted | e.JobFailed | e.JobCancelled) and job.submit_ts:
             self.metrics.ended(job.state, max(0.0, job.finish_ts - job.submit_ts))
         self._queue_followers(job, event, before)
 
+    def close(self) -> None:
+        if self.traces is not None:
+            self.traces.close()
+
     def _append(self, job: JobRecord, event: e.JobEvent) -> None:
         state = {"job_id": job.raw_id, "state": job.state, "generation": job.generation, "num_gpus": len(job.gpu_ids)}
-        self.event_log.append({**state, **event.public()})
+        shown = event.public()
+        self.event_log.append({**state, **shown})
+        about = {"job": job.id, "generation": job.generation, "event": shown["type"]}
+        if decision := shown.get("decision_id") or (job.operation and job.operation.decision):
+            about["decision"] = decision
+        log.info("job %s: %s%s", job.id, shown["type"], f": {event.reason}" if event.reason else "", extra=about)
 
     def _mark(self, job: JobRecord, event: e.JobEvent) -> None:
         """Remember when the parts of an operation happened, from which `stages` are worked out."""
@@ -126,7 +144,7 @@ class EventRecorder:
         self._overheads(job, **stages.learned(op, beat, marks))
 
     def _restarted(self, job: JobRecord, op: Operation, **measured: Any) -> None:
-        if op.kind not in ("reshape", "move"):
+        if op.kind not in RESHAPES:
             self._append(job, e.JobRestarted(**measured))
             return
         measured |= {
@@ -140,6 +158,10 @@ class EventRecorder:
             predicted_s = self.telemetry.profiles.overheads(job.job_type).reshape if in_place else None
             self.metrics.gap(gap_s, len(op.to), predicted_s)
         self.metrics.reshaped(measured["direction"], measured["gap_s"], measured["stages_s"])
+        if self.traces is not None:
+            names = ("decision_id", "direction", "from_gpus", "to_gpus", "newcomer", "how", "gap_s")
+            about = {"job": job.id, "generation": job.generation, "node": job.node, **{n: measured[n] for n in names}}
+            self.traces.reshaped(op.kind, about, measured["stages_s"], self.clock.wall())
         if op.kind == "move":
             self._append(job, e.JobMoved(**measured, from_node=op.doc.get("from_node"), to_node=job.node))
         else:

@@ -21,6 +21,13 @@ REASONS = ("suspended", "dependencies", "pod", "resources")
 """Of waiting jobs: an operator suspended it; others must complete first; its pod is held back; GPUs or cores."""
 
 
+def of_this_process() -> bytes:
+    """Prometheus text of a coordinator that stands by: CPU, memory and open files of its process."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return bytes(generate_latest(registry))
+
+
 class Metrics:
     """One registry per coordinator, so that several can live in one process (tests)."""
 
@@ -31,23 +38,37 @@ class Metrics:
             "reshape_misfit_rows", "Rows with fields that make no sense", ["table"], registry=registry
         )
         self._gpus = Gauge("reshape_gpus", "GPUs by state", ["state"], registry=registry)
-        self._reshapes = Counter("reshape_reshapes", "Reshapes done", ["direction"], registry=registry)
+        self._reshapes = Counter(
+            "reshape_reshapes",
+            "Reshapes and moves; direction: up, down, move; outcome: done, or undone where the job goes on as before",
+            ["direction", "outcome"],
+            registry=registry,
+        )
         self._gap = Histogram(
             "reshape_gap_seconds", "Training standing still", ["direction"], buckets=GAPS, registry=registry
         )
         self._stage = Histogram(
-            "reshape_stage_seconds", "One stage of a reshape", ["stage"], buckets=GAPS, registry=registry
+            "reshape_stage_seconds",
+            "One stage of a reshape: decide, newcomer_ready, signal, checkpoint, exit, spawn, first_step",
+            ["stage"],
+            buckets=GAPS,
+            registry=registry,
         )
         self._node_jobs = Gauge(
-            "reshape_node_jobs", "Jobs trained on CPU by category", ["node", "category"], registry=registry
+            "reshape_node_jobs", "Jobs trained on CPU by category (PC, WC, CC)", ["node", "category"], registry=registry
         )
-        self._node_use = Gauge("reshape_node_use_ratio", "Share in use", ["node", "resource"], registry=registry)
+        self._node_use = Gauge(
+            "reshape_node_use_ratio", "Share of cpu or memory in use, 0 to 1", ["node", "resource"], registry=registry
+        )
         self._pending = Gauge(
-            "reshape_pending_jobs", "Waiting jobs by what they wait for", ["reason"], registry=registry
+            "reshape_pending_jobs",
+            "Waiting jobs by what they wait for: suspended, dependencies, pod, resources",
+            ["reason"],
+            registry=registry,
         )
         self._ended = Histogram(
             "reshape_job_completion_seconds",
-            "From submission to the end",
+            "From submission to the end; outcome: completed, failed, cancelled",
             ["outcome"],
             buckets=TIMES,
             registry=registry,
@@ -59,6 +80,10 @@ class Metrics:
             "reshape_gap_prediction_error_ratio", "(measured - predicted) / predicted gap of a reshape in place",
             buckets=ERRORS, registry=registry,
         )  # fmt: skip
+        self._predicted = Counter(
+            "reshape_predicted_times", "90 % intervals of predicted starts and ends by outcome: held, early, late",
+            ["kind", "outcome"], registry=registry,
+        )  # fmt: skip
         self._lost = Counter("reshape_lost_gpu_seconds", "GPUs standing still in reshapes", registry=registry)
         ProcessCollector(registry=registry)
         self._heartbeats = Counter("reshape_heartbeats", "Heartbeats handled", registry=registry)
@@ -66,17 +91,25 @@ class Metrics:
         Gauge("reshape_build_info", "Version", ["version"], registry=registry).labels(version).set(1)
 
     def reshaped(self, direction: str, gap_s: float | None, stages_s: Mapping[str, float]) -> None:
-        self._reshapes.labels(direction).inc()
+        self._reshapes.labels(direction, "done").inc()
         if gap_s is not None:
             self._gap.labels(direction).observe(gap_s)
         for stage, seconds in stages_s.items():
             self._stage.labels(stage.replace(" ", "_")).observe(seconds)
+
+    def undone(self, direction: str) -> None:
+        """Count a reshape that was given up, after which the job goes on as before."""
+        self._reshapes.labels(direction, "undone").inc()
 
     def gap(self, gap_s: float, gpus: int, predicted_s: float | None) -> None:
         """Count a standstill of `gpus` GPUs. `predicted_s`: None where nothing was predicted of it."""
         self._lost.inc(gap_s * gpus)
         if predicted_s:
             self._error.observe((gap_s - predicted_s) / predicted_s)
+
+    def came(self, kind: str, outcome: str) -> None:
+        """Count a predicted start or end of a job that is complete now."""
+        self._predicted.labels(kind, outcome).inc()
 
     def started(self, waited_s: float) -> None:
         self._waited.observe(waited_s)

@@ -20,6 +20,7 @@ PUBLIC = [
     (e.JobRefused(["no command"]), {"type": "refused", "problems": ["no command"]}),
     (e.JobDecided("one-v1", 0.25), {"type": "decided", "decision_id": "one-v1", "decide_s": 0.25}),
     (e.JobWaits("s"), {"type": "waits", "sentence": "s"}),
+    (e.HoldWithdrawn(), {"type": "hold withdrawn"}),
     (e.JobStays("s"), {"type": "stays", "sentence": "s"}),
     (e.JobWarned("s"), {"type": "warned", "sentence": "s"}),
     (e.DeadlineMissed(3.0, "s"), {"type": "missed", "late_s": 3.0, "sentence": "s"}),
