@@ -1,9 +1,10 @@
 """Reads and checks a Slaml, and derives its job documents. Pure.
 
 A row of table `slamls`, which the launcher keeps in sync with the object: `_id` (its uid), `namespace`, `name`,
-`generation`, `created`, `spec` and `notes` (relevant annotations and labels) as JSON text, `deleted`. Called by
-`slaml_controller`. Each replica of each task is one job document, because tasks are stopped and queued separately; it
-depends on the previous task by `depends_on`.
+`generation`, `created`, `spec` and `notes` (relevant annotations and labels) as JSON text, `deleted`, and where tasks
+have no command `starts`, what the launcher read of their images. Called by `slaml_controller`. Each replica of each
+task is one job document, because tasks are stopped and queued separately; it depends on the previous task by
+`depends_on`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ TAKEN = frozenset(
     }
 )  # fmt: skip
 LENGTH = 128  # of a job_id
+UNREAD = "unread"  # beside the fields of a task: why the command of its image is not known
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -54,6 +56,9 @@ class Slaml:
         spec, plan = _read(doc.get("spec")), _read(doc.get("plan"))
         if plan:
             spec = {**spec, "tasks": plan.get("tasks")}
+        elif isinstance(spec.get("tasks"), list):
+            starts = _read(doc.get("starts"))
+            spec = {**spec, "tasks": [_started(task, starts) for task in spec["tasks"]]}
         return cls(doc, spec, plan.get("notes") or _read(doc.get("notes")))
 
     @property
@@ -128,7 +133,10 @@ class SlamlTask:
         return int(number(self.spec.get("containerReplicas"), 1) or 1)
 
     @property
-    def image(self) -> str:
+    def image(self) -> str | None:
+        """None without a `containerImage`, which one machine does not need."""
+        if not self.spec.get("containerImage"):
+            return None
         registry, image, tag = (self.spec.get(f"container{part}") for part in ("Registry", "Image", "Tag"))
         return (f"{registry}/" if registry else "") + str(image) + (f":{tag}" if tag else "")
 
@@ -157,6 +165,16 @@ class SlamlTask:
         return {**single, "MODEL_PARAMS": json.dumps(params)}
 
 
+def _started(task: Any, starts: Mapping[str, Any]) -> Any:
+    """The task with the command that its image has, as Kubernetes would start it; else why that is not known."""
+    found = starts.get(str(SlamlTask(task).image)) if isinstance(task, dict) and not task.get("command") else None
+    if not isinstance(found, dict):
+        return task
+    if why := found.get("why"):
+        return {**task, UNREAD: why}
+    return {**task, "command": [*found["entrypoint"], *([] if task.get("args") else found["cmd"])]}
+
+
 def problems(slaml: Slaml) -> list[str]:
     """Errors that the API server does not check, as sentences that say what to write."""
     found = list(_own_problems(slaml))
@@ -182,9 +200,10 @@ def _own_problems(slaml: Slaml) -> Iterator[str]:
 
 def _part_problems(part: SlamlTask) -> Iterator[str]:
     if not part.spec.get("command"):
+        why = f"; it was not read from the image: {part.spec[UNREAD]}" if part.spec.get(UNREAD) else ""
         yield (
             "command is missing: write there what its image would start (its ENTRYPOINT), because reshape puts its own "
-            "program before it"
+            f"program before it{why}"
         )
     for name in ("CPU", "memory", "GPU"):
         if (given := part.spec.get(name)) is not None and quantity(given) is None:
@@ -218,7 +237,7 @@ def document(slaml: Slaml, place: int, replica: int) -> Doc:
         "optional_num_gpus": slaml.counts(part),
         **part.more,
         "_id": slaml.key(place, replica), "job_id": slaml.job_id(place, replica), "state": s.SUBMITTED,
-        "origin": "record", "namespace": slaml.namespace, "image": part.image,
+        "origin": "record", "namespace": slaml.namespace,
         "command": [*(part.spec.get("command") or []), *(part.spec.get("args") or [])],
         "tasks": [_task(task, task.replicas if n else 1) for n, task in enumerate(slaml.tasks[place:])],
         "depends_on": [slaml.job_id(place - 1, n) for n in before],
@@ -226,7 +245,9 @@ def document(slaml: Slaml, place: int, replica: int) -> Doc:
             "namespace": slaml.namespace, "name": slaml.name, "uid": slaml.uid, "since": slaml.doc.get("since"),
         },
     }  # fmt: skip
-    more = {"queue": queue} if queue else {}
+    more: Doc = {"queue": queue} if queue else {}
+    if part.image is not None:
+        more["image"] = part.image
     if slaml.target_s is not None:
         more["sla"] = slaml.target_s
     if env := _environment(part, replica):

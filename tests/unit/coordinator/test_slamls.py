@@ -74,6 +74,37 @@ def test_the_papers_example_becomes_seven_jobs_that_intake_takes() -> None:
     assert [(t["name"], t["replicas"]) for t in docs[1]["tasks"]] == [("ml-task-2", 1), ("ml-task-3", 3)]
 
 
+def verbatim(**starts: Doc) -> Slaml:
+    """The paper's listing as printed: no task says a command."""
+    tasks = [{name: value for name, value in one.items() if name not in ("command", "args")} for one in TASKS]
+    images = {f"ddocker122/{image}:latest": found for image, found in starts.items()}
+    return Slaml.of(row(tasks, starts=json.dumps(images)))
+
+
+def test_the_papers_listing_as_printed_runs_what_its_images_start() -> None:
+    found = {"entrypoint": ["python"], "cmd": ["run.py"]}
+    slaml = verbatim(**{"data-preprocessing": found, "feature-extraction": found, "model-training": found})
+    assert problems(slaml) == []
+    assert [doc["command"] for doc in documents(slaml)] == [["python", "run.py"]] * 7
+    accepted = Slaml.of({**row([]), "plan": slaml.plan})
+    assert documents(accepted) == documents(slaml), "the images may start something else by then"
+
+
+def test_arguments_take_the_place_of_those_of_the_image() -> None:
+    one = {name: value for name, value in task(args=["--fast"]).items() if name != "command"}
+    starts = json.dumps({"img": {"entrypoint": ["python"], "cmd": ["run.py"]}})
+    assert document(Slaml.of(row([one], starts=starts)), 0, 0)["command"] == ["python", "--fast"]
+
+
+def test_where_an_image_cannot_be_read_the_reason_is_said_with_what_to_write() -> None:
+    found = {"entrypoint": ["python"], "cmd": []}
+    slaml = verbatim(**{"data-preprocessing": found, "feature-extraction": found, "model-training": {"why": "gone"}})
+    (said,) = problems(slaml)
+    assert said.startswith("task ml-task-3: command is missing: write there what its image would start")
+    assert said.endswith("; it was not read from the image: gone")
+    assert len(problems(verbatim())) == 3
+
+
 def test_quantities_are_those_of_kubernetes() -> None:
     texts = ("2m", "2Mi", "1.5", "4", 3, "1Ki", "x", "1e3", None, "")
     assert [quantity(t) for t in texts] == [0.002, 2 * 2.0**20, 1.5, 4, 3, 1024, None, None, None, None]

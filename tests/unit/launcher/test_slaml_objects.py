@@ -12,6 +12,7 @@ import pytest
 from coordinator.stores.sqlite import SqliteStore
 from launcher.cluster.controllers.slaml import SlamlSync
 from launcher.cluster.event_writer import EventWriter
+from launcher.cluster.registry import ImageCommands
 from tests.fakes.kube import Kube
 from tests.unit.launcher.test_volcano_job_controller import Time
 
@@ -25,7 +26,14 @@ REFUSED = {"type": "Accepted", "status": "False", "reason": "TargetTooSmall", "m
 class Ground:
     def __init__(self, folder: Path, namespaces: tuple[str, ...] = ()) -> None:
         self.store, self.kube = SqliteStore(str(folder / "store.db")), Kube()
-        self.slamls = SlamlSync(self.store, self.kube, EventWriter(self.kube, Time(), "test"), namespaces, lambda: None)  # type: ignore[arg-type]
+        self.slamls = SlamlSync(
+            self.store,
+            self.kube,
+            EventWriter(self.kube, Time(), "test"),
+            namespaces,
+            lambda: None,
+            ImageCommands((), lambda: None),
+        )  # type: ignore[arg-type]
 
     def put(self, **more: Any) -> Doc:
         return self.kube.put("Slaml", "s", "team", spec=SPEC, meta={**META, **more})
@@ -155,3 +163,16 @@ def test_while_the_watch_is_behind_nothing_is_done(ground: Ground) -> None:
         informer.in_step = False
     ground.slamls.turn()
     assert ground.row()["deleted"] is False
+
+
+def test_a_task_without_command_waits_until_its_image_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Doc | None] = [None, {"why": "gone"}]
+    monkeypatch.setattr(ground.slamls._images, "of", lambda image: answers.pop(0))
+    spec = {"tasks": [{"taskName": "one", "containerImage": "img", "containerTag": "v1"}]}
+    ground.kube.put("Slaml", "s", "team", spec=spec, meta=META)
+    ground.turn()
+    assert ground.store.list("slamls") == []
+    ground.turn()
+    assert json.loads(ground.row()["starts"]) == {"img:v1": {"why": "gone"}}
+    ground.turn()
+    assert not answers, "asked once for each generation"
