@@ -6,6 +6,7 @@ A figure with `within` or `at_most` must be met; any other is a trend, of which 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,25 @@ class PublishedFigure:
             return round(ours, self.places) <= self.at_most if seeds == self.seeds else None
         return ours < 1.0 if self.against is not None else None
 
+    def spread(self, summary: Mapping[str, Any]) -> float | None:
+        """Return the standard deviation of our figure over the seeds; None of a single run."""
+        rows = {(row["policy"], row["seed"]): row for row in summary["rows"]}
+        mine = [(row, rows.get((self.against, seed))) for (policy, seed), row in rows.items() if policy == self.policy]
+        each = [self._of_seed(row, baseline) for row, baseline in mine if row["seed"] is not None]
+        known = [value for value in each if value is not None]
+        return statistics.stdev(known) if len(known) > 1 else None
+
+    def _of_seed(self, row: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> float | None:
+        if self.against is None:
+            found = row.get(self.measure) if self.kind is None else row[self.measure].get(self.kind)
+            return None if found is None else float(found)
+        of = self.measure.replace("_ratio", "_s")
+        return None if baseline is None else float(row[of] / baseline[of])
+
+    @property
+    def label(self) -> str:
+        return self.measure if self.kind is None else f"{self.measure} {self.kind}"
+
     @property
     def claim(self) -> str:
         if self.within is not None:
@@ -64,14 +84,15 @@ class PublishedFigure:
         return f"at most {self.at_most}" + (f", seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "")
 
 
-def compare(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return paper, ours and difference for every figure of the workload whose policy was simulated."""
-    found = [(figure, figure.ours(summary)) for figure in FIGURES[summary["workload"]]]
+def compare(summary: Mapping[str, Any], figures: Sequence[PublishedFigure] | None = None) -> list[dict[str, Any]]:
+    """Return paper, ours and difference for every figure whose policy was simulated; by default the workload's."""
+    wanted = published(summary["workload"]) if figures is None else figures
+    found = [(figure, figure.ours(summary)) for figure in wanted]
     seeds = len(summary["seeds"])
     return [
         {
             "policy": figure.policy,
-            "measure": figure.measure if figure.kind is None else f"{figure.measure} {figure.kind}",
+            "measure": figure.label,
             "against": figure.against,
             "paper": figure.paper,
             "ours": ours,
@@ -79,6 +100,7 @@ def compare(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
             "relative": (ours - figure.paper) / figure.paper if figure.paper else None,
             "claim": figure.claim,
             "holds": figure.holds(ours, seeds),
+            "spread": figure.spread(summary),
             "source": figure.source,
         }
         for figure, ours in found
@@ -89,13 +111,17 @@ def compare(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _evaluation(
     default: Sequence[float], termination: Sequence[float], overheads: Sequence[float]
 ) -> list[PublishedFigure]:
-    """Cuts of makespan and mean JCT against both baselines; overhead of termination and of the sidecar (Table VIII)."""
+    """Cuts of makespan and mean JCT against both baselines; overhead of termination and of the sidecar (Table VIII).
+
+    The paper's figures stand beside its algorithm as printed and beside the resolved one.
+    """
     ratios = [
-        PublishedFigure("sidecar", measure, round(1 - cut, 2), against)
+        PublishedFigure(policy, measure, round(1 - cut, 2), against)
+        for policy in ("sidecar-printed", "sidecar")
         for against, cuts in (("default", default), ("termination", termination))
         for measure, cut in zip(("makespan_ratio", "mean_jct_ratio"), cuts, strict=True)
     ]
-    shares = zip(("termination", "sidecar"), overheads, strict=True)
+    shares = zip(("termination", "sidecar-printed", "sidecar"), (*overheads, overheads[-1]), strict=True)
     return [*ratios, *(PublishedFigure(policy, "overhead_share", share) for policy, share in shares)]
 
 
@@ -118,11 +144,11 @@ def _no_limits() -> list[PublishedFigure]:
     return [_flowcon("na", "makespan_s", 394.0, within=0.001), *times]
 
 
-def _harmless(paper: float | None, seeds: int = FLOOR_SEEDS) -> list[PublishedFigure]:
+def _harmless(paper: float | None, seeds: int = FLOOR_SEEDS, policy: str = "flowcon") -> list[PublishedFigure]:
     """In the model of 5.6 limits cannot lower the makespan; they may not raise it either. Mean JCT falls."""
     return [
-        _flowcon("flowcon", "makespan_ratio", paper, against="na", at_most=1.005, places=3, seeds=seeds),
-        _flowcon("flowcon", "mean_jct_ratio", None, against="na"),
+        _flowcon(policy, "makespan_ratio", paper, against="na", at_most=1.005, places=3, seeds=seeds),
+        _flowcon(policy, "mean_jct_ratio", None, against="na"),
     ]
 
 
@@ -134,6 +160,17 @@ def _limited(
         *(_flowcon(policy, "makespan_s", seconds) for policy, seconds in spans.items()),
         *_harmless(ratio),
         *(_flowcon("flowcon", measure, paper) for measure, paper in gains.items()),
+    ]
+
+
+def _of_setting(
+    policy: str, faster: int, best: float | None = None, worst: float | None = None
+) -> list[PublishedFigure]:
+    """Return the figures of one alpha and interval of the five random jobs (Figure 9)."""
+    counted = {"jobs_faster": float(faster), "best": best, "worst": worst}
+    return [
+        *_harmless(None, policy=policy),
+        *(_flowcon(policy, measure, paper) for measure, paper in counted.items() if paper is not None),
     ]
 
 
@@ -226,8 +263,10 @@ FIGURES: Mapping[str, Sequence[PublishedFigure]] = {
         *_evaluation((0.45, 0.63), (0.17, 0.27), (0.293, 0.089)),
         PublishedFigure("default", "pending_at_last_arrival", 12.0),
         PublishedFigure("termination", "pending_at_last_arrival", 3.0),
+        PublishedFigure("sidecar-printed", "pending_at_last_arrival", 0.0),
         PublishedFigure("sidecar", "pending_at_last_arrival", 0.0),
         PublishedFigure("termination", "adds", 46.0),
+        PublishedFigure("sidecar-printed", "adds", 16.0),
         PublishedFigure("sidecar", "adds", 16.0),
         PublishedFigure("termination", "removes", 0.0),
     ],
@@ -244,7 +283,12 @@ FIGURES: Mapping[str, Sequence[PublishedFigure]] = {
         _flowcon("flowcon", "makespan_ratio", 0.98, against="na"),
         _of_model("flowcon", "MNIST(T)", 59.4),
     ],
-    "flowcon-random-5": _limited({}, None, 4, 0.4206, -0.005),
+    "flowcon-random-5": [
+        *_of_setting("flowcon", 4, 0.4206, -0.005),  # job 4 from 422.5 s to 424.6 s
+        *_of_setting("flowcon-3%-60s", 5),
+        *_of_setting("flowcon-5%-30s", 4),
+        *_of_setting("flowcon-5%-60s", 4, worst=-0.118),
+    ],
     "flowcon-random-10": _limited({"na": 1384.9, "flowcon": 1350.7}, 0.975, 9, 0.412, -0.011),
     "flowcon-random-15": _limited({"na": 1980.1, "flowcon": 1950.9}, 0.985, 11, 0.119, -0.057),
     "deadline-gang": _deadlines("gang"),
@@ -271,3 +315,8 @@ FIGURES: Mapping[str, Sequence[PublishedFigure]] = {
     "specon-random-50": [*_ds(2070.0, 596.3), *_specon(0.111, 0.072, 0.415, 30)],
     "elastic-w4": _evaluation((0.36, 0.55), (0.18, 0.36), (0.286, 0.083)),
 }
+
+
+def published(name: str) -> Sequence[PublishedFigure]:
+    """Return the figures of a workload; those of a fitted one are of the random one with the same jobs."""
+    return FIGURES[name.replace("-fitted-", "-random-")]

@@ -40,6 +40,9 @@ BY_KIND = "mean_jct_by_kind_s"
 BOUNDED_BY_LP = 400
 """With more jobs the linear programs take minutes, so that only bounds without them are computed."""
 
+FASTER_S = 0.01
+"""Smaller differences of a job's completion time do not count as a gain or a loss."""
+
 SLOTTED_UP_TO_S = 100_000.0
 """A longer run has more slots than the bound on JCTs takes in minutes; it then does without (`bounds.jct_bound`)."""
 
@@ -115,7 +118,7 @@ def row(
     if workload.outages or any(job.fails_at for job in jobs):
         numbers |= _failures(outcome.jobs)
     if against is not None:
-        numbers |= _gains(outcome.jobs, against.jobs)
+        numbers |= gains(_jct_by_job(against.jobs), _jct_by_job(outcome.jobs))
     return _with_ratios({"policy": policy, "seed": workload.seed, **numbers, **bounds})
 
 
@@ -145,17 +148,16 @@ def _failures(jobs: Sequence[SimulatedJob]) -> Row:
     return {"crashes": crashes, "lost_work_s": math.fsum(job.lost_s for job in jobs)}
 
 
-def _gains(jobs: Iterable[SimulatedJob], before: Iterable[SimulatedJob]) -> Row:
-    """Return the reduction of JCT per job; differences up to a hundredth of a second do not count."""
-    jct = {job.given.id: _jct(job) for job in before}
-    gains = [(jct[job.given.id] - _jct(job), jct[job.given.id]) for job in jobs]
-    shares = [gain / was for gain, was in gains]
+def gains(before: Mapping[str, float], now: Mapping[str, float]) -> Row:
+    """Return by how much completion times, seconds by job, fell: counts, and shares of the time before."""
+    gained = {job: before[job] - now[job] for job in now}
+    shares = [gain / before[job] for job, gain in gained.items()]
     return {
-        "jobs_faster": sum(gain > 0.01 for gain, _ in gains),
-        "jobs_slower": sum(gain < -0.01 for gain, _ in gains),
+        "jobs_faster": sum(gain > FASTER_S for gain in gained.values()),
+        "jobs_slower": sum(gain < -FASTER_S for gain in gained.values()),
         "best": max(shares),
         "worst": min(shares),
-        "mean_gain": math.fsum(gain for gain, _ in gains) / math.fsum(was for _, was in gains),
+        "mean_gain": math.fsum(gained.values()) / math.fsum(before[job] for job in now),
     }
 
 
@@ -243,6 +245,10 @@ def _overhead_share(jobs: Iterable[SimulatedJob]) -> float:
 def _end(job: SimulatedJob) -> float:
     assert job.finished_s is not None  # a run ends with its last job
     return job.finished_s
+
+
+def _jct_by_job(jobs: Iterable[SimulatedJob]) -> dict[str, float]:
+    return {job.given.id: _jct(job) for job in jobs}
 
 
 def _jct(job: SimulatedJob) -> float:

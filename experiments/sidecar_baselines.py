@@ -16,18 +16,23 @@ from adaptive_scheduler.tentative_snapshot import after
 from simulator.scenario import Planner, Submission
 
 
-def default(jobs: Iterable[Submission]) -> Planner:
-    """Start every job that fits on its fixed count, which the workload drew (G17)."""
+def default(jobs: Iterable[Submission], *, passes: bool = True) -> Planner:
+    """Start every job that fits on its fixed count, which the workload drew (G17).
+
+    `passes`: whether a job may overtake one that does not fit, as the paper describes.
+    """
     fixed = {job.id: job.fixed_gpus for job in jobs}
-    return lambda snapshot, now: _default(snapshot, fixed)
+    return lambda snapshot, now: _default(snapshot, fixed, passes)
 
 
-def _default(snapshot: ClusterSnapshot, fixed: Mapping[str, int]) -> tuple[Decision, ...]:
+def _default(snapshot: ClusterSnapshot, fixed: Mapping[str, int], passes: bool) -> tuple[Decision, ...]:
     decisions: list[Decision] = []
     for job in snapshot.queue:
         if fits := [n for n in snapshot.nodes if n.idle >= fixed[job.id]]:
             decisions.append(_start("default", job, _most_idle(fits), fixed[job.id]))
             snapshot = after(snapshot, decisions[-1])
+        elif not passes:
+            break
     return tuple(decisions)
 
 

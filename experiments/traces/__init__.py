@@ -40,16 +40,23 @@ READERS: Mapping[str, Callable[[TraceSource], Trace]] = {
 }
 
 
-def replay(name: str, folder: Path | None, count: int | None = None, nodes: Sequence[Node] = ()) -> Workload:
-    """Return the workload of a trace.
+def read(name: str, folder: Path | None, nodes: Sequence[Node] = ()) -> Trace:
+    """Return a trace.
 
-    `name`: a format, or a format and a file in the folder, such as gavel:traces/debug.csv. `count`: the number of
-    jobs, from the first; None: all. `nodes`: the cluster; empty: the trace's, or as many nodes as it needs.
-    Raises `NoWorkload`.
+    `name`: a format, or a format and a file in the folder, such as gavel:traces/debug.csv. `nodes`: the cluster; empty:
+    the trace's. Raises `NoWorkload`.
     """
     kind, _, file = name.partition(":")
     if kind not in READERS:
         raise NoWorkload(f"there is no trace format {kind!r}; take one of {', '.join(READERS)}.")
     if folder is None:
         raise NoWorkload(f"the {kind} trace is read from a folder; name it with --data or RESHAPE_DATA.")
-    return workload(READERS[kind](TraceSource(folder, file, tuple(nodes))), count, nodes)
+    return READERS[kind](TraceSource(folder, file, tuple(nodes)))
+
+
+def replay(name: str, folder: Path | None, count: int | None = None, nodes: Sequence[Node] = ()) -> Workload:
+    """Return the workload of a trace, of its first `count` jobs (None: of all).
+
+    `name`, `folder`: see `read`. `nodes`: the cluster; empty: the trace's, or as many nodes as it needs.
+    """
+    return workload(read(name, folder, nodes), count, nodes)

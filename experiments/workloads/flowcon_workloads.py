@@ -1,8 +1,9 @@
 """Builds FlowCon's workloads: models trained on the CPU of one node, with its limits and without (NA).
 
 `flowcon-fixed` and `-parameters` have the work that the paper's figures under NA give (3.7, by construction), and
-so has `-contention`, where jobs beside each other lose speed; the random ones draw models and arrivals. What
-FlowCon gains is a trend: it rests on loss curves.
+so has `-contention`, where jobs beside each other lose speed; the others draw models and arrivals: the random ones with
+the losses and the work of recorded trainings, the fitted ones with modelled losses, and work fitted to the paper's
+times. What FlowCon gains is a trend: it rests on loss curves.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import FlowCon, Settings
 from adaptive_scheduler.snapshot import Node
 from experiments import loss_curves
+from experiments.workloads import recorded_trainings
+from experiments.workloads.recorded_trainings import STEP
 from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FIXED, PARAMETERS, CONTENTION = "flowcon-fixed", "flowcon-parameters", "flowcon-contention"
 NOT_DRAWN = frozenset({FIXED, PARAMETERS, CONTENTION})
 NA = "na"
 WINDOW_S = 200.0  # arrivals of the random workloads
-STEP = 0.25  # core-seconds of one iteration, with one value of the loss each; invented
 
 FREE = Costs(launch=0.0, begin=0.0, stop=0.0, shrunk=0.0, grown=0.0, end=0.0)
 """Containers are there at once, as in the paper; nothing is moved or stopped here."""
@@ -60,6 +62,13 @@ GRU = _Container("GRU(T)", "GRU", 121.0)
 LSTM_CRF = _Container("LSTM-CRF(P)", "LSTM-CRF", 168.0)
 BI_RNN = _Container("Bi-RNN(T)", "Bi-RNN", 200.0)
 
+FOUR_SETTINGS = {
+    "flowcon": (0.03, 30.0),
+    "flowcon-3%-60s": (0.03, 60.0),
+    "flowcon-5%-30s": (0.05, 30.0),
+    "flowcon-5%-60s": (0.05, 60.0),
+}
+"""Alpha and interval of Figure 9, by policy; Figure 10 has the first."""
 FIVE = (LSTM_CFC, VAE, VAE_T, MNIST, GRU)  # jobs 1 to 5
 ANY = (VAE, VAE_T, MNIST, MNIST_T, LSTM_CFC, LSTM_CRF, BI_RNN, GRU)
 FITTED_WORK = "the work of VAE(P), MNIST(P) and MNIST(T) (3.7): the paper's times under NA come out by construction"
@@ -117,8 +126,8 @@ def named(alpha: float, interval_s: float) -> str:
     return f"flowcon-{alpha:.0%}-{interval_s:.0f}s"
 
 
-def drawn(seed: int, data: Path | None = None, count: int = 5) -> Workload:
-    """Return 5 jobs, one of each model, with alpha 3 % and 30 s; or 10 or 15 of drawn models, with 10 % and 20 s."""
+def fitted(seed: int, data: Path | None = None, count: int = 5) -> Workload:
+    """Return 5 jobs, one of each model, with the paper's four settings; or 10 or 15 of drawn ones, at 10 % and 20 s."""
     rng = random.Random(seed)
     containers = list(FIVE) if count == len(FIVE) else [rng.choice(ANY) for _ in range(count)]
     arrivals = [rng.uniform(0.0, WINDOW_S) for _ in containers]
@@ -126,11 +135,20 @@ def drawn(seed: int, data: Path | None = None, count: int = 5) -> Workload:
         (c.at(at, f"job-{i:02d}") for i, (c, at) in enumerate(zip(containers, arrivals, strict=True), start=1)),
         key=lambda job: job.arrival_s,
     )
-    alpha, interval_s = (0.03, 30.0) if count == len(FIVE) else (0.10, 20.0)
-    policy_setups = [_flowcon("flowcon", alpha, interval_s)]
+    if count == len(FIVE):
+        policy_setups = [_flowcon(name, *pair) for name, pair in FOUR_SETTINGS.items()]
+    else:
+        policy_setups = [_flowcon("flowcon", 0.10, 20.0)]
     return _workload(
-        f"flowcon-random-{count}", seed, tuple(jobs), policy_setups, (FITTED_WORK, DRAWN_WORK), (INVENTED_WORK,)
+        f"flowcon-fitted-{count}", seed, tuple(jobs), policy_setups, (FITTED_WORK, DRAWN_WORK), (INVENTED_WORK,)
     )
+
+
+def drawn(seed: int, data: Path | None = None, count: int = 5) -> Workload:
+    """Return the jobs of `fitted` with the work and the losses of recorded trainings; both LSTMs have the zoo's."""
+    models = {container.name: container.core_s for container in ANY}
+    workload = recorded_trainings.trained(fitted(seed, data, count), models)
+    return replace(workload, name=f"flowcon-random-{count}")
 
 
 def _workload(
@@ -158,7 +176,9 @@ NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
     FIXED: fixed,
     PARAMETERS: parameters,
     CONTENTION: contention,
-    "flowcon-random-5": drawn,
-    "flowcon-random-10": partial(drawn, count=10),
-    "flowcon-random-15": partial(drawn, count=15),
+    **{
+        f"flowcon-{kind}-{count}": partial(draw, count=count)
+        for kind, draw in (("random", drawn), ("fitted", fitted))
+        for count in (5, 10, 15)
+    },
 }

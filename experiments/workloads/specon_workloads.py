@@ -1,9 +1,10 @@
 """Builds SpeCon's workloads: models trained on the CPUs of several nodes, with its moves and without.
 
 Each job starts where the paper's round robin places it, so that only moves differ (2.8). `specon-fixed` has the work
-that the paper's mean under its default scheduler (DS) gives; the random ones draw models and arrivals. What
-SpeCon gains is a trend: it rests on loss curves. Where all jobs are equal (`fixed`, `parameters`) the paper's
-gains cannot come out: round robin shares their work out evenly, so that DS is within 6 % of the bound, and in
+that the paper's mean under its default scheduler (DS) gives; the others draw models and arrivals: the random ones with
+the losses and the work of recorded trainings, the fitted ones with modelled losses, and work fitted to the paper's
+times. What SpeCon gains is a trend: it rests on loss curves. Where all jobs are equal (`fixed`, `parameters`) the
+paper's gains cannot come out: round robin shares their work out evenly, so that DS is within 6 % of the bound, and in
 `fixed` hardly two jobs are on a node at a time, so that no job may ask (S7).
 """
 
@@ -21,11 +22,12 @@ from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import Settings, SpeCon
 from adaptive_scheduler.snapshot import Node
 from experiments import loss_curves
+from experiments.workloads import recorded_trainings
+from experiments.workloads.recorded_trainings import STEP
 from simulator.scenario import Costs, CpuWork, PolicySetup, Submission, Workload
 
 FIXED, PARAMETERS = "specon-fixed", "specon-parameters"
 DS = "ds"
-STEP = 0.25  # core-seconds of one iteration, with one value of the loss each; invented
 
 SAVE_S, RESTORE_S = 2.0, 3.0
 """Together what the paper measured at most, whatever the progress (Fig. 2); how it divides is ours."""
@@ -87,13 +89,21 @@ def parameters(seed: int = 0, data: Path | None = None) -> Workload:
     return _workload(PARAMETERS, seed, [(VAE, at) for at in arrivals], 4, policy_setups)
 
 
-def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float = 300.0, nodes: int = 4) -> Workload:
+def fitted(seed: int, data: Path | None = None, count: int = 20, within_s: float = 300.0, nodes: int = 4) -> Workload:
     """Return jobs with models, platforms and arrivals drawn uniformly; alpha 0.01 every 30 s."""
     rng = random.Random(seed)
     containers = [rng.choice(ANY) for _ in range(count)]
     arrivals = sorted(rng.uniform(0.0, within_s) for _ in range(count))
     jobs = list(zip(containers, arrivals, strict=True))
-    return _workload(f"specon-random-{count}", seed, jobs, nodes, _both(), (INVENTED_WORK,))
+    return _workload(f"specon-fitted-{count}", seed, jobs, nodes, _both(), (INVENTED_WORK,))
+
+
+def drawn(seed: int, data: Path | None = None, count: int = 20, within_s: float = 300.0, nodes: int = 4) -> Workload:
+    """Return the jobs of `fitted` with the work and the losses of recorded trainings."""
+    workload = recorded_trainings.trained(
+        fitted(seed, data, count, within_s, nodes), {container.name: container.core_s for container in ANY}
+    )
+    return replace(workload, name=f"specon-random-{count}")
 
 
 def _workload(
@@ -138,7 +148,9 @@ def _profiles() -> Profiles:
 NAMES: Mapping[str, Callable[[int, Path | None], Workload]] = {
     FIXED: fixed,
     PARAMETERS: parameters,
-    "specon-random-20": drawn,
-    "specon-random-30": partial(drawn, count=30, within_s=600.0),
-    "specon-random-50": partial(drawn, count=50, within_s=1200.0, nodes=8),
+    **{
+        f"specon-{kind}-{count}": partial(draw, count=count, within_s=within_s, nodes=nodes)
+        for kind, draw in (("random", drawn), ("fitted", fitted))
+        for count, within_s, nodes in ((20, 300.0, 4), (30, 600.0, 4), (50, 1200.0, 8))
+    },
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coordinator.dashboard.bars import Bar
+from experiments.figures.chart import Points
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")  # Okabe-Ito
 
@@ -72,26 +72,7 @@ def gantt(
         legend.append(Patch(facecolor="white", edgecolor="grey", hatch="///", label="reserved"))
     if legend:
         figure.legend(handles=legend, loc="outside lower right", ncols=len(legend), frameon=False)
-    return _save(figure, path)
-
-
-Points = list[tuple[float, float]]
-
-
-def distribution(values: Iterable[float]) -> Points:
-    """The share of all values that is at most so large."""
-    ordered = sorted(values)
-    return [(0.0, 0.0), *((value, i / len(ordered)) for i, value in enumerate(ordered, 1))]
-
-
-def at_once(spans: Iterable[tuple[float, float]]) -> Points:
-    """Return the number of spans (begin, end) that cover each moment."""
-    changes: dict[float, int] = {}
-    for begin, end in spans:
-        changes[begin] = changes.get(begin, 0) + 1
-        changes[end] = changes.get(end, 0) - 1
-    moments = sorted(changes)
-    return list(zip(moments, map(float, accumulate(changes[m] for m in moments)), strict=True))
+    return save(figure, path)
 
 
 def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path]:
@@ -101,7 +82,7 @@ def steps(series: Mapping[str, Points], path: Path, x: str, y: str) -> list[Path
         if points:
             axes.step(*zip(*points, strict=True), where="post", label=name, color=COLOURS[i % len(COLOURS)])
     axes.legend(frameon=False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 NAMED = 10
@@ -117,7 +98,7 @@ def lines(series: Mapping[str, Points], path: Path, x: str, y: str, title: str) 
     axes.set_title(title, loc="left")
     if len(series) <= NAMED:
         axes.legend(frameon=False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def _empty(x: str, y: str) -> tuple[Any, Any]:
@@ -134,7 +115,8 @@ def _empty(x: str, y: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> list[Path]:
+def save(figure: Any, path: Path) -> list[Path]:
+    """Write a figure to `path`.svg and `path`.png; returns both."""
     # Not `with_suffix`: a name may hold a dot.
     written = [path.with_name(f"{path.name}.{kind}") for kind in ("svg", "png")]
     for file in written:

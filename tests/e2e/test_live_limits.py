@@ -1,4 +1,4 @@
-"""CPU limits (FlowCon) with real processes on one emulated node with two cores.
+"""CPU limits (FlowCon) with real processes on one emulated node with two cores, and the cores of emulated nodes.
 
 A training that hardly grows any more is held to a quarter of the node while another one trains there, and released
 when that ends; a limit that nobody renews lifts itself and leaves nothing behind.
@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from launcher.local import cores_of_their_own
 from tests.e2e.up import ROOT, TRAINERS, Up, running, wait_for
 
 LIMIT = 0.5  # cores: 1 / (beta x jobs) = a quarter of two
@@ -50,10 +53,11 @@ def used_cores(pid: int, seconds: float = 2.0) -> float:
 
 
 def groups(pid: int) -> list[Path]:
-    """The control groups that were made to hold it."""
+    """The control groups that were made to hold it, beside that of its emulated node."""
     rows = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
     root = Path("/sys/fs/cgroup")
-    return [root / names / path.lstrip("/") for _, names, path in rows if "reshape-" in path]
+    made = [root / names / path.lstrip("/") for _, names, path in rows if "reshape-" in path]
+    return [group for group in made if not group.name.startswith("reshape-node-")]
 
 
 def is_held(pid: int) -> bool:
@@ -111,3 +115,34 @@ def test_a_limit_of_a_killed_coordinator_lifts_itself_and_leaves_nothing_behind(
         up.start()
         wait_for(lambda: usage(up, "slow")["cpu_limit"] == LIMIT, LONG, "the next coordinator limits it again")
         assert up.job("slow")["trainer_pid"] == pid
+
+
+def test_the_trainings_of_an_emulated_node_share_the_cores_that_it_has(tmp_path: Path) -> None:
+    if not cores_of_their_own():
+        pytest.skip("no control group can be made here")
+    with running(tmp_path / "s", ["a=cpu:0.5", "b=cpu:1"]) as up:
+        for job_id, node in (("one", "a"), ("two", "b")):
+            up.client.submit(on_cpu(job_id, 100_000) | {"node": node})
+        entered = {job: cpu_group(up.until(job, "running")["trainer_pid"]) for job in ("one", "two")}
+        assert {job: quota(group) for job, group in entered.items()} == {"one": 0.5, "two": 1.0}
+        assert all(up.client.cancel(job) for job in entered)
+        for job in entered:
+            up.until(job, "cancelled")
+        up.stop()
+        assert not any(group.exists() for group in entered.values()), "nothing of the nodes is left"
+
+
+def cpu_group(pid: int) -> Path:
+    """The control group of a process by which its CPU is counted."""
+    rows = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    names, path = next(row[1:] for row in sorted(rows, reverse=True) if row[1] in ("", "cpu", "cpu,cpuacct"))
+    return Path("/sys/fs/cgroup") / names / path.lstrip("/")
+
+
+def quota(group: Path) -> float:
+    """The cores that the kernel allows it."""
+    if (group / "cpu.max").exists():
+        allowed, period = (group / "cpu.max").read_text().split()
+    else:
+        allowed, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(allowed) / int(period)

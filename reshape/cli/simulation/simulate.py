@@ -1,4 +1,4 @@
-"""Runs `reshape simulate` and `reshape paper`, and prints tables, JSON, CSV or charts.
+"""Runs `reshape simulate`, and prints tables, JSON, CSV or charts.
 
 Called by `simulate_verbs.py`. Results go to standard output, progress and errors to standard error.
 """
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from adaptive_scheduler.snapshot import Gpu, Node
 from coordinator.dashboard.bars import Bar
 from coordinator.errors import Rejected
-from experiments import published_figures
 from experiments.failures import NONE as NO_FAILURES
 from experiments.failures import DrawnFailures
+from experiments.figures.chart import Points, at_once, distribution
 from experiments.report import COLUMNS, Row, summary
 from experiments.run import SimulationRun, compare
 from experiments.traces import replay
@@ -34,9 +34,6 @@ from reshape.output.terminal import to_json
 from reshape.services.inventory import inventory
 from simulator.scenario import NoWorkload, Workload
 from simulator.state import SimulationStuck
-
-if TYPE_CHECKING:
-    from reshape.output import plots
 
 SINCE = "seconds since the first job was submitted"
 ROWS = 200
@@ -102,8 +99,8 @@ def simulate(
 ) -> None:
     """Simulate and print. Raises `Rejected` with a sentence for input that cannot be simulated."""
     if plot is not None:
-        _make_room(plot)
-    first, rows = _all_runs(jobs, seeds, policies, data)
+        make_room(plot)
+    first, rows = all_runs(jobs, seeds, policies, data)
     result = summary(first[0].workload, rows)
     if output == "json":
         click.echo(to_json(result))
@@ -116,7 +113,7 @@ def simulate(
             click.echo(f"{path} is written.", err=True)
 
 
-def _make_room(plot: Path) -> None:
+def make_room(plot: Path) -> None:
     """Make the chart folder before the simulation, which may take long."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Rejected("charts need matplotlib; install volcano-reshape[plot].")
@@ -124,18 +121,6 @@ def _make_room(plot: Path) -> None:
         plot.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Rejected(f"{plot} cannot be made ({error.strerror}); name another folder with --plot.") from error
-
-
-def paper(*, name: str, seeds: int, output: str, data: Path | None) -> int:
-    """Print an experiment beside its paper; return 0 if all claims hold. Raises `Rejected` as `simulate`."""
-    first, rows = _all_runs(JobSource(name), seeds, (), data)
-    result = summary(first[0].workload, rows)
-    result["paper"] = published_figures.compare(result)
-    missed = [row for row in result["paper"] if row["holds"] is False and row["claim"] != "trend"]
-    click.echo(to_json(result) if output == "json" else _paper_table(result))
-    for row in missed:
-        click.echo(f"{row['policy']} misses {row['measure']}: {row['ours']:.4g}, claimed {row['claim']}.", err=True)
-    return 1 if missed else 0
 
 
 def as_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
@@ -191,7 +176,7 @@ def draw(runs_of_seed: Sequence[SimulationRun], folder: Path) -> list[Path]:
         if curves := _losses(run, zero):
             path = folder / f"{name}-{run.policy}-losses"
             written += plots.lines(curves, path, SINCE, "evaluation value, share of its range", title)
-    series: dict[str, tuple[str, str, Callable[[SimulationRun, float], plots.Points]]] = {
+    series: dict[str, tuple[str, str, Callable[[SimulationRun, float], Points]]] = {
         "jct": ("job completion time, seconds", "share of jobs", _jcts),
         "gpus": (SINCE, "GPUs in use", _gpus_in_use),
         "cores": (SINCE, "cores in use", _cores_in_use),
@@ -216,9 +201,9 @@ def _bars(run: SimulationRun, zero: float) -> list[Bar]:
     return bars
 
 
-def _losses(run: SimulationRun, zero: float) -> dict[str, plots.Points]:
+def _losses(run: SimulationRun, zero: float) -> dict[str, Points]:
     """Return the evaluation value over time of each job with a curve; progress is even between speed changes."""
-    curves: dict[str, plots.Points] = {}
+    curves: dict[str, Points] = {}
     for job in run.workload.jobs:
         trail = run.outcome.trails.get(job.id, [])
         if job.cpu is None or job.cpu.curve is None or not trail:
@@ -235,19 +220,15 @@ def _losses(run: SimulationRun, zero: float) -> dict[str, plots.Points]:
     return curves
 
 
-def _jcts(run: SimulationRun, zero: float) -> plots.Points:
-    from reshape.output.plots import distribution
-
+def _jcts(run: SimulationRun, zero: float) -> Points:
     return distribution(j.finished_s - j.given.arrival_s for j in run.outcome.jobs if j.finished_s is not None)
 
 
-def _gpus_in_use(run: SimulationRun, zero: float) -> plots.Points:
-    from reshape.output.plots import at_once
-
+def _gpus_in_use(run: SimulationRun, zero: float) -> Points:
     return at_once((h.begin_s - zero, h.end_s - zero) for h in run.outcome.held)
 
 
-def _cores_in_use(run: SimulationRun, zero: float) -> plots.Points:
+def _cores_in_use(run: SimulationRun, zero: float) -> Points:
     """Return the cores in use on all nodes; of several changes at one time the last counts."""
     now: dict[str, float] = {}
     points: dict[float, float] = {}
@@ -257,15 +238,21 @@ def _cores_in_use(run: SimulationRun, zero: float) -> plots.Points:
     return list(points.items())
 
 
-def _all_runs(
-    jobs: JobSource, seeds: int, policies: Sequence[str], data: Path | None
+def all_runs(
+    jobs: JobSource, seeds: int, policies: Sequence[str], data: Path | None, *, bounded: bool = True
 ) -> tuple[list[SimulationRun], list[Row]]:
-    """Run all seeds; return the runs of the first, for charts, and the rows of all."""
+    """Run all seeds; return the runs of the first, for charts, and the rows of all.
+
+    `bounded`: with lower bounds of every schedule. Raises `Rejected` with a sentence for input that cannot be
+    simulated.
+    """
     try:
         draws = jobs.draws(seeds, data)
         workload = draws[0]()
         length = (len(set(policies)) or len(workload.policy_setups)) * len(draws)
-        all_runs = (run for draw in (lambda: workload, *draws[1:]) for run in compare(draw(), policies))
+        all_runs = (
+            run for draw in (lambda: workload, *draws[1:]) for run in compare(draw(), policies, bounded=bounded)
+        )
         first: list[SimulationRun] = []
         rows: list[Row] = []
         with click.progressbar(all_runs, length=length, label=f"Simulating {jobs.name}", file=sys.stderr) as bar:
@@ -276,31 +263,6 @@ def _all_runs(
         return first, rows
     except (NoWorkload, SimulationStuck) as refused:
         raise Rejected(str(refused)) from refused
-
-
-def _paper_table(result: dict[str, Any]) -> str:
-    head = ("POLICY", "MEASURE", "PAPER", "OURS", "DIFFERENCE", "CLAIM", "HOLDS")
-    verdict = {True: "yes", False: "no", None: "-"}
-    rows = [
-        (
-            row["policy"],
-            row["measure"] + (f" to {row['against']}" if row["against"] else ""),
-            NONE if row["paper"] is None else f"{row['paper']:.5g}",
-            f"{row['ours']:.5g}",
-            _difference(row),
-            row["claim"],
-            verdict[row["holds"]],
-        )
-        for row in result["paper"]
-    ]
-    sources = dict.fromkeys(row["source"] for row in result["paper"])
-    return f"{as_table(result)}\n\nPublished by: {'; '.join(sources)}\n\n{table(head, rows)}"
-
-
-def _difference(row: dict[str, Any]) -> str:
-    if row["difference"] is None:
-        return NONE
-    return f"{row['difference']:+.3g}" + ("" if row["relative"] is None else f" ({row['relative']:+.1%})")
 
 
 def _cell(value: Any, form: str) -> str:

@@ -1,4 +1,4 @@
-"""Defines the verbs `simulate`, `paper` and `what-if`: options, usage errors and help.
+"""Defines the verbs `simulate`, `paper`, `what-if` and `replay`: options, usage errors and help.
 
 Added to the command by `main.py`. Imports only click until a verb runs.
 """
@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from reshape.output.terminal import NODES, CliSettings, print_out, printing
-
-if TYPE_CHECKING:
-    from reshape.what_if.live import LiveState
+from reshape.output.terminal import NODES, POLICY_NAMES, REFUSED, CliSettings, print_out, printing
 
 _DATA = click.option(
     "--data",
@@ -68,6 +65,7 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
 )
 @_DATA
 @click.option("--validate", is_flag=True, help="Compare the simulator with published figures instead.")
+@click.option("--coverage", is_flag=True, help="Measure how often intervals of predicted starts and ends hold instead.")
 @click.pass_obj
 def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> None:
     """Simulate scheduling policies on a workload or a trace; needs no GPU."""
@@ -95,30 +93,90 @@ def simulate(settings: CliSettings, /, output: str | None, **options: Any) -> No
         nodes,
         DrawnFailures(mtbf_s, repair_s or 0.0, crashes or 0.0),
     )
+    if options.pop("coverage"):
+        if options.pop("policies") or options.pop("plot"):
+            raise click.UsageError("Leave --policy and --plot out: --coverage is of the workload's last policy.")
+        from reshape.cli.simulation import coverage
+
+        return coverage.run(jobs, output=output or settings.output, seeds=options["seeds"], data=options["data"])
     return simulate.simulate(jobs, output=output or settings.output, **options)
 
 
 @click.command()
 @click.argument("name")
-@_SEEDS
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Number of random draws.  [default: 20; of all: those docs/papers.md names]"
+)
 @_DATA
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Draw its figures to this folder, under their numbers in the paper.",
+)
+@click.option("--live", is_flag=True, help="Run it with real trainings on emulated nodes of this machine.")
+@click.option(
+    "--scale",
+    type=_ABOVE_0,
+    callback=_finite,
+    metavar="F",
+    help="With --live: multiply all times of the paper by F, such as 0.1.  [default: by experiment]",
+)
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="With --live: number of draws.")
+@click.option(
+    "--trainer",
+    type=click.Choice(["numpy", "keras"]),
+    default="numpy",
+    show_default=True,
+    help="With --live: train a model on CPU as a small NumPy network, or as itself in Keras, which starts slowly.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="reshape-live",
+    show_default=True,
+    help="With --live: write NAME.json and, with the figures of all that ran, live.json to this folder.",
+)
 @printing
 @click.pass_obj
-def paper(settings: CliSettings, /, **options: Any) -> int:
-    """Rerun a published experiment, such as case-study or elastic-w1; an unknown NAME lists all."""
+def paper(
+    settings: CliSettings, /, live: bool, scale: float | None, runs: int, trainer: str, out: Path, **options: Any
+) -> int:
+    """Rerun a published experiment, such as case-study or elastic-w1, or all; an unknown NAME lists them.
+
+    In a clone, all also writes what came out into docs/papers.md; it takes a few minutes. specon-save-resume shows what
+    reshape record --saving measured of stopping trainings and starting them again.
+    """
     from reshape import foreign
 
     foreign.check_simulation()
-    from reshape.cli.simulation.simulate import paper as run_paper
+    if live:
+        if options["plot"] is not None:
+            raise click.UsageError("Leave --plot out: it draws what is simulated.")
+        foreign.check()
+        from reshape.live_paper.runner import run
+
+        given = {"name": options["name"], "data": options["data"], "scale": scale, "runs": runs, "trainer": trainer}
+        return run(**given, out=out, output=settings.output)
+    from reshape.cli.simulation.paper import paper as run_paper
 
     return run_paper(output=settings.output, **options)
 
 
-def _gpu_changes(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> list[tuple[int, str]]:
+def _gpu_changes(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
     for count, kind in given:
         if not re.fullmatch(r"[+-]?[1-9][0-9]{0,4}", count) or kind.startswith("-"):
             raise click.BadParameter(f"'{count} {kind}' {_GPUS}")
-    return [(int(count), kind) for count, kind in given]
+        found[kind] = found.get(kind, 0) + int(count)
+    return found
+
+
+def _documents(_: click.Context, __: click.Parameter, given: tuple[Any, ...]) -> list[Any]:
+    if not given:
+        return []
+    from reshape.cli import documents
+
+    return [doc for file in given for doc in documents.read(file.read())]
 
 
 class _WhatIf(click.Command):
@@ -134,7 +192,9 @@ class _WhatIf(click.Command):
 
 
 @click.command("what-if", cls=_WhatIf)
-@click.option("--submit", "files", type=click.File("rb"), multiple=True, help="Job documents, JSON or YAML.")
+@click.option(
+    "--submit", type=click.File("rb"), multiple=True, callback=_documents, help="Job documents, JSON or YAML."
+)
 @click.option(
     "--gpus",
     type=(str, str),
@@ -143,71 +203,59 @@ class _WhatIf(click.Command):
     metavar="N TYPE",
     help="More GPUs (+2 V100), or fewer (-2 V100).",
 )
-@click.option("--drain", "drained", multiple=True, metavar="NODE", help="Close a node; its jobs go elsewhere.")
-@click.option("--policy", type=click.Choice(["sidecar", "termination", "default"]), help="Another policy.")
+@click.option("--drain", multiple=True, metavar="NODE", help="Close a node; its jobs go elsewhere.")
+@click.option("--policy", type=click.Choice(POLICY_NAMES), help="Another policy.")
 @click.option(
     "--queue-order", type=click.Choice(["arrival", "shortest", "deadline"]), help="Another order of waiting jobs."
 )
 @click.option("--deadline", "deadlines", multiple=True, metavar="JOB=TIME", help="Another deadline, such as a=30m.")
 @printing
 @click.pass_obj
-def what_if(settings: CliSettings, /, **changes: Any) -> None:
+def what_if(settings: CliSettings, /, deadlines: tuple[str, ...], **changes: Any) -> None:
     """Predict who starts and ends when, as things stand and with changes; touches nothing."""
     from reshape import foreign
 
-    foreign.check_simulation()
-    from reshape.what_if import report
-    from reshape.what_if.forecast import forecast
-    from reshape.what_if.live import LiveState
+    foreign.check()
+    from reshape.output import forecast_table
 
-    live = LiveState.of(settings.client())
-    now, changed = forecast(live), _changed(live, **changes)
-    then = forecast(changed) if any(changes.values()) else None
-    print_out(settings, report.as_object(now, then), lambda _: report.as_table(now, then, live.left_out))
-
-
-def _changed(
-    live: LiveState, files: Any, gpus: Any, drained: Any, policy: str | None, queue_order: Any, deadlines: Any
-) -> LiveState:
-    """Return the state with all changes made."""
-    from dataclasses import replace
-
-    from reshape.cli import documents
-
-    for file in files:
-        live = live.with_jobs(documents.read(file.read()))
-    for count, kind in gpus:
-        live = live.with_gpus(count, kind)
-    for node in drained:
-        live = live.drained(node)
-    for given in deadlines:
-        live = live.with_deadline(*_deadline(given))
-    if policy is not None:
-        live = _with_policy(live, policy)
-    if queue_order is not None:
-        live = replace(live, settings=replace(live.settings, queue_order=queue_order))
-    return live
+    found = settings.client().what_if(**changes, deadlines=dict(map(_deadline, deadlines)))
+    print_out(settings, forecast_table.as_object(found), lambda _: forecast_table.as_table(found))
 
 
 def _deadline(given: str) -> tuple[str, float]:
+    from coordinator.errors import Rejected
+    from coordinator.forecasts.what_if import deadline_s
+
+    job_id, _, time = given.rpartition("=")
+    try:
+        return job_id, deadline_s(job_id, time)
+    except Rejected as refused:
+        raise click.BadParameter(str(refused)) from None
+
+
+@click.command()
+@click.option(
+    "--policy", "policies", multiple=True, type=click.Choice(POLICY_NAMES),
+    help="Replay under this policy; repeat for several.  [default: all but the one that ran]",
+)  # fmt: skip
+@click.option("--since", metavar="TIME", help="Only jobs that are open or ended in the last TIME, such as 6h.")
+@printing
+@click.pass_obj
+def replay(settings: CliSettings, /, policies: tuple[str, ...], since: str | None) -> int:
+    """Simulate what happened once more under other policies, and tell the regret in GPU-hours; touches nothing."""
+    from reshape import foreign
+
+    foreign.check()
     from coordinator.model import requirements
+    from reshape.output import replay_table
+    from reshape.what_if.replay import replay as simulate_again
 
-    job_id, _, text = given.rpartition("=")
-    seconds = requirements.seconds(float(text) if text.replace(".", "", 1).isdecimal() else text)
-    if not job_id or seconds is None:
-        raise click.BadParameter(f"{given!r} names no job and time; write JOB=30m, or 90s or 2h.")
-    return job_id, seconds
-
-
-def _with_policy(live: LiveState, name: str) -> LiveState:
-    """Return the state under a policy of `reshape up`; what that leaves open stays as it is."""
-    from dataclasses import replace
-
-    from adaptive_scheduler.settings import DEFAULTS
-    from reshape.services.up import POLICIES
-
-    for_config, for_settings = POLICIES[name]
-    settings = {"systems": live.settings.systems or DEFAULTS.systems, **for_settings}
-    return replace(
-        live, settings=replace(live.settings, **settings), relaunches=for_config.get("reshape_by") == "relaunch"
-    )
+    within_s = None if since is None else requirements.seconds(since)
+    if since is not None and not within_s:
+        raise click.BadParameter(f"{since!r} is no time; write 90s, 30m or 6h.", param_hint="--since")
+    found = simulate_again(settings.client(), policies, math.ceil(within_s or 0))
+    if not found.came.jobs:
+        click.echo("There is nothing to replay: no job on GPUs has started in that time.", err=True)
+        return REFUSED
+    print_out(settings, replay_table.as_object(found), lambda _: replay_table.as_table(found))
+    return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import report
-from experiments.published_figures import FIGURES, PublishedFigure, compare
+from experiments.published_figures import FIGURES, PublishedFigure, compare, published
 from experiments.workloads import NAMES, build, is_drawn
 from simulator.cluster import SimulatedCluster
 from simulator.scenario import NoWorkload
@@ -128,6 +128,9 @@ def test_w1_to_w3_have_the_speeds_that_are_shipped(name, jobs, gpu_types):
     for job in workload.jobs:
         for gpu_type in gpu_types:
             seconds = [profiles.speed(job.type, gpu_type, n).seconds for n in job.optional]
+            if job.type == "6":  # slower on 8 GPUs than on 4: invented
+                assert seconds[0] / seconds[3] == pytest.approx(1.1)
+                continue
             assert seconds == sorted(seconds, reverse=True) and len(set(seconds)) == 4
 
 
@@ -137,10 +140,9 @@ def test_a_job_of_w1_trains_two_epochs_of_imagenet():
     assert workload.policy_setups[0].profiles.speed("0", "V100", 1).seconds == pytest.approx(0.05404, abs=1e-5)
 
 
-@pytest.mark.parametrize("data", [None, Path("nowhere")])
-def test_without_its_curves_w4_says_what_to_set(data):
+def test_where_a_folder_lacks_its_curves_w4_says_what_to_set():
     with pytest.raises(NoWorkload, match="set RESHAPE_DATA"):
-        build("elastic-w4", 0, data)
+        build("elastic-w4", 0, Path("nowhere"))
 
 
 def test_a_name_that_nobody_knows_is_answered_with_those_that_are_known():
@@ -162,19 +164,31 @@ def test_on_measured_speeds_the_sidecar_wins_as_a_trend(name):
     assert summary["invented"]
 
 
-@pytest.mark.skipif(DATA is None, reason="RESHAPE_DATA names no folder with the measured curves, which are not ours")
-def test_w4_has_the_jobs_of_w3_until_their_curve_is_where_they_ended_there():
-    w3, w4 = (build(name, 5, Path(DATA)) for name in ("elastic-w3", "elastic-w4"))
+MEASURED = pytest.param(
+    DATA and Path(DATA),
+    marks=pytest.mark.skipif(
+        DATA is None, reason="RESHAPE_DATA names no folder with measured curves, which are not ours"
+    ),
+)
+
+
+@pytest.mark.parametrize("data", [None, MEASURED])
+def test_w4_has_the_jobs_of_w3_until_their_curve_is_where_they_ended_there(data):
+    w3, w4 = (build(name, 5, data) for name in ("elastic-w3", "elastic-w4"))
     same = ("arrival_s", "type", "fixed_gpus")
     assert [[getattr(j, f) for f in same] for j in w3.jobs] == [[getattr(j, f) for f in same] for j in w4.jobs]
     for before, job in zip(w3.jobs, w4.jobs, strict=True):
         assert 0.95 * before.iterations <= job.iterations <= before.iterations
+        if job.type == "6":  # trains its ten epochs
+            continue
         assert job.accuracy_target.target == job.accuracy_target.curve[-1][1]
 
 
 @pytest.mark.skipif(DATA is None, reason="RESHAPE_DATA names no folder with the measured curves, which are not ours")
 def test_in_w4_predictions_are_far_off_at_first_and_come_nearer():
     for job in build("elastic-w4", 5, Path(DATA)).jobs:
+        if job.accuracy_target is None:
+            continue
         free = replace(job, accuracy_target=replace(job.accuracy_target, epoch=1.0))  # not held to an epoch
         errors = [abs(done + free.left(done) - job.iterations) / job.iterations for done in _shares(job.iterations)]
         assert errors[0] < 1.0
@@ -243,7 +257,8 @@ def test_of_a_trend_only_the_sign_is_claimed():
 
 
 def test_every_published_figure_names_a_workload_and_a_column_that_exist():
-    assert set(FIGURES) == set(NAMES)
+    assert set(FIGURES) == {name for name in NAMES if "-fitted-" not in name}
+    assert all(published(name) for name in NAMES)
     compared = {"makespan_ratio", "mean_jct_ratio"}
     for figures in FIGURES.values():
         assert all(f.measure in (compared if f.against else {*report.COLUMNS, report.BY_KIND}) for f in figures)

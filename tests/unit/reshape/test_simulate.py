@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from experiments.figures.chart import at_once, distribution
+from experiments.papers import causes, page, results, verdicts
 from reshape.cli import main
-from reshape.cli.simulation import simulate as verbs
-from reshape.output import plots
 from tests.fakes.terminal import Output
 
 
@@ -57,7 +57,7 @@ def test_o_before_the_verb_counts_too(reshape: Any) -> None:
     [
         (["simulate", "--workload", "nix"], "take one of case-study"),
         (["simulate", "--workload", "case-study", "--policy", "best"], "take one of default"),
-        (["simulate", "--workload", "elastic-w4"], "set RESHAPE_DATA"),
+        (["simulate", "--workload", "deadline-traces-pollux"], "set RESHAPE_DATA"),
         (["paper", "nix"], "take one of case-study"),
         (["simulate", "--workload", ""], "no workload ''"),
         (["simulate", "--workload", "specon-fixed", "--policy", "tiresias"], "take one of ds, specon"),
@@ -110,13 +110,27 @@ def test_paper_prints_paper_ours_and_the_difference(reshape: Any) -> None:
     assert done.doc["fitted"]
     table = reshape("paper", "case-study").out
     assert "-33.1 (-2.9%)" in table
-    assert "Published by: SideCar scheduling" in table
+    assert "case-study, published by: SideCar scheduling" in table
+    assert "as claimed" in table
+
+
+def test_paper_all_writes_the_figures_of_every_experiment_down(reshape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(page, "write", lambda figures: [written.append(figures), Path("docs/papers.md")][1:])
+    monkeypatch.setattr(results, "EXPERIMENTS", ("case-study", "specon-fixed"))
+    monkeypatch.setattr(causes, "CAUSES", [cause for cause in causes.CAUSES if cause.experiment == "specon-fixed"])
+    done = reshape("paper", "all", "--seeds", "1")
+    assert list(written[0]) == ["case-study", "specon-fixed", "specon-fixed-uneven"]
+    assert all(experiment["figures"] for experiment in written[0].values())
+    assert "docs/papers.md is written" in done.err
+    assert "specon-fixed, published by: SpeCon" in done.out
 
 
 def test_paper_ends_with_1_and_says_so_where_a_figure_is_missed(reshape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     missed = {"policy": "sidecar", "measure": "makespan_s", "ours": 900.0, "claim": "within 3%", "holds": False}
     full = {"paper": 845.0, "against": None, "difference": 55.0, "relative": 0.065, "source": "SideCar scheduling"}
-    monkeypatch.setattr(verbs.published_figures, "compare", lambda summary: [{**missed, **full}])
+    said = {"spread": None, "verdict": "misses its claim"}
+    monkeypatch.setattr(verdicts, "compare", lambda summary: [{**missed, **full, **said}])
     done = reshape("paper", "case-study")
     assert done.code == 1
     assert "sidecar misses makespan_s: 900, claimed within 3%." in done.err
@@ -131,8 +145,8 @@ def test_charts_of_the_first_seed_are_written_as_svg_and_png(reshape: Any, tmp_p
 
 
 def test_spans_are_counted_while_they_last() -> None:
-    assert plots.at_once([(0.0, 2.0), (1.0, 3.0)]) == [(0.0, 1.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
+    assert at_once([(0.0, 2.0), (1.0, 3.0)]) == [(0.0, 1.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
 
 
 def test_a_distribution_rises_to_one() -> None:
-    assert plots.distribution([3.0, 1.0]) == [(0.0, 0.0), (1.0, 0.5), (3.0, 1.0)]
+    assert distribution([3.0, 1.0]) == [(0.0, 0.0), (1.0, 0.5), (3.0, 1.0)]

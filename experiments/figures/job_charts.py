@@ -1,0 +1,116 @@
+"""Builds the charts that compare jobs and policies by bars: completion times (SpeCon, FlowCon), response times (Slaml).
+
+The published numbers beside ours come from `experiments/published_figures.py`, those of single jobs from this module.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from experiments.figures.chart import Chart, ChartBars, ChartPanel
+from experiments.figures.gpu_charts import counted
+from experiments.figures.results import ExperimentResults
+
+SAME_S = 0.01
+"""A difference of completion times up to this does not count, as in `report.py`."""
+
+PRINTED_JOBS = {"specon-fixed": {"ds": {"job-17": 348.7}, "specon": {"job-17": 217.6}}}
+"""Completion times of single jobs (SpeCon, VI-B), by policy and job; those of drawn jobs would be of other jobs."""
+
+
+def completion_times(results: ExperimentResults, title: str, policies: tuple[str, ...]) -> Chart:
+    """Return the completion time of each job under the first policy, the baseline, and the others; and their means."""
+    policies = results.simulated(*policies)
+    printed = PRINTED_JOBS.get(results.summary["workload"], {})
+    bars = [
+        ChartBars(policy, dict(sorted(results.completion_times(policy).items())), printed.get(policy, {}))
+        for policy in policies
+    ]
+    panels = [
+        ChartPanel("", "job", "completion time, seconds", bars=bars),
+        ChartPanel("", "", "seconds", bars=[_means(results, policy, policies[0]) for policy in policies]),
+    ]
+    means = results.all_runs.partition(", ")[2]
+    origin = f"{results.one_run}; below: {means}" if means else results.one_run
+    return Chart(title, origin, panels, [_gains(results, policies[0], policy) for policy in policies[1:]])
+
+
+def _means(results: ExperimentResults, policy: str, baseline: str) -> ChartBars:
+    named = {"mean completion time": "mean_jct", "makespan": "makespan"}
+    papers = {words: _printed_s(results, policy, baseline, measure) for words, measure in named.items()}
+    return ChartBars(
+        policy,
+        {words: results.mean(policy, f"{measure}_s") for words, measure in named.items()},
+        {words: paper for words, paper in papers.items() if paper is not None},
+    )
+
+
+def _printed_s(results: ExperimentResults, policy: str, baseline: str, measure: str) -> float | None:
+    """Return the paper's seconds, or what its ratio to the baseline gives."""
+    seconds = results.published(policy, f"{measure}_s")
+    before = results.published(baseline, f"{measure}_s")
+    ratio = results.published(policy, f"{measure}_ratio", baseline)
+    return before * ratio if seconds is None and before is not None and ratio is not None else seconds
+
+
+def _gains(results: ExperimentResults, baseline: str, policy: str) -> str:
+    """Return how many jobs end earlier, and by how much the best one does, in the paper and here."""
+    before, after = results.completion_times(baseline), results.completion_times(policy)
+    faster = sum(after[job] < before[job] - SAME_S for job in before)
+    best = max(1 - after[job] / before[job] for job in before)
+    count, share = (results.published(policy, measure) for measure in ("jobs_faster", "best"))
+    paper = (
+        "" if count is None else f"; in the paper {count:.0f}" + ("" if share is None else f", the best by {share:.1%}")
+    )
+    words = f"{faster} of {len(before)} jobs end earlier than under {baseline}, the best by {best:.1%}"
+    return f"{policy}: {words}{paper}."
+
+
+def by_setting(results: ExperimentResults, title: str, settings: Mapping[str, str]) -> Chart:
+    """Return the completion time of each of FlowCon's three jobs by setting (Figures 3 to 6).
+
+    `settings`: words by policy; NA, without limits, stands last.
+    """
+    kinds = [job.cpu.kind for job in results.jobs if job.cpu is not None]
+    chosen = {**settings, "na": "NA"}
+    times = {policy: dict(zip(kinds, results.completion_times(policy).values(), strict=True)) for policy in chosen}
+    bars = [
+        ChartBars(
+            kind,
+            {words: times[policy][kind] for policy, words in chosen.items()},
+            {words: p for policy, words in chosen.items() if (p := _of_kind(results, policy, kind)) is not None},
+        )
+        for kind in kinds
+    ]
+    note = "The paper's marks of VAE(P) are its makespans: VAE(P) ends last."
+    return Chart(title, results.one_run, [ChartPanel("", "", "completion time, seconds", bars=bars)], (note,))
+
+
+def _of_kind(results: ExperimentResults, policy: str, kind: str) -> float | None:
+    alone = results.published(policy, "mean_jct_by_kind_s", kind=kind)
+    return results.published(policy, "makespan_s") if alone is None and kind == "VAE(P)" else alone
+
+
+def response_times(results: ExperimentResults) -> Chart:
+    """Return the average response time by algorithm, with and without deadlines (Slaml, Figure 4)."""
+    return _slaml(results, "Average response time", "seconds", {"average response time": "art_s"})
+
+
+def rescheduled_jobs(results: ExperimentResults) -> Chart:
+    """Return how many jobs end too late and how many are stopped and queued again (Slaml, Figure 5)."""
+    return _slaml(
+        results, "Late and rescheduled jobs", "jobs", {"beyond the target": "failed", "rescheduled": "rescheduled"}
+    )
+
+
+def _slaml(results: ExperimentResults, what: str, unit: str, named: Mapping[str, str]) -> Chart:
+    policies = [run.policy for run in results.runs]
+    bars: Sequence[ChartBars] = counted(results, policies, named)
+    placement = results.summary["workload"].removeprefix("deadline-")
+    return Chart(
+        f"{what}: Volcano's {placement}, with deadlines and without",
+        results.all_runs,
+        [ChartPanel("", "", unit, bars=bars)],
+        ("The paper prints no number of this figure.",),
+    )

@@ -1,0 +1,160 @@
+"""Changes one input of an experiment whose figures miss its paper's, to show what the miss hangs on.
+
+`reshape paper all` runs each beside the experiment; docs/papers.md shows both. Called by it and by `page.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.profiles.profiles import Profiles, Speed
+from experiments import loss_curves, sidecar_baselines
+from experiments.published_figures import FIGURES, PublishedFigure
+from experiments.workloads import build, recorded_trainings
+from experiments.workloads.recorded_trainings import STEP
+from simulator.scenario import CpuWork, Submission, Workload
+
+Change = Callable[[Workload], Workload]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One experiment with one input changed, and which of its figures to look at."""
+
+    name: str
+    experiment: str
+    changed: str
+    change: Change
+    shown: tuple[tuple[str, str], ...]  # policies and measures
+
+    @property
+    def figures(self) -> list[PublishedFigure]:
+        """Return the published figures of the experiment that are looked at."""
+        return [f for f in FIGURES[self.experiment] if (f.policy, f.measure) in self.shown]
+
+    def draw(self, seed: int) -> Workload:
+        """Build the changed workload of one seed, under the name of this cause."""
+        return replace(self.change(build(self.experiment, seed)), name=self.name)
+
+
+def _one_epoch(workload: Workload) -> Workload:
+    """Halve the jobs on ImageNet, which train two epochs here and one in the paper."""
+    jobs = (replace(j, iterations=j.iterations / (1 if j.type == "6" else 2)) for j in workload.jobs)
+    return replace(workload, jobs=tuple(jobs))
+
+
+def _sooner(workload: Workload) -> Workload:
+    return replace(workload, jobs=tuple(replace(j, arrival_s=j.arrival_s / 2) for j in workload.jobs))
+
+
+def _in_order(workload: Workload) -> Workload:
+    """Let no job pass another one in the default scheduler."""
+    first, *others = workload.policy_setups
+    plan = sidecar_baselines.default(workload.jobs, passes=False)
+    return replace(workload, policy_setups=(replace(first, plan=plan), *others))
+
+
+def _as_in_figure_2(workload: Workload) -> Workload:
+    """Scale every model as Figure 2 says, 1.7 and 2.4 times as fast on 2 and 4 GPUs, and no further on 8."""
+    known = workload.policy_setups[0].profiles
+    ups = {1: 1.0, 2: 1.7, 4: 2.4, 8: 2.4}
+    speeds = {key: {n: _slower(of[1], ups[n]) for n in of} for key, of in known.speeds.items()}
+    profiles = Profiles(speeds, overhead_rows=known.overhead_rows)
+    setups = (replace(setup, profiles=profiles) for setup in workload.policy_setups)
+    return replace(workload, policy_setups=tuple(setups))
+
+
+def _without_moves(workload: Workload) -> Workload:
+    """Keep each job of `sidecar` on the node that it began on, as both baselines do."""
+    *others, ours = workload.policy_setups
+    settings = replace(ours.settings, moves=False)
+    staying = replace(ours, plan=partial(decide, settings=settings), settings=settings)
+    return replace(workload, policy_setups=(*others, staying))
+
+
+def _slower(alone: Speed, up: float) -> Speed:
+    return replace(alone, seconds=alone.seconds / up)
+
+
+def _light(workload: Workload) -> Workload:
+    """Stretch the arrivals to a third of the load, and let pods beside each other lose more speed."""
+    jobs = tuple(replace(job, arrival_s=3 * job.arrival_s) for job in workload.jobs)
+    return replace(workload, jobs=jobs, contention=0.25)
+
+
+def _uneven(workload: Workload, median_s: float, sigma: float) -> Workload:
+    """Draw the work of each job, in core-seconds, from a log-normal distribution."""
+    rng = random.Random(1000 + workload.seed)
+    return _with_work(workload, lambda work: replace(work, core_s=median_s * rng.lognormvariate(0.0, sigma)))
+
+
+def _fitted_work(workload: Workload) -> Workload:
+    """Give each model the work that was fitted to the paper's times; its recorded loss stays."""
+    fitted = build(workload.name.replace("-random-", "-fitted-"), workload.seed)
+    core_s = {job.cpu.kind: job.cpu.core_s for job in fitted.jobs if job.cpu is not None}
+    return _with_work(workload, lambda work: replace(work, core_s=core_s[work.kind]))
+
+
+def _recorded_losses(workload: Workload) -> Workload:
+    return _with_work(workload, lambda work: replace(work, curve=recorded_trainings.loss(work.kind)))
+
+
+def _even_curves(workload: Workload) -> Workload:
+    """Let every loss fall as evenly as the modelled one of MNIST: 30 % after a fifth of the work."""
+    curve = loss_curves.head_and_tail(1.0, 0.0, loss_curves.MODELS["MNIST"].fallen)
+    return _with_work(workload, lambda work: replace(work, curve=curve))
+
+
+def _equal_work(workload: Workload) -> Workload:
+    return _with_work(workload, lambda work: replace(work, core_s=150.0))
+
+
+def _with_work(workload: Workload, change: Callable[[CpuWork], CpuWork]) -> Workload:
+    return replace(workload, jobs=tuple(_trains(job, change) for job in workload.jobs))
+
+
+def _trains(job: Submission, change: Callable[[CpuWork], CpuWork]) -> Submission:
+    assert job.cpu is not None  # the experiments on CPU nodes have no other jobs
+    work = change(job.cpu)
+    return replace(job, cpu=work, iterations=work.core_s / STEP)
+
+
+_GAINS = (("sidecar", "makespan_ratio"), ("sidecar", "mean_jct_ratio"))
+_COSTS = (("termination", "overhead_share"), ("sidecar-printed", "overhead_share"), ("termination", "adds"),
+          ("sidecar-printed", "adds"))  # fmt: skip
+_MOVES = tuple((policy, measure) for policy in ("specon", "specon-makespan")
+               for measure in ("makespan_ratio", "mean_jct_ratio", "best"))  # fmt: skip
+_TABLE_III = tuple((f"specon{mode}-0.01-30s", measure) for mode in ("", "-makespan")
+                   for measure in ("makespan_ratio", "mean_jct_ratio", "best", "jobs_faster"))  # fmt: skip
+_SINGLE = tuple(("flowcon", measure) for measure in ("mean_jct_ratio", "jobs_faster", "best", "worst"))
+FITTED_WORK = "the recorded losses, but works fitted to the paper's times"
+
+CAUSES: tuple[Cause, ...] = (
+    Cause("w1-one-epoch", "elastic-w1", "one epoch a job, as in the paper", _one_epoch, (*_GAINS, *_COSTS)),
+    Cause("w1-one-epoch-sooner", "elastic-w1", "one epoch a job, all arrivals in half the time",
+          lambda workload: _sooner(_one_epoch(workload)), (*_GAINS, *_COSTS)),
+    Cause("w1-in-order", "elastic-w1", "the default scheduler lets no job pass another", _in_order, _GAINS),
+    Cause("w1-figure-2", "elastic-w1", "speeds on 2 and 4 GPUs as in Figure 2, on 8 as on 4", _as_in_figure_2, _GAINS),
+    Cause("w3-without-moves", "elastic-w3", "no job moves to another node", _without_moves, _GAINS),
+    Cause("specon-fixed-uneven", "specon-fixed", "the 20 VAEs differ in length: around 201 s, log-normal, σ 0.3",
+          partial(_uneven, median_s=201.0, sigma=0.3), _MOVES),
+    Cause("specon-parameters-uneven", "specon-parameters", "the 20 VAEs differ in length: σ 0.4",
+          partial(_uneven, median_s=215.0, sigma=0.4), _TABLE_III),
+    Cause("specon-parameters-recorded", "specon-parameters", "the recorded loss of VAE(P)", _recorded_losses,
+          tuple(pair for pair in _TABLE_III if pair[1].endswith("_ratio"))),
+    *(Cause(f"specon-{count}-fitted-work", f"specon-random-{count}", FITTED_WORK, _fitted_work, _MOVES)
+      for count in (20, 30, 50)),
+    Cause("flowcon-fixed-recorded", "flowcon-fixed", "the recorded losses", _recorded_losses,
+          (("flowcon", "mean_jct_ratio"), ("flowcon", "mean_jct_by_kind_s"))),
+    Cause("flowcon-fitted-work", "flowcon-random-10", FITTED_WORK, _fitted_work, _SINGLE),
+    Cause("flowcon-equal-work", "flowcon-random-10", "every job has 150 core-seconds", _equal_work, _SINGLE),
+    Cause("flowcon-even-curves", "flowcon-random-10", "every loss falls as evenly as the fitted one of MNIST",
+          _even_curves, _SINGLE),
+    *(Cause(f"deadline-{placement}-light", f"deadline-{placement}",
+            "a third of the load, each further job on a node costs 25 % of the speed", _light, ((placement, "art_s"),))
+      for placement in ("gang", "binpack", "task-topology")),
+)  # fmt: skip

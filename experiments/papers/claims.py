@@ -1,0 +1,115 @@
+"""Lists the tables, figures and claims of the four papers that no simulated figure stands for.
+
+Their figures and tables with numbers are in `published_figures.py`. Called by `page.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from experiments.papers import verdicts
+from experiments.papers.results import Figures, value
+from experiments.workloads import recorded_trainings, saving_times
+
+SIDECAR, SPECON, FLOWCON, SLAML = "SideCar scheduling", "SpeCon", "FlowCon", "Slaml"
+BY_TEST, NO_NUMBER = "by test", "no number is printed"
+PICTURE = "the paper has only a picture"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One table, figure or claim, and what shows it here; `-` where a column has nothing."""
+
+    paper: str
+    where: str
+    what: str
+    shown_by: str  # a command, or a test
+    verdict: str
+    reason: str = "-"
+    figure: str = "-"
+    simulated: str = "-"
+    live: str = "-"
+
+
+def _picture(paper: str, where: str, what: str, command: str) -> Claim:
+    return Claim(paper, where, what, f"`reshape paper {command} --plot DIR`", NO_NUMBER, PICTURE)
+
+
+def _falls(paper: str, what: str, experiment: str, after: float, printed: Mapping[str, float]) -> Claim:
+    """Return the row of a Figure 1: the share of its whole fall that a recorded loss has after a share of the work."""
+    curves = {kind: recorded_trainings.loss(kind) for kind in printed}
+    fallen = {kind: (curve(0) - curve(after)) / (curve(0) - curve(1)) for kind, curve in curves.items()}
+    verdict = " / ".join(verdicts.of_amount(printed[kind], share) for kind, share in fallen.items())
+    command = f"`reshape paper {experiment} --plot DIR`"
+    papers, ours = _percent(printed.values()), _percent(fallen.values())
+    return Claim(paper, "Figure 1", what, command, verdict, "recorded", papers, live=ours)
+
+
+def _percent(shares: Iterable[float]) -> str:
+    return " / ".join(f"{100 * share:.3g}" for share in shares) + " %"
+
+
+def _saved() -> Claim:
+    """Return the row of what saving and resuming takes: CPU seconds, mean and deviation over the shares of a VAE."""
+    rows = [row for row in saving_times.rows() if row["model"] == "vae"]
+    others = [seconds for row in saving_times.rows() if row not in rows for seconds in saving_times.both(row)]
+    ours = ", ".join(f"{row['framework']} {saving_times.mean(saving_times.both(row))}" for row in rows)
+    most = max(seconds for row in rows for seconds in saving_times.both(row))
+    return Claim(
+        SPECON, "Figures 2, 3", "to save and resume a VAE takes so long at any progress; ours: CPU time",
+        f"`reshape paper {saving_times.EXPERIMENT} --plot DIR`",
+        "below, as stated" if most < saving_times.BELOW_S else "more", "cold",
+        f"< {saving_times.BELOW_S:g} s, σ {saving_times.SIGMA_S}", "5 s are charged",
+        f"{ours}; other models {min(others):.1f} to {max(others):.1f} s",
+    )  # fmt: skip
+
+
+TABLES = "`tests/contract/test_tables_of_the_paper.py`"
+CLAIMS: tuple[Claim, ...] = (
+    Claim(SIDECAR, "Figure 1", "steps of a reshaping down; how long two GPUs of the case study stand idle meanwhile",
+          "`reshape paper case-study --plot DIR`, `tests/e2e/test_demo.py`", "near / 1.5 times it",
+          "cost", "termination 204 s / sidecar 27 s", "174 s / 37 s"),
+    Claim(SIDECAR, "Figure 2", "ResNet on 1, 2, 4 GPUs is 1, 1.7, 2.4 times as fast", "the case study", "shown",
+          "an input, and what unknown counts are extrapolated by", "1 / 1.7 / 2.4", "1 / 1.7 / 2.4"),
+    _picture(SIDECAR, "Figures 3, 4", "the case study over time", "case-study"),
+    Claim(SIDECAR, "Figure 5", "the parts and their messages", "docs/architecture.md", "shown"),
+    Claim(SIDECAR, "Tables II to V", "GPUs, jobs, speeds, accuracies", TABLES, BY_TEST),
+    Claim(SIDECAR, "Tables VI, VII", "seven job types each", "`experiments/workloads/sidecar_workloads.py`", "shown",
+          "speeds are others' measurements, type 6's invented"),
+    _picture(SIDECAR, "Figure 7", "pending and running jobs over time", "elastic-w1"),
+    _picture(SIDECAR, "Figure 8", "pending jobs at each submission", "elastic-w1"),
+    _picture(SIDECAR, "Figure 9", "completion times of W1 and W2 as a distribution", "elastic-w1"),
+    _picture(SIDECAR, "Figure 10", "GPUs in use over time", "elastic-w1"),
+    _falls(SPECON, "share of their fall that the losses of VAE, Bi-RNN and GRU have after a fifth of the time",
+           "specon-random-20", 0.2, {"VAE(P)": 0.65, "Bi-RNN(P)": 0.98, "GRU(P)": 0.9}),
+    _saved(),
+    Claim(SPECON, "Figure 4", "the parts and their messages", "docs/architecture.md", "shown"),
+    Claim(SPECON, "Table II", "five models on two frameworks", "`experiments/workloads/specon_workloads.py`", "shown"),
+    _picture(SPECON, "Figures 8 to 11", "containers and CPU use of each worker over time", "specon-random-30"),
+    _falls(FLOWCON, "RNN-GRU has 96.8 % of its accuracy after 14.5 % of the time; ours: of the fall of its loss",
+           "flowcon-random-5", 0.145, {"GRU(T)": 0.968}),
+    Claim(FLOWCON, "Figure 2", "the parts and their messages", "docs/architecture.md", "shown"),
+    Claim(FLOWCON, "Table 1", "six models", "`experiments/workloads/flowcon_workloads.py`", "shown"),
+    _picture(FLOWCON, "Figures 7, 8", "CPU of three jobs over time, with limits and without", "flowcon-fixed"),
+    _picture(FLOWCON, "Figures 10, 11", "CPU of five jobs over time", "flowcon-random-5"),
+    _picture(FLOWCON, "Figures 13, 14", "growth efficiency of two jobs over time", "flowcon-random-10"),
+    _picture(FLOWCON, "Figures 15, 16", "CPU of ten jobs over time", "flowcon-random-10"),
+    Claim(SLAML, "Figure 1", "queue waits of random queue states", "-", "not repeated",
+          "an argument against another system; nothing of the paper's rests on it"),
+    Claim(SLAML, "Figures 2, 3", "the parts and their messages", "docs/architecture.md", "shown"),
+    Claim(SLAML, "Listing 1", "a Slaml of three tasks", "`tests/e2e/test_slaml_example.py`", BY_TEST),
+    _picture(SLAML, "Figure 5", "failed and rescheduled jobs differ by placement", "deadline-gang"),
+)  # fmt: skip
+
+
+def binpack(figures: Figures) -> Claim:
+    """Return the row of Slaml's claim that binpack alone has the highest response time."""
+    times = {name: value(figures, f"deadline-{name}", name, "art_s") for name in ("binpack", "gang", "task-topology")}
+    most = max(times, key=lambda name: times[name])
+    above = times["binpack"] / max(times["gang"], times["task-topology"]) - 1
+    return Claim(
+        SLAML, "Figure 4", "binpack alone has the highest response time", "`reshape paper deadline-binpack`",
+        "no difference" if abs(above) <= 0.02 else "shown" if most == "binpack" else "opposite sign", "load",
+        simulated=", ".join(f"{name} {seconds:.0f}" for name, seconds in times.items()),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Writes the tables of docs/papers.md: every table, figure and claim of the four papers beside what came out here.
+
+Each row has the paper's figure, ours simulated, ours live, a verdict (`verdicts.py`), and where it misses the reason
+(`reasons.py`). Called by `reshape paper all`, by `make reference` and by tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.papers import causes, reasons, results, verdicts
+from experiments.papers.claims import CLAIMS, Claim, binpack
+from experiments.papers.results import Figures
+from experiments.published_figures import PublishedFigure, published
+
+BEGIN = "<!-- begin: written by reshape paper all -->\n"
+END = "<!-- end: written by reshape paper all -->\n"
+CLONE = Path(__file__).parents[2]
+PAGE = Path("docs/papers.md")
+NONE = "-"
+PAPERS = {"SideCar scheduling": ("case-study", "elastic-"), "SpeCon": ("specon-",), "FlowCon": ("flowcon-",),
+          "Slaml": ("deadline-",)}  # fmt: skip
+COLUMNS = ("Policy", "Measure", "Paper", "Simulated", "Live", "Verdict", "Reason")
+
+
+def write(simulated: Figures) -> list[Path]:
+    """Write the figures and the page of a clone; return what was written: nothing where there is no clone."""
+    path = CLONE / PAGE
+    if not path.is_file():
+        return []
+    kept = Path(__file__).parent / results.SIMULATED
+    kept.write_text(results.as_text(simulated), encoding="utf-8")
+    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return [kept, path]
+
+
+def page(text: str) -> str:
+    """Return docs/papers.md with everything between its markers made anew from the kept figures."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    simulated, live = results.load(), results.load(results.LIVE)
+    return before + BEGIN + "\n".join(_sections(simulated, live)) + "\n" + END + after
+
+
+def _sections(simulated: Figures, live: Figures) -> Iterator[str]:
+    yield "### Verdicts\n"
+    yield from (f"* {rule}" for rule in verdicts.RULES)
+    for paper, prefixes in PAPERS.items():
+        yield f"\n### {paper}, beside its figures\n"
+        for name in results.EXPERIMENTS:
+            if name.startswith(prefixes):
+                yield from _experiment(name, simulated, live)
+        yield from _claims([claim for claim in (*CLAIMS, binpack(simulated)) if claim.paper == paper])
+    yield "\n### Reasons\n"
+    yield from (f"* **{name}** {text}" for name, text in reasons.TEXTS.items())
+    yield from _causes(simulated)
+
+
+def _experiment(name: str, simulated: Figures, live: Figures) -> Iterator[str]:
+    seeds = simulated[name]["seeds"] if name in simulated else 0
+    over = f"mean of {seeds} seeds ± the deviation of one" if seeds > 1 else "nothing is drawn"
+    yield f"`reshape paper {name}` ({reasons.place(name)}; {over})\n"
+    yield _head(COLUMNS)
+    for figure in published(name):
+        if figure.paper is not None or figure.against is not None:
+            yield _row(row(name, figure, simulated, live))
+    yield ""
+
+
+def row(name: str, figure: PublishedFigure, simulated: Figures, live: Figures) -> tuple[str, ...]:
+    """Return the cells of one figure, in the order of `COLUMNS`."""
+    found, really = results.of(simulated, name, figure), results.of(live, name, figure)
+    verdict = (verdicts.of(figure, found["ours"], simulated[name]["seeds"]) if found else None) or "not simulated"
+    measure = figure.label + (f" to {figure.against}" if figure.against else "")
+    return (
+        f"`{figure.policy}`", f"`{measure}`", "falls" if figure.paper is None else f"{figure.paper:g}",
+        _cell(found), _cell(really), verdict, NONE if verdicts.is_settled(verdict) else reasons.of(name, figure) or "",
+    )  # fmt: skip
+
+
+def _cell(kept: results.Kept | None) -> str:
+    if kept is None:
+        return NONE
+    return f"{kept['ours']:g}" + ("" if not kept["spread"] else f" ± {kept['spread']:.2g}")
+
+
+def _claims(claims: list[Claim]) -> Iterator[str]:
+    yield "Its other tables, figures and claims:\n"
+    yield _head(("Where", "What it shows", "Paper", "Simulated", "Live", "Shown by", "Verdict", "Reason"))
+    for c in claims:
+        yield _row((c.where, c.what, c.figure, c.simulated, c.live, c.shown_by, c.verdict, c.reason))
+    yield ""
+
+
+def _causes(simulated: Figures) -> Iterator[str]:
+    yield "\n### One thing changed\n"
+    yield "What the reasons rest on: the same experiment once more with one of its inputs changed.\n"
+    yield _head(("Experiment", "Changed", "Policy", "Measure", "Paper", "As it is", "Changed so"))
+    for cause in causes.CAUSES:
+        for figure in cause.figures:
+            cells = [_cell(results.of(simulated, name, figure)) for name in (cause.experiment, cause.name)]
+            measure = figure.label + (f" to {figure.against}" if figure.against else "")
+            paper = NONE if figure.paper is None else f"{figure.paper:g}"
+            yield _row((cause.experiment, cause.changed, f"`{figure.policy}`", f"`{measure}`", paper, *cells))
+
+
+def _head(cells: tuple[str, ...]) -> str:
+    return _row(cells) + "\n" + _row(("---",) * len(cells))
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"

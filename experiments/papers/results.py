@@ -1,0 +1,99 @@
+"""Keeps the figures of every experiment of the papers, simulated and live, as data that is committed.
+
+`simulated.json` is written by `reshape paper all`; `live.json`, of the same shape, where experiments ran on real
+processes. `page.py` turns both into docs/papers.md. Called by it, by `reshape paper` and by tests.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from experiments.published_figures import FIGURES, PublishedFigure
+from experiments.workloads import NAMES, deadline_traces, is_drawn
+
+SIMULATED, LIVE = "simulated.json", "live.json"
+SEEDS = 5
+"""Of every drawn experiment: a CPU minute in all. Of one alone more may be asked for: `--seeds 20`."""
+OF_NO_PAPER = frozenset({"workload-s", *deadline_traces.NAMES})
+EXPERIMENTS = (*(n for n in FIGURES if n not in OF_NO_PAPER), *(n for n in NAMES if "-fitted-" in n))
+"""Workloads that are experiments of the four papers; the others have floors of ours, or ElasticFlow's jobs."""
+
+
+class Kept(TypedDict):
+    """One figure: its mean over the seeds (or runs), and the standard deviation of a single one."""
+
+    policy: str
+    measure: str
+    against: str | None
+    ours: float
+    spread: float | None
+
+
+class KeptExperiment(TypedDict):
+    """Figures of one experiment, and over how many seeds (or runs) they are means."""
+
+    seeds: int
+    figures: list[Kept]
+
+
+Figures = Mapping[str, KeptExperiment]
+
+
+def seeds_of(name: str) -> int:
+    """Return the seeds of an experiment in `reshape paper all`; 1 if nothing is drawn."""
+    return SEEDS if is_drawn(name) else 1
+
+
+def kept(summary: Mapping[str, Any]) -> KeptExperiment:
+    """Return what is kept of a summary with the comparison of `verdicts` under "paper"."""
+    figures = [
+        Kept(
+            policy=row["policy"], measure=row["measure"], against=row["against"], ours=_short(row["ours"]),
+            spread=None if row["spread"] is None else _short(row["spread"]),
+        )
+        for row in summary["paper"]
+    ]  # fmt: skip
+    return {"seeds": len(summary["seeds"]), "figures": figures}
+
+
+def load(name: str = SIMULATED) -> Figures:
+    """Return the figures that are kept in `simulated.json` or `live.json`; empty if there is no such file."""
+    path = Path(__file__).parent / name
+    found: Figures = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def as_text(figures: Figures) -> str:
+    """Return the content of the file, a figure a line."""
+    parts = []
+    for name, experiment in figures.items():
+        lines = ",\n".join(f"    {json.dumps(figure)}" for figure in experiment["figures"])
+        parts.append(f'  "{name}": {{"seeds": {experiment["seeds"]}, "figures": [\n{lines}\n  ]}}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def of(figures: Figures, name: str, wanted: PublishedFigure) -> Kept | None:
+    """Return what is kept of a published figure; None if that has not run."""
+    experiment = figures.get(name)
+    for figure in experiment["figures"] if experiment else ():
+        if (figure["policy"], figure["measure"], figure["against"]) == (wanted.policy, wanted.label, wanted.against):
+            return figure
+    return None
+
+
+def value(figures: Figures, name: str, policy: str, measure: str) -> float:
+    """Return our figure of an experiment, not against a baseline; NaN if it has not run."""
+    experiment = figures.get(name)
+    kept = experiment["figures"] if experiment else ()
+    return next(
+        (f["ours"] for f in kept if (f["policy"], f["measure"], f["against"]) == (policy, measure, None)), math.nan
+    )
+
+
+def _short(number: float) -> float:
+    """Four significant digits: a sum in another order differs in the sixteenth, also where all else is equal."""
+    return float(f"{round(number, 9):.4g}")

@@ -1,0 +1,95 @@
+"""Says in words how near a figure of ours is to a paper's; the rules stand in docs/papers.md.
+
+Called by `reshape paper` and by `page.py`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import published_figures
+from experiments.published_figures import PublishedFigure
+
+RULES = (
+    "Of a ratio to a baseline the gain is compared, 1 − ratio: 0.57 for 0.37 is 0.43 of 0.63, so *same sign, three "
+    "quarters of the gain*. The nearest of a tenth, a quarter, half, three quarters, all, 1.5 times, twice, and so on "
+    "is named. *No gain*: less than a twentieth of the paper's. *Opposite sign*: it is worse than the baseline.",
+    "Shares by which single jobs gain or lose (`best`, `worst`) are compared alike.",
+    "A time, a count or a share: *the same* within 5 %, *near* within 15 %; else the nearest of the same multiples.",
+    "A figure that is claimed: *as claimed*, or *misses its claim*.",
+    "Where the paper states only a direction: *falls, as stated*, or *does not fall*.",
+)
+GAINS = frozenset({"best", "worst", "mean_gain"})
+"""Measures that are gains themselves: shares of a job's completion time."""
+
+STEPS: Sequence[tuple[float, str]] = (
+    (0.25, "a quarter of"), (0.5, "half of"), (0.75, "three quarters of"), (1.0, "all of"),
+    (1.5, "1.5 times"), (2.0, "twice"), (3.0, "3 times"),
+)  # fmt: skip
+SETTLED = ("as claimed", "the same", "near", "same sign, all of", "falls", "by test", "shown")
+"""Verdicts that need no reason begin with one of these."""
+
+
+def compare(summary: Mapping[str, Any], figures: Sequence[PublishedFigure] | None = None) -> list[dict[str, Any]]:
+    """Return `published_figures.compare` of these figures, by default the workload's, with a verdict in each row."""
+    wanted = published_figures.published(summary["workload"]) if figures is None else figures
+    found = [figure for figure in wanted if figure.ours(summary) is not None]
+    rows = published_figures.compare(summary, found)
+    seeds = len(summary["seeds"])
+    return [{**row, "verdict": of(figure, row["ours"], seeds)} for figure, row in zip(found, rows, strict=True)]
+
+
+def of(figure: PublishedFigure, ours: float, seeds: int) -> str | None:
+    """Return the verdict on a figure; None where the paper has none, nor a direction."""
+    if figure.within is not None or figure.at_most is not None:
+        held = figure.holds(ours, seeds)
+        if held is not None:  # a floor is claimed of its own seeds only
+            return "as claimed" if held else "misses its claim"
+    if figure.against is not None:
+        return of_ratio(figure.paper, ours)
+    if figure.paper is None:
+        return None
+    return (of_gain if figure.measure in GAINS else of_amount)(figure.paper, ours)
+
+
+def of_ratio(paper: float | None, ours: float) -> str:
+    """Return the verdict on a ratio to a baseline, below 1 if better."""
+    if paper is None:
+        return "falls, as stated" if ours < 1.0 else "does not fall"
+    return of_gain(1.0 - paper, 1.0 - ours)
+
+
+def of_gain(paper: float, ours: float) -> str:
+    """Return the verdict on a gain: a share by which something became shorter; negative for a loss."""
+    noun = "gain" if paper > 0 else "loss"
+    if not paper:
+        return of_amount(paper, ours)
+    share = ours / paper
+    if abs(share) < 0.05:
+        return f"no {noun}"
+    return "opposite sign" if share < 0 else f"same sign, {_times(share)} the {noun}"
+
+
+def of_amount(paper: float, ours: float) -> str:
+    """Return the verdict on a time, a count or a share."""
+    if not paper:
+        return "the same" if not round(ours, 6) else f"{ours:.2g} instead of none"
+    share = ours / paper
+    if abs(share - 1) <= 0.05:
+        return "the same"
+    if abs(share - 1) <= 0.15:
+        return "near"
+    return ("less" if share < 1 else "more") if _times(share) == "all of" else f"{_times(share)} it"
+
+
+def is_settled(verdict: str) -> bool:
+    """Return whether a verdict needs no reason."""
+    return verdict.startswith(SETTLED)
+
+
+def _times(share: float) -> str:
+    """Return the nearest multiple in words."""
+    if share < 0.125:
+        return "a tenth of"
+    return f"{share:.0f} times" if share >= 3.5 else min(STEPS, key=lambda step: abs(step[0] - share))[1]

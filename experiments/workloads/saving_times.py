@@ -1,0 +1,48 @@
+"""Holds what stopping trainings of the zoo and starting them again took (SpeCon, Figures 2 and 3), and compares it.
+
+`reshape record --saving --into` writes `saving_times.json`, on the machine and the date that each row names. Called by
+`reshape paper`, by `claims.py` and by the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "specon-save-resume"
+FILE = Path(__file__).with_suffix(".json")
+BELOW_S, SIGMA_S = 5.0, 1.43
+"""What the paper prints: less than 5 s to save and resume, with this standard deviation over the shares of a VAE."""
+HEAD = ("MODEL", "FRAMEWORK", "STOPS", "SAVE", "RESUME", "BOTH, CPU", "BOTH, CLOCK", "LOAD", "PAPER")
+
+Row = Mapping[str, Any]
+
+
+@cache
+def rows() -> Sequence[Row]:
+    """Return the trainings that were stopped, in the order of models and frameworks."""
+    return tuple(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def both(row: Row, of: str = "_cpu_s") -> list[float]:
+    """Return save and resume together of each stop, in seconds: of CPU time, or with `_s` by the clock."""
+    return [save + resume for save, resume in zip(row[f"save{of}"], row[f"resume{of}"], strict=True)]
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of one training under `HEAD`."""
+    cpu, clock = both(row), both(row, "_s")
+    paper = f"< {BELOW_S:g} s" + (f", σ {SIGMA_S}" if row["model"] == "vae" else "")
+    return (
+        row["model"], row["framework"], f"{len(cpu)}", mean(row["save_cpu_s"]), mean(row["resume_cpu_s"]), mean(cpu),
+        mean(clock), f"{row['load']:g}", paper,
+    )  # fmt: skip
+
+
+def mean(values: Sequence[float]) -> str:
+    """Return mean and standard deviation as text."""
+    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f} s"

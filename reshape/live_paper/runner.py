@@ -1,0 +1,228 @@
+"""Runs an experiment of the papers live: every contender after the other, as a `reshape up` of its own.
+
+The jobs are submitted when they arrive; all figures come from the coordinator's events and the trainers' own GPU
+locks. Called by `reshape paper --live`. Ctrl-C and SIGTERM cancel the jobs and end the coordinator; a failed run keeps
+its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coordinator.errors import Conflict, Rejected
+from coordinator.stores.opening import open_store
+from experiments import report
+from experiments.run import compare
+from experiments.workloads import build
+from launcher.local import cores_of_their_own
+from reshape.client import Client
+from reshape.live_paper import outcome, scaling, trainings
+from reshape.live_paper.scaling import Contender, LiveJob
+from reshape.output.terminal import to_json
+from reshape.services.temporary_system import Follower, RunFailed, running, submit
+from reshape_hooks import locks as gpu_locks
+from simulator.scenario import NoWorkload, Workload
+
+View = dict[str, Any]
+
+SCALES = {"elastic": 0.015, "workload": 0.015, "specon": 0.1, "flowcon": 0.15}
+"""Scale by the first word of an experiment, with which one run takes less than a quarter of an hour on two cores."""
+PATIENCE_S, PATIENCE = 600.0, 10.0  # a contender may take so many seconds, and so many times the arrivals and more
+
+
+@dataclass(frozen=True)
+class LivePlan:
+    """One draw of an experiment on this machine."""
+
+    workload: Workload
+    scale: float
+    core: float
+    jobs: Sequence[LiveJob]
+    trainings: trainings.Trainings
+
+
+def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path | None, out: Path, output: str) -> int:
+    """Run, print the table or JSON, and write both to the folder `out`. Raises `Rejected` with a sentence."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    scale = scale or SCALES.get(name.split("-")[0], 0.1)
+    folder = Path(tempfile.mkdtemp(prefix="reshape-live-"))
+    try:
+        result = train([_draw(name, seed, data) for seed in range(runs)], scale, folder, trainer)
+        written = _written(result, out)
+    except NoWorkload as refused:
+        shutil.rmtree(folder)
+        raise Rejected(str(refused)) from None
+    except (RunFailed, OSError, ValueError) as failed:
+        raise Rejected(f"The live run failed: {str(failed).rstrip('.')}. Its files are in {folder}.") from None
+    except KeyboardInterrupt:
+        click.echo(f"\nInterrupted: its jobs and coordinator are ended. Its files are in {folder}.", err=True)
+        raise
+    shutil.rmtree(folder)
+    click.echo(to_json(result) if output == "json" else outcome.as_table(result))
+    click.echo("\n".join(f"wrote {path}" for path in written), err=True)
+    return 0
+
+
+def _written(result: View, out: Path) -> list[Path]:
+    """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments."""
+    out.mkdir(parents=True, exist_ok=True)
+    whole, figures = out / f"{result['experiment']}.json", out / "live.json"
+    whole.write_text(to_json(result) + "\n")
+    known = json.loads(figures.read_text()) if figures.is_file() else {}
+    figures.write_text(json.dumps(known | {result["experiment"]: outcome.kept(result)}, indent=1) + "\n")
+    return [whole, figures]
+
+
+def _draw(name: str, seed: int, data: Path | None) -> Workload:
+    workload = build(name, seed, data)
+    scaling.check(workload)
+    return workload
+
+
+def train(workloads: Sequence[Workload], scale: float, folder: Path, trainer: str = "numpy") -> View:
+    """Train the draws of one experiment under each of its policies, with all files in `folder`; return all figures."""
+    plans, name = _plans(workloads, scale, trainer), workloads[0].name
+    contenders, held = scaling.contenders(workloads[0], scale), cores_of_their_own()
+    rows, draws, violations = list[report.Row](), list[tuple[View, View]](), 0
+    steps = sum(len(plan.jobs) for plan in plans) * len(contenders)
+    with click.progressbar(length=steps, label=f"Training {name}", file=sys.stderr) as bar:
+        for plan in plans:
+            ran = []
+            for contender in contenders:
+                events, twice = _run(plan, contender, folder / f"{plan.workload.seed}-{contender.name}", bar.update)
+                ran.append(outcome.row(contender.name, plan.workload, scale, plan.jobs, events))
+                violations += twice
+            ran = outcome.with_gains(ran)
+            simulated = [one.row for one in compare(plan.workload, [c.name for c in contenders])]
+            draws.append((report.summary(plan.workload, ran), report.summary(plan.workload, simulated)))
+            rows += ran
+    return {
+        "experiment": name, "scale": scale, "jobs": len(plans[0].jobs), "runs": len(plans),
+        "taken": datetime.now(UTC).date().isoformat(), "cores": len(os.sched_getaffinity(0)),
+        "emulated_core": plans[0].core, "control_groups": held, "gpu_owner_violations": violations,
+        "contenders": {c.name: c.says for c in contenders}, "trainer": trainer,
+        "stands_in": _stands_in(plans[0], held, trainer),
+        "figures": outcome.figures(draws), "rows": rows,
+    }  # fmt: skip
+
+
+def _plans(workloads: Sequence[Workload], scale: float, trainer: str) -> list[LivePlan]:
+    on_cpu = scaling.uses_cpu(workloads[0])
+    of_kind = trainings.ON_CPU[trainer] if on_cpu else trainings.paced_digits
+    kinds = {scaling.kind(job) for workload in workloads for job in workload.jobs} if on_cpu else set()
+    cpu_s = trainings.step_cpu_s(of_kind, kinds)
+    core = scaling.real_cores(workloads[0], len(os.sched_getaffinity(0)))
+    return [LivePlan(w, scale, core, scaling.live_jobs(w, scale, core, cpu_s), of_kind) for w in workloads]
+
+
+def _stands_in(plan: LivePlan, held: bool, trainer: str) -> list[str]:
+    """Return what is emulated, one sentence each."""
+    if not scaling.uses_cpu(plan.workload):
+        return ["emulated: the GPUs, which pace a small NumPy training by the speed table's seconds per iteration"]
+    said = [
+        f"emulated: the nodes; each emulated core is {plan.core:.2f} of a real one, the work of all jobs in proportion"
+    ]
+    if not held:
+        said.append("no control group can be made here: the nodes share all cores of this machine, without borders")
+    said.append(
+        "each model is trained in Keras, as long as the paper's work; LSTM-CRF is a plain LSTM"
+        if trainer == "keras"
+        else "each model is the NumPy training on digits, as long as the model's work; its loss is its own"
+    )
+    if any(job.step_s for job in plan.jobs):
+        said.append("a job that uses a part of a core rests between its iterations")
+    return said
+
+
+def _run(plan: LivePlan, contender: Contender, folder: Path, ended: Callable[[int], None]) -> tuple[list[View], int]:
+    """Run all jobs under one contender; return the events, and how often a GPU had two users."""
+    locks = folder / "gpu-locks"
+    beat_s = scaling.heartbeat_s(plan.workload, plan.scale)
+    variables = {
+        "RESHAPE_STORE": "", "RESHAPE_HEARTBEAT_S": f"{beat_s:g}", "RESHAPE_POLL_S": "1",
+        "RESHAPE_GPU_LOCKS": str(locks), **contender.variables,
+    }  # fmt: skip
+    options = [*scaling.node_options(plan.workload, plan.core), "--policy", contender.policy]
+    with running(folder, options, variables) as client:
+        if not scaling.uses_cpu(plan.workload):
+            client.import_profiles("speed_profiles", scaling.speed_rows(plan.workload))
+        client.import_profiles("overheads", scaling.overhead_rows(plan.workload, plan.scale))
+        follower = _follower(client, plan)
+        with _arriving(client, plan, contender, follower.give_up):
+            follower.until(_all_closed(plan, folder / "state", ended))
+        return follower.events, len(gpu_locks.violations(locks))
+
+
+def _follower(client: Client, plan: LivePlan) -> Follower:
+    limit_s = PATIENCE_S + PATIENCE * max(job.arrival_s for job in plan.jobs)
+    return Follower(client, lambda event, seconds: None, time.monotonic() + limit_s)
+
+
+def _all_closed(plan: LivePlan, state: Path, ended: Callable[[int], None]) -> Callable[[View], bool]:
+    """Return what looks at each event, until nothing of any job is left."""
+    closed, begins_at = set[str](), {job.id for job in plan.jobs if job.node is not None}
+
+    def look(event: View) -> bool:
+        if event["type"] == "initialized" and event["job_id"] in begins_at:
+            _free(state, event["job_id"])
+            begins_at.discard(event["job_id"])
+        if event["type"] == "closed":
+            closed.add(event["job_id"])
+            ended(1)
+        return len(closed) == len(plan.jobs)
+
+    return look
+
+
+def _free(state: Path, job_id: str) -> None:
+    """Let a job move: it only had to begin on the node of the paper's round robin, which no policy of ours is."""
+    store = open_store(f"sqlite:///{state / 'reshape.sqlite'}")
+    try:
+        while True:
+            (row,) = store.list("jobs", {"job_id": job_id})
+            with contextlib.suppress(Conflict):
+                store.update("jobs", row["_id"], {"version": row["version"]}, {"pinned": None})
+                return
+    finally:
+        store.close()
+
+
+@contextlib.contextmanager
+def _arriving(
+    client: Client, plan: LivePlan, contender: Contender, failed: Callable[[RunFailed], None]
+) -> Iterator[None]:
+    """Submit each job at its time, beside the body; call `failed` with what went wrong."""
+    over, began = threading.Event(), time.monotonic()
+
+    def arrive() -> None:
+        for job in plan.jobs:
+            if over.wait(max(0.0, began + job.arrival_s - time.monotonic())):
+                return
+            try:
+                submit(client, job.document(plan.trainings(job.kind), fixed=contender.name == "default"))
+            except RunFailed as failure:
+                failed(failure)
+                return
+
+    thread = threading.Thread(target=arrive, name="arrivals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

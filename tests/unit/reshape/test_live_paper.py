@@ -1,0 +1,171 @@
+"""An experiment of the papers as it is scaled down to this machine, and what its events come to; nothing runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
+from coordinator.config import from_environment
+from experiments import report
+from experiments.workloads import build
+from reshape.live_paper import outcome, scaling, trainings
+from reshape.services.inventory import inventory
+from simulator.scenario import NoWorkload
+
+Event = dict[str, Any]
+
+STEP_CPU_S = dict.fromkeys(("VAE(P)", "MNIST(P)", "MNIST(T)"), 0.01)
+
+
+def event(kind: str, job: str, at: float, **more: Any) -> Event:
+    return {"type": kind, "job_id": job, "at": at, **more}
+
+
+def ended(job: str, came: float, began: float, end: float) -> list[Event]:
+    """A job that trained; seconds."""
+    return [
+        event("submitted", job, came), event("launching", job, began),
+        event("started", job, began + 1, stages_s={"launch": 0.25, "first step": 0.5}), event("completed", job, end),
+    ]  # fmt: skip
+
+
+def test_a_coordinator_reads_the_settings_of_a_contender_with_its_times_scaled() -> None:
+    settings = Settings(
+        systems=("specon", "flowcon"), allow_noop=False, reserve_after_s=0.0,
+        specon=SpeCon(alpha=0.05, interval_s=20.0, accept_move="always"), flowcon=FlowCon(interval_s=60.0),
+    )  # fmt: skip
+    read = from_environment(Settings, scaling.variables(settings, 0.1))
+    assert (read.systems, read.allow_noop, read.reserve_after_s) == (settings.systems, False, 0.0)
+    assert (read.specon.interval_s, read.specon.alpha, read.specon.accept_move) == (2.0, 0.05, "always")
+    assert (read.flowcon.interval_s, read.flowcon.min_dt_s) == (6.0, 0.5)
+    assert from_environment(Settings, scaling.variables(settings, 1.0)) == settings
+
+
+def test_the_simulated_contenders_of_each_experiment_have_a_live_one() -> None:
+    names = {
+        name: [c.name for c in scaling.contenders(build(name, 0, None), 0.1)]
+        for name in ("elastic-w1", "specon-random-20", "flowcon-fixed", "case-study")
+    }
+    assert names["elastic-w1"][:2] == ["default", "termination"] and "sidecar" in names["elastic-w1"]
+    assert names["specon-random-20"] == ["ds", "specon", "specon-makespan"]
+    assert names["flowcon-fixed"] == ["na", "flowcon"]
+    assert names["case-study"][:3] == ["default", "termination", "sidecar"]
+    ds = scaling.contenders(build("specon-random-20", 0, None), 0.1)[0]
+    assert from_environment(Settings, ds.variables).systems == ()
+
+
+@pytest.mark.parametrize("name", ["deadline-gang", "deadline-binpack"])
+def test_what_needs_volcano_is_refused_with_a_sentence(name: str) -> None:
+    with pytest.raises(NoWorkload, match="does not run live here"):
+        scaling.check(build(name, 0, None))
+
+
+def test_emulated_cores_are_shares_of_the_real_ones_and_nodes_keep_their_proportions() -> None:
+    four = build("specon-random-20", 0, None)
+    core = scaling.real_cores(four, 2)
+    assert core == pytest.approx(0.45)
+    options = scaling.node_options(four, core)
+    assert options[::2] == ["--node"] * 4
+    assert [node.cores for node in inventory(None, options[1::2])] == [0.45] * 4
+    assert scaling.real_cores(build("flowcon-fixed", 0, None), 2) == 1.0
+    gpus = scaling.node_options(build("elastic-w1", 0, None), 1.0)
+    assert [(n.name, len(n.gpus)) for n in inventory(None, gpus[1::2])] == [("v100", 8), ("p100", 8)]
+
+
+def test_a_job_on_cpu_is_as_long_as_its_work_on_its_share_of_a_core() -> None:
+    workload = build("specon-random-20", 0, None)
+    jobs = scaling.live_jobs(workload, 0.1, 0.5, {scaling.kind(job): 0.01 for job in workload.jobs})
+    for given, live in zip(workload.jobs, jobs, strict=True):
+        assert given.cpu is not None
+        alone_s = live.iterations * 0.01 / 0.5
+        assert alone_s == pytest.approx(given.cpu.core_s * 0.1, abs=0.02)
+        assert (live.arrival_s, live.node) == (given.arrival_s * 0.1, given.node)
+    document = jobs[0].document(scaling.Training(("train",)), fixed=False)
+    assert (document["optional_num_gpus"], document["node"]) == ([0], workload.jobs[0].node)
+    assert document["command"] == ["train", "--iterations", str(jobs[0].iterations)]
+    of_epochs = scaling.Training(("train",), "--epochs", 8, "Epoch ")
+    in_epochs = dataclasses.replace(jobs[0], iterations=83).document(of_epochs, fixed=False)
+    assert (in_epochs["command"], in_epochs["iterations"]) == (["train", "--epochs", "10"], 80)
+
+
+def test_the_zoo_has_every_model_that_specon_and_flowcon_trained() -> None:
+    for name in ("specon-random-50", "flowcon-random-15", "flowcon-random-5"):
+        for seed in range(5):
+            for job in build(name, seed, None).jobs:
+                script, model, *_ = trainings.keras_zoo(scaling.kind(job)).command[1:]
+                assert Path(script).is_file() and model in trainings.ZOO.values()
+
+
+def test_a_job_that_uses_a_part_of_a_core_is_paced_and_its_name_is_one_that_a_job_may_have() -> None:
+    workload = build("flowcon-fitted-5", 0, None)
+    jobs = scaling.live_jobs(workload, 0.1, 1.0, {scaling.kind(job): 0.01 for job in workload.jobs})
+    (idle,) = (job for job in jobs if job.step_s is not None)
+    assert (idle.kind, idle.step_s) == ("LSTM-CFC(T)", pytest.approx(0.01 / 0.19))
+    named = scaling.live_jobs(
+        build("flowcon-fixed", 0, None), 0.1, 1.0, dict.fromkeys(("VAE(P)", "MNIST(P)", "MNIST(T)"), 1)
+    )
+    assert [job.id for job in named] == ["VAE-P", "MNIST-P", "MNIST-T"]
+
+
+def test_a_job_on_gpus_takes_its_time_on_each_type_and_count_scaled() -> None:
+    workload = build("elastic-w1", 0, None)
+    rows = {
+        (r["job_type"], r["gpu_type"], r["num_gpus"]): r["seconds_per_iteration"] for r in scaling.speed_rows(workload)
+    }
+    profiles = workload.policy_setups[0].profiles
+    for given, live in zip(workload.jobs, scaling.live_jobs(workload, 0.01, 1.0, {}), strict=True):
+        for gpu_type, count in (("V100", 1), ("V100", 8), ("P100", 2)):
+            speed = profiles.speed(given.type, gpu_type, count)
+            assert speed is not None
+            step_s = rows[given.type, gpu_type, count]
+            wanted_s = given.iterations * speed.seconds * 0.01
+            assert live.iterations * step_s == pytest.approx(wanted_s, abs=0.51 * step_s), "to half an iteration"
+        assert live.document(scaling.Training(("t",)), fixed=True)["optional_num_gpus"] == [given.fixed_gpus]
+        assert live.document(scaling.Training(("t",)), fixed=False)["optional_num_gpus"] == [1, 2, 4, 8]
+
+
+def test_measures_come_from_the_events_in_seconds_of_the_paper() -> None:
+    workload = build("flowcon-fixed", 0, None)
+    jobs = scaling.live_jobs(workload, 0.1, 1.0, STEP_CPU_S)
+    events = [*ended("VAE-P", 100, 101, 140), *ended("MNIST-P", 104, 109, 124), *ended("MNIST-T", 108, 108, 118)]
+    events += [event("limited", "VAE-P", 110, cores=0.5), event("moved", "VAE-P", 120, gap_s=0.75)]
+    found = outcome.row("na", workload, 0.1, jobs, events)
+    assert (found["makespan_s"], found["mean_jct_s"]) == (400.0, pytest.approx((400 + 200 + 100) / 3))
+    assert (found["limits"], found["moves"], found["pending_at_last_arrival"], found["start_s"]) == (1, 1, 1, 0.75)
+    assert found[report.BY_KIND] == {"MNIST(P)": 200.0, "MNIST(T)": 100.0, "VAE(P)": 400.0}
+    assert found["overhead_share"] == pytest.approx(0.75 / (38 + 14 + 9))
+
+
+def test_paper_simulation_and_live_stand_beside_each_other_with_the_spread_over_runs() -> None:
+    draws, rows = [], []
+    for seed, (na_s, ours_s) in enumerate(((100.0, 80.0), (100.0, 90.0))):
+        workload = dataclasses.replace(build("flowcon-random-10", seed, None), seed=seed)
+        jct = [{"jct_s": {"a": na_s}, "mean_jct_s": na_s}, {"jct_s": {"a": ours_s}, "mean_jct_s": ours_s}]
+        live = outcome.with_gains(
+            [
+                {"policy": p, "seed": seed, "makespan_s": j["mean_jct_s"], **j}
+                for p, j in zip(("na", "flowcon"), jct, strict=True)
+            ]
+        )
+        draws.append((report.summary(workload, live), report.summary(workload, live)))
+        rows += live
+    found = {(f["policy"], f["measure"]): f for f in outcome.figures(draws)}
+    ratio = found["flowcon", "makespan_ratio"]
+    assert (ratio["paper"], ratio["live"], ratio["simulated"]) == (0.975, pytest.approx(0.85), pytest.approx(0.85))
+    assert (ratio["spread"], ratio["values"]) == (pytest.approx(0.0707, abs=1e-4), pytest.approx([0.8, 0.9]))
+    assert found["flowcon", "jobs_faster"]["live"] == 1.0
+    result = {
+        "experiment": "flowcon-random-10", "scale": 0.1, "jobs": 10, "rows": rows, "figures": list(found.values()),
+        "contenders": {"na": "no limits"}, "stands_in": ["emulated: the nodes"],
+    }  # fmt: skip
+    kept = outcome.kept(result | {"runs": 2})
+    assert kept["seeds"] == 2 and {
+        "policy": "flowcon", "measure": "makespan_ratio", "against": "na", "ours": 0.85, "spread": 0.07071,
+    } in kept["figures"]  # fmt: skip
+    text = outcome.as_table(result)
+    assert "flowcon makespan_ratio to na 0.975 0.85 0.85 ± 0.0707" in " ".join(text.split())
+    assert "emulated: the nodes" in text
