@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import wheels
 from tests.e2e.up import ROOT, of_folder
 
 SHIPPED = (
@@ -47,11 +48,7 @@ OURS = {
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (path,) = out.glob("*.whl")
-    return path
+    return wheels.built(ROOT, "volcano_reshape", tmp_path_factory.mktemp("dist"))
 
 
 def test_the_wheel_holds_all_that_is_needed_and_no_tests(wheel: Path) -> None:
@@ -71,7 +68,7 @@ def test_installed_with_its_demo_extra_it_runs_the_demo_from_any_folder(wheel: P
     install = [str(home / "bin" / "pip"), "install", "--no-compile", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, f"{wheel}[demo]"], check=True, cwd=elsewhere)
     environment = {"PATH": str(home / "bin"), "HOME": str(elsewhere), "LANG": "C.UTF-8"}
-    demo = [str(home / "bin" / "reshape"), "demo", "--trainer", "numpy", "--short", "--json"]
+    demo = [str(home / "bin" / "reshape"), "demo", "--trainer", "numpy", "--json"]
     ended = subprocess.run(demo, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout)

@@ -1,0 +1,267 @@
+"""The client whose calls return when the coordinator has answered.
+
+    client = Client()  # the `reshape up` of this user on this machine, or what RESHAPE_URL names
+    job = client.submit({"command": ["python", "train.py"], "optional_num_gpus": [1, 2, 4]})
+    client.wait(job["job_id"])
+
+Raises `CoordinatorRefused` with the sentence of the coordinator where it refuses, `CoordinatorUnreachable` where it
+does not answer. `reshape/client/async_client.py` has the same calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from reshape.client import job_output
+from reshape.client.connection import (
+    Connection,
+    CoordinatorRefused,
+    CoordinatorUnreachable,
+    EventStream,
+    View,
+)
+from reshape.client.progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from coordinator.forecasts.what_if import WhatIf
+
+LATELY_S = 86_400  # jobs that ended within a day are still of interest
+HEADER_OFFSET = "X-Reshape-Offset"
+STATE = "~/.reshape"
+ALONE = (
+    "what_if simulates on this machine, with the scheduler itself: install volcano-reshape, not reshape-client alone."
+)
+
+
+class Client:
+    """Calls one coordinator. Safe to use from several threads: every call has a connection of its own."""
+
+    def __init__(self, url: str | None = None, token: str = "") -> None:
+        """Without `url`: RESHAPE_URL and RESHAPE_TOKEN, else what `find` finds in RESHAPE_STATE or ~/.reshape."""
+        if url is None:
+            url, token = _known()
+        self._connection = Connection(url, token)
+        self.url = self._connection.url
+        # The environment in which `Client()` and the command `reshape` call the same coordinator.
+        self.variables = {"RESHAPE_URL": self.url, "RESHAPE_TOKEN": token}
+
+    @classmethod
+    def find(cls, state: Path) -> Client:
+        """Return a client of the coordinator that `reshape up` started with this state folder, by its `up.json`."""
+        return cls(*_written(state))
+
+    def submit(self, doc: Mapping[str, Any], dry_run: bool = False) -> View:
+        """Submit a job (docs/reference/job.md), or on one machine a Slaml (docs/deadlines.md), and return its view.
+
+        `dry_run`: only check it; the view is what it would be.
+        """
+        table = "slamls" if doc.get("kind") == "Slaml" else "jobs"
+        return self._ask("POST", f"/v1/{table}{'?dry_run=true' if dry_run else ''}", doc)
+
+    def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = True) -> View:
+        """Wait until a job has ended, or was not accepted, and return it; look at its `state`.
+
+        `progress`: show a bar where there is a terminal or a notebook, by rich. `TimeoutError` leaves the job as it is.
+        """
+        view: View = {}
+        with progress_bar(progress) as show:
+            for view in job_output.patiently(job_output.until_ended(self, job_id, timeout_s)):
+                show(view)
+        return view
+
+    def follow(self, job_id: str) -> Iterator[str]:
+        """Yield the lines that a job's training prints, until the job ends."""
+        return job_output.patiently(job_output.lines(job_output.pieces(self, job_id, True)))
+
+    def explain(self, job_id: str) -> str:
+        """Return why a job has the GPUs it has, or waits: what was decided about it, oldest first, and the present."""
+        found = self.decisions(job_id)[::-1]
+        now = self.job(job_id)["message"]
+        last = [f"Now: {now}"] if now and now not in [decision["sentence"] for decision in found] else []
+        return "\n".join([*map(_sentence, found), *last])
+
+    def what_if(
+        self,
+        *,
+        submit: Iterable[Mapping[str, Any]] = (),
+        gpus: Mapping[str, int] | None = None,
+        drain: Iterable[str] = (),
+        policy: str | None = None,
+        queue_order: str | None = None,
+        deadlines: Mapping[str, str | float] | None = None,
+    ) -> WhatIf:
+        """Predict who starts and ends when, as things stand and with changes; touches nothing.
+
+        `submit`: job documents; `gpus`: more or fewer by type, such as {"V100": 2}; `drain`: nodes; `deadlines`: by
+        job, such as "30m". Simulates in this process, so all of volcano-reshape must be installed.
+        """
+        try:
+            from reshape.what_if.question import ask
+        except ModuleNotFoundError as missing:
+            raise ImportError(ALONE) from missing
+        return ask(
+            self, submit=submit, gpus=(gpus or {}).items(), drain=drain, policy=policy, queue_order=queue_order,
+            deadlines=(deadlines or {}).items(),
+        )  # fmt: skip
+
+    def remove(self, job_id: str) -> View:
+        """Remove a job that has ended from the lists."""
+        return self._ask("POST", f"/v1/jobs/{_part(job_id)}/remove")
+
+    def rerun(self, job_id: str) -> View:
+        """Submit a job that has ended once more, under its name."""
+        return self._ask("POST", f"/v1/jobs/{_part(job_id)}/rerun")
+
+    def slamls(self) -> list[View]:
+        """Return all Slamls, the oldest first."""
+        return self._rows("/v1/slamls", "slamls")
+
+    def cancel_slaml(self, slaml: str) -> View:
+        """Delete a Slaml by its id `slaml.NAMESPACE.NAME`, and cancel its jobs."""
+        return self._ask("DELETE", f"/v1/slamls/{_part(slaml)}")
+
+    def policy(self) -> View:
+        """Return the systems that decide and their settings."""
+        return self._ask("GET", "/v1/policy")
+
+    def jobs(self, include_ended: bool = False, within_s: int = 0) -> list[View]:
+        """Return the open jobs, and with them all ended ones, or those that ended in the last `within_s` seconds."""
+        query = "?ended=true" if include_ended else f"?ended_within={within_s}" if within_s else ""
+        return self._rows(f"/v1/jobs{query}", "jobs")
+
+    def job(self, job_id: str) -> View:
+        """Return one job as it is now."""
+        return self._ask("GET", f"/v1/jobs/{_part(job_id)}")
+
+    def cancel(self, job_id: str) -> View:
+        """Stop a job for good."""
+        return self._ask("DELETE", f"/v1/jobs/{_part(job_id)}")
+
+    def reshape(self, job_id: str, gpus: int | None, force: bool = False) -> str:
+        """Request a GPU count (None: the scheduler's) and return the decision's id. `force`: even if work is lost."""
+        body = {"gpus": gpus, **({"force": True} if force else {})}
+        return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/reshape", body)["decision_id"])
+
+    def suspend(self, job_id: str) -> str:
+        """Let a job save, give its GPUs up and wait until it is resumed; return the decision's id."""
+        return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/suspend")["decision_id"])
+
+    def resume(self, job_id: str) -> str:
+        """Let a suspended job start again, from where it had saved."""
+        return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/resume")["decision_id"])
+
+    def drain(self, node: str) -> View:
+        """Let a node take no new work and its jobs leave; return these, each with the reason if it stays."""
+        return self._ask("POST", f"/v1/nodes/{_part(node)}/drain")
+
+    def undrain(self, node: str) -> View:
+        """Let a drained node take jobs again."""
+        return self._ask("POST", f"/v1/nodes/{_part(node)}/undrain")
+
+    def logs(self, job_id: str, offset: int = 0) -> tuple[bytes, int]:
+        """Return a piece of the job's output from byte `offset`, empty at the end, and the next offset."""
+        headers, text = self._connection.call("GET", f"/v1/jobs/{_part(job_id)}/logs?offset={offset}")
+        return text, int(headers[HEADER_OFFSET])
+
+    def gpus(self) -> list[View]:
+        return self._rows("/v1/gpus", "gpus")
+
+    def nodes(self) -> list[View]:
+        return self._rows("/v1/nodes", "nodes")
+
+    def snapshot(self) -> View:
+        """Return nodes, jobs on GPUs and settings as the scheduler sees them now: the input of `reshape what-if`."""
+        return self._ask("GET", "/v1/snapshot")
+
+    def journal(self, within_s: int = 0) -> View:
+        """Return jobs as they were submitted, and what came: the input of `reshape replay`.
+
+        `within_s`: of ended jobs only those that ended in the last so many seconds.
+        """
+        return self._ask("GET", f"/v1/journal{f'?ended_within={within_s}' if within_s else ''}")
+
+    def decisions(self, job_id: str | None = None, limit: int = 100) -> list[View]:
+        """Return the newest `limit` decisions, newest first; those of `job_id` if it is given."""
+        query = {"limit": str(limit)} | ({} if job_id is None else {"job": job_id})
+        return self._rows(f"/v1/decisions?{urlencode(query)}", "decisions")
+
+    def decision(self, decision_id: str) -> View:
+        return self._ask("GET", f"/v1/decisions/{_part(decision_id)}")
+
+    def profiles(self, table: str) -> list[View]:
+        return self._rows(f"/v1/profiles/{_part(table)}", "rows")
+
+    def import_profiles(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        return int(self._ask("POST", f"/v1/profiles/{_part(table)}", {"rows": list(rows)})["imported"])
+
+    def login_link(self) -> str:
+        """Return the address that lets one browser into the dashboard, once, within some minutes."""
+        return self.url + str(self._ask("POST", "/v1/logins")["path"])
+
+    def health(self) -> View:
+        """Return the coordinator's health; an unhealthy one is not refused: `ok` is False then."""
+        try:
+            return self._ask("GET", "/healthz")
+        except CoordinatorRefused as refusal:
+            return {"ok": False, "sentence": str(refusal)}
+
+    def events(self, after: int | None = None, job_id: str | None = None) -> EventStream:
+        """Yield events as they happen, those after id `after` first, until the coordinator goes away.
+
+        To resume, call again with the last event's `_id`. Close the iterator to end it earlier. `job_id`: of that only.
+        """
+        query = "" if after is None else f"?after={after}"
+        return EventStream(self._connection, f"/v1/events{query}", job_id)
+
+    def _rows(self, path: str, name: str) -> list[View]:
+        rows: list[View] = self._ask("GET", path)[name]
+        return rows
+
+    def _ask(self, method: str, path: str, doc: Mapping[str, Any] | None = None) -> View:
+        return self._connection.ask(method, path, doc)
+
+
+def _known() -> tuple[str, str]:
+    """URL and token by this process's environment."""
+    if not (url := os.environ.get("RESHAPE_URL")):
+        return _written(Path(os.environ.get("RESHAPE_STATE") or STATE).expanduser())
+    if not (token := os.environ.get("RESHAPE_TOKEN")):
+        raise CoordinatorUnreachable(f"The coordinator at {url} needs its token: set RESHAPE_TOKEN.")
+    return url, token
+
+
+def _written(state: Path) -> tuple[str, str]:
+    """URL and token by the `up.json` of a state folder."""
+    file = state / "up.json"
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        url, token = found["url"], found.get("token") or (state / found["token_file"]).read_text("utf-8").strip()
+        Connection(url, token)
+    except FileNotFoundError:
+        here = f"No coordinator is known in {state}; start one with `reshape up`"
+        raise CoordinatorUnreachable(f"{here}, or name one elsewhere: RESHAPE_URL and RESHAPE_TOKEN.") from None
+    except PermissionError as error:
+        raise CoordinatorUnreachable(
+            f"{error.filename} may not be read; run this as the user of `reshape up`."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise CoordinatorUnreachable(f"{file} is damaged; run `reshape up` again.") from None
+    return url, token
+
+
+def _sentence(decision: View) -> str:
+    """When it was decided, and why; of what has ended also what was predicted, beside what came."""
+    receipt = decision.get("receipt")
+    at = time.strftime("%H:%M:%S", time.localtime(decision["at"]))
+    return f"{at}  {decision['sentence']}{' ' + receipt['sentence'] if receipt else ''}"
+
+
+def _part(text: str) -> str:
+    """Quote one part of a path; a job id from the user may hold any character."""
+    return quote(text, safe="")

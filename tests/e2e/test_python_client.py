@@ -1,0 +1,50 @@
+"""The blocks of `docs/how-to/python.md` as they stand there, run by Python against a real `reshape up`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.up import ROOT, Up, running
+from tests.patience import patient
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "python.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with running(tmp_path_factory.mktemp("python") / "state", "2xV100") as found:
+        yield found
+
+
+def printed(block: str, up: Up, tmp_path: Path) -> list[str]:
+    environment = {**os.environ, "RESHAPE_STATE": str(up.state), "PYTHONPATH": str(ROOT), "RESHAPE_URL": ""}
+    command = [sys.executable, "-P", "-c", block]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=patient(120)
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_a_job_is_submitted_followed_waited_for_and_explained_in_ten_lines(up: Up, tmp_path: Path) -> None:
+    assert len(BLOCKS[0].splitlines()) <= 10
+    lines = printed(BLOCKS[0], up, tmp_path)
+    assert lines[:6] == [*(f"step={n} total=5" for n in range(1, 6)), "completed"]
+    assert "first" in lines[6] and "1 GPU" in lines[6]
+
+
+def test_what_if_predicts_beside_what_happens(up: Up, tmp_path: Path) -> None:
+    lines = printed(BLOCKS[1], up, tmp_path)
+    assert re.fullmatch(r"Makespan: .*, then .+", lines[0])
+    assert lines[-1].startswith("new-1 ")
+
+
+def test_several_are_waited_for_at_once(up: Up, tmp_path: Path) -> None:
+    assert printed(BLOCKS[2], up, tmp_path) == ["['completed', 'completed']"]
