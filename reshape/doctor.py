@@ -1,4 +1,4 @@
-"""Runs `reshape doctor`: checks a cluster with the user's kubeconfig, and says what is missing.
+"""Runs `reshape doctor` on a cluster: checks it with the user's kubeconfig, and says what is missing.
 
 Promises to change nothing (it reads, and creates one pod as a dry run), to end with 1 if anything is missing, and to
 report what it may not read as unknown.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -77,9 +77,15 @@ def run(context: str | None, wait_s: float) -> int:
         if not missing or time.monotonic() >= end:
             break
         time.sleep(AGAIN_S)
+    return show(found, "docs/kubernetes.md")
+
+
+def show(found: Sequence[Finding], page: str) -> int:
+    """Print what was found; the exit code. `page`: the document that helps on."""
     for finding in found:
         click.echo(f"{finding.level:8} {finding.sentence}")
-    click.echo(f"{missing} missing: see docs/kubernetes.md." if missing else "All is there.")
+    missing = sum(finding.level == "missing" for finding in found)
+    click.echo(f"{missing} missing: see {page}." if missing else "All is there.")
     return 1 if missing else 0
 
 

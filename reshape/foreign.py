@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
-SERVICES = ("adaptive_scheduler", "coordinator", "launcher", "sidecar")
-SIMULATION = ("experiments", "simulator")  # left out of images
+SERVICES = ("adaptive_scheduler", "coordinator", "launcher", "sidecar", "simulator")
+SIMULATION = ("experiments",)  # left out of images
 IN_IMAGES = "container images leave it out; install volcano-reshape on your machine (README.md) and simulate there"
 OWN = "volcano-reshape"
 ALONE = "install volcano-reshape into an environment of its own"

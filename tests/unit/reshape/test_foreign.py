@@ -50,7 +50,7 @@ def test_a_folder_of_that_name_where_one_stands_is_named(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("verb", [("simulate", "--workload", "case-study"), ("simulate", "--validate"), ("paper", "x")])
 @pytest.mark.parametrize("name", foreign.SIMULATION)
-def test_a_package_that_hides_the_simulator_is_named_before_anything_is_simulated(
+def test_a_package_that_hides_the_experiments_is_named_before_anything_is_simulated(
     tmp_path: Path, name: str, verb: tuple[str, ...]
 ) -> None:
     theirs = tmp_path / "site" / name
@@ -61,7 +61,7 @@ def test_a_package_that_hides_the_simulator_is_named_before_anything_is_simulate
     assert done.stderr.startswith(f"Error: The package {name} in {theirs} hides that of volcano-reshape in {ROOT}: ")
 
 
-def test_services_start_beside_packages_that_hide_the_simulator(tmp_path: Path) -> None:
+def test_services_start_beside_packages_that_hide_the_experiments(tmp_path: Path) -> None:
     for name in foreign.SIMULATION:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
@@ -91,10 +91,10 @@ def test_a_package_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [["simulate", "--workload", "case-study"], ["paper", "case-study"]])
-def test_an_image_without_the_simulator_says_what_to_install(tmp_path: Path, verb: list[str]) -> None:
+def test_an_image_without_the_experiments_says_what_to_install(tmp_path: Path, verb: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u\nfind = u.find_spec\n"
-        "u.find_spec = lambda name, *a: None if name in ('experiments', 'simulator') else find(name, *a)\n"
+        "u.find_spec = lambda name, *a: None if name == 'experiments' else find(name, *a)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [tmp_path, ROOT]))}
     command = [sys.executable, "-m", "reshape", *verb]
