@@ -7,11 +7,12 @@ overheads, or with `--measure-all` really run.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import signal
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import click
 
 from reshape.demo import baseline_prediction, lengths
 from reshape.demo.lengths import DemoPlan
-from reshape.demo.run import FIRST, SECOND, DemoFailed, DemoRun, execute, measure
+from reshape.demo.run import FIRST, SECOND, DemoRun, DemoSystem, system
+from reshape.demo.teller import Teller
 from reshape.output.tables import table
+from reshape.services.temporary_system import RunFailed
 
 View = dict[str, Any]
 
@@ -29,20 +32,20 @@ READY = "newcomer ready"  # only where it is for one
 STAGES = ("decide", READY, "signal", "checkpoint", "exit", "spawn", "first step")
 
 
-def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | None, short: bool) -> int:
+def run(*, trainer: str | None, as_json: bool, measure_all: bool, out: Path | None) -> int:
     """Run the demo and return 0 if both jobs completed, each step was done once, and no GPU had two users.
 
     One reshape down and one up are required, too, unless the machine became slower than measured just before; the
     report then says so. Otherwise returns 1.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM to the demo ends its jobs, too
-    say = _Teller(quiet=as_json)
+    say = Teller(quiet=as_json)
     trainer, folder = _trainer(trainer, say), _folder(out)
     try:
-        plan = _planned(trainer, short, folder, say)
-        ours = _one(plan, "sidecar", folder, say)
-        measured = {name: _one(plan, name, folder, say) for name in BASELINES} if measure_all else {}
-    except DemoFailed as failed:
+        with say.screen():
+            plan, ours = _measured_and_run(trainer, folder, say)
+            measured = {name: _baseline(plan, name, folder, say) for name in BASELINES} if measure_all else {}
+    except RunFailed as failed:
         click.echo(f"The demo failed: {failed}\nIts files are in {folder}.", err=True)
         return 1
     result = summary(plan, ours, measured)
@@ -84,6 +87,7 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
         "measured_first": {
             "launch_s": plan.start.launch_s,
             "first_step_s": plan.start.first_step_s,
+            "restart_s": plan.start.restart_s,
             "cold_stages_s": plan.start.cold,
         },
         "iterations": {FIRST: plan.first_iterations, SECOND: plan.second_iterations},
@@ -99,7 +103,7 @@ def summary(plan: DemoPlan, ours: DemoRun, measured: dict[str, DemoRun]) -> View
 
 def _what_if(run: DemoRun) -> View:
     """Return the makespan that `reshape what-if` predicts when job two comes, and by which share that is wrong."""
-    from reshape.what_if.forecast import forecast
+    from coordinator.forecasts.forecast import forecast
 
     left_s = forecast(run.asked).makespan_s if run.asked is not None else None
     if left_s is None:
@@ -134,21 +138,33 @@ def _slowed(plan: DemoPlan, run: DemoRun) -> str:
     """Describe starts of this run that were slower than the one measured for its lengths; empty if none was."""
     starts = [e["stages_s"] for e in run.of("started")]
     launches, first_steps = ([s[name] for s in starts if name in s] for name in ("launch", "first step"))
-    restarts = [r["stages_s"]["first step"] for r in run.reshapes if "first step" in r["stages_s"]]
-    return lengths.slowed(plan.trainer, plan.start, launches, first_steps, restarts)
+    gaps = [r["gap_s"] for r in run.reshapes if r["gap_s"] is not None]
+    newcomers = [r["stages_s"][READY] for r in run.reshapes if READY in r["stages_s"]]
+    return lengths.slowed(plan.start, launches, first_steps, gaps, newcomers)
 
 
-def _planned(trainer: str, short: bool, folder: Path, say: _Teller) -> DemoPlan:
-    """Measure one start on this machine and return the lengths for it."""
-    say.heading(f"How long a start of the {trainer} trainer takes here is measured first")
-    start = measure(trainer, folder / "start", lambda *_: None)
-    if start.first_step_s > lengths.COLD_S[trainer]:
-        say.line(f"The first step came after {start.first_step_s:.1f} s: once more, now that nothing is read from disk")
-        start = measure(trainer, folder / "start-again", lambda *_: None)
-    plan = lengths.plan(trainer, short, start)
+def _measured_and_run(trainer: str, folder: Path, say: Teller) -> tuple[DemoPlan, DemoRun]:
+    """One system measures and then runs the case study, so that it knows what a start and a restart take."""
+    with _system(folder, "sidecar", say) as live:
+        plan = _planned(trainer, live, say)
+        return plan, _one(plan, "sidecar", live, say)
+
+
+@contextlib.contextmanager
+def _system(folder: Path, policy: str, say: Teller) -> Iterator[DemoSystem]:
+    with system(folder / policy, policy, say.event) as live, say.watching(live.client):
+        yield live
+
+
+def _planned(trainer: str, live: DemoSystem, say: Teller) -> DemoPlan:
+    """Measure starts and reshapes on this machine and return the lengths for it."""
+    say.heading(f"How long a start and a reshape of the {trainer} trainer take here is measured first")
+    start = live.measure(trainer)
+    plan = lengths.plan(trainer, start)
     say.line(
-        f"{start.launch_s:.1f} s to launch, {start.first_step_s:.1f} s to the first step: so job {FIRST} is "
-        f"{plan.first_iterations} iterations long, job {SECOND} {plan.second_iterations}; about {plan.expected_s:.0f} s"
+        f"{start.launch_s:.1f} s to launch, {start.first_step_s:.1f} s to the first step, {start.restart_s:.1f} s to "
+        f"reshape: so job {FIRST} is {plan.first_iterations} iterations long, job {SECOND} {plan.second_iterations}; "
+        f"about {plan.expected_s:.0f} s"
     )
     return plan
 
@@ -172,12 +188,17 @@ def _predict(plan: DemoPlan, run: DemoRun) -> dict[str, float]:
     return {"default": baseline_prediction.default(measured), "termination": baseline_prediction.termination(measured)}
 
 
-def _one(plan: DemoPlan, policy: str, folder: Path, say: _Teller) -> DemoRun:
+def _one(plan: DemoPlan, policy: str, live: DemoSystem, say: Teller) -> DemoRun:
     say.heading(f"{policy}: {plan.trainer} trainings on 4 emulated V100 GPUs")
-    return execute(plan, policy, folder / policy, say.event, say.invite)
+    return live.execute(plan, policy)
 
 
-def _trainer(wanted: str | None, say: _Teller) -> str:
+def _baseline(plan: DemoPlan, policy: str, folder: Path, say: Teller) -> DemoRun:
+    with _system(folder, policy, say) as live:
+        return _one(plan, policy, live, say)
+
+
+def _trainer(wanted: str | None, say: Teller) -> str:
     """Return `wanted`, by default Keras or, without TensorFlow, NumPy; an unavailable `wanted` is an error."""
     if wanted == "numpy":
         return "numpy"
@@ -213,61 +234,17 @@ def _draw(run: DemoRun, folder: Path) -> list[Path]:
     return gantt(bars, folder / "gantt", "Two trainings share 4 emulated GPUs", notes)
 
 
-class _Teller:
-    """Prints the run's progress line by line, on standard error if standard output is for the JSON object."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._err = quiet
-
-    def heading(self, text: str) -> None:
-        self.line(f"\n{text}")
-
-    def line(self, text: str) -> None:
-        click.echo(text, err=self._err)
-
-    def invite(self, link: str) -> None:
-        self.line(f"Watch it in a browser: {link}")
-
-    def event(self, event: View, seconds: float) -> None:
-        sentence = _sentence(event)
-        if sentence:
-            click.echo(f"{seconds:7.1f} s  job {event['job_id']:<4} {sentence}", err=self._err)
-            (sys.stderr if self._err else sys.stdout).flush()
-
-
-def _sentence(e: View) -> str:
-    """Return one event in words; empty for an event that matters to programs only."""
-    sentences = {
-        "submitted": "submitted",
-        "waits": f"waits: {e.get('sentence', '')}",
-        "launching": "is being launched; no other job is disturbed meanwhile",
-        "initialized": "initialized: sidecar and shim are up, no GPU used yet",
-        "adjusting": f"is to go down to {e.get('to')} GPUs, but trains on until job {e.get('for')} is initialized",
-        "stop sent": "saves and stops",
-        "started": f"trains on {e.get('num_gpus')} GPUs",
-        "completed": "completed",
-        "restarting": f"restarts: {e.get('sentence', '')}",
-        "undone": f"back: {e.get('sentence', '')}",
-    }
-    if e["type"] == "reshaped":
-        gap = "?" if e["gap_s"] is None else f"{e['gap_s']:.2f}"
-        return f"reshaped {e['direction']}: {e['from_gpus']} -> {e['to_gpus']} GPUs, training stood still for {gap} s"
-    return sentences.get(e["type"], "")
-
-
 def _print(result: View, files: list[Path]) -> None:
     cold = result["measured_first"]["cold_stages_s"]
-    reshapes = [
-        {"job": "before", "direction": "cold", "from_gpus": 4, "to_gpus": 2, "stages_s": cold, "gap_s": cold.get("gap")}
-    ]
     rows = [
-        [r["job"], r["direction"], f"{r['from_gpus']} -> {r['to_gpus']}"]
+        [r["job"], f"{r['direction']}, {r['from_gpus']} -> {r['to_gpus']}"]
         + [_seconds(r["stages_s"].get(stage)) for stage in STAGES]
         + [_seconds(r["gap_s"])]
-        for r in [*result["reshapes"], *reshapes]
+        for r in result["reshapes"]
     ]
+    rows.append(["before", "cold", *(_seconds(cold.get(stage)) for stage in (*STAGES, "gap"))])
     click.echo("\nReshapes, seconds per stage (emulated GPUs)")
-    click.echo(table(["JOB", "", "GPUS", *(s.upper() for s in STAGES), "GAP"], rows))
+    click.echo(table(["JOB", "GPUS", *(s.upper() for s in STAGES), "GAP"], rows))
     if result["reshapes"] and cold:
         gaps = " and ".join(f"{r['gap_s']:.2f}" for r in result["reshapes"] if r["gap_s"] is not None)
         without = f"without, as measured first, {_seconds(cold['gap'])} s"

@@ -1,25 +1,23 @@
 """Chooses the lengths of the demo's trainings, so that reshaping gains more than starts cost on this machine.
 
-Pure; called by `case_study.py` with the measured start of the same trainer. A reshape stops and starts a training, so
-slow starts need longer trainings: job two's length decides whether sharing beats running one after the other, and the
-rest of job one then decides whether growing back pays.
+Pure; called by `case_study.py` with the measured start and restart of the same trainer. With `c` for a start (launch
+and first step), `w` for a restart beside an interpreter that waits, and `x` for what job two's iterations take on four
+GPUs, a queue loses `x + c - 2w` to us: job two trains beside job one, and two restarts are the price. Terminating
+loses two launches, two cold first steps and what ending a launch takes, less `2w`, whatever the lengths are: every
+second that all three train makes that a smaller share. So job two is `c + w` long on four GPUs, and the rest of job
+one just so long that growing back pays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-CROWD = 1.8  # imports beside a training on two cores take so many times as long as alone
+CROWD = 1.6  # imports beside a training and its waiting interpreter's on two cores take so many times as long as alone
 PAYS = 2.0  # growing back must gain so many times what it costs (`Settings.min_gain_factor`, and the cost itself)
-WARM = 0.5  # an interpreter that waits starts the training again within this share of a first step
-AGAIN = 1.3  # a start that takes so many times what was measured first is slower than that
-COLD_S = {"keras": 9.0, "numpy": 1.5}  # a first step later than this may be that of a machine that reads all from disk
+AGAIN = 1.3  # a start or reshape that takes so many times what was measured first is slower than that
 SHORTER = 0.15  # than either baseline, at least
-QUEUED, QUEUED_S = 2.0, 3.0  # job two is worth so many first steps and seconds to the queue: both baselines lose alike
-# Before job two comes, an interpreter is to wait beside job one: `SETTLE_S` of `sidecar/warm.py`, and its imports.
-SETTLE_S = 3.0
 EPOCH = {"keras": 47, "numpy": 1}  # iterations that a trainer can only be told together
 MOMENT_S = 1.0  # smaller differences do not count as slow
 
@@ -28,11 +26,13 @@ MOMENT_S = 1.0  # smaller differences do not count as slow
 class StartTimes:
     """Times of one real start: launch and from there to the first step, seconds; seconds per iteration by GPUs.
 
-    `cold`: the stages of one reshape without an interpreter that waits, and `gap` for all of it, seconds.
+    `restart_s`: how long a training stands still that is reshaped alone on this machine. `cold`: the stages of one
+    reshape without an interpreter that waits, and `gap` for all of it, seconds.
     """
 
     launch_s: float
     first_step_s: float
+    restart_s: float
     speeds: Mapping[int, float]
     cold: Mapping[str, float] = field(default_factory=dict)
 
@@ -47,10 +47,8 @@ class MinimumLengths:
 
 
 LEAST = {
-    ("numpy", False): MinimumLengths(400, 280, 5.0),
-    ("numpy", True): MinimumLengths(130, 206, 3.0),
-    ("keras", False): MinimumLengths(200, 200, 2.0),
-    ("keras", True): MinimumLengths(200, 200, 2.0),
+    "numpy": MinimumLengths(130, 206, 3.0),
+    "keras": MinimumLengths(94, 94, 1.0),
 }
 
 
@@ -75,47 +73,49 @@ class DemoPlan:
         return 600.0 + 10.0 * self.expected_s
 
 
-def plan(trainer: str, short: bool, start: StartTimes) -> DemoPlan:
+def plan(trainer: str, start: StartTimes) -> DemoPlan:
     """Return lengths for a machine that starts trainings as fast as `start`."""
-    least, four_s, two_s = LEAST[trainer, short], start.speeds[4], start.speeds[2]
-    arrival_s = least.arrival_s
-    if trainer == "keras":  # its imports are what takes long
-        arrival_s = max(arrival_s, SETTLE_S + start.first_step_s + start.launch_s)
-    # Of each iteration of job two the queue would wait `four_s`. Longer, and what terminating costs counts for less.
-    second = max(least.second, math.ceil((QUEUED * start.first_step_s + QUEUED_S) / four_s))
-    rest = max(least.rest, math.ceil(PAYS * AGAIN * restart_s(trainer, start) / (two_s - four_s)))
-    # Job one trains alone until job two is launched, which may take twice as long, and has done its imports.
-    alone = math.ceil((arrival_s + 2.0 * start.launch_s + CROWD * start.first_step_s) / four_s)
-    first, second = (EPOCH[trainer] * math.ceil(n / EPOCH[trainer]) for n in (alone + second + rest, second))
-    starts_s = 2.0 * start.launch_s + (1.0 + CROWD) * start.first_step_s
-    return DemoPlan(trainer, first, second, arrival_s, starts_s + arrival_s + second * two_s + rest * four_s, start)
+    least, four_s, two_s, again_s = LEAST[trainer], start.speeds[4], start.speeds[2], AGAIN * start.restart_s
+    start_s = start.launch_s + start.first_step_s
+    second = _whole(trainer, max(least.second, (start_s + again_s) / four_s), round)
+    rest = max(least.rest, PAYS * again_s / (two_s - four_s))
+    first = _whole(trainer, (least.arrival_s + newcomer_s(start)) / four_s + second + rest, math.ceil)
+    expected_s = start_s + 2.0 * again_s + first * four_s + second * (two_s - four_s)
+    return DemoPlan(trainer, first, second, least.arrival_s, expected_s, start)
 
 
-def restart_s(trainer: str, start: StartTimes) -> float:
-    """Return the seconds until a reshape's first step that the lengths count with, at most."""
-    return start.first_step_s * (WARM if trainer == "keras" else 1.0)
+def newcomer_s(start: StartTimes) -> float:
+    """Return how long job two takes at most to be launched and to do its imports, while job one trains alone."""
+    return start.launch_s + CROWD * start.first_step_s
+
+
+def _whole(trainer: str, iterations: float, rounded: Callable[[float], int]) -> int:
+    return EPOCH[trainer] * rounded(iterations / EPOCH[trainer])
 
 
 def slowed(
-    trainer: str,
     start: StartTimes,
     launches_s: Iterable[float],
     first_steps_s: Iterable[float],
-    restarts_s: Iterable[float],
+    gaps_s: Iterable[float],
+    newcomers_s: Iterable[float],
 ) -> str:
-    """Describe starts and restarts of the demo that were slower than those counted with; empty if none was.
+    """Describe starts and reshapes of the demo that were slower than those counted with; empty if none was.
 
-    Slowness because two trainings start at once counts, too: the real cost of a start decides if a reshape pays.
+    Slowness because two trainings start at once counts, too: the real cost of a start decides if a reshape pays. Of a
+    reshape every moment counts, as the rest of job one is only so long that growing back just pays.
     """
     found = []
-    for what, seconds, expected, origin in (
-        ("a launch", launches_s, start.launch_s, "as measured first"),
-        ("a first step", first_steps_s, start.first_step_s, "as measured first"),
-        ("the first step after a reshape", restarts_s, restart_s(trainer, start), "were expected"),
+    for what, seconds, expected, counted in (
+        ("a launch", launches_s, start.launch_s, AGAIN * start.launch_s + MOMENT_S),
+        ("a first step", first_steps_s, start.first_step_s, AGAIN * start.first_step_s + MOMENT_S),
+        ("a reshape", gaps_s, start.restart_s, AGAIN * start.restart_s),
     ):
         longest = max(seconds, default=0.0)
-        if longest > AGAIN * expected + MOMENT_S:
-            found.append(f"{what} took up to {longest:.1f} s and {expected:.1f} s {origin}")
+        if longest > counted:
+            found.append(f"{what} took up to {longest:.1f} s and {expected:.1f} s as measured first")
+    if (longest := max(newcomers_s, default=0.0)) > newcomer_s(start):
+        found.append(f"job two was ready after {longest:.1f} s and {newcomer_s(start):.1f} s were expected")
     return " and ".join(found)
 
 

@@ -1,15 +1,13 @@
-"""Runs the case study once: two jobs on four emulated GPUs under one policy, with real processes.
+"""Runs the case study: two jobs on four emulated GPUs under one policy, with real processes.
 
 Starts `reshape up` as a process and uses it over HTTP, as any user does. Every reported value comes
-from its events and from what the trainers wrote beside their own GPU locks.
+from its events and from what the trainers wrote beside their own GPU locks. What a start and a restart take is measured
+in the same system before: it then knows both, as after a rehearsal.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,26 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coordinator.forecasts.live_state import LiveState
 from reshape import shipped
-from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
+from reshape.client import Client, CoordinatorRefused
 from reshape.demo.lengths import EPOCH, DemoPlan, StartTimes
-from reshape.what_if.live import LiveState
+from reshape.services.temporary_system import Follower, RunFailed, running, submit
+from reshape.what_if.live import live_state
 from reshape_hooks import locks as gpu_locks
 
 View = dict[str, Any]
 
 GPUS = 4
 GPU_TYPE = "V100"
-START_S = 300.0  # for `reshape up` to answer
 FIRST, SECOND = "one", "two"
-MEASURED = "start"  # the job that measures a start, and trains no longer
-LONG = 9_400  # iterations that it never does
+MEASURED = ("cold", "warm")  # jobs that measure a start and a reshape, and train no longer
+LONG = 9_400  # iterations that they never do
 MEASURE_LIMIT_S = 900.0
-ENDED = ("completed", "failed", "cancelled")
-
-
-class DemoFailed(Exception):
-    """Raised if the run did not reach its end; the sentence says why."""
 
 
 def documents(plan: DemoPlan) -> tuple[View, View]:
@@ -116,23 +110,70 @@ class DemoRun:
         )
 
 
-def measure(trainer: str, folder: Path, show: Callable[[View, float], None]) -> StartTimes:
-    """Measure one real start of the trainer and one cold reshape on this machine, on the path of the demo's jobs."""
-    with _up(folder / "state", "sidecar", folder / "gpu-locks") as client:
-        run = DemoRun("sidecar")
-        _submit(client, _job(trainer, MEASURED, LONG, [2, 4]) | {"env": {"RESHAPE_WARM": "0"}})
-        follow = _Follower(client, run, show, time.monotonic() + MEASURE_LIMIT_S)
-        follow.until(lambda e: e["type"] == "started")
-        stages = run.of("started")[0]["stages_s"]
-        if not {"launch", "first step"} <= set(stages):
-            raise DemoFailed("how long a start takes here was not measured")
-        _reshape(client, MEASURED, 2)
-        follow.until(lambda e: e["type"] == "reshaped")
-        (cold,) = run.reshapes
-        speeds = _speeds(client, f"digits-{trainer}")
-        return StartTimes(
-            stages["launch"], stages["first step"], speeds, {**cold["stages_s"], "gap": cold["gap_s"] or 0.0}
+class DemoSystem:
+    """A `reshape up` of the demo, used by one call after another. All raise `RunFailed`."""
+
+    def __init__(self, client: Client, locks: Path, show: Callable[[View, float], None]) -> None:
+        self.client, self._locks, self._show = client, locks, show
+        self._after = 0  # the last event that was read
+
+    def measure(self, trainer: str) -> StartTimes:
+        """Measure real starts of the trainer, a cold reshape and a warm one, on the path of the demo's jobs.
+
+        The cold one is of a job type of its own, as restarts of the type that is shown will not be like it. It comes
+        first, and so reads from the disk what all later starts find in memory.
+        """
+        cold, warm = (
+            self._one_reshape(_job(trainer, name, LONG, [2, 4]) | more)
+            for name, more in zip(
+                MEASURED, ({"job_type": f"digits-{trainer}-cold", "env": {"RESHAPE_WARM": "0"}}, {}), strict=True
+            )
         )
+        (stages,) = (e["stages_s"] for e in warm.of("started"))
+        (without,), (again,) = cold.reshapes, warm.reshapes
+        if not {"launch", "first step"} <= set(stages) or again["gap_s"] is None:
+            raise RunFailed("how long a start takes here was not measured")
+        return StartTimes(
+            stages["launch"], stages["first step"], again["gap_s"], _speeds(self.client, f"digits-{trainer}"),
+            {**without["stages_s"], "gap": without["gap_s"] or 0.0},
+        )  # fmt: skip
+
+    def _one_reshape(self, doc: View) -> DemoRun:
+        """Start a job, reshape it once and end it."""
+        run, name = DemoRun("sidecar"), str(doc["job_id"])
+        submit(self.client, doc)
+        follow = self._follow(run, MEASURE_LIMIT_S)
+        follow.until(lambda e: e["type"] == "started")
+        _reshape(self.client, name, 6 - int(run.of("started")[0]["num_gpus"]))  # from 2 to 4, or from 4 to 2
+        follow.until(lambda e: e["type"] == "reshaped")
+        self.client.cancel(name)
+        follow.until(lambda e: e["type"] == "closed")
+        self._after = run.events[-1]["_id"]
+        return run
+
+    def execute(self, plan: DemoPlan, policy: str) -> DemoRun:
+        """Run the two jobs to their end."""
+        run = DemoRun(policy)
+        one, two = documents(plan)
+        submit(self.client, one)
+        follow = self._follow(run, plan.limit_s)
+        follow.until(lambda e: e["type"] == "started" and e["job_id"] == FIRST)
+        time.sleep(plan.arrival_s)  # events of this time are read afterwards
+        if policy == "sidecar":
+            run.asked = live_state(self.client).with_jobs([two])
+        submit(self.client, two)
+        follow.until(lambda _: len(run.of("closed")) == 2)
+        run.jobs = {name: self.client.job(name) for name in (FIRST, SECOND)}
+        run.steps = {name: gpu_locks.steps(self._locks, name) for name in (FIRST, SECOND)}
+        run.overheads = _overheads(self.client, plan.job_type)
+        run.speeds = _speeds(self.client, plan.job_type)
+        run.violations = gpu_locks.violations(self._locks)
+        return run
+
+    def _follow(self, run: DemoRun, limit_s: float) -> Follower:
+        follower = Follower(self.client, self._show, time.monotonic() + limit_s, self._after, MEASURED)
+        run.events = follower.events
+        return follower
 
 
 def _reshape(client: Client, job: str, gpus: int) -> None:
@@ -144,75 +185,8 @@ def _reshape(client: Client, job: str, gpus: int) -> None:
             return
         except CoordinatorRefused as error:
             if error.status != 409 or time.monotonic() > deadline:
-                raise DemoFailed(str(error)) from None
+                raise RunFailed(str(error)) from None
             time.sleep(0.1)
-
-
-def execute(
-    plan: DemoPlan, policy: str, folder: Path, show: Callable[[View, float], None], invite: Callable[[str], None]
-) -> DemoRun:
-    """Run the two jobs to their end and return the results. Raises `DemoFailed`, with nothing left running.
-
-    `invite` gets a link into the dashboard of this run.
-    """
-    locks = folder / "gpu-locks"
-    with _up(folder / "state", policy, locks) as client:
-        invite(client.login_link())
-        run = DemoRun(policy)
-        one, two = documents(plan)
-        _submit(client, one)
-        follow = _Follower(client, run, show, time.monotonic() + plan.limit_s)
-        follow.until(lambda e: e["type"] == "started" and e["job_id"] == FIRST)
-        follow.pause(plan.arrival_s)
-        if policy == "sidecar":
-            run.asked = LiveState.of(client).with_jobs([two])
-        _submit(client, two)
-        follow.until(lambda _: len(run.of("closed")) == 2)
-        run.jobs = {name: client.job(name) for name in (FIRST, SECOND)}
-        run.steps = {name: gpu_locks.steps(locks, name) for name in (FIRST, SECOND)}
-        run.overheads = _overheads(client, plan.job_type)
-        run.speeds = _speeds(client, plan.job_type)
-    run.violations = gpu_locks.violations(locks)
-    return run
-
-
-class _Follower:
-    """Reads events until a condition holds, or gives up at the deadline."""
-
-    def __init__(self, client: Client, run: DemoRun, show: Callable[[View, float], None], deadline: float) -> None:
-        self._client, self._run, self._show, self._deadline = client, run, show, deadline
-        self._stream: Iterator[View] = iter(())
-
-    def until(self, wanted: Callable[[View], bool]) -> None:
-        while True:
-            for event in self._stream:
-                self._take(event)
-                if wanted(event):
-                    return
-            if time.monotonic() > self._deadline:
-                raise DemoFailed("the jobs did not get on; see `reshape up`'s log in the output folder")
-            after = self._run.events[-1]["_id"] if self._run.events else 0
-            self._stream = self._client.events(after)
-
-    def pause(self, seconds: float) -> None:
-        """Wait; events of this time are read afterwards."""
-        time.sleep(seconds)
-
-    def _take(self, event: View) -> None:
-        self._run.events.append(event)
-        first = next((e["at"] for e in self._run.events if e["type"] == "submitted"), event["at"])
-        self._show(event, event["at"] - first)
-        if event["type"] in ("failed", "cancelled", "refused"):
-            raise DemoFailed(f"job {event['job_id']}: {event.get('sentence') or event.get('problems')}")
-        if time.monotonic() > self._deadline:
-            raise DemoFailed("the jobs took longer than this demo waits")
-
-
-def _submit(client: Client, doc: View) -> None:
-    try:
-        client.submit(doc)
-    except (CoordinatorRefused, CoordinatorUnreachable) as error:
-        raise DemoFailed(str(error)) from None
 
 
 def _overheads(client: Client, job_type: str) -> View:
@@ -223,7 +197,7 @@ def _overheads(client: Client, job_type: str) -> View:
         if rows and {"k8s_init", "k8s_term", "proc_init"} <= set(rows[0].get("measured", ())):
             return rows[0]
         if time.monotonic() > deadline:
-            raise DemoFailed("no overheads were measured")
+            raise RunFailed("no overheads were measured")
         time.sleep(0.2)
 
 
@@ -235,53 +209,9 @@ def _speeds(client: Client, job_type: str) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def _up(state: Path, policy: str, locks: Path) -> Iterator[Client]:
+def system(folder: Path, policy: str, show: Callable[[View, float], None]) -> Iterator[DemoSystem]:
     """Run `reshape up` as a process; at the end, also after an error, stop it and all its jobs."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "reshape", "--state", str(state), "up"]
-    command += ["--gpus", f"{GPUS}x{GPU_TYPE}", "--policy", policy]
-    environment = os.environ | ENVIRONMENT | {"RESHAPE_GPU_LOCKS": str(locks)}
-    with (state / "up.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-    try:
-        client = _wait_up(process, state)
-        try:
-            yield client
-        finally:
-            _cancel_all(client)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_up(process: subprocess.Popen[bytes], state: Path) -> Client:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise DemoFailed("`reshape up` did not start: " + (state / "up.log").read_text().strip()[-500:])
-        with contextlib.suppress(CoordinatorUnreachable):
-            client = Client.find(state)
-            if client.health()["ok"]:
-                return client
-        time.sleep(0.05)
-    raise DemoFailed(f"`reshape up` did not answer within {START_S:.0f} s")
-
-
-def _cancel_all(client: Client) -> None:
-    """Cancel all open jobs and wait for their end, after Ctrl-C, too."""
-    with contextlib.suppress(CoordinatorRefused, CoordinatorUnreachable):
-        for job in client.jobs():
-            client.cancel(str(job["job_id"]))
-        deadline = time.monotonic() + 120
-        while any(j["state"] not in ENDED or not _closed(client, j) for j in client.jobs(include_ended=True)):
-            if time.monotonic() > deadline:
-                return
-            time.sleep(0.2)
-
-
-def _closed(client: Client, job: View) -> bool:
-    return job["launch"] == 0 or bool(client.job(str(job["job_id"])).get("closed"))
+    locks = folder / "gpu-locks"
+    options = ["--gpus", f"{GPUS}x{GPU_TYPE}", "--policy", policy]
+    with running(folder, options, ENVIRONMENT | {"RESHAPE_GPU_LOCKS": str(locks)}) as client:
+        yield DemoSystem(client, locks, show)

@@ -66,9 +66,13 @@ def gpus(view: View) -> str:
 
 
 def _end(view: View, now: float) -> str:
-    """When it ends, or starts; a guess has a question mark. Of an ended one how long ago that was."""
+    """When it ends, or starts: an interval (90 %), else one time, with a question mark if it is a guess."""
     if ended := view.get("finish_ts"):
         return measured(ended, lambda at: f"{words.brief(now - at)} ago") or NONE
+    for name, before in (("starts_between", "starts "), ("ends_between", "")):
+        if times := view.get(name):
+            first, last = (words.brief(at - now) for at in times)
+            return f"{before}within {last}" if times[0] <= now else f"{before}in {first} to {last}"
     if (left := measured(view.get("eta_s"), lambda s: f"in {words.brief(s)}")) is not None:
         return left
     doubt = "?" * bool(view.get("start_guesses"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard import words
-from coordinator.dashboard.words import expected_start, measured, missed, size, text
+from coordinator.dashboard.words import measured, missed, size, starts, text
 from reshape.output.tables import LEAST, NONE, Cells, folded, plain, table, wrapped
 
 View = Mapping[str, Any]
@@ -35,9 +35,9 @@ def profiles(rows: Sequence[View], width: int | None = None) -> str:
     return table([n.upper() for n in names], ([_rounded(row.get(n)) for n in names] for row in rows), width)
 
 
-def job(view: View) -> str:
-    """One job, a line per fact, unknown ones left out."""
-    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in words.facts(view, local_time).items()]
+def job(view: View, now: float = 0.0) -> str:
+    """One job, a line per fact, unknown ones left out. `now`: seconds since 1970; times of that day have no date."""
+    lines = [f"{name + ':':<12} {plain(str(fact))}" for name, fact in words.facts(view, local_time, now).items()]
     faults = [
         *(("problem", p) for p in view.get("problems") or ()),
         *(("warning", w) for w in view.get("warnings") or ()),
@@ -78,13 +78,13 @@ def _paragraph(sentence: str, width: int | None) -> list[str]:
     return [f"  {line}" for line in (wrapped(shown, max(width - 2, LEAST)) if width else [shown])]
 
 
-def present(view: View, said: Iterable[str] = ()) -> str:
+def present(view: View, said: Iterable[str] = (), now: float = 0.0) -> str:
     """Return the present facts about a job, which may differ from earlier predictions; empty if there are none.
 
     `said`: sentences of its decisions, not to be repeated.
     """
     why = str(view.get("message")) if view.get("starts_if") else ""
-    facts = {"expected start": expected_start(view), "deadline": missed(view)}
+    facts = {"expected start": starts(view, local_time, now), "deadline": missed(view)}
     lines = [f"Now: {plain(why)}"] if why and why not in set(said) else []
     return "\n".join([*lines, *(f"Now: {name}: {plain(fact)}." for name, fact in facts.items() if fact)])
 

@@ -18,6 +18,7 @@ import click
 if TYPE_CHECKING:
     from reshape.client import Client
 
+POLICY_NAMES = ("sidecar", "termination", "default")  # of coordinator/policies.py, which may be another project's file
 REFUSED, UNREACHABLE, INTERRUPTED = 1, 3, 130
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -31,11 +32,19 @@ class CliSettings:
     output: str = "table"
     url: str | None = None
     token: str | None = None
+    cluster: Callable[[], Client] | None = None  # the way to that of a cluster, for `kubectl reshape`
+
+    @property
+    def here(self) -> bool:
+        """Whether jobs run on this machine, as far as the options tell."""
+        return self.url is None and self.cluster is None
 
     def client(self) -> Client:
-        """The coordinator at `url`, or else the one that `reshape up` started."""
+        """The coordinator of the cluster or at `url`, or else the one that `reshape up` started."""
         from reshape.client import Client
 
+        if self.cluster is not None:
+            return self.cluster()
         if not self.url:
             return Client.find(self.state)
         if not self.token:

@@ -1,17 +1,21 @@
-"""Draws what `reshape top` shows: the fleet as bars, its jobs and the last decisions, within one screen. Pure."""
+"""Draws the screen of `reshape top` and `reshape demo`: the fleet as bars, its jobs and the last decisions."""
 
 from __future__ import annotations
 
 import itertools
 import string
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard.words import measured, text
 from reshape.output import job_table
 from reshape.output.tables import cut, plain
+
+if TYPE_CHECKING:
+    from reshape.client import Client
 
 View = Mapping[str, Any]
 
@@ -21,11 +25,17 @@ MOST_NODES = 12
 MOST_DECISIONS = 5
 
 
+def drawn(client: Client, columns: int | None, lines: int | None) -> str:
+    """Ask the coordinator, and draw what it answers on `lines` lines but the last; on any number where that is None."""
+    now = client.jobs(), client.gpus(), client.nodes(), client.decisions(limit=MOST_DECISIONS)
+    return frame(*now, time.time(), columns or 100, lines and lines - 1)
+
+
 def frame(
     jobs: Sequence[View], gpus: Sequence[View], nodes: Sequence[View], decisions: Sequence[View], now: float,
     width: int = 80, height: int | None = None,
 ) -> str:  # fmt: skip
-    """One screen; without `height` everything. Each job has a letter under which its GPUs stand in the bars."""
+    """One screen; without `height` everything. Pure. Each job has a letter under which its GPUs stand in the bars."""
     letters = _letters(jobs)
     fleet = [_node(view, [g for g in gpus if g.get("node") == view.get("node")], letters) for view in nodes]
     decided = [_decision(view) for view in decisions[:MOST_DECISIONS]]

@@ -18,11 +18,13 @@ import pytest
 
 from coordinator.stores.opening import open_store
 from tests.e2e.up import ROOT, of_folder, wait_for
+from tests.fakes.terminal import Terminal
 from tests.patience import patient
 
 View = dict[str, Any]
 
 GAP_S = 2.0  # twice the second that is promised of a machine that starts a training in half a second
+PACE = {2: 0.12 / 1.7, 4: 0.05}  # seconds per iteration of the emulated GPUs
 STAGES = {"decide", "signal", "checkpoint", "exit", "spawn", "first step"}
 needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no TensorFlow here")
 
@@ -74,12 +76,12 @@ def demo(folder: Path, *options: str, out: Path | None = None) -> Demo:
 
 @pytest.fixture(scope="module")
 def numpy(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    return demo(tmp_path_factory.mktemp("demo"), "--json", "--trainer", "numpy", "--short", "--measure-all")
+    return demo(tmp_path_factory.mktemp("demo"), "--json", "--trainer", "numpy", "--measure-all")
 
 
 @pytest.fixture(scope="module")
 def keras(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    return demo(tmp_path_factory.mktemp("keras"), "--json", "--trainer", "keras", "--short")
+    return demo(tmp_path_factory.mktemp("keras"), "--json", "--trainer", "keras")
 
 
 @pytest.mark.deep
@@ -132,12 +134,29 @@ def test_it_is_shorter_than_both_measured_baselines_by_five_percent(numpy: Demo)
 
 
 @pytest.mark.deep
-def test_what_if_foretells_the_makespan_when_the_second_job_comes(numpy: Demo) -> None:
-    """Within twice the five percent promised, beyond what job two's start took otherwise than job one's."""
-    foretold, starts = numpy.result["what_if"], {s["job"]: s["stages_s"] for s in numpy.result["starts"]}
-    noise_s = sum(abs(starts["two"][part] - starts["one"][part]) for part in ("launch", "first step"))
-    assert abs(foretold["error"]) <= 0.10 + noise_s / numpy.result["makespan_s"]
-    assert foretold["makespan_s"] == pytest.approx(numpy.result["makespan_s"] * (1 + foretold["error"]))
+@pytest.mark.parametrize("trainer", ["numpy", pytest.param("keras", marks=needs_tensorflow)])
+def test_what_if_foretells_the_makespan_when_the_second_job_comes(trainer: str, request: pytest.FixtureRequest) -> None:
+    """Within twice the five percent promised, beyond what other programs slowed down since all was measured."""
+    result: View = request.getfixturevalue(trainer).result
+    foretold, noise_s = result["what_if"], slower_than_measured_s(result)
+    assert abs(foretold["error"]) <= 0.10 + noise_s / result["makespan_s"], (foretold, noise_s)
+    assert foretold["makespan_s"] == pytest.approx(result["makespan_s"] * (1 + foretold["error"]))
+
+
+def slower_than_measured_s(result: View) -> float:
+    """Seconds that starts, reshapes and job one's steps took otherwise than before, or than the emulated pace."""
+    before, iterations = result["measured_first"], result["iterations"]
+    stages = {start["job"]: start["stages_s"] for start in result["starts"]}
+    gaps = [reshape["gap_s"] for reshape in result["reshapes"]]
+    trained_s = result["jct_s"]["one"] - stages["one"]["launch"] - stages["one"]["first step"] - sum(gaps)
+    on_two = iterations["two"] if len(gaps) == 2 else iterations["one"]
+    noise_s: float = (
+        abs(stages["one"]["first step"] - before["first_step_s"])
+        + sum(abs(of_job["launch"] - before["launch_s"]) for of_job in stages.values())
+        + sum(abs(gap - before["restart_s"]) for gap in gaps)
+        + abs(trained_s - (iterations["one"] - on_two) * PACE[4] - on_two * PACE[2])
+    )
+    return noise_s
 
 
 @pytest.mark.deep
@@ -176,14 +195,16 @@ def test_keras_trainings_share_gpus_too_and_the_first_step_takes_most_of_the_gap
     assert result["trainer"] == "keras" and result["gpu_owner_violations"] == 0 and result["every_step_once"]
     reshapes = result["reshapes"]
     directions = [r["direction"] for r in reshapes]
-    assert directions == ["down", "up"] or (directions == ["down"] and "as measured first" in result["not_shown"][0])
+    told = result["not_shown"][:1]
+    assert directions == ["down", "up"] or (directions == ["down"] and told[0].startswith("a reshape down and one up"))
     assert (keras.code, result["complaints"]) == (0, [])
     for reshape in reshapes:
         gap = {stage: s for stage, s in reshape["stages_s"].items() if stage not in ("decide", "newcomer ready")}
         assert max(gap, key=gap.__getitem__) == "first step", gap
     assert {base["measured"] for base in result["baselines"].values()} == {False}
     (log,) = keras.out.glob("run-*/sidecar/state/jobs/one*/shim.log")
-    assert "imports everything anew" not in log.read_text(), "a waiting interpreter became the trainer"
+    cold = [line for line in log.read_text().splitlines() if "imports everything anew" in line]
+    assert cold == [], "a waiting interpreter became the trainer"
     assert of_folder(keras.out) == {}
 
 
@@ -195,7 +216,7 @@ def test_a_wrong_option_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_said_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    ended = demo(tmp_path, "--trainer", "numpy", "--short", out=tmp_path / "file" / "below")
+    ended = demo(tmp_path, "--trainer", "numpy", out=tmp_path / "file" / "below")
     assert ended.code == 1 and ended.stdout == ""
     assert "annot write to" in ended.stderr and "--out" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -207,14 +228,12 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: 
     told = tmp_path / "told"
     with told.open("wb") as file:
         process = subprocess.Popen(
-            command(tmp_path / "out", "--trainer", "numpy", "--short"),
+            command(tmp_path / "out", "--trainer", "numpy"),
             cwd=tmp_path,
             env=environment() | {"PYTHONUNBUFFERED": "1"},
             stdout=file,
             stderr=file,
             start_new_session=True,
-            # A shell that runs the tests in the background has them ignore it, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         wait_for(lambda: process.poll() is not None or moment in told.read_text(), what=moment)
@@ -224,4 +243,20 @@ def test_ctrl_c_ends_the_demo_and_everything_it_started(tmp_path: Path, moment: 
         process.kill()
         process.wait()
     assert "Traceback" not in told.read_text()
+    wait_for(lambda: not of_folder(tmp_path / "out"), 10, f"nothing is left: {of_folder(tmp_path / 'out')}")
+
+
+def test_on_a_terminal_it_is_shown_live_and_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    terminal = Terminal(environment(), "demo", "--out", str(tmp_path / "out"), "--trainer", "numpy")
+    try:
+        wait_for(lambda: terminal.shows("trains on 4 GPUs"), what="the first step is told")
+        assert "\x1b[?1049h" in terminal.text and "[aaaa]" in terminal.text
+        terminal.process.send_signal(signal.SIGINT)
+        wait_for(terminal.has_ended, 60, "it ends")
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+    assert terminal.process.returncode == 130 and "Traceback" not in terminal.text
+    printed = terminal.text.partition("\x1b[?25h\x1b[?1049l")[2]
+    assert "trains on 4 GPUs" in printed and "Ctrl-C: the jobs are cancelled" in printed and "\x1b" not in printed
     wait_for(lambda: not of_folder(tmp_path / "out"), 10, f"nothing is left: {of_folder(tmp_path / 'out')}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
 import signal
 import subprocess
 import sys
@@ -13,42 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.coordinator_api import Live
-from tests.fakes.terminal import environment
+from tests.fakes.terminal import Terminal, environment
 from tests.patience import eventually
 
 SUBMIT = {"job_id": "digits-7", "command": "x", "optional_num_gpus": [1]}
-
-
-class Terminal:
-    """A `reshape` on a pseudo-terminal of its own."""
-
-    def __init__(self, state: Path, *arguments: str) -> None:
-        self._master, child = pty.openpty()
-        command = [sys.executable, "-m", "reshape", *arguments]
-        self.process = subprocess.Popen(
-            command, stdin=child, stdout=child, stderr=child, env=environment(state) | {"COLUMNS": "90", "LINES": "24"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
-        os.close(child)
-        self.text = ""
-
-    def shows(self, words: str) -> bool:
-        while select.select([self._master], [], [], 0)[0]:
-            try:
-                piece = os.read(self._master, 65_536)
-            except OSError:  # its other end is closed
-                break
-            if not piece:
-                break
-            self.text += piece.decode()
-        return words in self.text
 
 
 @pytest.mark.parametrize("verb", [("top",), ("jobs", "--watch")])
 def test_changes_are_drawn_and_ctrl_c_leaves_the_terminal_as_it_was(
     verb: tuple[str, ...], state: Path, live: Live
 ) -> None:
-    terminal = Terminal(state, *verb)
+    terminal = Terminal(environment(state), *verb)
     try:
         eventually(lambda: terminal.shows("\x1b[?1049h"), "it draws")
         assert "digits-7" not in terminal.text

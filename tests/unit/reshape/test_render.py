@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.dashboard import words
+from coordinator.dashboard import rows, words
 from reshape.output import job_table, render, tables, top
 
 TEXT = st.text(st.characters(), max_size=30)
@@ -317,3 +318,40 @@ def test_top_never_exceeds_its_terminal(width: int, height: int, jobs: int, node
 
 def test_top_of_an_empty_cluster_says_what_to_do() -> None:
     assert "`reshape submit -- COMMAND` starts one" in top.frame([], [], [], [], 1000.0)
+
+
+NOON = 1_700_000_000.0
+DAY = 86_400.0
+
+
+def moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([NOON + 1, NOON + 1201], "between 22:13 and 22:33 (90 %)"),
+        ([NOON + 1, NOON + 20], "between 22:13:21 and 22:13:40 (90 %)"),
+        ([NOON, NOON + 1200], "before 22:33 (90 %)"),
+        ([NOON + 1, NOON + DAY], "between 2023-11-14 22:13 and 2023-11-15 22:13 (90 %)"),
+        ([NOON + DAY, NOON + DAY + 1200], "between 2023-11-15 22:13 and 2023-11-15 22:33 (90 %)"),
+        (None, None),
+    ],
+)
+def test_an_interval_has_dates_unless_it_is_of_today_and_seconds_where_it_is_short(times: Any, said: str) -> None:
+    assert words.between(times, moment, NOON) == said
+
+
+def test_when_a_job_starts_and_ends_is_said_in_the_same_words_everywhere() -> None:
+    waits = {"starts_between": [NOON + 60, NOON + 700], "ends_between": [NOON + 3600, NOON + 4500], "start_in_s": 60.0}
+    facts = words.facts(waits, moment, NOON)
+    assert facts["starts"] == "between 22:14 and 22:25 (90 %)" and facts["ends"] == "between 23:13 and 23:28 (90 %)"
+    assert rows.job(waits, moment, NOON).when == f"starts {facts['starts']}, ends {facts['ends']}"
+    assert "starts in 60s to 11m" in job_table.table([waits], NOON)
+    runs = {"ends_between": waits["ends_between"], "eta_s": 4000.0}
+    assert rows.job(runs, moment, NOON).when == "ends between 23:13 and 23:28 (90 %)"
+    assert "in 1h to 1h15m" in job_table.table([runs], NOON)
+    soon = {"ends_between": [NOON, NOON + 50]}
+    assert "within 50s" in job_table.table([soon], NOON), "it may end at any moment"
+    assert words.facts({"eta_s": 90.0}, moment, NOON)["ends"] == "in 1 min 30 s", "where there is no forecast yet"
