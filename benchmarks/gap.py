@@ -1,7 +1,8 @@
 """R1: how long training stands still when a job is reshaped in place, beside a plain kill and re-exec of the script.
 
 All sides run the very same script with the same arguments, pace and kind of checkpoint folder, at the same time on
-this machine, and take turns. In place: an operator's request to the real coordinator, real sidecar and shim; warm with
+this machine, and take turns; while one is timed the trainers of the others are stopped, so that it has the cores that a
+start of its own would have. In place: an operator's request to the real coordinator, real sidecar and shim; warm with
 an interpreter that waits (`sidecar/warm.py`), cold without. Plain: SIGTERM, wait, start it again with other GPUs, at
 once. A gap runs from the last step of the old shape to the first of the new, by the `time=` that the trainer printed.
 
@@ -36,6 +37,7 @@ from benchmarks.result import Result, Row, Table, WrongAnswer
 from coordinator.stores.opening import open_store
 from launcher.local_spec import INHERITED
 from reshape import shipped
+from tests.frozen import frozen
 from tests.interpreters import python_with
 
 PACE = {1: 0.02, 2: 0.0125, 4: 0.01}  # seconds per iteration: a gap holds the rest of one step and one whole step
@@ -79,6 +81,8 @@ class MeasuredSide(Protocol):
         """Returns once the new shape has trained; stages in seconds where they are known."""
         ...
 
+    def trainer_pid(self) -> int: ...
+
     def output(self) -> str: ...
 
 
@@ -113,6 +117,9 @@ class InPlace:
             time.sleep(0.05)
         for pid in waiting_pids(status):
             self.waiting_mib.append((kib(pid, "Rss:") / 1024, kib(pid, "Pss:") / 1024))
+
+    def trainer_pid(self) -> int:
+        return int(shim_status(self._cluster.launch_folder(self._job))["trainer_pid"])
 
     def wait_ended(self) -> None:
         self._cluster.until("completed", self._job, self.began)
@@ -158,6 +165,9 @@ class PlainRestart:
         if not self._stepped.wait(WITHIN_S):
             raise WrongAnswer(f"the script did not train again within {WITHIN_S:.0f} s:\n{self.output()[-1000:]}")
         return {}
+
+    def trainer_pid(self) -> int:
+        return self._process.pid
 
     def wait_ended(self) -> None:
         if code := self._process.wait(WITHIN_S):
@@ -252,12 +262,12 @@ def gap_s(output: str, gpus: int) -> float:
     return first[1] - last[1]
 
 
-def settle(side: MeasuredSide, steps: int = SETTLED) -> int:
-    """Wait until the present shape has trained so many steps; its GPU count."""
+def settle(side: MeasuredSide, steps: int = SETTLED, after: int = 0) -> int:
+    """Wait until the present shape, which comes after so many others, has trained so many steps; its GPU count."""
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
         found = shapes(side.output())
-        if found and len(found[-1].steps) >= steps:
+        if len(found) > after and len(found[-1].steps) >= steps:
             return found[-1].gpus
         time.sleep(0.05)
     raise WrongAnswer(f"not {steps} steps within {WITHIN_S:.0f} s:\n{side.output()[-1000:]}")
@@ -265,8 +275,9 @@ def settle(side: MeasuredSide, steps: int = SETTLED) -> int:
 
 def turn(side: MeasuredSide, fewer: bool) -> tuple[float, dict[str, float]]:
     """One reshape to the next smaller or larger number of GPUs, if there is one: gap and stages, seconds."""
-    gpus = neighbour(settle(side), fewer)
+    gpus, before = neighbour(settle(side), fewer), len(shapes(side.output()))
     stages = side.reshape(gpus)
+    settle(side, 1, before)
     return gap_s(side.output(), gpus), stages
 
 
@@ -377,9 +388,12 @@ def measure(cluster: Cluster, folder: Path, trainer: Trainer, iterations: int, r
     }
     with plain(folder / f"plain-{trainer.name}", trainer, ENDLESS) as side:
         sides: dict[str, MeasuredSide] = {**jobs, "kill": side}
+        for each in sides.values():  # one that has not been launched yet could not be frozen
+            settle(each)
         for one in map(Round, range(rounds)):
             for name in one.order:
-                found.take(name, sides[name], one.fewer)
+                with frozen([other.trainer_pid() for known, other in sides.items() if known != name]):
+                    found.take(name, sides[name], one.fewer)
     found.memory = jobs["warm"].waiting_mib
     for name in jobs:
         cluster.api.cancel(f"{name}-{trainer.name}")

@@ -21,6 +21,7 @@ from tornado.netutil import bind_sockets
 from sidecar.config import URL, ConfigError, LaunchFile, SidecarSettings, read
 from sidecar.endpoints.server import make_server
 from sidecar.service import Sidecar
+from sidecar.startup import log_format
 
 
 def main() -> int:
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True, help="holds launch.json, launch.key and shim.sock")
     parser.add_argument("--keys", type=Path, help="holds launch.json, launch.key and operator.token instead")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    begin_log()
     try:
         asyncio.run(serve(read(options.folder, options.keys, os.environ.get("POD_IP", ""))))
     except ConfigError as error:
@@ -37,8 +38,14 @@ def main() -> int:
     return 0
 
 
+def begin_log() -> None:
+    """A bad format must not keep a training from starting: lines are for people then."""
+    log_format.set_up("INFO", "json" if os.environ.get(log_format.VARIABLE) == "json" else "text")
+
+
 async def serve(settings: SidecarSettings) -> None:
     """Serve until SIGTERM or SIGINT. `ConfigError` if the address cannot be listened on."""
+    log_format.identify(job=settings.launch.job_id, launch=settings.launch.launch)
     sockets, url = listen(settings.launch)
     sidecar = Sidecar(settings, url)
     server = make_server(sidecar)

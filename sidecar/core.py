@@ -13,12 +13,12 @@ Promises, each with a test in `tests/unit/sidecar/test_core.py`:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import msgspec
+from msgspec.structs import replace
 
-from sidecar.protocol import Checkpoint, HeartbeatReply, ShimStatus
+from sidecar.protocol import ENDLESS_LEASE_S, Checkpoint, HeartbeatReply, ShimStatus
 
+BEFORE_BEAT_S = 0.01  # which a measurement takes, and by which a heartbeat may come early
 BACKOFF_S = 0.2  # pause after the first failed heartbeat, doubling up to `heartbeat_s`
 
 TrainerEnd = tuple[int, float | None, float | None]  # names one trainer's end: shim_pid, spawn_at, exit_at
@@ -27,23 +27,20 @@ TrainerEnd = tuple[int, float | None, float | None]  # names one trainer's end: 
 # events
 
 
-@dataclass(frozen=True)
-class ShimReported:
+class ShimReported(msgspec.Struct, frozen=True):
     """The shim sent its status."""
 
     at: float
     status: ShimStatus
 
 
-@dataclass(frozen=True)
-class ShimDisconnected:
+class ShimDisconnected(msgspec.Struct, frozen=True):
     """The connection to the shim was lost."""
 
     at: float
 
 
-@dataclass(frozen=True)
-class EndInspected:
+class EndInspected(msgspec.Struct, frozen=True):
     """The output was read to its end and the checkpoints were verified, as `InspectEnd` instructs."""
 
     at: float
@@ -51,8 +48,7 @@ class EndInspected:
     checkpoint: Checkpoint | None
 
 
-@dataclass(frozen=True)
-class OutputRead:
+class OutputRead(msgspec.Struct, frozen=True):
     """Output was read. `first_step_at`: of the present generation; `hook`: whether its trainer announced a hook."""
 
     at: float
@@ -60,31 +56,27 @@ class OutputRead:
     hook: bool = False
 
 
-@dataclass(frozen=True)
-class CheckpointVerified:
+class CheckpointVerified(msgspec.Struct, frozen=True):
     """A checkpoint that was completed while the trainer runs is verified."""
 
     at: float
     checkpoint: Checkpoint
 
 
-@dataclass(frozen=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True):
     """The timer of heartbeats has run out."""
 
     at: float
 
 
-@dataclass(frozen=True)
-class HeartbeatAnswered:
+class HeartbeatAnswered(msgspec.Struct, frozen=True):
     """The heartbeat under way got a reply with a valid signature."""
 
     at: float
     reply: HeartbeatReply
 
 
-@dataclass(frozen=True)
-class HeartbeatFailed:
+class HeartbeatFailed(msgspec.Struct, frozen=True):
     """The heartbeat under way got no valid reply. `jitter`: 0..1, drawn by the caller."""
 
     at: float
@@ -106,8 +98,7 @@ Event = (
 # instructions
 
 
-@dataclass(frozen=True)
-class SendHeartbeat:
+class SendHeartbeat(msgspec.Struct, frozen=True):
     """Send a heartbeat with this content."""
 
     seq: int
@@ -115,37 +106,32 @@ class SendHeartbeat:
     checkpoint: Checkpoint | None
 
 
-@dataclass(frozen=True)
-class RenewLease:
+class RenewLease(msgspec.Struct, frozen=True):
     """Renew the trainer's lease at the shim until `deadline`."""
 
     deadline: float
 
 
-@dataclass(frozen=True)
-class LimitCpu:
+class LimitCpu(msgspec.Struct, frozen=True):
     """Limit the trainer to so many cores until then; None: lift the limit."""
 
     cores: float | None
     until: float
 
 
-@dataclass(frozen=True)
-class EndShim:
+class EndShim(msgspec.Struct, frozen=True):
     """Stop training and end: the coordinator knows no such launch."""
 
     completed: bool  # whether the job has reached its end
 
 
-@dataclass(frozen=True)
-class InspectEnd:
+class InspectEnd(msgspec.Struct, frozen=True):
     """Read the output to its end and verify the checkpoints, then feed `EndInspected`."""
 
     end: TrainerEnd
 
 
-@dataclass(frozen=True)
-class NewGeneration:
+class NewGeneration(msgspec.Struct, frozen=True):
     """Another trainer writes the output, from byte `output_from` of its file on if that is known.
 
     `generation` is None if a command of the next one has arrived meanwhile, so that it is not known.
@@ -159,8 +145,7 @@ class NewGeneration:
 Instruction = SendHeartbeat | RenewLease | LimitCpu | EndShim | InspectEnd | NewGeneration
 
 
-@dataclass(frozen=True)
-class SidecarState:
+class SidecarState(msgspec.Struct, frozen=True):
     """The sidecar's whole state; a restarted one recovers it from shim, output and disk."""
 
     heartbeat_s: float
@@ -208,7 +193,7 @@ def reportable(state: SidecarState, status: ShimStatus) -> ShimStatus:
     """Return the status that a reply may show: an end only after a heartbeat has reported it with its checkpoint."""
     if status.trainer != "exited" or (state.told is not None and trainer_end(state.told) == trainer_end(status)):
         return status
-    return msgspec.structs.replace(status, trainer="stopping")
+    return replace(status, trainer="stopping")
 
 
 def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
@@ -218,7 +203,15 @@ def start_deadline(state: SidecarState, lease_s: float, at: float) -> float:
     start a trainer after the coordinator has waited out the lease and given the GPUs away.
     """
     granted = (at if state.lease_from is None else state.lease_from) + lease_s
-    return granted if state.shim is None else max(granted, state.shim.lease_deadline)
+    held = 0.0 if state.shim is None else state.shim.lease_deadline
+    return granted if held > at + ENDLESS_LEASE_S else max(granted, held)
+
+
+def until_beat(state: SidecarState, at: float) -> float:
+    """Return the seconds until just before the next heartbeat: what is done together wakes us, and a core, once."""
+    left = state.due_at - BEFORE_BEAT_S - at
+    left += state.heartbeat_s if left < BEFORE_BEAT_S else 0.0
+    return left if left > 0 else state.heartbeat_s
 
 
 def newest_save(state: SidecarState, shim: ShimStatus) -> Checkpoint | None:
@@ -281,7 +274,7 @@ def _adopt(state: SidecarState, at: float, status: ShimStatus) -> Result:
 def _facts(status: ShimStatus) -> ShimStatus:
     """Return the fields that the coordinator waits for, without deadlines and counters, which always change."""
     counters = {"cpu_s": None, "memory": None, "block_io": None, "warm_s": None}
-    return msgspec.structs.replace(status, lease_deadline=0.0, warm=status.waits, **counters)
+    return replace(status, lease_deadline=0.0, warm=status.waits, **counters)
 
 
 def _read(state: SidecarState, event: OutputRead) -> Result:
@@ -303,7 +296,7 @@ def _verified(state: SidecarState, event: CheckpointVerified) -> Result:
 
 def _beat(state: SidecarState, at: float) -> Result:
     """Send a heartbeat if it is due, the shim's status is known and none is under way."""
-    if state.shim is None or state.sent_at is not None or at < state.due_at:
+    if state.shim is None or state.sent_at is not None or at < state.due_at - BEFORE_BEAT_S:
         return state, ()
     beat = SendHeartbeat(state.seq + 1, state.shim, state.checkpoint)
     state = replace(

@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 
 VERSION = 1
+ENDLESS_LEASE_S = 1e8  # a lease that is longer, counted from now, ends no training
 
 HEADER_JOB = "X-Reshape-Job"
 HEADER_LAUNCH = "X-Reshape-Launch"
@@ -119,6 +120,11 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     block_io: int | None = None  # bytes it ever read and wrote on disks
     cpu_limit: float | None = None  # cores that it may use at most, by its quota in force
     cpu_weight: int | None = None  # among others, as the kernel counts: shares (version 1) or weight (version 2)
+
+    @property
+    def leased(self) -> bool:
+        """True if the end of its lease ends this trainer."""
+        return 0 < self.lease_deadline < (self.spawn_at or 0.0) + ENDLESS_LEASE_S
 
     @property
     def waits(self) -> str:

@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from sidecar.__main__ import listen
+from sidecar.__main__ import begin_log, listen
 from sidecar.config import ConfigError, SidecarSettings, read
 from sidecar.endpoints.server import make_reader
 
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="sidecar.reader", description="Shows the log of a job whose pod is gone.")
     parser.add_argument("--keys", type=Path, required=True, help="holds launch.json and launch.key")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    begin_log()
     try:
         asyncio.run(serve(read(options.keys, address=os.environ.get("POD_IP", ""))))
     except ConfigError as error:

@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +27,14 @@ from sidecar.config import SidecarSettings
 from sidecar.links.coordinator_link import CoordinatorLink, CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimLink, ShimUnreachable, announced
 from sidecar.output.progress import LINE_LIMIT, ProgressReader
-from sidecar.output.tail import LogTail
+from sidecar.output.tail import PIECE, LogTail
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, OperatorRequest, ShimStatus, Usage
 from sidecar.resources import limits
 from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter
 from sidecar.resources.usage import cpu_quota as own_quota
-from sidecar.startup import preflight
+from sidecar.startup import log_format, preflight
 
 log = logging.getLogger("sidecar")
 
@@ -42,6 +42,7 @@ LOOK_S, CALM_LOOK_S = 1.0, 10.0  # the output is read at least this often; where
 STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
 WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause while no hook or checkpoint is known; most of the time that they may take
 FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
+SILENT = "NVML does not answer any more: check the NVIDIA driver of this machine"
 
 
 def boottime() -> float:
@@ -72,8 +73,7 @@ class Sidecar:
         self.reader = ProgressReader(settings.pattern, settings.progress.measure, settings.progress.never)
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
-        folder = settings.checkpoints
-        self._checkpoints = None if folder is None else CheckpointWatch(folder, launch.job_id)
+        self._checkpoints = CheckpointWatch(settings.checkpoints, launch.job_id) if settings.checkpoints else None
         self._coordinator = CoordinatorLink(settings)
         self._tail = LogTail(Path(launch.output))
         self._reading, self._read_at = asyncio.Lock(), 0.0
@@ -83,22 +83,27 @@ class Sidecar:
         self._unread: core.NewGeneration | None = None  # whose output is somewhere in what is still to be read
         self._file_seen = b""
         self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
-        self._meter = UsageMeter(network=launch.pod and launch.port != 0)  # else the traffic of the whole machine
+        self.meter = UsageMeter(network=launch.pod and launch.port != 0)  # else the traffic of the whole machine
         self._limiter = limits.for_launch(settings.folder.name, launch.pod)
         self._limit = core.LimitCpu(None, 0.0)
         self._sampler = ThreadPoolExecutor(1, "sample")
         self.release = ReleaseProof(self._probe, self._sampler)
         self._running: set[asyncio.Task[None]] = set()
-        self._awake, self._leaving, self._measure_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._wakes_at, self._under_way = 0.0, 0  # the timer; how much is done for the next heartbeat
+        self._leaving, self._measure_now = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
         """Work until `end`. An error ends the process; the shim starts another."""
-        work = (self.shim.run(), self._look(), self._watch(), self._measure(), self._farewell())
-        running = [asyncio.create_task(one) for one in work]
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._timer = self._loop.call_soon(self._wake)
+        work = (self.shim.run(), self._watch(), self._measure(), self._farewell())
+        running = [self._ended, *(asyncio.create_task(one) for one in work)]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for one in running:
             one.cancel()
-        await asyncio.get_running_loop().run_in_executor(self._sampler, self._limiter.hold, None, None)
+        self._timer.cancel()
+        await self._loop.run_in_executor(self._sampler, self._limiter.hold, None, None)
         for one in done:
             one.result()
 
@@ -118,31 +123,18 @@ class Sidecar:
 
     def heartbeat(self, shim: ShimStatus, seq: int) -> Heartbeat:
         """Return a heartbeat with everything known and the given status of the shim."""
-        saved = core.newest_save(self.state, shim)
+        launch, saved = self.settings.launch, core.newest_save(self.state, shim)
         return Heartbeat(
-            job_id=self.settings.launch.job_id,
-            launch=self.settings.launch.launch,
-            member=self.settings.launch.member,
-            seq=seq,
-            url=self.url,
-            sidecar_pid=os.getpid(),
-            boot=self._boot,
-            shim=shim,
-            progress=self.reader.progress,
-            gpus=self._readings(shim),
-            usage=self.sample.usage,
-            checkpoint=self.state.checkpoint,
-            checkpoint_at=self.reader.saved.get(saved.name) if saved else None,
-            emulated=self._probe.emulated,
-            unfit=shim.unfit or self._unfit,
-            hook=self.state.hook,
-            lost=self.reader.lost,
-        )
+            job_id=launch.job_id, launch=launch.launch, member=launch.member, seq=seq, url=self.url,
+            sidecar_pid=os.getpid(), boot=self._boot, shim=shim, progress=self.reader.progress,
+            gpus=self._readings(shim), usage=self.sample.usage, checkpoint=self.state.checkpoint,
+            checkpoint_at=self.reader.saved.get(saved.name) if saved else None, emulated=self._probe.emulated,
+            unfit=shim.unfit or self._unfit, hook=self.state.hook, lost=self.reader.lost,
+        )  # fmt: skip
 
     async def forward_request(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
         """Forward an operator's request to the coordinator; return its answer. Raises as `CoordinatorLink.post`."""
-        launch = self.settings.launch
-        seq = int(boottime() * 1e6)
+        launch, seq = self.settings.launch, int(boottime() * 1e6)
         request = OperatorRequest(
             job_id=launch.job_id, launch=launch.launch, seq=seq, gpus=gpus, signal=signal, force=force
         )
@@ -157,7 +149,7 @@ class Sidecar:
         if self.settings.apart and core.leaving(self.state):
             self.shim.leave()
         if self.state is not before:
-            self._awake.set()
+            self._set_timer()
 
     def _shim_reported(self, status: ShimStatus) -> None:
         self.handle(core.ShimReported(boottime(), status))
@@ -176,7 +168,7 @@ class Sidecar:
             case core.SendHeartbeat():
                 self._start(self._send(instruction))
             case core.RenewLease():
-                self._start(self._tell_shim({"do": "renew", "deadline": instruction.deadline}))
+                self.shim.tell({"do": "renew", "deadline": instruction.deadline})
             case core.LimitCpu():
                 changed = instruction.cores != self._limit.cores
                 self._limit = instruction
@@ -184,7 +176,7 @@ class Sidecar:
                     self._measure_now.set()
             case core.EndShim():
                 log.warning("the coordinator knows no such launch any more: training stops and this launch ends")
-                self._start(self._tell_shim({"do": "end"} | ({"exit_code": 0} if instruction.completed else {})))
+                self.shim.tell({"do": "end"} | ({"exit_code": 0} if instruction.completed else {}))
             case core.InspectEnd():
                 self._start(self._inspect(instruction.end))
             case core.NewGeneration():
@@ -192,6 +184,7 @@ class Sidecar:
 
     def _new_generation(self, begun: core.NewGeneration) -> None:
         """Begin another trainer's output; all earlier output was read, unless this sidecar started after it."""
+        log_format.identify(generation=begun.generation)
         self.reader.new_generation(begun.spawn_at)
         if self._late and self.settings.progress_file is None:
             self._unread = begun
@@ -213,15 +206,6 @@ class Sidecar:
                 log.info("heartbeats are answered again")
             self.handle(core.HeartbeatAnswered(boottime(), reply))
 
-    async def _tell_shim(self, request: dict[str, object]) -> None:
-        try:
-            answer = await self.shim.ask(request)
-        except ShimUnreachable as error:
-            log.warning("%s was not passed on: %s", request["do"], error)
-        else:
-            if not answer.ok:
-                log.warning("the shim refused %s: %s", request["do"], answer.error)
-
     async def _inspect(self, end: core.TrainerEnd) -> None:
         found: Checkpoint | None = None
         try:
@@ -240,27 +224,37 @@ class Sidecar:
         self.handle(core.EndInspected(boottime(), end, found))
 
     async def _judge(self) -> str:
-        launch = self.settings.launch
+        launch, env = self.settings.launch, preflight.environment(os.environ, self.settings.launch.env)
         if launch.pod or not launch.command:
             return ""
-        env = preflight.environment(os.environ, launch.env)
         return await preflight.startup_fault([str(word) for word in launch.command], env, launch.workdir or ".")
 
     # what is read and measured
 
-    async def _look(self) -> None:
-        """Run the timer: read new output, and send heartbeats when they are due."""
-        while True:
-            idle = self.state.shim is None or self.state.sent_at is not None
-            # Of a file of progress or an announcement nobody tells.
-            told = self.settings.progress_file is None and self.state.hook and self.state.first_step_at is not None
-            look_at = self._read_at + (CALM_LOOK_S if told else LOOK_S)
-            until = look_at if idle else min(look_at, self.state.due_at)
-            self._awake.clear()
-            await _heard(self._awake, max(0.0, until - boottime()))
-            if boottime() >= look_at:
-                await self._read(None)
+    def _set_timer(self) -> None:
+        """Wake when output is to be read, or a heartbeat is due."""
+        idle = self.state.shim is None or self.state.sent_at is not None
+        at = self._look_at() if idle else min(self._look_at(), self.state.due_at)
+        if at != self._wakes_at:
+            self._wakes_at = at
+            self._timer.cancel()
+            self._timer = self._loop.call_later(at - boottime(), self._wake)
+
+    def _look_at(self) -> float:
+        # Of a file of progress or an announcement nobody tells.
+        told = self.settings.progress_file is None and self.state.hook and self.state.first_step_at is not None
+        return self._read_at + (CALM_LOOK_S if told else LOOK_S)
+
+    def _wake(self) -> None:
+        self._wakes_at = 0.0
+        try:
+            if boottime() >= self._look_at():
+                self._read_at = boottime()
+                self._start(self._read(None))
             self.handle(core.TimerFired(boottime()))
+            self._set_timer()
+        except Exception as fault:  # ends this process
+            self._ended.set_exception(fault)
 
     async def read_on(self) -> None:
         """Read to the end before another trainer prints, so that an earlier launch's output is not taken for its own.
@@ -283,7 +277,8 @@ class Sidecar:
                 while piece := self._tail.read():
                     self._feed(piece, boottime() if at is None else at)
                     at = None  # what comes after this piece may be newer
-                    await asyncio.sleep(0)
+                    if len(piece) >= PIECE:
+                        await asyncio.sleep(0)
                 if self._unread is not None:  # it has printed nothing yet
                     self._begins(self._unread.output_from is not None)
             self._late = False
@@ -325,16 +320,24 @@ class Sidecar:
             if watch is None or shim is None or shim.trainer != "running":  # of one that stops the end is inspected
                 continue
             began = boottime()
-            try:
-                found = await asyncio.to_thread(watch.find_newer)
-            except Exception:  # a bad checkpoint must not keep leases from being renewed
-                log.exception("the checkpoints could not be read")
-                continue
+            with self._before_beat():
+                try:
+                    if found := await asyncio.to_thread(watch.find_newer):
+                        self.handle(core.CheckpointVerified(boottime(), found))
+                except Exception:  # a bad checkpoint must not keep leases from being renewed
+                    log.exception("the checkpoints could not be read")
             known = self.state.hook or self.state.checkpoint is not None  # a later one waits for the next heartbeat
-            pause = self.settings.launch.heartbeat_s if known else WATCH_S
-            pause = max(pause, (boottime() - began) / WATCH_SHARE)
-            if found is not None:
-                self.handle(core.CheckpointVerified(boottime(), found))
+            now = boottime()
+            pause = max(core.until_beat(self.state, now) if known else WATCH_S, (now - began) / WATCH_SHARE)
+
+    @contextlib.contextmanager
+    def _before_beat(self) -> Iterator[None]:
+        """Send the heartbeat that is about to be due once all that is done for it in here is done."""
+        self._under_way += 1
+        yield
+        self._under_way -= 1
+        if not self._under_way:
+            self.handle(core.TimerFired(boottime()))
 
     async def _measure(self) -> None:
         while True:
@@ -343,22 +346,24 @@ class Sidecar:
                     await self.shim.ask({"do": "status"})
             if self.state.shim is not None:
                 shim, at = self.state.shim, boottime()
-                try:
-                    self.sample = await asyncio.get_running_loop().run_in_executor(self._sampler, self._take, shim, at)
-                except Exception as error:  # a failed measurement must not keep leases from being renewed
-                    log.warning("usage could not be measured: %r", error)
+                with self._before_beat():
+                    try:
+                        self.sample = await self._loop.run_in_executor(self._sampler, self._take, shim, at)
+                    except Exception as error:  # a failed measurement must not keep leases from being renewed
+                        log.warning("usage could not be measured: %r", error)
             self._measure_now.clear()
             await _heard(self._measure_now, self._next_sample_s())
 
     def _next_sample_s(self) -> float:
         """Return the seconds to the next sample, at most to the end of the limit, which is lifted then."""
-        usual, left = self.settings.launch.heartbeat_s if self.state.shim else LOOK_S, self._limit.until - boottime()
+        now = boottime()
+        usual, left = core.until_beat(self.state, now) if self.state.shim else LOOK_S, self._limit.until - now
         return min(usual, left) if left > 0 else usual
 
     def _take(self, shim: ShimStatus, at: float) -> Sample:
         """Measure usage and GPUs and apply the limit, in the sampling thread."""
         alive = shim.trainer in ("running", "stopping")
-        usage = self._meter.sample(shim.trainer_pid if alive else None, at, shim if self.settings.apart else None)
+        usage = self.meter.sample(shim.trainer_pid if alive else None, at, shim if self.settings.apart else None)
         wanted = self._limit.cores if at < self._limit.until else None
         if self.settings.launch.pod:
             quota = shim.cpu_limit if self.settings.apart else own_quota()
@@ -371,12 +376,10 @@ class Sidecar:
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:
         """Return the last readings of the GPUs it has now, as unhealthy if they are old: then the driver hangs."""
-        known = {reading.gpu_id: reading for reading in self.sample.gpus}
-        readings = [known[gpu_id] for gpu_id in shim.gpu_ids if gpu_id in known]
+        readings = [reading for reading in self.sample.gpus if reading.gpu_id in shim.gpu_ids]
         if boottime() - self.sample.at <= max(LOOK_S, self.settings.launch.heartbeat_s) * STALE_BEATS:
             return readings
-        problem = "NVML does not answer any more: check the NVIDIA driver of this machine"
-        return [msgspec.structs.replace(reading, healthy=False, problem=problem) for reading in readings]
+        return [msgspec.structs.replace(reading, healthy=False, problem=SILENT) for reading in readings]
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         running = asyncio.ensure_future(work)

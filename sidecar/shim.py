@@ -27,10 +27,11 @@ from typing import Any, Iterator
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
-CALM_S, CALM_TICK_S = 30.0, 5.0  # a trainer that has run for so long undisturbed is looked at, and told of, more rarely
-REST_S = 1.0  # for which its output then stays in the pipe, unless there is much of it
+CALM_S, CALM_TICK_S = 30.0, 5.0  # one that has run undisturbed for so long is looked at, read and told of more rarely
+MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which on it is read so often: pipes are small
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
+ENDLESS_LEASE_S = 1e8  # as in `sidecar/protocol.py`
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
@@ -141,9 +142,12 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins."""
         self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
+        self.came = 0.0  # bytes of about the last CALM_TICK_S
         (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open(path, "ab", buffering=0)
         passed = [shim.lock] if wait is None else [shim.lock, wait]
         os.set_blocking(pipe, False)
+        with contextlib.suppress(OSError):  # so that a trainer that suddenly prints much does not wait for us
+            fcntl.fcntl(pipe, 1031, 256 * 1024)  # F_SETPIPE_SZ, which Python 3.8 does not name
         self.pipe = open(pipe, "rb", buffering=0)
 
         def die_with_parent() -> None:
@@ -175,7 +179,9 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             self.watch(False)
             self.pipe.close()
         elif data and self.begun:
-            self.tail, self.wrote_at = (self.tail + data)[-2048:], boottime()
+            now = boottime()
+            self.came = len(data) + self.came * max(0.0, 1.0 - (now - self.wrote_at) / CALM_TICK_S)
+            self.tail, self.wrote_at = (self.tail + data)[-2048:], now
             self.watch(self is not self.shim.trainer or not self.shim.calm or len(data) == select.PIPE_BUF)
             try:
                 if self.log.tell() + len(data) > BIG_LOG:
@@ -188,11 +194,6 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             except OSError as fault:
                 say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
         return bool(data)
-
-    def rest(self, now: float) -> None:
-        """Read what has come meanwhile once its rest is over, or something changes."""
-        if not self.watched and (now >= self.wrote_at + REST_S or not self.shim.calm):
-            self.watch(not (self.read() and self.shim.calm) and not self.pipe.closed)
 
     def open_log(self) -> None:
         """Open the log where it is now: another child may have begun a new one meanwhile."""
@@ -216,13 +217,14 @@ class Shim:
         with contextlib.suppress(OSError, ValueError, TypeError):  # what cannot be judged is tried
             self.status["unfit"] = unfit(launch)
         self.clients: dict[socket.socket, bytes] = {}  # and the beginning of the line that each is sending
+        self.letters: dict[socket.socket, bytes] = {}  # not sent yet
         self.done: list[tuple[str, str]] = []
         self.trainer: Child | None = None
         self.sidecar: Child | None = None
         self.asked: set[int] = set()  # of the trainer's descendants
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
-        self.tick_s, self.calm = TICK_S, False  # calm: nothing has happened for long
+        self.tick_s, self.calm, self.heard = TICK_S, False, False  # nothing has happened for long; a client asked
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
         self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
@@ -283,7 +285,7 @@ class Shim:
             self.status.update(generation=generation, command_id=command[1])
             self.done = [*self.done[1 - MOST_COMMANDS :], command]
         elif ask["do"] == "renew":
-            self.status["lease_deadline"] = max(self.status["lease_deadline"], min(float(ask["deadline"]), NEVER))
+            self.status["lease_deadline"] = self._lease(float(ask["deadline"]))
             if len(self.clients) == 1:  # whom the answer tells
                 self.shown["lease_deadline"] = self.status["lease_deadline"]
         elif ask["do"] == "end":
@@ -295,10 +297,15 @@ class Shim:
         else:
             raise Refused("`do` must be start, stop, checkpoint, renew, status or end")
 
+    def _lease(self, asked: float) -> float:
+        """Return the later deadline, as replies may come late; but after an endless lease the one that is asked for."""
+        held = self.status["lease_deadline"]
+        return min(asked if held > boottime() + ENDLESS_LEASE_S and asked > 0 else max(held, asked), NEVER)
+
     def _start(self, ask: "dict[str, Any]") -> None:
         launch, gpu_ids = self.launch, [str(gpu) for gpu in ask["gpu_ids"]]
         checkpoint, gpus = str(ask.get("checkpoint") or ""), ",".join(self._devices(gpu_ids))
-        lease = max(self.status["lease_deadline"], min(float(ask.get("lease_deadline") or 0), NEVER))
+        lease = self._lease(float(ask.get("lease_deadline") or 0))
         if self.alive or self.ending:
             raise Refused("a trainer is still running here; stop it first", 409)
         given = gpu_ids if launch.visible_gpus is None else launch.visible_gpus
@@ -401,8 +408,6 @@ class Shim:
 
     def _tick(self) -> None:
         now, lease = boottime(), self.status["lease_deadline"]
-        if self.trainer:
-            self.trainer.rest(now)
         with contextlib.suppress(ChildProcessError):  # all that ended, also the orphans that the kernel gave us
             for pid, how in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
                 for child in (self.trainer, *self._strangers()):
@@ -420,8 +425,7 @@ class Shim:
 
     def _clear(self, trainer: Child, now: float) -> None:
         """End all that is left of a trainer whose leader has ended or whose time is over."""
-        # Again: one may start meanwhile, and its parent end.
-        rest = family(self._strangers()) or family(self._strangers())
+        rest = family(self._strangers()) or family(self._strangers())  # again: one may start as its parent ends
         names = ", ".join(f"{name} ({pid})" for pid, name in list(self.killed.items())[:8])
         if not rest and trainer.returncode is not None:
             while trainer.read():
@@ -485,16 +489,13 @@ class Shim:
         *lines, self.clients[sock] = (self.clients[sock] + data).split(b"\n")
         for line in lines:
             self._tell(sock, self._answer(line))
+        self.heard = self.heard or bool(lines)
         if not data or len(self.clients.get(sock, b"")) > BIG_LINE:
             self._hang_up(sock)
 
     def _tell(self, sock: socket.socket, message: "dict[str, Any]") -> None:
-        """Send without waiting: a client with a full buffer has not read for long; it is disconnected."""
-        line = json.dumps(message).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            if sock.send(line) == len(line):
-                return
-        self._hang_up(sock)
+        """Send it with all else for this client, which wakes once, before we wait again."""
+        self.letters[sock] = self.letters.get(sock, b"") + json.dumps(message).encode() + b"\n"
 
     def _hang_up(self, sock: socket.socket) -> None:
         if self.clients.pop(sock, None) is not None:
@@ -508,17 +509,16 @@ class Shim:
         busy = self.ending or (self.launch.sidecar and not self.sidecar)
         busy = busy or any(part.busy for part in (self.warm, self.copy) if part)
         self.calm = late and not busy and self.kill_at == NEVER
-        calm_s = WARM.LOOK_S if self.warm and self.warm.strict else CALM_TICK_S
-        pause = self.tick_s = calm_s if self.calm else TICK_S
-        if status["lease_deadline"]:
-            pause = min(pause, max(TICK_S, status["lease_deadline"] - self.launch.grace_s - now))
-        if self.trainer and not self.trainer.watched and not self.trainer.pipe.closed:
-            pause = min(pause, max(0.0, self.trainer.wrote_at + REST_S - now) if self.calm else 0.0)
-        return pause
+        often = (self.warm and self.warm.strict) or (self.trainer and self.trainer.came > MUCH)
+        self.tick_s = TICK_S if not self.calm else MUCH_TICK_S if often else CALM_TICK_S
+        left = status["lease_deadline"] - self.launch.grace_s - now
+        return min(self.tick_s, max(TICK_S, left)) if status["lease_deadline"] else self.tick_s
 
     def _publish(self) -> None:
+        if self.trainer and not self.trainer.watched and not self.trainer.read() and not self.calm:
+            self.trainer.watch(not self.trainer.pipe.closed)
         changed = self.status != self.shown
-        due = changed or boottime() > self.told_at + self.tick_s
+        due, self.heard = changed or self.heard or boottime() > self.told_at + self.tick_s, False
         if due and self.trainer and self.trainer.wrote_at > self.told_at:
             self.told_at = boottime()  # only to clients that have read nearly all: the rest of a buffer is for statuses
             for sock in select.select([], list(self.clients), [], 0)[1]:
@@ -528,6 +528,12 @@ class Shim:
             self.shown = dict(self.status)
             for sock in list(self.clients):
                 self._tell(sock, {"event": "status", "status": self.shown})
+        for sock, lines in self.letters.items():  # without waiting: one with a full buffer has not read for long
+            with contextlib.suppress(OSError):
+                if sock.send(lines) == len(lines):
+                    continue
+            self._hang_up(sock)
+        self.letters = {}
 
     def _end(self, *_signal: Any) -> None:
         self.ending = self.status["ending"] = True
@@ -581,6 +587,8 @@ def take_lock(end: bool) -> "int | None":
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not left:
+                    for name in filter(os.path.exists, ("shim.sock", "shim.pid")):  # of a shim that was killed
+                        os.unlink(name)
                     return lock
         time.sleep(TICK_S)
     raise Refused("processes of an earlier trainer of this folder do not end; end them and try again")
@@ -589,9 +597,11 @@ def take_lock(end: bool) -> "int | None":
 def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
-    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="", imports="")
+    vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="", imports="", group="")
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
+    with contextlib.suppress(OSError), open(launch.group, "w") as file:  # empty: there is none
+        file.write(str(os.getpid()))  # all that it starts shares the cores of its emulated node
     launch.command = command or launch.command
     if not launch.command or not launch.job_id:
         raise Refused("`command` and `job_id` must not be empty")
@@ -601,8 +611,6 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
         print("already running")  # noqa: T201
         return 0
     os.makedirs(os.path.dirname(launch.output), exist_ok=True)  # in a pod below the checkpoints
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink("shim.sock")
     listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o111 if launch.pod else 0o177)
     listener.bind("shim.sock")  # without its folder, for which a socket's 108 bytes may not do
     os.umask(mask)

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 SETTLE_S = 3.0  # since the announcement and the newest import: what the first steps import is to be recorded, too
-READY_S, TAKE_S, LOOK_S = 120.0, 60.0, 1.0  # to import, to become the trainer, between two looks at memory
+READY_S, TAKE_S = 120.0, 60.0  # to import, to become the trainer
+LOOK_S, CALM_LOOK_S = 1.0, 20.0  # between two looks at memory; where the kernel would end only this interpreter
 MOST_FAILURES = 3
 MOST_RECORDS = 64  # of different scripts, in `launch.imports`
 SPARE = 256 * 1024 * 1024  # bytes of memory that stay free beside it, and
@@ -184,7 +185,7 @@ class WaitingInterpreter:
             self.lost()
         elif shim.ending or (shim.status["trainer"] == "exited" and not shim.status["stop_asked"]):
             self.end("")
-        elif now >= self.looked_at + max(LOOK_S, shim.tick_s):
+        elif now >= self.looked_at + (CALM_LOOK_S if self.ready and shim.tick_s > LOOK_S else LOOK_S):
             self.looked_at, self.used_s = now, cpu_s(self.child.pid)
             device = opened(self.child.pid)
             if device:  # as by a thread that an import began
@@ -349,7 +350,8 @@ class WaitingInterpreter:
         self.shim.status["warm"] = what
         self.said = "" if what.startswith("ready") else what
         if not self.ready:
-            self.say(f"the next start of this trainer imports everything anew: {what}")
+            start = "the next start of this trainer imports everything anew"
+            self.say(f"{start if self.shim.trainer else 'the first trainer here does all its imports itself'}: {what}")
 
     def without(self, use: "dict[str, Any]") -> "dict[str, Any]":
         """Return the use of our container without what waiting interpreters use."""

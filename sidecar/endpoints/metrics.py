@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from sidecar.service import Sidecar
@@ -16,6 +16,7 @@ def render(sidecar: Sidecar) -> bytes:
     """Return the metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(sidecar))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
@@ -30,8 +31,9 @@ class _Collector:
         yield _gauge("reshape_seconds_per_iteration", "Mean of the last steps", progress.seconds_per_iteration)
         yield _gauge("reshape_cpu_cores", "CPU cores used by the trainer", usage.cpu_cores)
         yield _gauge("reshape_memory_bytes", "Resident memory of the trainer", usage.memory)
-        yield _gauge("reshape_block_io_bytes_per_second", "What it reads from and writes to disks", usage.block_io)
-        yield _gauge("reshape_network_io_bytes_per_second", "What its pod sends and receives", usage.network_io)
+        disk, network = s.meter.moved
+        yield _counter("reshape_block_io_bytes", "What it read from and wrote to disks", disk)
+        yield _counter("reshape_network_io_bytes", "What its pod sent and received", network)
         yield _gauge("reshape_cpu_limit_cores", "CPU cores that it may use at most", usage.limit)
         yield CounterMetricFamily("reshape_heartbeats_sent", "Heartbeats sent to the coordinator", s.sent)
         yield CounterMetricFamily("reshape_heartbeats_failed", "Heartbeats without a trusted answer", s.failed)
@@ -47,6 +49,11 @@ class _Collector:
                 used.add_metric([reading.gpu_id], reading.memory_used)
         yield busy
         yield used
+
+
+def _counter(name: str, what: str, value: float | None) -> Metric:
+    """Return a counter, without a sample if the value is not known."""
+    return CounterMetricFamily(name, what) if value is None else CounterMetricFamily(name, what, value)
 
 
 def _gauge(name: str, what: str, value: float | None) -> Metric:

@@ -25,7 +25,6 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from sidecar import core
 from sidecar.config import TOKEN, SidecarSettings
-from sidecar.endpoints.metrics import CONTENT_TYPE, render
 from sidecar.links.coordinator_link import CoordinatorRejected, NoTrustedAnswer
 from sidecar.links.shim_link import ShimUnreachable
 from sidecar.protocol import (
@@ -279,8 +278,10 @@ class MetricsEndpoint(Endpoint):
     """`GET /metrics`, for Prometheus."""
 
     def get(self) -> None:
-        self.set_header("Content-Type", CONTENT_TYPE)
-        self.finish(render(self.sidecar))
+        from sidecar.endpoints import metrics  # most sidecars are never asked, and each would start later
+
+        self.set_header("Content-Type", metrics.CONTENT_TYPE)
+        self.finish(metrics.render(self.sidecar))
 
 
 def check(call: Call) -> None:

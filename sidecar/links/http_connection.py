@@ -89,10 +89,30 @@ async def _read(reader: asyncio.StreamReader) -> HttpAnswer:
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     version, _, status = first.partition(" ")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    length = headers.get("content-length", "")
-    if not version.startswith("HTTP/1.") or not status[:3].isdecimal() or not length.isdecimal():
-        raise HttpFault("its answer is none of HTTP/1.1 with a Content-Length")
-    if int(length) > LIMIT:
-        raise HttpFault(f"its answer has more than {LIMIT} bytes")
+    length, chunked = headers.get("content-length", ""), headers.get("transfer-encoding", "").lower() == "chunked"
+    if not version.startswith("HTTP/1.") or not status[:3].isdecimal() or not (chunked or length.isdecimal()):
+        raise HttpFault("its answer is none of HTTP/1.1 with a Content-Length or in chunks")
     lasts = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-    return HttpAnswer(int(status[:3]), headers, await reader.readexactly(int(length)), lasts)
+    body = await _chunks(reader) if chunked else await _exactly(reader, int(length))
+    return HttpAnswer(int(status[:3]), headers, body, lasts)
+
+
+async def _exactly(reader: asyncio.StreamReader, size: int, before: int = 0) -> bytes:
+    if before + size > LIMIT:
+        raise HttpFault(f"its answer has more than {LIMIT} bytes")
+    return await reader.readexactly(size)
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    """Return a body that a proxy between here and the coordinator sends in chunks."""
+    body = b""
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        body += await _exactly(reader, size, len(body))
+        if await reader.readexactly(2) != b"\r\n":
+            raise HttpFault("a chunk of its answer is longer than it says")
+    left = LIMIT
+    while (field := await reader.readuntil(b"\r\n")) != b"\r\n":  # what follows the last chunk is not needed
+        left -= len(field)
+        if left < 0:
+            raise HttpFault(f"more than {LIMIT} bytes follow its answer")
+    return body

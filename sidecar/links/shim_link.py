@@ -22,10 +22,11 @@ from sidecar.protocol import ShimStatus
 
 log = logging.getLogger("sidecar")
 
-SOCKET = "shim.sock"
+SOCKET, STATUS = "shim.sock", {"do": "status"}
 ANNOUNCE = "announce"  # written beside it by a hook
 LINE_LIMIT = 256 * 1024  # bytes
-PATIENCE_S = 5.0  # silence after which the shim is queried, and once more until it counts as out of reach
+PATIENCE_S = 5.0  # for an answer
+SILENCE_S = 7.0  # after which the shim is queried; it is heard at each heartbeat
 AGAIN_S, AGAIN_MOST_S = 0.05, 1.0  # pause before connecting again
 
 
@@ -62,7 +63,7 @@ class ShimLink:
     ) -> None:
         self._folder, self._on_status, self._on_output, self._on_gone = folder, on_status, on_output, on_gone
         self._writer: asyncio.StreamWriter | None = None
-        self._waiting: deque[asyncio.Future[ShimAnswer | None]] = deque()
+        self._waiting: deque[asyncio.Future[ShimAnswer | None] | str] = deque()  # or what was told
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -95,6 +96,14 @@ class ShimLink:
             raise ShimUnreachable("the shim closed the connection; it is ending")
         return answer
 
+    def tell(self, request: dict[str, Any]) -> None:
+        """Send a request whose answer nobody waits for; log that it was refused or could not be sent."""
+        if self._writer is None or self._writer.is_closing():
+            log.warning("%s was not passed on: the shim is out of reach", request["do"])
+            return
+        self._waiting.append(request["do"])
+        self._writer.write(msgspec.json.encode(request) + b"\n")
+
     def leave(self) -> None:
         """Close the connection to a shim that ends. If it does not end, `run` reconnects."""
         if self._writer is not None:
@@ -112,28 +121,22 @@ class ShimLink:
 
     async def _serve(self, reader: asyncio.StreamReader) -> float:
         """Handle lines until the connection ends. Return the pause before the next one, short after a success."""
-        self._ask_quietly()
+        self.tell(STATUS)
         asked = True
         while True:
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(PATIENCE_S if asked else SILENCE_S):
                     line = await reader.readline()
             except TimeoutError:
                 if asked:
                     raise ShimUnreachable("the shim is silent") from None
-                self._ask_quietly()
+                self.tell(STATUS)
                 asked = True
                 continue
             if not line:
                 return AGAIN_S
             asked = False
             self._heard(line)
-
-    def _ask_quietly(self) -> None:
-        """Request the status for `on_status`, without waiting for the answer."""
-        if self._writer is not None:
-            self._waiting.append(asyncio.get_running_loop().create_future())
-            self._writer.write(b'{"do":"status"}\n')
 
     def _heard(self, line: bytes) -> None:
         push = msgspec.json.decode(line, type=_Push)
@@ -146,7 +149,10 @@ class ShimLink:
             if answer.status is not None:
                 self._on_status(answer.status)
             waiting = self._waiting.popleft()
-            if not waiting.done():
+            if isinstance(waiting, str):
+                if not answer.ok:
+                    log.warning("the shim refused %s: %s", waiting, answer.error)
+            elif not waiting.done():
                 waiting.set_result(answer)
 
     def _drop(self) -> None:
@@ -155,7 +161,7 @@ class ShimLink:
         self._writer = None
         while self._waiting:
             waiting = self._waiting.popleft()
-            if not waiting.done():
+            if not isinstance(waiting, str) and not waiting.done():
                 waiting.set_result(None)
         self._on_gone()
 

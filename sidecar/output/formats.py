@@ -11,7 +11,10 @@ Groups of a pattern: `epoch` of `epochs`, `i` done of `n` in it (or of all, wher
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
 
 NUMBER = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,3})?"
 _VALUE = rf"(?:{NUMBER}|[-+]?(?:nan|inf))"
@@ -32,15 +35,14 @@ _HF_PAIR = re.compile(rf"'(?P<name>\w+)': '?(?P<value>{_VALUE})")
 _NO_MEASURE = re.compile(r".*(?:runtime|per_second|_time|grad_norm|learning_rate)")
 
 
-@dataclass(frozen=True)
-class ProgressLine:
+class ProgressLine(msgspec.Struct, frozen=True):
     """The content of one line. Lines of one `kind` can be compared with one another (`lost.py`)."""
 
     kind: str
     step: int | None = None  # iterations done since training began
     total: int | None = None  # of them
     epoch: float | None = None  # epochs done
-    values: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = {}
     begins: bool = False  # whether it is printed before what it counts next is done
     closes: bool = False  # whether nothing can follow in this line
 
@@ -48,15 +50,16 @@ class ProgressLine:
 @dataclass(frozen=True)
 class OutputFormat:
     name: str
-    pattern: re.Pattern[str]
+    expression: str
     example: str  # the last line of it is the one that the row is about
     first: int | None = None  # number of the first epoch; None: 1, or 0 once that was seen
     samples: bool = False  # whether `i` of `n` are samples, not iterations
     ends: bool = False  # whether it is printed at the end of its epoch; else at its beginning, without `i`
 
-
-def _row(name: str, pattern: str, example: str, **more: int) -> OutputFormat:
-    return OutputFormat(name, re.compile(pattern), example, **more)  # type: ignore[arg-type]
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when a line first needs it: many a sidecar never meets one, and each starts sooner without."""
+        return re.compile(self.expression)
 
 
 KERAS_HEADER, KERAS_BAR, LIGHTNING = "Epoch 3/30", "Keras' bar", "Lightning's bar"
@@ -66,66 +69,66 @@ ANOTHER = "another bar"
 FIRST = frozenset("TEe{0123456789")  # with one of these a line of each row begins
 
 TABLE = (
-    _row(
+    OutputFormat(
         "PyTorch's MNIST example",
         rf"Train Epoch: (?P<epoch>[0-9]{{1,9}}) \[(?P<i>[0-9]{{1,12}})/(?P<n>[0-9]{{1,12}}) \([0-9]{{1,3}}%\)\]"
         rf"\s+Loss: (?P<loss>{_VALUE})",
         "Train Epoch: 5 [1600/4000 (40%)]\tLoss: 0.312",
         first=1, samples=True,
     ),
-    _row(
+    OutputFormat(
         "PyTorch's MNIST test",
         rf"Test set: Average loss: (?P<val_loss>{_VALUE}), Accuracy: (?P<right>[0-9]{{1,12}})/(?P<of>[0-9]{{1,12}})"
         r" \([0-9.]{1,5}%\)",
         "Test set: Average loss: 0.0262, Accuracy: 9910/10000 (99%)",
     ),
-    _row(
+    OutputFormat(
         "PyTorch's ImageNet example",
         r"Epoch: \[(?P<epoch>[0-9]{1,9})\]\[\s*(?P<i>[0-9]{1,12})/(?P<n>[0-9]{1,12})\]"
         rf"(?:{_METER})*?\s+Loss\s+(?P<loss>{_VALUE}) \(\s*{_VALUE}\)(?:{_METER})*",
         "Epoch: [2][ 40/100]\tTime  0.612 ( 0.640)\tLoss 3.1e+00 (3.4e+00)\tAcc@1  25.00 ( 21.30)",
         first=0,
     ),
-    _row(
+    OutputFormat(
         "an epoch and a step",
         r"Epoch:?\s*\[?(?P<epoch>[0-9]{1,9})/(?P<epochs>[0-9]{1,9})\]?\s*[,|-]?\s*(?:Step|Batch|Iter|Iteration):?\s*"
         rf"\[?(?P<i>[0-9]{{1,12}})/(?P<n>[0-9]{{1,12}})\]?(?:{_VALUES})?",
         "Epoch [3/30], Step [100/600], Loss: 0.4213",
     ),
-    _row(
+    OutputFormat(
         "an epoch and its values",
         rf"(?=.*(?i:loss|acc|err|score|ppl|perplexity|mse|mae|f1|auc|iou|bleu))[Ee]poch:?\s*\[?(?P<epoch>[0-9]{{1,9}})(?:/(?P<epochs>[0-9]{{1,9}}))?\]?{_VALUES}",
         "Epoch [3/30], Loss: 0.42",
         ends=True,
     ),
-    _row(KERAS_HEADER, r"Epoch (?P<epoch>[0-9]{1,9})/(?P<epochs>[0-9]{1,9})", "Epoch 3/30"),
-    _row(
+    OutputFormat(KERAS_HEADER, r"Epoch (?P<epoch>[0-9]{1,9})/(?P<epochs>[0-9]{1,9})", "Epoch 3/30"),
+    OutputFormat(
         KERAS_BAR,
         r"(?P<i>[0-9]{1,12})/(?P<n>[0-9]{1,12})"
         rf"(?:{_KERAS_DONE}){_KERAS_VALUES}",
         "Epoch 3/30\n12/60 ━━━━━━━━━━━━━━━━━━━━ 0s 12ms/step - accuracy: 0.9100 - loss: 0.3000",
     ),
-    _row(
+    OutputFormat(
         LIGHTNING,
         rf"Epoch (?P<epoch>[0-9]{{1,9}})(?:/(?P<epochs>[0-9]{{1,9}}))?:{_BAR}",
         "Epoch 3:  40%|████      | 24/60 [00:03<00:05, 7.10it/s, v_num=0, train_loss=0.520]",
     ),
-    _row(
+    OutputFormat(
         HF_LENGTH,
         r"Total optimization steps = (?P<n>[0-9]{1,3}(?:,[0-9]{3}){0,3})",
         "  Total optimization steps = 1,000",
     ),
-    _row(
+    OutputFormat(
         HF_LOG,
         rf"\{{(?=.*'learning_rate')(?:{_HF_VALUE}, )+'epoch': '?(?P<epoch>{NUMBER})'?\}}",
         "{'loss': 0.52, 'grad_norm': 1.31, 'learning_rate': 4.9e-05, 'epoch': 1.2}",
     ),
-    _row(
+    OutputFormat(
         HF_EVALUATION,
         rf"\{{'eval_\w+': (?:'?{_VALUE}'?), (?:{_HF_VALUE}, )*'epoch': '?(?P<epoch>{NUMBER})'?\}}",
         "{'eval_loss': 0.41, 'eval_accuracy': 0.87, 'eval_runtime': 1.52, 'epoch': 2.0}",
     ),
-    _row(
+    OutputFormat(
         HF_BAR,
         _BAR,
         " 40%|████      | 399/1000 [01:02<01:33,  6.40it/s]\n"
@@ -161,7 +164,7 @@ class FormatMatcher:
         """Parse an incomplete line. A bar's line ends only when the next one begins: a step must not wait for that."""
         if text.rstrip().endswith("]") and "%|" in text:
             found = self.line(text)
-            return None if found is None or found.kind == ANOTHER else replace(found, closes=True)
+            return None if found is None or found.kind == ANOTHER else msgspec.structs.replace(found, closes=True)
         match = _KERAS_BAR.match(text)
         return self._in_open_epoch(match, {}) if match else None
 

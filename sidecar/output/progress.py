@@ -59,6 +59,7 @@ class ProgressReader:
         self._rest, self._skipping = "", False
         self._spawn_at: float | None = None
         self._window: deque[tuple[int, float, int]] = deque()  # the newest step of each time, and of how many
+        self._reports = 0  # in the window
         self._newest_step: int | None = None
         self._formats, self._losses = FormatMatcher(), LostWorkCounter()
 
@@ -75,7 +76,7 @@ class ProgressReader:
             p, seconds_per_iteration=None, first_step_at=None, last_step_at=None, previous_last_step_at=last
         )
         self._spawn_at, self._newest_step = spawn_at, None
-        self._window.clear()
+        self._empty_window()
 
     def new_output(self, generation: int | None) -> None:
         """Begin the output of that generation; None: where it begins is not known."""
@@ -111,7 +112,7 @@ class ProgressReader:
         pairs = {} if known else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
         own = number(pairs.get("time"))
         when = own if own is not None and 0 < own <= at + CLOCK_SLACK_S else None if late else at
-        if marked := _CHECKPOINT.search(text):
+        if marked := "checkpoint=" in text and _CHECKPOINT.search(text):
             if when is not None:
                 self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
         elif self._pattern is not None:
@@ -135,15 +136,13 @@ class ProgressReader:
 
     def _value(self, pairs: dict[str, Any]) -> None:
         """Take the best-ranked value; a lower-ranked one never replaces it, so a curve has one measure only."""
-        known = [(r, name, number(given)) for name, given in pairs.items() if (r := self._rank(name)) is not None]
-        usable = [(r, name, value) for r, name, value in known if value is not None]
-        if not usable:
-            return
-        best, name, value = min(usable)
         have = self._rank(self.progress.value_name)
-        if have is None or best <= have:
-            seen = self.progress.evaluations + 1
-            self.progress = msgspec.structs.replace(self.progress, value=value, value_name=name, evaluations=seen)
+        ranked = ((r, name) for name in pairs if (r := self._rank(name)) is not None and (have is None or r <= have))
+        for _, name in sorted(ranked):
+            if (value := number(pairs[name])) is not None:
+                seen = self.progress.evaluations + 1
+                self.progress = msgspec.structs.replace(self.progress, value=value, value_name=name, evaluations=seen)
+                return
 
     def _rank(self, name: str) -> int | None:
         if self._measure and name == self._measure:
@@ -162,7 +161,7 @@ class ProgressReader:
         if self._newest_step is not None and step == self._newest_step:
             return
         if self._newest_step is not None and step < self._newest_step:
-            self._window.clear()
+            self._empty_window()
         if p.first_step_at is not None:  # the first step pays for compiling and caches: it is not the speed
             self._extend_window(step, at)
         self._newest_step = step
@@ -176,8 +175,13 @@ class ProgressReader:
         window = self._window
         same = window.pop()[2] if window and window[-1][1] == at else 0
         window.append((step, at, same + 1))
-        while len(window) > 2 and sum(reports for _, _, reports in window) > WINDOW:
-            window.popleft()
+        self._reports += 1
+        while len(window) > 2 and self._reports > WINDOW:
+            self._reports -= window.popleft()[2]
+
+    def _empty_window(self) -> None:
+        self._window.clear()
+        self._reports = 0
 
     def _speed(self) -> float | None:
         if len(self._window) < 2:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 PIECE = 256 * 1024  # bytes returned at once
 BEHIND = 1024 * 1024  # bytes at the end that are always returned
@@ -22,7 +21,8 @@ class LogTail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: BinaryIO | None = None
+        self._file: int | None = None
+        self._at = 0  # in it
         self._met = False  # whether there has been a file
         self._skip_to = 0  # where to go on after the first piece of it
         self.began = 0  # where in its file the last piece began
@@ -40,19 +40,18 @@ class LogTail:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            os.close(self._file)
         self._file = None
 
     def _piece(self) -> bytes:
         if self._file is None:
             return b""
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
-            self._file.seek(0)
-        self.began = self._file.tell()
-        piece = self._file.read(PIECE)
+        if os.fstat(self._file).st_size < self._at:
+            self._at = 0
+        piece = os.pread(self._file, PIECE, self._at)
+        self.began, self._at = self._at, self._at + len(piece)
         if self._skip_to and piece:
-            self._file.seek(self._skip_to)
-            self._skip_to = 0
+            self._at, self._skip_to = self._skip_to, 0
             return piece + b"\n"  # two cut lines are no whole one
         return piece
 
@@ -61,7 +60,7 @@ class LogTail:
         if self._file is None:
             return False
         try:
-            there, ours = self._path.stat(), os.fstat(self._file.fileno())
+            there, ours = self._path.stat(), os.fstat(self._file)
         except OSError:
             return False
         return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
@@ -69,9 +68,10 @@ class LogTail:
     def _reopen(self) -> bool:
         self.close()
         with contextlib.suppress(OSError):
-            self._file = self._path.open("rb", buffering=0)
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._at = 0
         if self._file is not None and not self._met:
             self._met = True
-            size = os.fstat(self._file.fileno()).st_size
+            size = os.fstat(self._file).st_size
             self._skip_to = size - BEHIND if size > PIECE + BEHIND else 0
         return self._file is not None

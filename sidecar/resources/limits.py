@@ -35,8 +35,8 @@ class LimitMechanism(Protocol):
     def hold(self, pid: int, cores: float, used: float | None) -> None:
         """Hold `pid` and its children. OSError if that is not possible here."""
 
-    def lift(self) -> None:
-        """Lift the limit, also one that an earlier process of ours left."""
+    def lift(self) -> bool:
+        """Lift the limit, also one that an earlier process of ours left. False if it has to be asked again."""
 
 
 class CpuLimiter:
@@ -45,7 +45,7 @@ class CpuLimiter:
     def __init__(self, mechanisms: list[LimitMechanism]) -> None:
         self._mechanisms = mechanisms
         self._met: int | None = None
-        self._lift_all()
+        self._free = self._lift_all()  # whether nothing can be held
 
     def hold(self, pid: int | None, cores: float | None, used: float | None = None) -> str:
         """Limit `pid` and its children to `cores`, or lift the limit (None). Return the mechanism in force, or "".
@@ -57,8 +57,9 @@ class CpuLimiter:
             with contextlib.suppress(OSError):  # a sidecar that was killed may have left it stopped
                 os.killpg(pid, signal.SIGCONT)
         if pid is None or cores is None:
-            self._lift_all()
+            self._free = self._free or self._lift_all()
             return ""
+        self._free = False
         for mechanism in self._mechanisms:
             try:
                 mechanism.hold(pid, cores, used)
@@ -70,10 +71,9 @@ class CpuLimiter:
                 return mechanism.name
         return ""
 
-    def _lift_all(self, but: LimitMechanism | None = None) -> None:
-        for mechanism in self._mechanisms:
-            if mechanism is not but:
-                mechanism.lift()
+    def _lift_all(self, but: LimitMechanism | None = None) -> bool:
+        lifted = [mechanism.lift() for mechanism in self._mechanisms if mechanism is not but]
+        return all(lifted)
 
 
 def in_pod(quota: float | None, told: float | None) -> tuple[float | None, str]:
@@ -92,17 +92,34 @@ def for_launch(name: str, pod: bool) -> CpuLimiter:
 
 
 class ControlGroup:
-    """A control group of its own below ours, with a quota; version 1 or 2 of the kernel's interface."""
+    """A control group of its own below ours, with a quota; version 1 or 2 of the kernel's interface.
 
-    def __init__(self, name: str, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._proc, self._parent, self._version = proc, *_cpu_group(proc, cgroups)
-        self.folder = self._parent / f"{LIMIT_GROUP}{name}"
+    It holds a trainer that FlowCon limits, and all processes of an emulated node.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        below: ControlGroup | None = None,
+    ) -> None:
+        """`below`: the group in which it is; by default ours."""
+        self._proc, (ours, self._version) = proc, _cpu_group(proc, cgroups)
+        self._parent: Path = ours if below is None else below.folder
+        self.folder: Path = self._parent / f"{LIMIT_GROUP}{name}"
 
     @property
     def name(self) -> str:
         return f"control group v{self._version}"
 
-    def hold(self, pid: int, cores: float, used: float | None) -> None:
+    @property
+    def members(self) -> Path:
+        """Return the file that a process enters by writing its id into it."""
+        return self.folder / "cgroup.procs"
+
+    def give(self, cores: float) -> None:
+        """Make it, for so many cores. OSError if that is not possible here."""
         self.folder.mkdir(exist_ok=True)
         period = round(PERIOD_S * 1e6)
         quota = max(LEAST_QUOTA, round(cores * period))
@@ -112,23 +129,29 @@ class ControlGroup:
         else:
             (self.folder / "cpu.cfs_period_us").write_text(str(period))
             (self.folder / "cpu.cfs_quota_us").write_text(str(quota))
+
+    def hold(self, pid: int, cores: float, used: float | None) -> None:
+        self.give(cores)
         inside = set[int]()
         while new := process_tree(self._proc, pid) - inside:  # again: one may start meanwhile
             for member in sorted(new):
                 with contextlib.suppress(ProcessLookupError):
-                    (self.folder / "cgroup.procs").write_text(str(member))
+                    self.members.write_text(str(member))
             inside |= new
 
-    def lift(self) -> None:
+    def lift(self) -> bool:
         try:
-            members = (self.folder / "cgroup.procs").read_text().split()
+            members = self.members.read_text().split()
         except OSError:
-            return
+            return True
         for member in members:
             with contextlib.suppress(OSError):
                 (self._parent / "cgroup.procs").write_text(member)
-        with contextlib.suppress(OSError):  # a child started meanwhile: the next call finds it
+        try:
             self.folder.rmdir()
+        except OSError:  # a child started meanwhile: the next call finds it
+            return False
+        return True
 
 
 def _cpu_group(proc: Path, cgroups: Path) -> tuple[Path, int]:
@@ -170,12 +193,13 @@ class StopAndGo:
             self._thread = threading.Thread(target=self._cycle, args=(pid, self._over), name="limit", daemon=True)
             self._thread.start()
 
-    def lift(self) -> None:
+    def lift(self) -> bool:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
         self._leader = self._thread = None
         self.share = 1.0
+        return True
 
     def _cycle(self, leader: int, over: threading.Event) -> None:
         try:

@@ -41,6 +41,7 @@ class UsageMeter:
         """`network`: whether the network traffic here is the trainer's own, as in a pod."""
         self._proc, self._cgroups, self._network = proc, cgroups, network
         self._last: tuple[int, float, _Counters] | None = None  # pid, when, what
+        self._ours = ""  # the groups that we were in at the last look
 
     def sample(self, pid: int | None, now: float, shim: ShimStatus | None = None) -> Usage:
         """Return the usage; cores are the mean since the last sample of the same pid.
@@ -65,6 +66,11 @@ class UsageMeter:
             network_io=_rate(before.network_io, counters.network_io, seconds),
         )
 
+    @property
+    def moved(self) -> tuple[int | None, int | None]:
+        """Bytes that the present trainer ever moved to and from disks and over the network; None if not known."""
+        return (None, None) if self._last is None else (self._last[2].block_io, self._last[2].network_io)
+
     def _counters(self, pid: int) -> _Counters | None:
         return self._own_group(pid) or self._tree(pid)
 
@@ -83,16 +89,15 @@ class UsageMeter:
 
         The group of its limit does not count: it is not charged for what the trainer had before.
         """
-        theirs, ours = self._groups(str(pid)), self._groups("self")
+        text = _text(f"{self._proc}/{pid}/cgroup")
+        if text == self._ours:
+            return None
+        self._ours = _text(f"{self._proc}/self/cgroup")
+        theirs, ours = _groups(text), _groups(self._ours)
         if "" in theirs and theirs[""] != ours.get("") and not Path(theirs[""]).name.startswith(LIMIT_GROUP):
             return self._version_2(self._cgroups / theirs[""].lstrip("/"))
         own = {"cpuacct", "memory"} <= theirs.keys() and all(theirs[c] != ours.get(c) for c in ("cpuacct", "memory"))
         return self._version_1(theirs) if own else None
-
-    def _groups(self, pid: str) -> dict[str, str]:
-        """Return controller -> path; version 2 has the controller ''."""
-        lines = [line.split(":", 2) for line in _text(self._proc / pid / "cgroup").splitlines()]
-        return {c: parts[2] for parts in lines if len(parts) == 3 for c in parts[1].split(",")}
 
     def _version_2(self, group: Path) -> _Counters | None:
         used = _pairs(group / "cpu.stat").get("usage_usec")
@@ -110,6 +115,12 @@ class UsageMeter:
             return None
         spare = _pairs(memory / "memory.stat").get("total_inactive_file", 0)
         return _Counters(used / 1e9, max(0, held - spare), True)
+
+
+def _groups(text: str) -> dict[str, str]:
+    """Return controller -> path; version 2 has the controller ''."""
+    lines = [line.split(":", 2) for line in text.splitlines()]
+    return {c: parts[2] for parts in lines if len(parts) == 3 for c in parts[1].split(",")}
 
 
 def cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -131,7 +142,7 @@ def _rate(before: int | None, now: int | None, seconds: float) -> float | None:
 
 def _disk(proc: Path, pid: int) -> int | None:
     """Return the bytes that a process, and children that it has reaped, moved to and from disks."""
-    found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", _text(proc / str(pid) / "io")))
+    found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", _text(f"{proc}/{pid}/io")))
     return sum(map(int, found.values())) if found else None
 
 
@@ -162,13 +173,13 @@ def _members(stats: _Stats, pid: int) -> set[int]:
 
 def _stats_below(proc: Path, pid: int) -> _Stats:
     """Return the process and its descendants, by the kernel's lists of children; all processes where it keeps none."""
-    if not (proc / str(pid) / "task" / str(pid) / "children").exists():
+    if not os.path.exists(f"{proc}/{pid}/task/{pid}/children"):  # noqa: PTH110
         return _stats(proc)
     found, waiting = set[int](), [pid]
     while waiting:
         one = waiting.pop()
         found.add(one)
-        tasks = proc / str(one) / "task"
+        tasks = f"{proc}/{one}/task"
         with contextlib.suppress(OSError):
             for task in os.listdir(tasks):  # noqa: PTH208 (of a process with many threads, at each heartbeat)
                 waiting += [
@@ -182,7 +193,7 @@ def _stats(proc: Path, pids: Iterable[str] | None = None) -> _Stats:
     found: _Stats = {}
     for pid in [entry.name for entry in proc.iterdir() if entry.name.isdigit()] if pids is None else pids:
         # The command's name stands in parentheses and may itself hold spaces and parentheses.
-        fields = _text(proc / pid / "stat").rpartition(")")[2].split()
+        fields = _text(f"{proc}/{pid}/stat").rpartition(")")[2].split()
         if len(fields) > 21:
             found[int(pid)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
     return found

@@ -62,6 +62,14 @@ def test_a_truncated_or_missing_file_is_found(tmp_path: Path) -> None:
     assert found is None and len(problems) == 2 and newest_good(tmp_path, "j") is None
 
 
+@pytest.mark.parametrize("name", ["../outside", "sub/../../outside"])
+def test_a_file_outside_the_checkpoint_is_none_of_it_though_its_digest_is_right(tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").write_bytes(b"weights")
+    edit(put(tmp_path, "a", 1, 1), files={name: hashlib.sha256(b"weights").hexdigest()})
+    found, problems = find_newest(tmp_path, "j")
+    assert found is None and problems == [f"checkpoint a is not used: file name {name!r} leads outside"]
+
+
 def test_only_what_stands_before_the_good_one_is_verified(tmp_path: Path) -> None:
     (put(tmp_path, "old", 1, 1) / "model").write_bytes(b"damaged")
     put(tmp_path, "new", 1, 2)

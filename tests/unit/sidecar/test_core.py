@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import core
-from sidecar.protocol import Checkpoint, HeartbeatReply, ShimStatus
+from sidecar.protocol import ENDLESS_LEASE_S, Checkpoint, HeartbeatReply, ShimStatus
 
 RUNNING = ShimStatus(shim_pid=7, trainer="running", trainer_pid=8, generation=1, spawn_at=10.0, gpu_ids=["g"])
 EXITED = msgspec.structs.replace(RUNNING, trainer="exited", trainer_pid=None, exit_code=143, exit_at=20.0)
@@ -242,6 +242,13 @@ def test_a_start_runs_on_the_lease_of_the_last_answered_heartbeat_not_on_its_rec
         fresh(), core.ShimReported(11.0, RUNNING), core.HeartbeatFailed(12.0, 0.5), core.TimerFired(13.0)
     )
     assert core.start_deadline(unanswered, 60.0, at=500.0) == 71.0
+
+
+def test_a_start_with_a_lease_is_late_by_it_though_the_trainer_before_had_an_endless_one() -> None:
+    endless = msgspec.structs.replace(RUNNING, lease_deadline=11.0 + 2 * ENDLESS_LEASE_S)
+    state, _ = play(running(), core.ShimReported(12.0, endless))
+    assert core.start_deadline(state, 60.0, at=500.0) == 71.0
+    assert core.start_deadline(state, 3 * ENDLESS_LEASE_S, at=500.0) == 11.0 + 3 * ENDLESS_LEASE_S
 
 
 def test_settled_means_that_the_coordinator_has_heard_it_all() -> None:

@@ -14,6 +14,7 @@ from sidecar.links.http_connection import HttpConnection, HttpFault
 from tests.patience import patient
 
 OK = b"HTTP/1.1 200 OK\r\nX-Signature: s\r\nContent-Length: 2\r\n\r\nhi"
+CHUNKED = b"HTTP/1.1 200 OK\r\nX-Signature: s\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Server:
@@ -76,6 +77,20 @@ def test_a_status_and_headers_come_as_they_were_sent() -> None:
         async with connected(lambda *_: OK.replace(b"200 OK", b"409 Conflict")) as (_, client):
             answer = await client.post("/v1/x", {}, b"")
             assert (answer.status, answer.headers["x-signature"], answer.body) == (409, "s", b"hi")
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [b"2\r\nhi\r\n0\r\n\r\n", b"1;x=y\r\nh\r\n1\r\ni\r\n0\r\nX-After: z\r\n\r\n"],
+    ids=["one chunk", "two, with an extension and a field behind"],
+)
+def test_a_proxy_may_answer_in_chunks_and_the_connection_is_kept(chunks: bytes) -> None:
+    async def work() -> None:
+        async with connected(lambda *_: CHUNKED + chunks) as (server, client):
+            assert await posted(client, 3) == [b"hi"] * 3
+            assert len(server.writers) == 1 and len(server.heard) == 3
 
     run(work())
 
@@ -147,8 +162,27 @@ def test_a_connection_that_the_server_will_close_is_not_kept(last: bytes) -> Non
         OK.replace(b"Length: 2", b"Length: -2"),
         OK.replace(b"Length: 2", b"Length: 99999999"),
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        CHUNKED + b"zz\r\nhi\r\n0\r\n\r\n",
+        CHUNKED + b"-2\r\nhi\r\n0\r\n\r\n",
+        CHUNKED + b"1\r\nhi\r\n0\r\n\r\n",
+        CHUNKED + b"fffff\r\n",
+        CHUNKED + b"8000\r\n" + b"x" * 0x8000 + b"\r\n8001\r\n",
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * 20_000,
     ],
-    ids=["none", "no length", "no HTTP", "no number", "too long", "too many headers"],
+    ids=[
+        "none",
+        "no length",
+        "no HTTP",
+        "no number",
+        "too long",
+        "too many headers",
+        "no chunk's length",
+        "a chunk of less than nothing",
+        "a chunk that is longer",
+        "a chunk too long",
+        "chunks too long",
+        "endless fields",
+    ],
 )
 def test_what_is_no_whole_answer_is_one_fault_and_the_next_request_works(answer: bytes) -> None:
     async def work() -> None:

@@ -87,8 +87,8 @@ class Refusing:
     def hold(self, pid: int, cores: float, used: float | None) -> None:
         raise PermissionError("not here")
 
-    def lift(self) -> None:
-        return
+    def lift(self) -> bool:
+        return True
 
 
 def test_more_threads_get_a_smaller_part_of_the_time() -> None:
@@ -161,6 +161,30 @@ def test_nobody_is_held_in_two_ways_at_once(busy: int) -> None:
     assert limiter.hold(busy, 0.2) == "refusing once"
     assert substitute._thread is None
     limiter.hold(busy, None)
+
+
+class Counting(Refusing):
+    def __init__(self, lifts: list[bool]) -> None:
+        self.asked, self.lifts = 0, lifts
+
+    def hold(self, pid: int, cores: float, used: float | None) -> None:
+        return
+
+    def lift(self) -> bool:
+        self.asked += 1
+        return self.lifts.pop(0)
+
+
+def test_a_limit_is_lifted_until_that_has_succeeded_and_then_left_alone(busy: int) -> None:
+    mechanism = Counting([False, False, True, True])
+    limiter = CpuLimiter([mechanism])
+    for _ in range(5):
+        limiter.hold(busy, None)
+    assert mechanism.asked == 3, "the first time at its start"
+    assert limiter.hold(busy, 0.5) == "refusing"
+    for _ in range(5):
+        limiter.hold(busy, None)
+    assert mechanism.asked == 4
 
 
 def test_in_a_pod_nobody_but_its_kubelet_holds_the_trainer(busy: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sidecar import shim
-from sidecar.shim import CALM_S, CALM_TICK_S, NEVER, REST_S, TICK_S, Shim
+from sidecar.shim import CALM_S, CALM_TICK_S, MUCH, MUCH_TICK_S, NEVER, TICK_S, Shim
 
 GRACE_S, NOW = 20.0, 1000.0
 CALM = {"trainer": "running", "spawn_at": NOW - CALM_S - 1.0, "lease_deadline": 0.0}
@@ -16,7 +17,7 @@ CALM = {"trainer": "running", "spawn_at": NOW - CALM_S - 1.0, "lease_deadline": 
 
 def pause(
     monkeypatch: pytest.MonkeyPatch, busy: bool = False, kill_at: float = NEVER, strict: bool = False,
-    wrote_at: float = 0.0, **status: Any,
+    came: float = 0.0, **status: Any,
 ) -> float:  # fmt: skip
     monkeypatch.setattr(shim, "boottime", lambda: NOW)
     one = object.__new__(Shim)
@@ -24,8 +25,7 @@ def pause(
     one.launch = SimpleNamespace(sidecar=["x"], grace_s=GRACE_S)  # type: ignore[assignment]
     one.sidecar, one.warm = object(), SimpleNamespace(busy=busy, strict=strict)  # type: ignore[assignment]
     one.copy = None
-    one.trainer = SimpleNamespace(watched=not wrote_at, wrote_at=wrote_at)  # type: ignore[assignment]
-    one.trainer.pipe = SimpleNamespace(closed=False)  # type: ignore[union-attr]
+    one.trainer = SimpleNamespace(came=came)  # type: ignore[assignment]
     return one._pace()
 
 
@@ -52,9 +52,21 @@ def test_memory_whose_shortage_ends_the_training_too_is_looked_at_each_second(mo
     assert pause(monkeypatch, strict=True) == shim.WARM.LOOK_S < CALM_TICK_S
 
 
-def test_output_that_rests_in_the_pipe_is_read_when_its_rest_is_over_or_something_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert pause(monkeypatch, wrote_at=NOW + 0.25 - REST_S) == pytest.approx(0.25)
-    assert pause(monkeypatch, wrote_at=NOW - REST_S) == 0.0
-    assert pause(monkeypatch, wrote_at=NOW, kill_at=NOW + 5.0) == 0.0
+def test_output_of_which_much_comes_is_read_before_it_fills_its_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pause(monkeypatch, came=MUCH) == CALM_TICK_S
+    assert pause(monkeypatch, came=MUCH + 1) == MUCH_TICK_S
+
+
+def test_a_client_gets_all_that_it_is_told_at_once_and_so_wakes_once() -> None:
+    one, (client, ours) = object.__new__(Shim), socket.socketpair()
+    with client, ours:
+        client.setblocking(False)
+        one.clients, one.letters, one.trainer, one.heard = {ours: b""}, {}, None, False
+        one.status, one.shown, one.told_at, one.tick_s = {}, {}, 0.0, TICK_S
+        for number in (1, 2):
+            one._tell(ours, {"told": number})
+        with pytest.raises(BlockingIOError):
+            client.recv(100)
+        one._publish()
+        assert client.recv(100) == b'{"told": 1}\n{"told": 2}\n'
+        assert one.letters == {}

@@ -70,7 +70,7 @@ def test_a_silent_shim_is_out_of_reach_though_it_accepts(tmp_path: Path, monkeyp
 
 
 def test_a_quiet_shim_is_asked_and_stays_in_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shim_link, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(shim_link, "SILENCE_S", 0.1)
 
     async def act(link: ShimLink, heard: Heard) -> None:
         await heard.until(lambda: len(heard.statuses) >= 3)
