@@ -220,8 +220,8 @@ class Checkpoints:
         then nothing has changed.
         """
         name = f"g{self.generation}-s{step}"
-        memory = self._memory()
-        if memory is not None and self._fits(memory, files):
+        memory = self.place(files)
+        if memory is not self:
             try:
                 memory.save(step, files, report)
                 memory.prune(keep=1)
@@ -287,6 +287,11 @@ class Checkpoints:
             return sum(path.stat().st_size for path in (self.folder / newest).iterdir()) if newest else 0
         except (OSError, CheckpointError):
             return 0
+
+    def place(self, files: Mapping[str, Any]) -> Checkpoints:
+        """Return where a save of these files goes first: memory, where that is offered for so much, else the disk."""
+        memory = self._memory()
+        return memory if memory is not None and self._fits(memory, files) else self
 
     def _memory(self) -> InMemory | None:
         """Return where copies of these checkpoints are in memory, in a folder that is ours alone; None without it."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import os
 import pickle
 from collections.abc import Mapping
 from types import ModuleType
@@ -130,10 +129,11 @@ class ElasticFit:
             if state.get("dirpath"):
                 callback.dirpath = state["dirpath"]
 
-    def on_train_start(self, trainer: Any, _module: Any) -> None:
+    def on_train_start(self, trainer: Any, module: Any) -> None:
         from reshape_hooks.adapters import order
 
         try:
+            session.refuse_split(module)
             loaders = trainer.fit_loop._combined_loader.flattened
             if len(loaders) != 1:
                 raise LeftAlone("it trains on several DataLoaders at once")
@@ -216,4 +216,4 @@ class ElasticFit:
         finally:
             self.loops = None
         kept = {name: value for name, value in extras.items() if name != "loops"}
-        return {STATE: functools.partial(os.replace, written), EXTRAS: pickle.dumps(kept)}
+        return {STATE: session.copier(written), EXTRAS: pickle.dumps(kept)}

@@ -154,17 +154,41 @@ def next_training(together: ranks.Ranks | None = None) -> tuple[plain.Checkpoint
 
 
 def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
-    """Return a new folder for the files that a library writes of this step, gone when the checkpoints are pruned."""
-    folder = checkpoints.folder / f"{plain.TEMPORARY}g{checkpoints.generation}-s{step}-files"
+    """Return a new folder for the files that a library writes of this step, gone when the checkpoints are pruned.
+
+    It is in memory where they would be saved there first.
+    """
+    place = checkpoints.place({"written": lambda path: None}).folder
+    folder = place / f"{plain.TEMPORARY}g{checkpoints.generation}-s{step}-files"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def copier(file: Path) -> Callable[[str], None]:
+    """Return what gives `Checkpoints.save` a file. It stays: a save that fails in memory is made on the disk."""
+
+    def copy(path: str) -> None:
+        try:
+            os.link(file, path)
+        except OSError:  # on another file system
+            shutil.copy2(file, path)
+
+    return copy
 
 
 def refuse_several() -> None:
     """Raise LeftAlone where the script trains in several processes."""
     if ranks.several():
         raise LeftAlone(SEVERAL)
+
+
+def refuse_split(model: Any) -> None:
+    """Raise LeftAlone where this process has the layers of its model on several GPUs."""
+    mapped = (getattr(model, "hf_device_map", None) or {}).values()
+    places = {str(one) for one in mapped or (part.device for part in model.parameters())}
+    if len(places - {"cpu", "disk", "meta"}) > 1:
+        raise LeftAlone("its layers are split among several GPUs, and may not run on another number of them")
 
 
 def refuse_other_masters() -> None:

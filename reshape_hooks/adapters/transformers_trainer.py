@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import pickle
 import shutil
 import time
@@ -61,6 +60,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     session.refuse_other_masters()
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or getattr(trainer.args, "parallelism_config", None):
         raise LeftAlone("each of its processes has a part of its state (FSDP, DeepSpeed)")
+    session.refuse_split(trainer.model)
     if args or kwargs.get("trial") is not None or trainer.hp_search_backend is not None:
         raise LeftAlone("it searches for hyperparameters")
     if trainer.args.ignore_data_skip or trainer.args.auto_find_batch_size:
@@ -269,7 +269,7 @@ class ElasticTrain:
         for inner in [one for one in written.iterdir() if one.is_dir()]:  # a checkpoint holds files only
             shutil.make_archive(str(inner), "tar", inner)
             shutil.rmtree(inner)
-        files: dict[str, Any] = {one.name: functools.partial(os.replace, one) for one in written.iterdir()}
+        files: dict[str, Any] = {one.name: session.copier(one) for one in written.iterdir()}
         files[EXTRAS] = pickle.dumps({"first": tuple(self.first), "own": own})
         return files
 
@@ -278,14 +278,14 @@ class ElasticTrain:
         packed = list(saved.glob("*.tar"))
         if not packed:
             return saved
-        folder = Path(self.checkpoints.folder) / f"{plain.TEMPORARY}{saved.name}-unpacked"
+        folder = saved.parent / f"{plain.TEMPORARY}{saved.name}-unpacked"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for one in saved.iterdir():
             if one in packed:
                 shutil.unpack_archive(one, folder / one.stem, "tar")
             else:
-                os.link(one, folder / one.name)
+                session.copier(one.resolve())(str(folder / one.name))
         return folder
 
 

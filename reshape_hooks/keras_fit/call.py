@@ -67,7 +67,8 @@ class Call:
         self.trainer.TFEpochIterator = self._make_batches
         self.script.inside = True
         try:
-            history = self.theirs(given.pop("self"), **given)
+            with replicas.untuned():
+                history = self.theirs(given.pop("self"), **given)
             self._end()
         finally:
             self.script.inside, self.trainer.TFEpochIterator = False, iterator

@@ -7,9 +7,13 @@ and the steps per epoch with which it began, so that steps, epochs and learning 
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 KNOWN = ("_DefaultDistributionStrategy", "OneDeviceStrategy", "MirroredStrategy")
 SIZES = ("batch_size", "steps_per_epoch", "validation_batch_size", "validation_steps")
@@ -32,6 +36,23 @@ def keep(given: dict[str, Any], was: Mapping[str, Any], replicas: int) -> None:
     rows = was["x"] or was["batch_size"] or KERAS_BATCH
     if rows % replicas:
         sys.stderr.write(f"reshape: {rows} samples a step do not divide by {replicas} GPUs: some count a little more\n")
+
+
+@contextlib.contextmanager
+def untuned() -> Iterator[None]:
+    """Let what feeds each device not be tuned while this is entered: there is nothing to tune.
+
+    The threads that tune end only at their next turn, and wait twice as long for it each time, one after the other: an
+    epoch began minutes late, and SIGTERM was not answered meanwhile.
+    """
+    theirs = multi_device_iterator_ops._create_device_dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    multi_device_iterator_ops._create_device_dataset = lambda *given: theirs(*given).with_options(options)
+    try:
+        yield
+    finally:
+        multi_device_iterator_ops._create_device_dataset = theirs
 
 
 def _batch_of(data: Any) -> tuple[int | None, Any]:

@@ -33,6 +33,7 @@ FORMAT = 2  # of what stands in FITS: a new number with each new field that a re
 PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight"
 PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
 USED = ("_enumerate_iterator", "_get_iterator", "reset", "num_batches")
+SEVERAL = "it trains in several processes; a loop that stops them together is in examples/keras_gang.py"
 MANY_PROCESSES = ("TF_CONFIG", "PET_NNODES")  # what tells a process of a gang about the others
 
 
@@ -82,7 +83,7 @@ class Script:
         if alien or seeds.in_worker() or handled or threading.current_thread() is not threading.main_thread():
             return False
         if any(os.environ.get(name, "1") != "1" for name in MANY_PROCESSES):
-            return self.leave("it is one process of several")
+            return self.leave(SEVERAL)
         strategy = type(given["self"].distribute_strategy).__name__
         if strategy not in replicas.KNOWN:
             called = strategy.replace("CollectiveAllReduce", "MultiWorkerMirrored").replace("V2", "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import io
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ def every(model: Any) -> list[Any]:
     ours = _of_keras(model)
     known = {id(part) for v in ours for part in _parts(v.value)}
     others: dict[int, Any] = {}
-    for graph in _train_graphs(model):
+    graphs = _train_graphs(model)
+    if type(model.distribute_strategy).__name__ == "_DefaultDistributionStrategy" and (several := _spread(graphs)):
+        raise UnknownState(f"its layers are split among {several}, and may not run on another number of them")
+    for graph in graphs:
         for node in nodes(graph):
             if node.op in PYTHON or (draws(node) and seeded(node)):
                 raise UnknownState(f"its training step has a state that cannot be saved ({node.op})")
@@ -149,6 +153,15 @@ def _parts(value: Any) -> list[Any]:
 def _own_parts(v: Any) -> Any:
     value = v.value
     return value.values if type(value).__name__ == "SyncOnReadVariable" else ()
+
+
+def _spread(graphs: list[Any]) -> str:
+    """Return the devices of one kind, such as GPUs, among which the script has split the model; empty if it has not."""
+    asked = {node.device for graph in graphs for node in nodes(graph)}
+    placed = {v.device for graph in graphs for v in graph.variables}
+    found = {one[0] for name in asked | placed if (one := re.search(r"[A-Z]+:[0-9]+$", name))}
+    kinds = [one.partition(":")[0] for one in found]
+    return ", ".join(sorted(one for one in found if kinds.count(one.partition(":")[0]) > 1))
 
 
 def _train_graphs(model: Any) -> list[Any]:

@@ -10,11 +10,12 @@ from reshape.client import CoordinatorRefused
 from tests.e2e.up import Up, running, wait_for
 from tests.interpreters import python_with
 
-SCRIPT = Path(__file__).parent / "ordinary" / "keras_fit.py"
+ORDINARY = Path(__file__).parent / "ordinary"
 PYTHON = python_with("tensorflow")
-TENSORFLOW_S = 300.0  # for its import, four times, on a machine with other things to do
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="TensorFlow is not installed")
+TENSORFLOW_S = 300.0  # for its import, three times, on a machine with other things to do
 NAME = "plain"
-SHAPES = [4, 2, 1, 4]
+SHAPES = [4, 2, 4]
 
 
 def asked(up: Up, gpus: int) -> bool:
@@ -26,15 +27,16 @@ def asked(up: Up, gpus: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(PYTHON is None, reason="TensorFlow is not installed")
-def test_an_unchanged_keras_fit_is_reshaped_and_does_each_step_and_each_epoch_once(tmp_path: Path) -> None:
-    lines, end = tmp_path / "lines", tmp_path / "end"
+def reshaped(folder: Path, script: str) -> tuple[list[int], list[str]]:
+    """Resize this script while it trains, in a fleet of its own; return the steps done and the lines that it wrote."""
+    lines, end = folder / "lines", folder / "end"
     job = {
         "job_id": NAME, "state": "submitted", "job_type": "digits-numpy", "iterations": 200_000,
-        "command": [PYTHON, str(SCRIPT), str(lines), str(end)], "num_gpus": 4, "optional_num_gpus": [1, 2, 4],
+        "command": [PYTHON, str(ORDINARY / script), str(lines), str(end)],
+        "num_gpus": 4, "optional_num_gpus": [2, 4],
     }  # fmt: skip
     slow = {"RESHAPE_GRACE_S": "30", "RESHAPE_FIRST_STEP_TIMEOUT_S": "120"}
-    with running(tmp_path / "state", "4xV100", **slow) as up:
+    with running(folder / "state", "4xV100", **slow) as up:
         up.client.submit(job)
         wait_for(lambda: up.job(NAME).get("resumes") == "hook", TENSORFLOW_S, "its hook announces itself")
         for number, gpus in enumerate(SHAPES[1:], 2):
@@ -43,9 +45,22 @@ def test_an_unchanged_keras_fit_is_reshaped_and_does_each_step_and_each_epoch_on
         end.touch()
         done = up.until(NAME, "completed", TENSORFLOW_S)
         assert up.shapes(NAME) == SHAPES
-        steps = up.steps(NAME)
-        assert steps == list(range(1, len(steps) + 1))
         assert up.violations() == []
-        *numbers, last = lines.read_text().split()
-        assert numbers == [str(n) for n in range(1, len(numbers) + 1)] and last == "end"
-        assert done["reshapes"] == 3 and not done.get("lost")
+        assert done["reshapes"] == len(SHAPES) - 1 and not done.get("lost")
+        steps = up.steps(NAME)
+    assert steps == list(range(1, len(steps) + 1))
+    return steps, lines.read_text().splitlines()
+
+
+def test_an_unchanged_keras_fit_is_reshaped_and_does_each_step_and_each_epoch_once(tmp_path: Path) -> None:
+    _, (*numbers, last) = reshaped(tmp_path, "keras_fit.py")
+    assert numbers == [str(n) for n in range(1, len(numbers) + 1)] and last == "end"
+
+
+@pytest.mark.deep
+def test_a_mirrored_strategy_has_as_many_replicas_as_gpus_and_keeps_batch_and_optimizer(tmp_path: Path) -> None:
+    steps, (*lines, last) = reshaped(tmp_path, "keras_mirrored.py")
+    assert [line for line in lines if line.startswith("replicas")] == [f"replicas {gpus}" for gpus in SHAPES]
+    epochs = [line for line in lines if line.startswith("epoch")]
+    assert epochs == [f"epoch {n} 10" for n in range(1, len(epochs) + 1)]
+    assert last == f"iterations {len(steps)}" and len(steps) == 10 * len(epochs)

@@ -48,6 +48,8 @@ def test_a_training_that_resumes_is_measured_on_each_count_and_its_speeds_are_ke
     assert found["counts"][1]["restart_s"] > 0
     kept = [row for row in up.client.profiles("speed_profiles") if row["job_type"] == found["job_type"]]
     assert sorted(row["num_gpus"] for row in kept) == [1, 2]
+    (costs,) = (row for row in up.client.profiles("overheads") if row["job_type"] == found["job_type"])
+    assert 0 < found["restarts_s"] == costs["proc_restart"], "decisions and what-if count with it"
     later = up.client.submit({"command": command, "code": str(tmp_path), "optional_num_gpus": [2]})
     derived = wait_for(lambda: up.job(later["job_id"]).get("job_type"), what="it is looked at")
     up.client.cancel(later["job_id"])

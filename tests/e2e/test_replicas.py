@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pymongo
 import pytest
@@ -79,8 +80,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def probe(client: Client, path: str) -> bool:
     import http.client
 
+    at = urlsplit(client.url)
     try:
-        connection = http.client.HTTPConnection(client._host, client._port, timeout=patient(5))
+        connection = http.client.HTTPConnection(str(at.hostname), at.port, timeout=patient(5))
         connection.request("GET", path)
         return connection.getresponse().status == 200
     except OSError:

@@ -1,4 +1,4 @@
-"""The scripts of `docs/starting.md` as they stand there: stopped in the middle, run again, each step is done once."""
+"""The scripts that show how to become elastic, as they stand in docs: stopped, run again, each step is done once."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from pathlib import Path
 
 import pytest
 
+from tests import documents
 from tests.e2e.up import ROOT
 from tests.interpreters import python_with
 
+ME = "tests/e2e/test_starting.py"
 STARTUP = ROOT / "reshape_hooks" / "startup"  # which the shim puts there
-TEXT = (ROOT / "docs" / "starting.md").read_text()
-SCRIPTS = dict(re.findall(r"### (.+?)\n```(?:python|bash)\n(.*?)```", TEXT, re.DOTALL))
+PAGES = ("docs/starting.md", *(f"docs/how-to/{name}.md" for name in ("tensorflow", "hugging-face", "pytorch")))
+MARKED = [block for page in PAGES for block in documents.blocks(page) if block.marks.get("run by") == ME]
+SCRIPTS = {block.heading: block for block in MARKED}
 WITHIN_S, TOTAL, ENOUGH = 300, 400, 20
-NEEDS = {"Keras": "tensorflow", "PyTorch": "torch", "Hugging Face": "transformers", "Lightning": "lightning"}
+
+
+def needs(script: str) -> str:
+    """The module without which it cannot run; `sys` where it needs none."""
+    return SCRIPTS[script].marks.get("needs", "sys")
 
 
 def started(script: str, folder: Path) -> subprocess.Popen[str]:
     given = {"RESHAPE_CHECKPOINTS": str(folder / "saved"), "PYTHONPATH": str(STARTUP)}
     given |= {"RESHAPE_ANNOUNCE": str(folder / "announce"), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
-    program = "bash" if script == "bash" else python_with(NEEDS.get(script, "sys"))
-    command = [str(program), "-c", SCRIPTS[script]]
+    program = "bash" if script == "bash" else python_with(needs(script))
+    command = [str(program), "-c", SCRIPTS[script].text]
     return subprocess.Popen(command, cwd=folder, env=os.environ | given, stdout=subprocess.PIPE, text=True)
 
 
@@ -40,17 +47,19 @@ def steps(process: subprocess.Popen[str], stop_after: int | None) -> list[int]:
     return done
 
 
-def test_the_table_has_a_script_for_each_kind() -> None:
-    kinds = re.findall(r"\| [^|]+ \| \[[^\]]+\]\(#([a-z-]+)\)", TEXT)
-    assert sorted(kinds) == sorted(name.lower().replace(" ", "-") for name in SCRIPTS)
+def test_the_table_leads_to_a_script_for_each_kind() -> None:
+    page = (ROOT / PAGES[0]).read_text(encoding="utf-8")
+    linked = set(re.findall(r"^\| [^|]+ \| [^|]*\[[^\]]+\]\([\w./-]*#([a-z-]+)\)", page, re.MULTILINE))
+    assert {name.lower().replace(" ", "-") for name in SCRIPTS} <= linked
+    assert len(SCRIPTS) == len(MARKED) == 6
 
 
 @pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[pytest.mark.deep] if name == "Keras" else []) for name in SCRIPTS]
+    "script", [pytest.param(name, marks=[pytest.mark.deep] if needs(name) == "tensorflow" else []) for name in SCRIPTS]
 )
 def test_a_script_that_is_stopped_goes_on_where_it_was(script: str, tmp_path: Path) -> None:
-    if script in NEEDS and python_with(NEEDS[script]) is None:
-        pytest.skip(f"{NEEDS[script]} is not installed")
+    if python_with(needs(script)) is None:
+        pytest.skip(f"{needs(script)} is not installed")
     (tmp_path / "saved").mkdir()
     first = started(script, tmp_path)
     before = steps(first, ENOUGH)

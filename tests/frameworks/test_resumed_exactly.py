@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import subprocess
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import reshape_hooks
+from reshape_hooks import plain
 from reshape_hooks.locks import violations
 from tests.interpreters import python_with
 
@@ -60,11 +62,12 @@ class Run(NamedTuple):
 
 def run(
     script: Script, folder: Path, generation: int, stop_at: str | int | None = None,
-    number: int = signal.SIGTERM, mtbf: str = "", gpus: int = 1,
+    number: int = signal.SIGTERM, mtbf: str = "", gpus: int = 1, memory: str = "",
 ) -> Run:  # fmt: skip
     """One generation, on emulated GPUs; asked to stop when it prints a step or a text, and not over before it is.
 
-    `number`: the signal for it. `mtbf`: if it is tiny, it saves after each step without being asked.
+    `number`: the signal for it. `mtbf`: if it is tiny, it saves after each step without being asked. `memory`: a folder
+    there, in which it may save.
     """
     python = python_with(script.module)
     if python is None or (script.module == "torch" and not python_with("transformers")):
@@ -78,6 +81,7 @@ def run(
         "RESHAPE_GPU_LOCKS": str(folder / "locks"), "RESHAPE_JOB_ID": "unchanged",
         "RESHAPE_GENERATION": str(generation), "RESHAPE_CHECKPOINTS": str(folder / "saved"),
         "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_MTBF_S": mtbf, "STOP_AT": str(stop_at),
+        "RESHAPE_MEMORY": memory,
     }  # fmt: skip
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)] * script.torchrun
     argv = [python, *torchrun, str(SCRIPTS / script.file), str(folder / "weights.pt"), *script.arguments]
@@ -154,6 +158,24 @@ def test_killed_it_goes_on_from_what_was_saved_without_being_asked(script: Scrip
     assert 1 < ended.steps[0] <= killed.steps[-1] + 1
     assert ended.steps[-1] == script.steps
     assert ended.measured == undisturbed.measured
+    assert same_weights(script, whole, parts)
+
+
+@pytest.mark.parametrize("script", [HUGGING_FACE, LIGHTNING], ids=["hugging-face", "lightning"])
+def test_it_saves_in_memory_first_where_that_is_offered_and_goes_on_from_there(script: Script, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    undisturbed = run(script, whole, 1)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        first = run(script, parts, 1, 5, memory=memory)  # nothing is offered: to the disk
+        Path(memory, plain.ROOM).write_text(str(1 << 30))
+        second = run(script, parts, 2, 9, memory=memory)
+        assert (first.status, second.status) == (143, 143), second.errors
+        (copy,) = [path for path in Path(memory).iterdir() if path.is_dir()]
+        assert copy.name == f"g2-s{second.steps[-1]}" and not (parts / "saved" / copy.name).exists()
+        third = run(script, parts, 3, memory=memory)
+    assert third.status == 0, third.errors
+    assert first.steps + second.steps + third.steps == undisturbed.steps
+    assert third.measured == undisturbed.measured
     assert same_weights(script, whole, parts)
 
 
@@ -237,6 +259,7 @@ def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path
         "a stream",
         "resume_from_checkpoint",
         "handler for SIGTERM",
+        "split among several GPUs",
         "OnExceptionCheckpoint",
         "a DataLoader",
         "handler",

@@ -34,12 +34,15 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def train(resume=None, **more):
+def train(resume=None, split=None, **more):
     config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     quiet = {"report_to": [], "disable_tqdm": True, "save_steps": 2}
     arguments = TrainingArguments("out", max_steps=2, **quiet, **more)
-    data = Stream() if resume is None else [next(iter(Stream()))] * 8
-    HFTrainer(BertForSequenceClassification(config), arguments, train_dataset=data).train(resume)
+    data = Stream() if resume is None and split is None else [next(iter(Stream()))] * 8
+    model = BertForSequenceClassification(config)
+    if split:
+        model.hf_device_map = split  # as `from_pretrained` notes where it puts the layers
+    HFTrainer(model, arguments, train_dataset=data).train(resume)
 
 
 def fit(loader, **more):
@@ -51,6 +54,7 @@ loader = torch.utils.data.DataLoader(torch.ones(8, 4))
 train()
 train("out/checkpoint-2")
 train(enable_jit_checkpoint=True)
+train(split={"bert": 0, "classifier": 1})
 fit(loader, callbacks=[OnExceptionCheckpoint("out")])
 fit(Batches())
 signal.signal(signal.SIGTERM, lambda *_: None)

@@ -21,6 +21,18 @@ class Noise(keras.layers.Layer):
         return x + tf.random.uniform(tf.shape(x), seed=3)
 
 
+class On(keras.layers.Layer):
+    """A part of a model on a GPU of its own; here they are CPUs."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.device = device
+
+    def call(self, x):
+        with tf.device(self.device):
+            return x * 2
+
+
 def fit(data, layers=(), strategy=None, **compiled):
     from reshape_hooks.keras_fit import script
 
@@ -50,6 +62,7 @@ fit(rows.shuffle(16).cache().batch(4))
 fit(rows.map(lambda x, y: (x, y), num_parallel_calls=2, deterministic=False).batch(4))
 fit(rows.batch(4), run_eagerly=True)
 fit(rows.batch(4), layers=[Noise()])
+fit(rows.batch(4), layers=[On("GPU:0"), On("GPU:1")])
 fit(rows.batch(4), strategy=tf.distribute.MultiWorkerMirroredStrategy())
 servers = {kind: [f"127.0.0.1:{free_port()}"] for kind in ("worker", "ps")}
 cluster = tf.train.ClusterSpec(servers)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import reshape
 import reshape_hooks
+from tests import wheels
 from tests.interpreters import python_of
 
 ROOT = Path(__file__).parents[3]
@@ -38,11 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which the distribution's wheel is unpacked."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT / "reshape_hooks", folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=folder / "source", check=True, capture_output=True)
-    (wheel,) = folder.glob("reshape_hooks-*.whl")
-    zipfile.ZipFile(wheel).extractall(folder / "packages")
-    return folder / "packages"
+    return wheels.unpacked(folder / "source", "reshape_hooks", folder)
 
 
 def test_it_holds_all_modules_and_has_the_version_of_the_whole(installed: Path) -> None:

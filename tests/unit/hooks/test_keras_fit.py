@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -45,11 +47,15 @@ STOPS = {
     "replicas": ([0, 1, 2], [0, 2, 5]),
     "half_precision": ([0, 0, 3], [0, 1, 1]),
 }
-# On 2, 1 and again 2 replicas, of which the script makes its batch; sums over replicas are rounded in another order.
-RESHAPED = {
-    "resized": ([0, 0, 2], [0, 2, 5]),
-    "resized_dataset": ([0, 1, 3], [0, 3, 2]),
-}
+
+
+def drawn(way: str) -> list[list[int]]:
+    """Two batches of its five epochs of six, in order; not the first one, before whose end nothing is answered."""
+    return [[0, *divmod(batch, 6)] for batch in sorted(random.Random(way).sample(range(1, 29), 2))]
+
+
+# On 4, 1 and 2 replicas, of which the script makes its batch; sums over replicas are rounded in another order.
+RESHAPED = {way: drawn(way) for way in ("resized", "resized_dataset")}
 ROUNDING = 1e-5
 EVERY_ROW = {"arrays": 4, "seeded_arrays": 3, "dataset": 4, "unknown_length": 4, "py_dataset": 4, "threads": 3}
 EVERY_ROW |= dict.fromkeys(RESHAPED, 5)
@@ -153,21 +159,37 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     yield run(tmp_path_factory.mktemp("undisturbed"))
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """The folder and the end of a first generation that was stopped."""
+    folder = tmp_path_factory.mktemp("first")
+    return folder, run(folder, line="step=", signals=(signal.SIGTERM,))
+
+
+@pytest.fixture
+def stopped(first: tuple[Path, Ended], tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    shutil.copytree(first[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_a_script_that_is_stopped_before_it_trains_just_ends(tmp_path: Path) -> None:
+    begun = run(tmp_path, line="begins", signals=(signal.SIGTERM,))
+    assert (begun.code, (tmp_path / "announce").exists()) == (-signal.SIGTERM, False)
+
+
 def test_a_script_without_seeds_that_is_stopped_from_outside_ends_with_the_same_weights(
-    undisturbed: Ended, tmp_path: Path
+    undisturbed: Ended, first: tuple[Path, Ended], stopped: Path
 ) -> None:
-    term, again = signal.SIGTERM, (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
-    begun = run(tmp_path, line="begins", signals=(term,))
-    assert (begun.code, (tmp_path / "announce").exists()) == (-term, False), "nothing was done yet"
-    first = run(tmp_path, line="step=", signals=(term,))
-    assert first.code == 143 and (tmp_path / "announce").exists()
-    second = run(tmp_path, generation=2, line="step=", signals=again)
+    before, again = first[1], (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
+    assert before.code == 143 and (stopped / "announce").exists()
+    second = run(stopped, generation=2, line="step=", signals=again)
     assert second.code == 143 and second.output.count("checkpoint=") == 2
-    third = run(tmp_path, generation=3)
+    third = run(stopped, generation=3)
     assert third.code == 0
     assert third.last == undisturbed.last
     saved = [
-        int(step) for step in re.findall(r"checkpoint=\S+ step=(\d+)", first.output + second.output + third.output)
+        int(step) for step in re.findall(r"checkpoint=\S+ step=(\d+)", before.output + second.output + third.output)
     ]
     assert saved == sorted(set(saved))
 
@@ -184,23 +206,21 @@ def test_a_resumed_fit_traces_its_step_once_and_makes_no_iterator_of_epochs_that
     assert first[1] == second[1]
 
 
-def test_a_checkpoint_of_other_data_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    assert run(tmp_path, line="step=", signals=(signal.SIGTERM,)).code == 143
-    other = run(tmp_path, "other data", generation=2)
+def test_a_checkpoint_of_other_data_is_refused_with_a_sentence(stopped: Path) -> None:
+    other = run(stopped, "other data", generation=2)
     assert other.code == 1
     assert "the data of this fit are not those that it was saved with" in other.last
 
 
-def test_a_position_of_another_version_is_refused_with_a_sentence_and_kept(tmp_path: Path) -> None:
-    assert run(tmp_path, line="step=", signals=(signal.SIGTERM,)).code == 143
-    checkpoints = plain.Checkpoints(tmp_path / "checkpoints", "job", 2)
+def test_a_position_of_another_version_is_refused_with_a_sentence_and_kept(stopped: Path) -> None:
+    checkpoints = plain.Checkpoints(stopped / "checkpoints", "job", 2)
     saved = checkpoints.newest()
     assert saved is not None
     files = {path.name: path.read_bytes() for path in saved.path.iterdir() if path.name != plain.MANIFEST}
     state = pickle.loads(files["fits.pickle"])
     del state["format"], state["running"]["first_replicas"]
     older = checkpoints.save(saved.step, {**files, "fits.pickle": pickle.dumps(state)})
-    ended = run(tmp_path, generation=3)
+    ended = run(stopped, generation=3)
     assert ended.code == 1 and "Traceback" not in ended.output
     assert f"checkpoint {older} was saved by another version of volcano-reshape" in ended.last
     kept = checkpoints.newest()
@@ -221,6 +241,7 @@ def test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced(tmp_pat
         "its tf.data pipeline does not keep an order",
         "it runs eagerly",
         "its training step has a state that cannot be saved (RandomUniform)",
+        "its layers are split among GPU:0, GPU:1, and may not run on another number of them",
         "it trains under MultiWorkerMirroredStrategy",
         "it trains under ParameterServerStrategy",
     ]
