@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -39,10 +40,15 @@ class Image:
     wheels: Path | None = None
     """A folder of wheels, the only place to install from."""
     archive: Path | None = None
+    push: bool = False
+    """Whether it goes to the registry of its name."""
 
 
-def build(image: Image, playbook: Path) -> None:
-    """Build the image; the programs print to the terminal. `Fatal` if the build fails."""
+def build(image: Image, playbook: Path, record: str = "", coordinator: Mapping[str, str] | None = None) -> None:
+    """Build the image and hand it over; the programs print to the terminal. `Fatal` if one of them fails.
+
+    `record`: a job document, as JSON, that is submitted last; `coordinator`: the variables that name where to.
+    """
     path = search_path()
     if (ansible := shutil.which("ansible-playbook", path=path)) is None:
         raise Fatal(NOT_INSTALLED)
@@ -52,18 +58,20 @@ def build(image: Image, playbook: Path) -> None:
     if new:
         new.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        values = Path(folder, "values.yml")
-        values.write_text(_values(image, new), encoding="utf-8")
+        values, job = Path(folder, "values.yml"), Path(folder, "job.json")
+        job.write_text(record, encoding="utf-8")
+        values.write_text(_values(image, new, job if record else None), encoding="utf-8")
         command = [ansible, "--inventory", "localhost,", "--extra-vars", f"@{values}", str(playbook)]
-        environment = {**os.environ, **_settings(path)}
+        environment = {**os.environ, **(coordinator or {}), **_settings(path)}
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
     if ended.returncode:
-        raise Fatal(f"The image {image.name} was not built: see what buildah says above.")
+        wanted = "built" + ", pushed" * image.push + " and its job submitted" * bool(record)
+        raise Fatal(f"The image {image.name} was not {wanted}: see the task above that failed.")
     if new and image.archive:
         new.replace(image.archive)
 
 
-def _values(image: Image, archive: Path | None) -> str:
+def _values(image: Image, archive: Path | None, record: Path | None = None) -> str:
     if any("\0" in str(value) or "\n" in str(value) for value in (image.name, image.base, image.dataset)):
         raise Rejected("An image's name, base and dataset are one line each.")
     values = {
@@ -74,6 +82,8 @@ def _values(image: Image, archive: Path | None) -> str:
         "requirements": _full(image.requirements),
         "wheels": _full(image.wheels),
         "archive": _full(archive),
+        "push": "yes" if image.push else "",
+        "record": _full(record),
         "ansible_python_interpreter": sys.executable,
         "sidecar": str(SIDECAR),
         "hooks": str(SIDECAR.with_name("reshape_hooks")),

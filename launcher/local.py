@@ -6,24 +6,29 @@ this process; `gone` is True only when no process of the launch runs. Called by 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
 import re
 import sys
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coordinator.errors import Fatal, Rejected, Transient
 from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow, plain
-from coordinator.ports import Doc
+from coordinator.ports import Doc, Evidence, LivingLaunch
 from launcher import playbook
+from launcher.launch_records import LaunchRecords, ask_status
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
 from sidecar import protocol
 from sidecar.resources.limits import ControlGroup
+from sidecar.startup.log_format import VARIABLE
 
 SIDECAR = Path(protocol.__file__).parent
 REMOVE_AGAIN_S = (1.0, 5.0)  # pauses before the retries: the reconciler asks once, then waits for `gone`
@@ -42,8 +47,9 @@ class LocalPlatform:
         if re.search(r"[$\x00-\x1f]|\{[{%#]", str(self._jobs)):
             raise Rejected(f"Ansible cannot work below a folder named like {state}: choose one without '$' and '{{{{'.")
         self._coordinator, self._master_key = coordinator, master_key
+        self._groups = f"node-{zlib.crc32(str(self._jobs).encode()):08x}"
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
-        self._runs = PlaybookQueue(self._carry_out)
+        self._runs, self._records = PlaybookQueue(self._carry_out), LaunchRecords(state.absolute(), self._jobs)
 
     def launch(self, doc: JobRow) -> None:
         """Request the launch. Does nothing while it is under way, once it succeeded, or until `failure` was read."""
@@ -65,6 +71,10 @@ class LocalPlatform:
         """True if shim and trainer have released the lock and no playbook can still start them."""
         return not self._runs.under_way(_name(doc)) and _unlocked(self.folders(doc).launch / "shim.lock")
 
+    def vanished(self, doc: JobRow) -> frozenset[int]:
+        """Return no pods: there are none here."""
+        return frozenset()
+
     def nothing_runs(self, job_id: str) -> bool:
         """True if no process of a job runs whose document was deleted. Removes the launches that still do."""
         over = True
@@ -76,8 +86,25 @@ class LocalPlatform:
                 continue  # its name only looks the same
             if known:
                 self.remove({"_id": job_id} | known)
+                self._records.forget(job_id, known["uid"])
             over = over and not known and not self._runs.under_way(folder.name) and _unlocked(folder / "shim.lock")
         return over
+
+    def keep(self, doc: JobRow) -> None:
+        """Write a copy of the document beside the store."""
+        self._records.keep(doc)
+
+    def adopt(self, doc: JobRow) -> None:
+        """Do nothing: the launch's folder is all that is known of it."""
+
+    def recall(self, jobs: Sequence[JobRow]) -> Evidence:
+        """Read the copies, and ask the shim of each launch that lives."""
+        return Evidence((*self._records.open(), *self._records.ended(jobs)), tuple(self._living()))
+
+    def _living(self) -> Iterator[LivingLaunch]:
+        for folder in sorted(self._jobs.glob("*-l*")):
+            if (known := _written(folder / "launch.json")) and not _unlocked(folder / "shim.lock"):
+                yield LivingLaunch(str(known["job_id"]), known["uid"], known["launch"], ask_status(folder))
 
     def ended(self, doc: JobRow) -> frozenset[int]:
         """Return no members: this platform runs no gangs (`Config.many_pods`)."""
@@ -106,6 +133,9 @@ class LocalPlatform:
     def stop_all(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
         self._runs.stop_all(timeout)
+        for node in self._settings.node_cores:
+            with contextlib.suppress(OSError):  # it was never made, or launches live on in it
+                ControlGroup(f"{self._groups}-{node}").folder.rmdir()
 
     def _carry_out(self, verb: Verb, doc: JobRow, cancelled: Cancelled) -> None:
         if verb == "launch":
@@ -127,16 +157,36 @@ class LocalPlatform:
         for folder in (self._jobs, folders.job, folders.launch, folders.checkpoints):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # `-P`, because the shim's working folder must not hide modules; `env`, for a project that is not installed.
-        start = ["/usr/bin/env", f"PYTHONPATH={SIDECAR.parent}", sys.executable, "-P", "-m", "sidecar"]
+        # The format of our log, because the sidecar is started with an empty environment.
+        variables = {"PYTHONPATH": str(SIDECAR.parent), VARIABLE: os.environ.get(VARIABLE, "text")}
+        start = ["/usr/bin/env", *map("=".join, variables.items()), sys.executable, "-P", "-m", "sidecar"]
         command = [*start, "--folder", str(folders.launch)]
         job = JobRecord(doc)
         environ = {**os.environ, "PATH": playbook.search_path()}
         spec = launch_spec(job, folders, self._coordinator, command, self._settings, environ)
+        spec["group"] = self._entrance(doc)
         key = protocol.launch_key(self._master_key, job.uid, job.launch)
         _write(folders.launch / "launch.key", key)
         if self._settings.operator_token is not None:
             _write(folders.launch / "operator.token", self._settings.operator_token.encode())
         _write(folders.launch / "launch.json", json.dumps(spec, indent=1).encode())
+
+    def _node_group(self, doc: JobRow) -> ControlGroup | None:
+        """Return the control group with the cores of the job's emulated node; None for any other node."""
+        node = JobRecord(doc).node or ""
+        return ControlGroup(f"{self._groups}-{node}") if node in self._settings.node_cores else None
+
+    def _entrance(self, doc: JobRow) -> str:
+        """Return the file by which the launch enters the cores of its node; empty where it has none of its own."""
+        group = self._node_group(doc)
+        if group is None:
+            return ""
+        try:
+            group.give(self._settings.node_cores[JobRecord(doc).node or ""])
+        except OSError as fault:
+            log.info("emulated nodes share all cores of this machine: %s", fault)
+            return ""
+        return str(group.members)
 
     def _remove(self, doc: JobRow, cancelled: Cancelled) -> None:
         folders = self.folders(doc)
@@ -145,7 +195,11 @@ class LocalPlatform:
             (folders.launch / name).unlink(missing_ok=True)
         if not _unlocked(folders.launch / "shim.lock"):
             self._end(doc, folders, cancelled)
-        ControlGroup(folders.launch.name).lift()  # a killed shim takes along the sidecar that would have lifted it
+        else:  # its shim was killed, if these are still there
+            for name in ("shim.sock", "shim.pid"):
+                (folders.launch / name).unlink(missing_ok=True)
+        # A killed shim takes along the sidecar that would have lifted it.
+        ControlGroup(folders.launch.name, below=self._node_group(doc)).lift()
 
     def _end(self, doc: JobRow, folders: Folders, cancelled: Cancelled) -> None:
         patience = self._settings.grace_s + self._settings.kill_s + self._settings.launch_timeout_s
@@ -161,6 +215,17 @@ class LocalPlatform:
     def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
+
+
+def cores_of_their_own() -> bool:
+    """Return whether the kernel lets us give emulated nodes cores of their own, by control groups."""
+    group = ControlGroup(f"node-{os.getpid()}")
+    try:
+        group.give(1.0)
+        group.folder.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 def _name(doc: JobRow) -> str:

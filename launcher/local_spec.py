@@ -44,6 +44,7 @@ class LocalSettings:
     grace_s: float = 20.0  # G: for saving after SIGTERM
     kill_s: float = 10.0  # K: for everything to be gone after SIGKILL
     launch_timeout_s: float = 60.0
+    node_cores: Mapping[str, float] = field(default_factory=dict)  # of emulated nodes that have cores of their own
     operator_token: str | None = field(default=None, repr=False)  # sidecars forward requests that carry it
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from typing import Literal
 
 from coordinator.errors import ReshapeError
 from coordinator.ports import Doc
+from sidecar.startup import log_format
 
 AT_ONCE = 2  # playbooks; each keeps one core busy
 
 Verb = Literal["launch", "remove"]
 Cancelled = Callable[[], bool]
+Measured = Callable[[str, str, float], None]
+"""`measured(verb, outcome, seconds)` of one playbook; the outcome is done, failed or cancelled."""
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +42,8 @@ class _Task:
 class PlaybookQueue:
     """Runs `carry_out(verb, doc, cancelled)`, which raises `ReshapeError` with the reason. Thread-safe."""
 
-    def __init__(self, carry_out: Callable[[Verb, Doc, Cancelled], None]) -> None:
-        self._carry_out = carry_out
+    def __init__(self, carry_out: Callable[[Verb, Doc, Cancelled], None], measured: Measured = lambda *_: None) -> None:
+        self._carry_out, self._measured = carry_out, measured
         self._tasks: dict[str, _Task] = {}
         self._futures: set[Future[None]] = set()
         self._lock = threading.Lock()  # guards the two above and each _Task
@@ -101,14 +105,18 @@ class PlaybookQueue:
                     if done == "remove" and failure is None:
                         self._tasks.pop(name, None)
                     return
-            done, failure = verb, self._try(name, verb, doc, task)
 
-    def _try(self, name: str, verb: Verb, doc: Doc, task: _Task) -> str | None:
+            def cancelled(verb: Verb = verb) -> bool:
+                return self.closing.is_set() or task.requested != verb
+
+            began = time.monotonic()
+            with log_format.about(job=doc.get("job_id"), launch=doc.get("launch")):
+                done, failure = verb, self._try(name, verb, doc, cancelled)
+            outcome = "done" if failure is None else "cancelled" if cancelled() else "failed"
+            self._measured(verb, outcome, time.monotonic() - began)
+
+    def _try(self, name: str, verb: Verb, doc: Doc, cancelled: Cancelled) -> str | None:
         """Run one playbook; return the reason if it failed."""
-
-        def cancelled() -> bool:
-            return self.closing.is_set() or task.requested != verb
-
         try:
             self._carry_out(verb, doc, cancelled)
         except ReshapeError as error:
