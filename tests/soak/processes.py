@@ -1,0 +1,66 @@
+"""The processes, files and memory of one soak: finds, kills and counts them. Kills only what belongs to its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import stat
+from pathlib import Path
+
+MIB = 1 << 20
+SHM = Path("/dev/shm")
+
+
+def kill(pid: int, folder: Path) -> bool:
+    """SIGKILL a process if it still is one of this folder; the number may be another one's by now."""
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            if str(folder).encode() in Path(f"/proc/{pid}/environ").read_bytes() + _command(pid):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def launchers(coordinator: int) -> list[int]:
+    """The processes by which a coordinator runs playbooks: that which keeps Ansible loaded, and its runs."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    family = {coordinator}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(pid for pid in family - {coordinator} if b"ansible" in _command(pid))
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def memory(pid: int) -> tuple[float, int]:
+    """MiB resident and open files of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB, len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def in_memory(launches: set[Path]) -> list[str]:
+    """Folders that the shims of these launches left in /dev/shm (`sidecar/memory.py:MemoryCopy`)."""
+    ends = tuple(hashlib.sha256(os.fsencode(launch)).hexdigest()[:8] for launch in launches)
+    return sorted(path.name for path in SHM.glob("reshape-*") if path.name.endswith(ends or ("-none",)))
+
+
+def sockets(folder: Path) -> list[str]:
+    """Sockets that lie below a folder."""
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            found += [str(path)] if stat.S_ISSOCK(path.lstat().st_mode) else []
+    return found

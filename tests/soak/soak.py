@@ -1,0 +1,213 @@
+"""Carries out the plan of a soak against a real `reshape up`, and reports what came of it.
+
+Promises: it kills only processes of its own folder, and leaves none, also after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from reshape.client import CoordinatorRefused, CoordinatorUnreachable
+from reshape_hooks.plain import boottime
+from tests.e2e.up import EXAMPLES, Up, of_folder
+from tests.patience import patient
+from tests.soak import processes
+from tests.soak.oracle import Verdict, judge
+from tests.soak.plan import SAVE_EVERY, Arrival, Kill, plan
+
+GPUS = "4xV100"
+TIMES = {"RESHAPE_RETRIES": "1000"}  # a training that is killed often is not at fault
+CALM_S = 20.0  # after its start a coordinator's memory is measured from then on
+STALL_S = 60.0  # without a step of any job, on a machine that is not loaded
+LOOK_S = 0.5
+EARLIEST_S = 20.0  # a shim or trainer of a job is killed again after that, so that it comes on
+
+
+class Soak:
+    def __init__(self, folder: Path, seed: int, seconds: float, store: str | None) -> None:
+        self.plan, self.seconds, self.began = plan(seed, seconds), seconds, time.monotonic()
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(parents=True)
+        self.up = Up(folder / "state", GPUS, store, ansible=True, TMPDIR=str(self.temporary), **TIMES)
+        self.waiting, self.kills = list(self.plan.arrivals), list(self.plan.kills)
+        self.submitted: dict[str, int] = {}  # steps of each job
+        self.killed: Counter[str] = Counter()
+        self.killed_at: dict[str, list[float]] = {}  # by job, boot time
+        self.back_s: list[float] = []  # how long coordinators took to answer again
+        self.memory: dict[int, list[tuple[float, int]]] = {}  # by coordinator
+        self.started_at = 0.0
+        self.launches: set[Path] = set()
+        self.violations: list[str] = []
+        self.stalled_s, self.stepped_at, self.size, self.killed_last = 0.0, time.monotonic(), 0, 0.0
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    def run(self) -> None:
+        """Until the plan is carried out and all jobs have ended, or nothing moves any more."""
+        self._start()
+        while self.now < self.seconds or not self._all_ended():
+            while self.waiting and self.waiting[0].at_s <= self.now:
+                self._submit(self.waiting[0])
+            if self.kills and self.kills[0].at_s <= self.now and self.comes_on:
+                self._kill(self.kills.pop(0))
+            self._look()
+            if self.stalled_now > patient(STALL_S):
+                self.violations.append(f"no step for {self.stalled_now:.0f} s, {len(self._jobs())} jobs are open")
+                return
+            time.sleep(LOOK_S)
+
+    def _start(self) -> None:
+        began = time.monotonic()
+        self.up.start()
+        self.started_at = time.monotonic()
+        self.back_s.append(self.started_at - began)
+
+    def _submit(self, job: Arrival) -> None:
+        script = [sys.executable, str(EXAMPLES / "numpy_digits.py"), "--iterations", str(job.steps)]
+        doc = {
+            "job_id": job.name, "job_type": "digits-numpy", "command": [*script, "--save-every", str(SAVE_EVERY)],
+            "iterations": job.steps, "optional_num_gpus": job.counts, "elastic": True,
+        }  # fmt: skip
+        with suppress(CoordinatorUnreachable):
+            self.up.client.submit(doc)
+            self.submitted[job.name] = job.steps
+            self.waiting.pop(0)
+
+    def _kill(self, kill: Kill) -> None:
+        if kill.kind == "coordinator":
+            self._kill_coordinator(kill.away_s)
+        elif kill.kind == "launcher":
+            self._kill_one(kill, [("", pid) for pid in self._launchers()])
+        else:
+            field, now = f"{kill.kind}_pid", boottime()
+            ready = [job for job in self._jobs() if job.get(field)]
+            if kill.kind != "sidecar":
+                ready = [j for j in ready if now - self.killed_at.get(j["job_id"], [0.0])[-1] > EARLIEST_S]
+            self._kill_one(kill, [(job["job_id"], job[field]) for job in ready])
+
+    def _kill_coordinator(self, away_s: float) -> None:
+        self.up.kill()
+        self.killed["coordinator"] += 1
+        self.killed_last = time.monotonic()
+        time.sleep(away_s)
+        self._start()
+
+    def _kill_one(self, kill: Kill, found: list[tuple[str, int]]) -> None:
+        if not found:
+            return
+        job, pid = found[int(kill.choice * len(found))]
+        if processes.kill(pid, self.temporary.parent):
+            self.killed[kill.kind] += 1
+            self.killed_last = time.monotonic()
+            if kill.kind in ("shim", "trainer"):
+                self.killed_at.setdefault(job, []).append(boottime())
+
+    def _launchers(self) -> list[int]:
+        return [] if self.up.process is None else processes.launchers(self.up.process.pid)
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        with suppress(CoordinatorUnreachable, CoordinatorRefused):
+            return self.up.client.jobs()
+        return []
+
+    def _look(self) -> None:
+        """Measure, and note a new step."""
+        self.launches |= {path.parent for path in self.up.state.glob("jobs/*/shim.lock")}
+        process = self.up.process
+        if process is not None and time.monotonic() > self.started_at + CALM_S:
+            with suppress(OSError):
+                self.memory.setdefault(process.pid, []).append(processes.memory(process.pid))
+        size = sum(path.stat().st_size for path in self.up.locks.glob("*.jsonl")) if self.up.locks.exists() else 0
+        if size != self.size or not self.submitted:
+            self.stepped_at, self.size = time.monotonic(), size
+        self.stalled_s = max(self.stalled_s, self.stalled_now)
+
+    @property
+    def comes_on(self) -> bool:
+        """False until a step was made since the last kill: else a slow machine could do nothing but start again."""
+        return self.stepped_at > self.killed_last
+
+    @property
+    def stalled_now(self) -> float:
+        return time.monotonic() - self.stepped_at
+
+    def _all_ended(self) -> bool:
+        with suppress(CoordinatorUnreachable, CoordinatorRefused):
+            return not self.waiting and all(job["closed"] for job in self._every_job())
+        return False
+
+    def _every_job(self) -> list[dict[str, Any]]:
+        return self.up.client.jobs(include_ended=True)
+
+    # the end
+
+    def judge(self) -> Verdict:
+        """Stop the coordinator and say what came of it all."""
+        try:
+            states = {job["job_id"]: f"{job['state']}: {job['message']}"[:120] for job in self._every_job()}
+        except (CoordinatorUnreachable, CoordinatorRefused) as error:
+            states = {}
+            self.violations.append(f"the coordinator does not answer: {error}")
+        for name in self.submitted:
+            if not states.get(name, "unknown").startswith("completed"):
+                self.violations.append(f"{name} is {states.get(name, 'unknown')}")
+        self.violations += [f"two users of a GPU: {found}" for found in self.up.violations()]
+        if self.up.stop():
+            self.violations.append("`reshape up` did not end with 0")
+        uses = {name: self.up.uses(name) for name in self.submitted}
+        verdict = judge(uses, self.submitted, self.killed_at)
+        verdict.violations = self.violations + verdict.violations
+        return verdict
+
+    def leaks(self) -> list[str]:
+        """What is left of a soak whose jobs have ended and whose coordinator was stopped."""
+        left = [
+            f"process {pid}: {line}" for pid, line in of_folder(self.temporary.parent).items() if "nx_27017" not in line
+        ]
+        files = [f"socket {path}" for path in processes.sockets(self.up.state)]
+        return left + files + [f"/dev/shm/{name}" for name in processes.in_memory(self.launches)]
+
+    def growth(self) -> str:
+        """Of the coordinator that lived longest: memory and open files, from when it had come up to its end."""
+        longest = max(self.memory.values(), key=len, default=[])
+        if len(longest) < 2:
+            return "not measured: no coordinator lived long enough"
+        (first, files), (last, more) = longest[0], longest[-1]
+        return f"{first:.0f} to {last:.0f} MiB, {files} to {more} open files in {len(longest) * LOOK_S:.0f} s at least"
+
+    def report(self, verdict: Verdict, leaks: list[str]) -> str:
+        ended = [name for name in self.submitted if not any(v.startswith(f"{name} is ") for v in verdict.violations)]
+        kills = ", ".join(f"{count} {kind}" for kind, count in sorted(self.killed.items()))
+        lines = [
+            f"seconds      {self.now:.0f}",
+            f"jobs         {len(self.submitted)}, {len(ended)} completed",
+            f"kills        {self.killed.total()}: {kills}",
+            f"violations   {len(verdict.violations)}",
+            f"steps        {sum(self.submitted.values())}, {verdict.lost} lost, {verdict.again} done twice after kills",
+            f"stalls       at most {self.stalled_s:.1f} s without any step; {max(self.back_s):.1f} s for a start",
+            f"leaks        {len(leaks)}",
+            f"growth       {self.growth()}",
+        ]
+        return "\n".join(
+            [*lines, *(f"  violation: {v}" for v in verdict.violations), *(f"  leak: {one}" for one in leaks)]
+        )
+
+
+@contextmanager
+def soaking(folder: Path, seed: int, seconds: float, store: str | None) -> Iterator[Soak]:
+    """A soak, of which nothing is left afterwards."""
+    soak = Soak(folder, seed, seconds, store)
+    try:
+        yield soak
+    finally:
+        with suppress(AssertionError), redirect_stdout(StringIO()):  # it prints the log
+            soak.up.clear()
