@@ -75,3 +75,13 @@ def test_without_pyyaml_the_user_is_told_what_to_install(monkeypatch: pytest.Mon
     assert documents.read(b'{"job_id": "a"}') == [A]
     with pytest.raises(click.ClickException, match="install PyYAML"):
         documents.read(b"job_id: a")
+
+
+def test_each_task_of_a_slaml_runs_beside_its_file_unless_it_names_a_folder(tmp_path: Path) -> None:
+    tasks = [{"taskName": "a"}, {"taskName": "b", "job": {"code": "/full", "epochs": 3}}, {"job": "odd"}, "odd"]
+    placed = documents.with_folders({"kind": "Slaml", "spec": {"tasks": tasks}}, tmp_path)["spec"]["tasks"]
+    assert placed[:2] == [
+        {"taskName": "a", "job": {"code": str(tmp_path)}}, {"taskName": "b", "job": {"code": "/full", "epochs": 3}},
+    ]  # fmt: skip
+    assert placed[2:] == tasks[2:], "the coordinator says what is wrong"
+    assert documents.with_folders({"spec": 3}, tmp_path) == {"spec": 3}
