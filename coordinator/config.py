@@ -20,13 +20,15 @@ class Keep:
     """What is kept of the past: each kind up to an age in seconds and up to a number, the newest."""
 
     jobs: int = 10_000
-    """Ended jobs, with their decisions. None is removed in the hour after its end."""
+    """Ended jobs, with their decisions, and as many documents that were refused. None goes in the hour after that."""
     jobs_s: float = 30 * 86400.0
+    """How long they are kept."""
     decisions: int = 20_000
     """Decisions, which go with their job; of one that has not ended the newest 100 stay."""
     events: int = 200_000
-    events_s: float = 30 * 86400.0
     """Events; the newest 5,000 stay, however old."""
+    events_s: float = 30 * 86400.0
+    """How long they are kept."""
     observations: int = 10_000
     """Finished tasks from which the time of a task is predicted (Slaml)."""
 
@@ -93,14 +95,13 @@ class Config:
         if self.lease_s <= self.grace_s:
             raise ValueError(f"lease_s ({self.lease_s}) must be longer than grace_s ({self.grace_s})")
 
-    @property
-    def granted_s(self) -> float:
-        """Seconds for which an answered heartbeat lets a training go on."""
-        return self.lease_s if self.fences else ENDLESS_S
+    def granted_s(self, leased: bool) -> float:
+        """Seconds for which an answered heartbeat lets a training go on; `leased`: whether silence may end it."""
+        return self.lease_s if self.fences and leased else ENDLESS_S
 
     @property
     def wait_out_s(self) -> float:
-        """Seconds after its last handled heartbeat at which a silent launch has certainly fenced itself.
+        """Seconds after its last handled heartbeat at which a silent launch with a lease has certainly fenced itself.
 
         Infinite on one machine (no `many_pods`), also with fences: it may have been granted an endless lease before.
         """

@@ -1,8 +1,8 @@
 """Composes the coordinator from its parts and runs its threads.
 
 Threads: one for the decision loop, several for the reconciler, one that writes batches, one that watches the store, one
-that renews the term, one that measures resource use, one that removes what is too old. The operations for callers are
-in `coordinator.api.api_service`.
+that renews the term, one that measures resource use, one that forecasts, one that removes what is too old. The
+operations for callers are in `coordinator.api.api_service`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ from coordinator.errors import Conflict, Fatal, Rejected, ReshapeError, Transien
 from coordinator.events.event_log import EventLog
 from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
+from coordinator.events.traces import ReshapeTraces
+from coordinator.forecasts.forecaster import Forecaster
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord, takes_work
-from coordinator.model.tables import JobRow
-from coordinator.ports import Clock, Measurements, Platform, Sidecars, Store
+from coordinator.model.tables import JobRow, plain
+from coordinator.ports import Clock, LivingLaunch, Measurements, Platform, Sidecars, Store
 from coordinator.reconcile.reconciler import Reconciler
+from coordinator.recovery.recovery import recover, restore
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.stores import retention
-from coordinator.stores.bootstrap import FoundGpu, FoundNode, forget_node, register_node
+from coordinator.stores.bootstrap import FoundGpu, FoundNode, forget_node, judge_gpu, register_node
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.workqueue import WorkQueue
 from sidecar.protocol import NodeReport
+from sidecar.startup import log_format
 
 log = logging.getLogger(__name__)
 
 RECONCILERS = 4
-FLUSH_S = 0.5
+FLUSH_S = 2.0  # events are shown at once; a kill loses those of so long from the history
 MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call for
 STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up
 PRUNE_S = 3600.0  # between two removals of what is too old; the first one follows some seconds after the start
@@ -61,36 +65,43 @@ class Coordinator:
         failpoint: Callable[[str], None] = lambda name: None,
         agent_key: bytes = b"",
         measurements: Measurements | None = None,
+        traces: ReshapeTraces | None = None,
     ) -> None:
-        """`agent_key`: of the node agents; empty without agents. `measurements`: Prometheus, if there is one."""
+        """`agent_key`: of node agents, empty without; `measurements`, `traces`: Prometheus, OpenTelemetry, if any."""
         self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
         self.queue = WorkQueue(clock.now)
-        self.cache = Cache(store)
+        self.cache = Cache(store, elector.continuous)
         self.telemetry = Telemetry(store, self.cache, clock, config.heartbeat_s, settings, measurements)
         self.event_log = EventLog(store, clock)
         self.wake = threading.Event()
-        self.recorder = EventRecorder(self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake, store)
+        self.recorder = EventRecorder(
+            self.event_log, self.telemetry, self.metrics, clock, self.queue, self.wake, store, traces
+        )
         record = self.recorder.record
         self.loop = DecisionLoop(self.cache, self.telemetry, clock, config, settings, record, platform.nothing_runs)
         self.reconciler = Reconciler(
             self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
             self._launch_doc, self._node_unavailable,
         )  # fmt: skip
+        self.forecaster = Forecaster(
+            store, self.loop, self.cache, self.telemetry, clock, self.event_log, self.metrics
+        )  # fmt: skip
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._first: Callable[[], None] = lambda: None  # what the acting one writes before all others
         self.stale = threading.Event()  # another process wrote to the store
         self.stale.set()
-        self._read_at = 0.0
+        self._read_at, self._cycle_s = 0.0, 0.0  # when the store was read last; length of the last cycle
         self._cycle_began_at = clock.now()  # begin of the present cycle
         self.succeeded = threading.Event()  # another coordinator acts now
         self.trouble = "Starting."  # empty after a cycle without an error
         self.api = ApiService(
             store=store, sidecars=sidecars, platform=platform, clock=clock, config=config, master_key=master_key,
             agent_key=agent_key, elector=elector, cache=self.cache, telemetry=self.telemetry, loop=self.loop,
-            event_log=self.event_log, metrics=self.metrics, read_store=self.look, notify=self._notify,
-            trouble=lambda: self.trouble,
+            forecaster=self.forecaster, event_log=self.event_log, metrics=self.metrics, read_store=self.look,
+            notify=self._notify, trouble=lambda: self.trouble,
         )  # fmt: skip
 
     def _launch_doc(self, job: JobRecord) -> JobRow:
@@ -127,8 +138,10 @@ class Coordinator:
         `first` is called once this coordinator leads, so it may write what only the acting one may.
         """
         self._take_the_term()
-        first()
+        self._first = first
+        self.recover()
         bodies = [self._loop, self._renewer, self._flusher, self._watcher, self._profiler, self._pruner]
+        bodies += [self._forecasts]
         bodies += [self._consumer] * RECONCILERS
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
@@ -149,6 +162,26 @@ class Coordinator:
             self._stopping.wait(0.2)
         self._begin()
 
+    def recover(self) -> None:
+        """Bring the store in line with what runs, and with what is in memory if it was emptied or is an older one."""
+        jobs = self.cache.jobs()
+        remembered = {
+            "jobs": [plain(job.doc) for job in jobs.values()],
+            "gpus": [plain(gpu.doc) for gpu in self.cache.gpus().values()],
+            "nodes": [plain(node) for node in self.loop.inputs.nodes.values()],
+            "queues": [plain(queue) for queue in self.loop.queues.values()],
+        }
+        heard = [
+            LivingLaunch(job.id, job.uid, beat.launch, beat.shim)
+            for job in jobs.values()
+            if (beat := self.telemetry.reports.of(job)) is not None and not self.reconciler.is_over(job)
+        ]
+        restore(self.store, remembered)
+        self._first()
+        recover(self.store, self.platform, self.clock.wall(), remembered["jobs"], heard)
+        self.elector.rewound, self.cache.read_number, self.loop.tables_number = False, None, None  # read it all
+        self.stale.set()
+
     def _begin(self) -> None:
         """Drop observations, which are outdated if another coordinator has acted meanwhile."""
         self.telemetry.begin()
@@ -161,10 +194,14 @@ class Coordinator:
         self._stopping.set()
         self.wake.set()
         self.queue.close()
+        self.forecaster.wake()
         for thread in self._threads:
             thread.join(timeout=10)
+        self.recorder.close()
         try:
             self._flush()
+            if self.elector.leads and not self.elector.continuous():
+                self.recover()  # what is in memory only would be lost
             self.elector.resign()
         except ReshapeError as error:
             log.warning("could not tidy up the store on leaving: %s", error)
@@ -180,7 +217,8 @@ class Coordinator:
         longest_s = min(self.config.poll_s, self.config.term_s / 3)
         if self.trouble:
             return longest_s
-        return min(longest_s, max(MIN_PAUSE_S, self.telemetry.progress.next_s(self.clock.now())))
+        rest_s = max(MIN_PAUSE_S, self._cycle_s)  # with a core for turns alone, half of it is left to heartbeats
+        return min(longest_s, max(rest_s, self.telemetry.progress.next_s(self.clock.now())))
 
     def _renewer(self) -> None:
         """Renew the term while a cycle of the loop takes long, but not for one that hangs."""
@@ -201,7 +239,11 @@ class Coordinator:
                 return
             if not led:
                 self._begin()
+            if self.elector.rewound:
+                log.warning("The store was emptied or replaced by an older one; what is known is written back.")
+                self.recover()
             self._register_nodes()
+            self._mark_faulty_gpus()
             self._forget_nodes()
             read = self.stale.is_set() or began - self._read_at >= self.config.poll_s
             if read:
@@ -211,12 +253,15 @@ class Coordinator:
             self.trouble = ""
         except Transient as error:
             self.stale.set()
+            if self.elector.rewound:
+                self.wake.set()  # recover at once
             self.trouble = f"The store does not answer: {error}"
             log.warning("%s", self.trouble)
         except Exception as error:  # an error in one cycle must not end the coordinator
             self.trouble = f"The decision loop failed: {error}"
             log.exception("the decision loop failed")
-        self.metrics.turned(self.clock.now() - began)
+        self._cycle_s = self.clock.now() - began
+        self.metrics.turned(self._cycle_s)
         self._queue_changed()
 
     def _queue_all(self) -> None:
@@ -246,6 +291,18 @@ class Coordinator:
             self.telemetry.nodes.written(name, report)
             self.stale.set()
 
+    def _mark_faulty_gpus(self) -> None:
+        """Write which GPUs have fallen sick under a training, so that nothing more goes there, or are well again."""
+        for gpu_id, problem in self.telemetry.gpu_faults.changed().items():
+            try:
+                judge_gpu(self.store, gpu_id, problem)
+            except Conflict:  # changed meanwhile
+                self.wake.set()
+                continue
+            log.warning("GPU %s %s", gpu_id, f"is faulty: {problem}" if problem else "works again")
+            self.telemetry.gpu_faults.written(gpu_id, problem)
+            self.stale.set()
+
     def _forget_nodes(self) -> None:
         """Delete nodes that are gone, so that a cluster that scales itself does not collect them."""
         for name in self.telemetry.nodes.gone(self.loop.inputs.nodes):
@@ -259,7 +316,8 @@ class Coordinator:
     def _consumer(self) -> None:
         while (job_id := self.queue.next()) is not None:
             try:
-                self._reconcile(job_id)
+                with log_format.about(job=job_id):
+                    self._reconcile(job_id)
             finally:
                 self.queue.done(job_id)
 
@@ -303,6 +361,9 @@ class Coordinator:
 
     def _profiler(self) -> None:
         self.telemetry.profiler.run(self._stopping)
+
+    def _forecasts(self) -> None:
+        self.forecaster.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
         pause_s = FIRST_PRUNE_S

@@ -49,6 +49,7 @@ class Rehearsal:
     counts: list[MeasuredCount] = field(default_factory=list)
     saves_s: float | None = None  # between SIGTERM and the end of the process, as measured for this type
     starts_s: float | None = None  # between the start of the process and its first step
+    restarts_s: float | None = None  # the same beside its sidecar, where an interpreter may wait with its imports done
     shown_by: str | None = None  # hook or checkpoint; None: nothing showed that it resumes
 
     @property
@@ -119,9 +120,10 @@ def _end(client: Client, name: str, poll_s: float) -> None:
 def _add_overheads(result: Rehearsal, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if row.get("job_type") == result.job_type and row.get("origin") == "measured":
-            known = row.get("measured") or ()
-            result.saves_s = row["proc_term"] + row["ckpt"] if {"proc_term", "ckpt"} & set(known) else None
+            known = set(row.get("measured") or ())
+            result.saves_s = row["proc_term"] + row["ckpt"] if {"proc_term", "ckpt"} & known else None
             result.starts_s = row["proc_init"] if "proc_init" in known else None
+            result.restarts_s = row["proc_restart"] if "proc_restart" in known else None
 
 
 class _Run:

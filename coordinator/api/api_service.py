@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from adaptive_scheduler.expected_times import ExpectedTimes
 from coordinator.api import profile_rows, views
 from coordinator.api.decided import Decided
 from coordinator.api.ended_jobs import EndedJobs
+from coordinator.api.journal_view import Journal, journal_view
 from coordinator.api.operator_requests import OperatorRequests
 from coordinator.api.page_reads import PageReads
 from coordinator.api.signed_messages import SignedMessages
@@ -22,6 +22,10 @@ from coordinator.config import Config
 from coordinator.errors import Conflict, Rejected, Transient
 from coordinator.events.event_log import EventLog
 from coordinator.events.metrics import Metrics
+from coordinator.expected_times import ExpectedTimes
+from coordinator.forecasts import what_if_form
+from coordinator.forecasts.forecaster import Forecaster
+from coordinator.forecasts.intervals import WhenExpected
 from coordinator.model import fields, pod_fields
 from coordinator.model import states as s
 from coordinator.model.records import GpuRecord, JobRecord, takes_work
@@ -29,7 +33,8 @@ from coordinator.model.tables import plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.scheduling import intake
 from coordinator.scheduling.loop import DecisionLoop
-from coordinator.scheduling.snapshot_builder import held_by_others, is_held
+from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
+from coordinator.scheduling.snapshot_builder import held_by_others
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
@@ -42,6 +47,7 @@ View = dict[str, Any]
 ENDING = (
     "The job was not accepted: a job {!r} is just being ended; its name is free in some seconds, then submit again."
 )
+EVENTS_READ = 1_000  # at a time
 # A node before its GPUs are counted.
 NO_GPUS: View = {
     "gpu_type": None, "gpus": 0, "idle": 0, "cores": None, "emulated": False, "heard": True, "schedulable": True,
@@ -66,6 +72,7 @@ class ApiService(PageReads):
         cache: Cache,
         telemetry: Telemetry,
         loop: DecisionLoop,
+        forecaster: Forecaster,
         event_log: EventLog,
         metrics: Metrics,
         read_store: Callable[[], None],
@@ -80,6 +87,7 @@ class ApiService(PageReads):
         self._store, self._platform, self._clock = store, platform, clock
         self._elector, self._cache, self._telemetry = elector, cache, telemetry
         self._loop, self._event_log, self._metrics = loop, event_log, metrics
+        self._forecaster = forecaster
         self._read_store, self._trouble = read_store, trouble
         self._operator = OperatorRequests(cache, sidecars, telemetry, clock, config, master_key, read_store, notify)
         self._messages = SignedMessages(
@@ -98,6 +106,7 @@ class ApiService(PageReads):
         self._extender = VolcanoExtender(cache.job, lambda: loop.queues, cache.node_of)
         self._ended = EndedJobs(store, event_log, clock)
         self._decided = Decided(store, cache, config.keep)
+        self._slamls = SlamlRequests(store, clock, config.many_pods, read_store)
 
     # jobs
 
@@ -167,6 +176,15 @@ class ApiService(PageReads):
     def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         return self._operator.request(job_id, gpus, signal, force)
 
+    def apply_slaml(self, item: View, dry_run: bool = False) -> View:
+        return self._slamls.apply(item, dry_run)
+
+    def slamls(self) -> list[View]:
+        return self._slamls.all()
+
+    def delete_slaml(self, slaml_id: str) -> View:
+        return self._slamls.delete(slaml_id)
+
     def remove(self, job_id: str) -> View:
         return self._operator.remove(job_id)
 
@@ -188,28 +206,49 @@ class ApiService(PageReads):
         emulated = any(g.doc.get("emulated") for g in node_gpus)
         if job.doc.get("closed"):  # another job may have its name by now, which all reports are of
             view = views.job_view(job, None, {}, emulated)
-            return {**view, **views.times(job, view, *expected, self._clock.wall()), "pods": []}
+            times = views.times(job, view, *expected, self._clock.wall()) | views.between(WhenExpected())
+            return {**view, **times, "pods": []}
         stored, (_, efficiency, needs) = self._telemetry.batches.row(job), self._telemetry.progress.of(job)
         view = views.job_view(job, self._telemetry.reports.of(job), stored, emulated, needs, efficiency)
         view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job)]
+        reports = self._telemetry.reports
+        if self._loop.config.many_pods and job.unleased and reports.stale_s(job) < 0:
+            view |= views.silence(job, max(reports.silent_s(job, member) for member in range(job.members)))
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))
-        return {**view, **views.times(job, view, *expected, self._clock.wall()), **why, "pods": pods}
+        times = views.times(job, view, *expected, self._clock.wall()) | views.between(self._forecaster.of(job))
+        return {**view, **times, **why, "pods": pods}
 
     def snapshot(self) -> View:
-        snapshot, now = self._loop.present()
-        jobs = self._cache.jobs().values()
-        silent_s = {job.id: self._telemetry.reports.silent_s(job) for job in jobs if job.state == s.RUNNING}
-        held = {job.id for job in jobs if job.state == s.SUBMITTED and is_held(job)}
+        at = self._forecaster.present()
+        return snapshot_view(at.snapshot, at.now, self._loop.settings, at.relaunches, at.silent_s, at.held)
+
+    def journal(self, within_s: float = 0.0) -> View:
+        until, (present, _) = self._clock.wall(), self._loop.present()
+        since = until - within_s if within_s else 0.0
+        ended = (JobRecord(doc) for doc in self._store.list("jobs", {"closed": True}))
+        jobs = {str(job.key): job for job in ended if job.finish_ts >= since}
+        jobs |= {str(job.key): job for job in self._cache.jobs().values()}
+        predicted = {j.id: j.iterations_left + j.iterations_done for j in present.jobs if j.iterations_left is not None}
+        journal = Journal(list(jobs.values()), list(self._gpu_events()), predicted, until)
         relaunches = self._loop.config.reshape_by == "relaunch"
-        return snapshot_view(snapshot, now, self._loop.settings, relaunches, silent_s, held)
+        return journal_view(journal, present.nodes, self._loop.inputs, self._loop.settings, relaunches)
+
+    def _gpu_events(self) -> Iterator[Doc]:
+        last = 0
+        while page := self._event_log.after(last, EVENTS_READ):
+            yield from (event for event in page if event["type"] == "gpu")
+            last = page[-1]["_id"]
+
+    def what_if(self, fields: Mapping[str, str]) -> View:
+        return what_if_form.answer(self._forecaster.live(), fields)
 
     # GPUs, decisions, events, profiles
 
     def gpus(self) -> list[View]:
         readings = {g.gpu_id: g for beat in self._telemetry.reports.all() for g in beat.gpus}
         stored = self._telemetry.batches.gpu_rows()
-        ordered = sorted(self._cache.gpus().values(), key=lambda g: (g.node, g.doc.get("index", 0), g.id))
+        ordered = sorted(self._cache.gpus().values(), key=lambda g: (g.node, g.doc.get("index") or 0, g.id))
         misfits = self._cache.invalid_fields("gpus")
         return [self._gpu_view(g, readings, stored, "; ".join(misfits.get(g.id, ()))) for g in ordered]
 
@@ -261,7 +300,10 @@ class ApiService(PageReads):
         return self._event_log.listen(callback)
 
     def profiles(self, table: str) -> list[View]:
-        return [{k: v for k, v in row.items() if k != "version"} for row in self._store.list(profile_rows.table(table))]
+        """The rows of this table, with what was learned until now."""
+        rows = {row["_id"]: row for row in self._store.list(profile_rows.table(table))}
+        rows |= self._telemetry.estimator.unwritten(table)
+        return [{k: v for k, v in row.items() if k != "version"} for row in rows.values()]
 
     def import_profiles(self, table: str, rows: list[View]) -> int:
         """Store all rows or none. A row replaces the one of the same key and origin."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from adaptive_scheduler.candidates import gpus as count_of
@@ -90,12 +91,15 @@ class OperatorRequests:
 
     def request(self, job_id: str, gpus: int | None, signal: str | None, force: bool = False) -> View:
         """Take a request for a GPU count or a signal; returns its decision id. `force`: even if work is lost."""
-        job = self._open(job_id)
         if signal is not None:
+            job = self._open(job_id)
             return self._stop(job, force) if signal == "stop" else self._signal(job, signal)
+        return self._written(job_id, lambda: self._resize(self._open(job_id), gpus, force))
+
+    def _resize(self, job: JobRecord, gpus: int | None, force: bool) -> View:
         if gpus is not None and gpus not in job.optional:
             counts = " or ".join([*map(str, job.optional[:-1]), count_of(job.optional[-1])])
-            raise Rejected(f"Job {job_id} can run on {counts}, not on {gpus}.")
+            raise Rejected(f"Job {job.id} can run on {counts}, not on {gpus}.")
         loses = gpus is not None and len(job.gpu_ids) not in (0, gpus) and resumption.rigid(job)
         if loses and not force:
             raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
@@ -105,16 +109,21 @@ class OperatorRequests:
 
     def suspend(self, job_id: str) -> View:
         """Let a job save, give all its GPUs up and wait until it is resumed; a waiting one is not started."""
-        job = self._open(job_id)
+        return self._written(job_id, lambda: self._suspend(self._open(job_id)))
+
+    def _suspend(self, job: JobRecord) -> View:
         lasting = self._config.checkpoints_last or bool(job.doc.get("checkpoint_claim"))
         if job.state != s.SUBMITTED and (why := resumption.refuse_suspension(job, lasting)):
             raise Rejected(why, 409)
         return self._wish(job, {"suspended": True}, "An operator suspended it.")
 
     def resume(self, job_id: str) -> View:
-        job = self._open(job_id)
+        """Let a suspended job start again."""
+        return self._written(job_id, lambda: self._resume(self._open(job_id)))
+
+    def _resume(self, job: JobRecord) -> View:
         if not job.suspended:
-            raise Rejected(f"Job {job_id} is not suspended: there is nothing to resume.", 409)
+            raise Rejected(f"Job {job.id} is not suspended: there is nothing to resume.", 409)
         return self._wish(job, {"suspended": None}, "An operator resumed it.")
 
     def drain(self, node: str, drained: bool) -> View:
@@ -143,11 +152,22 @@ class OperatorRequests:
             raise Rejected(f"Job {job_id} is {job.state}: there is nothing to change.", 409)
         return job
 
+    def _written(self, job_id: str, attempt: Callable[[], View]) -> View:
+        """Attempt it until no other change of the job comes between reading and writing; mostly once."""
+        for _ in range(TRIES):
+            with suppress(Conflict):
+                return attempt()
+        raise Transient(f"Job {job_id} keeps changing, so nothing was changed; try again.")
+
     def _wish(self, job: JobRecord, changes: JobChanges, sentence: str) -> View:
         """Write down what is wanted of a job; the decision of the returned id then says what became of it."""
         decision_id = f"{job.id}-w{job.doc.get('version')}"
         self._note(decision_id, job, "wish", sentence)
-        self._cache.write_job(job, {**changes, "wish_id": decision_id}, "wish")
+        try:
+            self._cache.write_job(job, {**changes, "wish_id": decision_id}, "wish")
+        except Conflict:
+            self._cache.store.delete("decisions", decision_id)
+            raise
         self._read_store()
         return {"decision_id": decision_id}
 

@@ -11,7 +11,7 @@ import msgspec
 from coordinator.config import Config
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.events.metrics import Metrics
-from coordinator.model import requirements
+from coordinator.model import requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock
@@ -73,12 +73,14 @@ class SignedMessages:
             raise Rejected("The heartbeat is for another job or launch than its headers say.")
         if not self._leads():
             raise Transient("This coordinator does not act now.")
+        if self._cache.read_number is None:  # the row that was found may be damaged, which only a reading repairs
+            raise Transient("This coordinator has not read its store yet; try again.")
         known = self._hear(job, beat)
         config, (limit, limit_s) = self._config, job.limit_left(self._clock.wall())
         reply = msgspec.json.encode(
             HeartbeatReply(
                 seq=beat.seq,
-                lease_s=config.granted_s,
+                lease_s=config.granted_s(resumption.leased(job)),
                 grace_s=config.grace_s,
                 known=known,
                 completed=job.state == s.COMPLETED,

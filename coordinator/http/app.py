@@ -81,11 +81,14 @@ class OpenApiHandler(Handler):
 
 ID = f"([^/]{{1,{jobs.LONGEST_ID}}})"
 ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
+    (r"/v1/heartbeats", signed.HeartbeatHandler),  # first: they are tried in order, and nearly all requests are these
     (r"/v1/jobs", jobs.JobsHandler),
     (rf"/v1/jobs/{ID}", jobs.JobHandler),
     (rf"/v1/jobs/{ID}/reshape", jobs.ReshapeHandler),
     (rf"/v1/jobs/{ID}/remove", jobs.RemoveHandler),
     (rf"/v1/jobs/{ID}/rerun", jobs.RerunHandler),
+    (r"/v1/slamls", jobs.SlamlsHandler),
+    (rf"/v1/slamls/{ID}", jobs.SlamlHandler),
     (r"/v1/policy", jobs.PolicyHandler),
     (rf"/v1/jobs/{ID}/suspend", jobs.SuspendHandler),
     (rf"/v1/jobs/{ID}/resume", jobs.ResumeHandler),
@@ -96,11 +99,11 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
     (rf"/v1/nodes/{ID}/drain", jobs.DrainHandler),
     (rf"/v1/nodes/{ID}/undrain", jobs.UndrainHandler),
     (r"/v1/snapshot", jobs.SnapshotHandler),
+    (r"/v1/journal", jobs.JournalHandler),
     (r"/v1/decisions", jobs.DecisionsHandler),
     (rf"/v1/decisions/{ID}", jobs.DecisionHandler),
     (r"/v1/events", events.EventsHandler),
     (r"/v1/profiles/([^/]+)", profiles.ProfilesHandler),
-    (r"/v1/heartbeats", signed.HeartbeatHandler),
     (r"/v1/wishes", signed.ForwardedRequestHandler),
     (r"/v1/extender/([A-Za-z]{1,40})", extender.ExtenderHandler),
     (r"/v1/logins", dashboard.LinkHandler),

@@ -7,7 +7,7 @@ They raise only `coordinator.errors`: `Rejected` (its sentence and status are sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from coordinator.dashboard.pages import PageSource
@@ -29,6 +29,18 @@ class CoordinatorApi(PageSource, Protocol):
         """Submit a job that has ended once more, under its name; returns its view."""
         ...
 
+    def apply_slaml(self, item: View, dry_run: bool = False) -> View:
+        """Store a Slaml, or new values of one that has not ended; returns its view. `dry_run`: only check it."""
+        ...
+
+    def slamls(self) -> list[View]:
+        """All Slamls, the oldest first."""
+        ...
+
+    def delete_slaml(self, slaml_id: str) -> View:
+        """Delete the Slaml `slaml.NAMESPACE.NAME`, and cancel its jobs; returns its view."""
+        ...
+
     def policy(self) -> View:
         """The systems that decide, how a reshape is done, and the settings."""
         ...
@@ -39,6 +51,17 @@ class CoordinatorApi(PageSource, Protocol):
 
     def snapshot(self) -> View:
         """Nodes, jobs on GPUs and settings as the scheduler sees them now, to simulate what would happen."""
+        ...
+
+    def journal(self, within_s: float = 0.0) -> View:
+        """Jobs as they were submitted, open ones and those that ended in the last `within_s` seconds, and what came.
+
+        0: all that are kept. To simulate them under another policy.
+        """
+        ...
+
+    def what_if(self, fields: Mapping[str, str]) -> View:
+        """Simulate with the changes of a form: `head` and `rows` of a table, and sentences in `said`. Takes seconds."""
         ...
 
     def cancel(self, job_id: str) -> View:

@@ -1,4 +1,4 @@
-"""Handlers for jobs, what operators ask of them, their logs, GPUs, nodes and decisions."""
+"""Handlers for jobs, Slamls, what operators ask of them, their logs, GPUs, nodes and decisions."""
 
 from __future__ import annotations
 
@@ -61,6 +61,20 @@ class RerunHandler(Handler):
         self.answer(await self.call(self.coordinator.rerun, job_id), 201)
 
 
+class SlamlsHandler(Handler):
+    async def get(self) -> None:
+        self.answer({"slamls": await self.call(self.coordinator.slamls)})
+
+    async def post(self) -> None:
+        dry_run = wire.truth("dry_run", self.get_query_argument("dry_run", None))
+        self.answer(await self.call(self.coordinator.apply_slaml, self.read(), dry_run), 200 if dry_run else 201)
+
+
+class SlamlHandler(Handler):
+    async def delete(self, slaml_id: str) -> None:
+        self.answer(await self.call(self.coordinator.delete_slaml, slaml_id), 202)
+
+
 class PolicyHandler(Handler):
     async def get(self) -> None:
         self.answer(await self.call(self.coordinator.policy))
@@ -111,6 +125,12 @@ class UndrainHandler(DrainHandler):
 class SnapshotHandler(Handler):
     async def get(self) -> None:
         self.answer(await self.call(self.coordinator.snapshot))
+
+
+class JournalHandler(Handler):
+    async def get(self) -> None:
+        within_s = wire.whole("ended_within", self.get_query_argument("ended_within", None), 0, 0, wire.MAX_INTEGER)
+        self.answer(await self.call(self.coordinator.journal, within_s))
 
 
 class DecisionsHandler(Handler):

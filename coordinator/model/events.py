@@ -39,46 +39,70 @@ class RecordEvent(Protocol):
 
 
 class JobSubmitted(JobEvent, frozen=True, tag="submitted"):
+    """A job was let in; `problems` is empty."""
+
     problems: list[str]
 
 
 class JobRefused(JobEvent, frozen=True, tag="refused"):
+    """A document was not let in; `problems` say what to correct."""
+
     problems: list[str]
 
 
 class JobDecided(JobEvent, frozen=True, tag="decided"):
+    """The scheduler decided on a start, reshape, move, requeue or finish of the job."""
+
     decision_id: str
     decide_s: float
 
 
 class JobWaits(JobEvent, frozen=True, tag="waits"):
+    """The job must wait, or for another reason than before."""
+
     sentence: str
 
 
+class HoldWithdrawn(JobEvent, frozen=True, tag="hold withdrawn"):
+    """What held a running job back does so no longer."""
+
+
 class JobStays(JobEvent, frozen=True, tag="stays"):
+    """The job asked for another node and stays where it is."""
+
     sentence: str
 
 
 class JobWarned(JobEvent, frozen=True, tag="warned"):
+    """A deadline is not expected to hold."""
+
     sentence: str
 
 
 class DeadlineMissed(JobEvent, frozen=True, tag="missed"):
+    """The job ended, or still runs, after its deadline."""
+
     late_s: float
     sentence: str
 
 
 class ProgressLost(JobEvent, frozen=True, tag="lost"):
+    """The training did steps again after a stop."""
+
     sentence: str
 
 
 class CpuLimited(JobEvent, frozen=True, tag="limited"):
+    """The training was limited to `cores`."""
+
     decision_id: str
     cores: float | None
     sentence: str
 
 
 class CpuReleased(JobEvent, frozen=True, tag="released"):
+    """A CPU limit ended."""
+
     decision_id: str
     cores: float | None
     sentence: str
@@ -88,35 +112,43 @@ class CpuReleased(JobEvent, frozen=True, tag="released"):
 
 
 class VictimBooked(JobEvent, frozen=True, tag="adjusting"):
-    """A victim shrinks to `to` GPUs so that the job `newcomer` can start."""
+    """A victim gives GPUs and keeps `to`, so that the job `for` can start."""
 
     to: int
     newcomer: Any = msgspec.field(name="for")
 
 
 class LaunchRequested(JobEvent, frozen=True, tag="launching"):
-    pass
+    """The job's processes or pods were asked for."""
 
 
 class PodsRequested(JobEvent, frozen=True, tag="scaling"):
+    """Another number of pods was asked for, of a gang."""
+
     pods: int
 
 
 class JobInitialized(JobEvent, frozen=True, tag="initialized"):
-    pass
+    """The sidecar is up; the job waits for its GPUs."""
 
 
 class StopSent(JobEvent, frozen=True, tag="stop sent"):
+    """The training was told to save and exit."""
+
     generation: int
     sent_at: float
 
 
 class ResourcesGranted(JobEvent, frozen=True, tag="granted"):
+    """The job has its new GPUs on record; a `sentence` says what was not saved."""
+
     gpus: int
     sentence: str
 
 
 class StartSent(JobEvent, frozen=True, tag="start sent"):
+    """The sidecar was told to start the training."""
+
     generation: int
     sent_at: float
 
@@ -126,6 +158,8 @@ class JobRunning(JobEvent, frozen=True, tag="running"):
 
 
 class JobStarted(JobEvent, frozen=True, tag="started"):
+    """The first step of a job that started."""
+
     stages_s: dict[str, float]
     sidecar_pid: int
     shim_pid: int
@@ -134,6 +168,8 @@ class JobStarted(JobEvent, frozen=True, tag="started"):
 
 
 class JobRestarted(JobEvent, frozen=True, tag="restarted"):
+    """The first step after a restart."""
+
     stages_s: dict[str, float]
     gap_s: float | None
     sidecar_pid: int
@@ -143,6 +179,8 @@ class JobRestarted(JobEvent, frozen=True, tag="restarted"):
 
 
 class JobReshaped(JobEvent, frozen=True, tag="reshaped"):
+    """The first step after a reshape; `how` says in place or by another launch."""
+
     stages_s: dict[str, float]
     gap_s: float | None
     direction: str
@@ -157,6 +195,8 @@ class JobReshaped(JobEvent, frozen=True, tag="reshaped"):
 
 
 class JobMoved(JobEvent, frozen=True, tag="moved"):
+    """The first step on another node."""
+
     stages_s: dict[str, float]
     gap_s: float | None
     direction: str
@@ -173,18 +213,24 @@ class JobMoved(JobEvent, frozen=True, tag="moved"):
 
 
 class OperationRenumbered(JobEvent, frozen=True, tag="renumbered"):
-    pass
+    """The operation goes on under a higher generation, since the shim knew one."""
 
 
 class OperationUndone(JobEvent, frozen=True, tag="undone"):
+    """An operation ended without effect; the job runs as before, or is back in the queue."""
+
     sentence: str
 
 
 class JobRestarting(JobEvent, frozen=True, tag="restarting"):
+    """The training ended unasked and is started again."""
+
     sentence: str
 
 
 class JobYielded(JobEvent, frozen=True, tag="yielded"):
+    """The job saved and went back to the queue."""
+
     sentence: str
 
 
@@ -192,33 +238,43 @@ class JobYielded(JobEvent, frozen=True, tag="yielded"):
 
 
 class JobCompleted(JobEvent, frozen=True, tag="completed"):
+    """The job ended as it should."""
+
     sentence: str
 
 
 class JobFailed(JobEvent, frozen=True, tag="failed"):
+    """The job ended, and is not tried again."""
+
     sentence: str
 
 
 class JobCancelled(JobEvent, frozen=True, tag="cancelled"):
+    """The job ended since it was cancelled."""
+
     sentence: str
 
 
 class RemovalRequested(JobEvent, frozen=True, tag="removing"):
+    """The removal of the job's launch was asked for."""
+
     launch: int
 
 
 class LaunchRemoved(JobEvent, frozen=True, tag="removed"):
-    pass
+    """Nothing of the launch is left."""
 
 
 class JobClosed(JobEvent, frozen=True, tag="closed"):
-    pass
+    """Nothing of the job is left to do."""
 
 
 # GPUs
 
 
 class GpuChanged(JobEvent, frozen=True, tag="gpu"):
+    """A GPU has another state, job or holder."""
+
     before: GpuRecord
     after: GpuRecord
 

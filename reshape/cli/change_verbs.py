@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from reshape.cli import slaml_verbs
 from reshape.output.terminal import JOB_ID, CliSettings, print_out, printing
 
 _NODE = click.argument("node", metavar="NODE")
@@ -19,7 +20,9 @@ _NODE = click.argument("node", metavar="NODE")
 @printing
 @click.pass_obj
 def cancel(settings: CliSettings, job_id: str) -> None:
-    """Stop a job for good and free its GPUs."""
+    """Stop a job for good and free its GPUs; of a Slaml (slaml.NAMESPACE.NAME) all its jobs."""
+    if slaml_verbs.cancelled(settings, job_id):
+        return
     print_out(settings, settings.client().cancel(job_id), _cancelled)
 
 

@@ -5,10 +5,13 @@ Added to the command by `main.py`. Imports only click until a verb runs.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
+
+from reshape.output.terminal import CliSettings
 
 _KEYS = click.option(
     "--keys",
@@ -73,6 +76,12 @@ def coordinator(**options: Any) -> int | None:
     show_default=True,
     help="Seconds between reports until the coordinator sets the interval.  [env: RESHAPE_HEARTBEAT_S]",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    envvar="RESHAPE_METRICS_PORT",
+    help="Serve /metrics for Prometheus on this port.  [env: RESHAPE_METRICS_PORT]",
+)
 def agent(**options: Any) -> int | None:
     """Run the node agent, which reports the GPUs of this node."""
     from reshape import foreign
@@ -89,7 +98,6 @@ def launcher() -> int:
 
     Configured by the variables RESHAPE_STORE, RESHAPE_KEYS, RESHAPE_TLS, RESHAPE_COORDINATOR and RESHAPE_IMAGE.
     """
-    import logging
     import os
 
     from reshape import foreign
@@ -97,8 +105,9 @@ def launcher() -> int:
     foreign.check()
     from launcher.cluster.process import run
     from reshape import shipped
+    from reshape.services import process_log
 
-    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
+    process_log.begin()
     return run(os.environ, shipped.folder("playbooks"))
 
 
@@ -123,11 +132,25 @@ def setup(mongodb: str | None) -> None:
 @click.option(
     "--wait", "wait_s", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to wait for what is missing."
 )
-def doctor(context: str | None, wait_s: float) -> int:
-    """Check a cluster, and say what is missing and how to mend it."""
+@click.option("--machine", is_flag=True, help="Check this machine.  [default: where no kubeconfig names a cluster]")
+@click.pass_obj
+def doctor(settings: CliSettings, context: str | None, wait_s: float, machine: bool) -> int:
+    """Check a cluster, or one machine, and say what is missing and how to mend it."""
+    if machine and (context or wait_s):
+        raise click.UsageError("--machine checks no cluster: leave --context and --wait out.")
+    if machine or not (context or settings.cluster or _names_a_cluster()):
+        from reshape.machine_doctor import run as run_here
+
+        return run_here(settings.state.absolute())
     from reshape.doctor import run
 
     return run(context, wait_s)
+
+
+def _names_a_cluster() -> bool:
+    """Return whether there is a kubeconfig, or this is a pod."""
+    named = os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST")
+    return bool(named) or (Path.home() / ".kube" / "config").exists()
 
 
 _FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -147,11 +170,37 @@ _FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option(
     "--archive", type=click.Path(path_type=Path, dir_okay=False), help="Also write the image here, as docker-archive."
 )
-def containerize(**options: Any) -> None:
-    """Build the image of a training, with shim and sidecar."""
+@click.option("--push", is_flag=True, help="Push it to the registry of its name.")
+@click.option("--submit", "source", type=click.File("rb"), help="Then submit this job document, to run in the image.")
+@click.pass_obj
+def containerize(settings: CliSettings, /, source: Any, **options: Any) -> None:
+    """Build the image of a training, with shim and sidecar, and if you like submit its job."""
     from launcher.containerize import Image, build
     from reshape import shipped
 
+    record, where = _record(settings, source, options) if source else ("", {})
     image = Image(**options)
-    build(image, shipped.folder("playbooks") / "containerize.yml")
+    build(image, shipped.folder("playbooks") / "containerize.yml", record, where)
     click.echo(f"Image {image.name} is built." + (f" Archive: {image.archive}" if image.archive else ""))
+    if record:
+        click.echo("Its job is submitted; `reshape jobs` shows how it stands.")
+
+
+def _record(settings: CliSettings, source: Any, options: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return the job document with its image, as JSON, and the variables of its coordinator, which has checked it.
+
+    A `dataset` that the document names is that of the image, too.
+    """
+    import json
+
+    from coordinator.errors import Rejected
+    from reshape.cli import documents
+
+    docs = documents.read(source.read())
+    if len(docs) != 1 or docs[0].get("image", options["name"]) != options["name"]:
+        raise Rejected(f"--submit takes one job document, without an image or with {options['name']}.")
+    doc = {**docs[0], "image": options["name"]}
+    options["dataset"] = options["dataset"] or doc.get("dataset")
+    client = settings.client()
+    client.submit(doc, dry_run=True)
+    return json.dumps(doc), client.variables

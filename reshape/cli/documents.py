@@ -24,6 +24,23 @@ def read(raw: bytes) -> list[dict[str, Any]]:
     return found
 
 
+SLAML = "Slaml"  # kind of an object of tasks with a deadline (docs/deadlines.md)
+
+
+def with_folders(slaml: dict[str, Any], beside: Path) -> dict[str, Any]:
+    """The Slaml with a folder to run in for each task: the full path of its `job.code`, else the file's own folder."""
+    spec = slaml.get("spec")
+    if not isinstance(spec, dict) or not isinstance(spec.get("tasks"), list):
+        return slaml  # the coordinator says what is wrong
+    tasks = [_with_folder(task, beside) for task in spec["tasks"]]
+    return {**slaml, "spec": {**spec, "tasks": tasks}}
+
+
+def _with_folder(task: Any, beside: Path) -> Any:
+    job = task.get("job", {}) if isinstance(task, dict) else None
+    return {**task, "job": with_full_code({"code": ".", **job}, beside)} if isinstance(job, dict) else task
+
+
 def with_full_code(doc: dict[str, Any], beside: Path) -> dict[str, Any]:
     """The document with the full path of its `code`: below `beside` if it is a folder there, else below the current."""
     code = doc.get("code")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,6 @@ STATES = (
     "failed", "cancelled",
 )  # fmt: skip
 ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline")
-DECISIONS = 5
 
 
 @click.command()
@@ -79,15 +79,9 @@ def _first(text: str, lines: int | None) -> str:
 def top(settings: CliSettings) -> None:
     """Show the fleet, its jobs and the last decisions as they change, until Ctrl-C; without a terminal once."""
     from reshape.output import live_screen
-    from reshape.output.top import frame
+    from reshape.output.top import drawn
 
-    client = settings.client()
-
-    def draw(columns: int | None, lines: int | None) -> str:
-        now = client.jobs(), client.gpus(), client.nodes(), client.decisions(limit=DECISIONS)
-        return frame(*now, time.time(), columns or 100, lines and lines - 1)
-
-    live_screen.show(draw)
+    live_screen.show(partial(drawn, settings.client()))
 
 
 @click.command()
@@ -114,9 +108,8 @@ def events(settings: CliSettings, job_id: str | None, after: int | None) -> None
 
     from reshape.output import render
 
-    for event in settings.client().events(after):
-        if job_id is None or str(event.get("job_id")) == job_id:
-            click.echo(json.dumps(event) if settings.output == "json" else render.event(event))
+    for event in settings.client().events(after, job_id):
+        click.echo(json.dumps(event) if settings.output == "json" else render.event(event))
 
 
 @click.command()

@@ -7,6 +7,8 @@ Exit codes: `docs/reference/command-line.md`.
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,9 @@ from reshape.cli.change_verbs import cancel, drain, rerun, reshape, resume, rm, 
 from reshape.cli.cluster_verbs import agent, containerize, coordinator, doctor, launcher, setup
 from reshape.cli.list_verbs import events, jobs, policy, queue, top
 from reshape.cli.rehearse_verb import rehearse
-from reshape.cli.simulation.simulate_verbs import paper, simulate, what_if
+from reshape.cli.simulation.record_verb import record
+from reshape.cli.simulation.simulate_verbs import paper, replay, simulate, what_if
+from reshape.cli.slaml_verbs import slamls
 from reshape.cli.store_verbs import store
 from reshape.cli.submit_verb import submit
 from reshape.output.terminal import (
@@ -24,6 +28,7 @@ from reshape.output.terminal import (
     JOB_ID,
     NODES,
     OUTPUT,
+    POLICY_NAMES,
     CliSettings,
     Group,
     as_inventory,
@@ -46,10 +51,13 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code. Never a traceback for what a user can cause."""
+def run(arguments: list[str], cluster: Callable[[], Client] | None = None, called: str = "reshape") -> int:
+    """Run one command line; returns the exit code. Never a traceback for what a user can cause.
+
+    `cluster`: the way to the coordinator of a cluster.
+    """
     try:
-        code = cli.main(arguments, prog_name="reshape", standalone_mode=False)
+        code = cli.main(arguments, prog_name=called, standalone_mode=False, obj=cluster)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -103,7 +111,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.pass_context
 def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, output: str) -> None:
     """Run elastic training jobs: they grow, shrink and move while they train."""
-    ctx.obj = CliSettings(state.expanduser(), output, url, token)
+    ctx.obj = CliSettings(state.expanduser(), output, url, token, cluster=ctx.obj)
 
 
 @cli.command()
@@ -120,7 +128,7 @@ def cli(ctx: click.Context, state: Path, url: str | None, token: str | None, out
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--policy",
-    type=click.Choice(["sidecar", "termination", "default"]),
+    type=click.Choice(POLICY_NAMES),
     default="sidecar",
     show_default=True,
     help="Reshape running jobs in place, relaunch them, or leave them alone.",
@@ -172,7 +180,7 @@ def job(settings: CliSettings, job_id: str) -> None:
     """Show one job."""
     from reshape.output import render
 
-    print_out(settings, settings.client().job(job_id), render.job)
+    print_out(settings, settings.client().job(job_id), lambda view: render.job(view, time.time()))
 
 
 @cli.command()
@@ -199,7 +207,7 @@ def _now(client: Client, name: str, said: list[str]) -> str:
     from reshape.output import render
 
     try:
-        return render.present(client.job(name), said)
+        return render.present(client.job(name), said, time.time())
     except CoordinatorRefused:
         return ""
 
@@ -248,10 +256,11 @@ def nodes(settings: CliSettings) -> None:
 @click.pass_obj
 def logs(settings: CliSettings, job_id: str, follow: bool, tail: int | None) -> None:
     """Print the output of a job's training."""
-    from reshape.cli.log_output import last_lines, pieces
+    from reshape.client.job_output import last_lines, patiently, pieces
 
     client = settings.client()
-    for piece in pieces(client, job_id, follow) if tail is None else last_lines(client, job_id, tail, follow):
+    found = pieces(client, job_id, follow) if tail is None else last_lines(client, job_id, tail, follow)
+    for piece in patiently(found):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
@@ -276,7 +285,6 @@ def dashboard(settings: CliSettings) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--measure-all", is_flag=True, help="Run both baselines instead of predicting them.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the charts.")
-@click.option("--short", is_flag=True, help="Run a shorter demo, for tests.")
 def demo(**options: Any) -> int | None:
     """Train two models on four emulated GPUs, which they share by reshaping."""
     from reshape.demo.case_study import run as run_demo
@@ -286,9 +294,13 @@ def demo(**options: Any) -> int | None:
 
 for verb in (jobs, top, queue, events, policy, rerun, rm, cancel, reshape, suspend, resume, drain, undrain):
     cli.add_command(verb)
+cli.add_command(reshape, "scale")
 cli.add_command(submit)
+cli.add_command(slamls)
 cli.add_command(rehearse)
+cli.add_command(record)
 cli.add_command(what_if)
+cli.add_command(replay)
 cli.add_command(simulate)
 cli.add_command(paper)
 cli.add_command(coordinator)
@@ -319,6 +331,33 @@ def import_(settings: CliSettings, table: str, source: Any) -> None:
 
     answer = {"imported": settings.client().import_profiles(table, documents.read(source.read()))}
     print_out(settings, answer, lambda a: f"{a['imported']} row{'s' * (a['imported'] != 1)} imported into {table}.")
+
+
+@profile.command("import-trace")
+@click.argument("trace", metavar="FORMAT")
+@click.option(
+    "--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True, envvar="RESHAPE_DATA",
+    help="Folder of the trace.  [env: RESHAPE_DATA]",
+)  # fmt: skip
+@click.option(
+    "--jobs", "count", type=click.IntRange(1), default=5_000, show_default=True, metavar="N",
+    help="Import at most N jobs, evenly over the trace.",
+)  # fmt: skip
+@NODES
+@printing
+@click.pass_obj
+def import_trace(settings: CliSettings, trace: str, data: Path, count: int, nodes: tuple[str, ...]) -> None:
+    """Import how long the jobs of a trace took, such as Google's, as observations that deadlines are judged by.
+
+    FORMAT and its folder are those of `reshape simulate --trace`; `google` takes the largest machine from --node.
+    """
+    from reshape.cli.simulation import trace_rows
+
+    rows, jobs = trace_rows.read(trace, data, count, nodes)
+    client = settings.client()
+    pieces = [rows[at : at + trace_rows.PIECE] for at in range(0, len(rows), trace_rows.PIECE)]
+    answer = {"imported": sum(client.import_profiles("observations", piece) for piece in pieces), "jobs": jobs}
+    print_out(settings, answer, lambda a: f"{a['imported']:,} of {a['jobs']:,} jobs imported into observations.")
 
 
 @profile.command()

@@ -36,7 +36,7 @@ def rehearse(settings: CliSettings, /, command: tuple[str, ...], seconds: float,
     from reshape import rehearsal
     from reshape.cli.shell import name
 
-    client, here = settings.client(), settings.url is None
+    client, here = settings.client(), settings.here
     given = {key: value for key, value in options.items() if value is not None}
     doc, said = document(command, given | {"elastic": None}, here)
     job = str(insert(client, doc, f"rehearsal-{name(command)}")["job_id"])
@@ -78,7 +78,11 @@ def as_table(found: Rehearsal) -> str:
     head = ("GPUS", "S/ITERATION", "TIMES FASTER", "STOOD STILL S", "VALUE", "REMARK")
     costs = [
         f"{what} takes {seconds:.2f} s"
-        for what, seconds in (("saving and stopping", found.saves_s), ("starting", found.starts_s))
+        for what, seconds in (
+            ("saving and stopping", found.saves_s),
+            ("starting", found.starts_s),
+            ("starting again", found.restarts_s),
+        )
         if seconds is not None
     ]
     kept = f"Kept for the next job of this command: {', '.join(['speeds', *costs])}."

@@ -9,20 +9,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from reshape.cli import slaml_verbs
 from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain, failed, print_out, printing
 
 if TYPE_CHECKING:
     from reshape.client import Client
 
-ENDED = ("completed", "failed", "cancelled")
-POLL_S = 0.5  # interval of polling the job's state
 NAMES_TRIED = 20
 MOST = 64  # counts of a range
 NOT_SENT = (
@@ -70,7 +68,7 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
 @printing
 @click.pass_obj
 def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **options: Any) -> int:
-    """Submit a job by its COMMAND after `--`, or the jobs of a file."""
+    """Submit a job by its COMMAND after `--`, or the jobs and Slamls of a file."""
     wait, follow, dry_run = options.pop("wait"), options.pop("follow"), options.pop("dry_run")
     if dry_run and (wait or follow):
         raise click.UsageError("--dry-run submits nothing to wait for: leave --wait and --follow out.")
@@ -84,7 +82,7 @@ def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **op
         names, code = _typed(settings, command, given, dry_run)
     else:
         names, code = _of_file(settings, source, dry_run)
-    if follow and len(names) > 1:
+    if follow and (len(names) > 1 or any(slaml_verbs.known(settings.client(), name) for name in names)):
         raise click.UsageError("--follow prints one job; wait for several with --wait.")
     return max([code, *_until_ended(settings.client(), names, follow)] if wait or follow else [code])
 
@@ -95,21 +93,35 @@ def _of_file(settings: CliSettings, source: Any, dry_run: bool) -> tuple[list[st
     from reshape.client import CoordinatorRefused
 
     beside = Path() if source.name == "<stdin>" else Path(source.name).parent
-    docs = [documents.with_full_code(doc, beside) for doc in documents.read(source.read())]
+    docs = [_placed(doc, beside) for doc in documents.read(source.read())]
     client, code, names = settings.client(), 0, []
     for number, doc in enumerate(docs, 1):
         try:
             if dry_run:
                 _would_be(settings, client, doc, "")
                 continue
-            job = client.submit(doc)
-            names.append(str(job["job_id"]))
-            print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted.")
+            made = client.submit(doc)
+            names.append(str(made.get("job_id") or made["slaml"]))
+            print_out(settings, made, _submitted)
         except CoordinatorRefused as refusal:
             alone = "" if len(docs) == 1 else f"Document {number}: "
             whose = alone if doc.get("job_id") is None else f"Job {doc['job_id']}: "
             code = failed(CoordinatorRefused(f"{whose}{refusal}", refusal.status, refusal.problems))
     return names, code
+
+
+def _placed(doc: dict[str, Any], beside: Path) -> dict[str, Any]:
+    """The document with full paths of the folders that it runs in."""
+    from reshape.cli import documents
+
+    slaml = doc.get("kind") == documents.SLAML
+    return documents.with_folders(doc, beside) if slaml else documents.with_full_code(doc, beside)
+
+
+def _submitted(made: dict[str, Any]) -> str:
+    if "slaml" not in made:
+        return f"Job {made['job_id']} is submitted."
+    return f"{made['slaml']} is submitted; `reshape slamls` shows how it stands."
 
 
 # one command
@@ -119,7 +131,8 @@ def _would_be(settings: CliSettings, client: Client, doc: dict[str, Any], said: 
     """Have a document checked, and print it."""
     from reshape.output.terminal import to_json
 
-    job, whose = client.submit(doc, dry_run=True), f"job {doc['job_id']}" if "job_id" in doc else "a job"
+    job = client.submit(doc, dry_run=True)
+    whose = str(job["slaml"]) if "slaml" in job else f"job {doc['job_id']}" if "job_id" in doc else "a job"
     done = f"Not submitted, as --dry-run says; the coordinator would accept {whose}{said}:"
     print_out(settings, job, lambda _: f"{done}\n{to_json(doc)}")
 
@@ -129,7 +142,7 @@ def _typed(
 ) -> tuple[list[str], int]:
     from reshape.cli.shell import name
 
-    client, here = settings.client(), settings.url is None
+    client, here = settings.client(), settings.here
     doc, said = document(command, given, here)
     if dry_run:
         _would_be(settings, client, doc, f" on {said}")
@@ -194,12 +207,12 @@ def insert(client: Client, doc: dict[str, Any], stem: str) -> dict[str, Any]:
 
 def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int]:
     """Wait; return the exit code of each job. Ctrl-C ends only the waiting."""
-    from reshape.cli.log_output import pieces
     from reshape.client import CoordinatorUnreachable
+    from reshape.client.job_output import patiently, pieces
 
     try:
         for name in names if follow else ():
-            for piece in pieces(client, name, True):
+            for piece in patiently(pieces(client, name, True)):
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
         return [_ended(client, name) for name in names]
@@ -211,19 +224,17 @@ def _until_ended(client: Client, names: Sequence[str], follow: bool) -> list[int
 
 
 def _ended(client: Client, name: str) -> int:
+    if slaml_verbs.known(client, name):
+        return slaml_verbs.until_ended(client, name)
+    from reshape.client.job_output import not_accepted
     from reshape.output.tables import plain
 
-    while (job := client.job(name))["state"] not in ENDED and not _refused(job):
-        time.sleep(POLL_S)
-    message = "; ".join(job["problems"]) if _refused(job) else str(job["message"])
-    state = "not accepted" if _refused(job) else str(job["state"])
+    job = client.wait(name, progress=False)
+    refused = not_accepted(job)
+    message = "; ".join(job["problems"]) if refused else str(job["message"])
+    state = "not accepted" if refused else str(job["state"])
     click.echo(plain(f"Job {name} is {state}{'' if message in ('', state) else ': ' + message}."), err=True)
-    return 0 if state == ENDED[0] else REFUSED
-
-
-def _refused(job: Mapping[str, Any]) -> bool:
-    """Return whether the job was never admitted; later invalid edits also give a job problems."""
-    return bool(job["problems"]) and not job["launch"] and job["state"] not in ENDED
+    return 0 if state == "completed" else REFUSED
 
 
 def _goes_on(names: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ from coordinator.adapters.prometheus import Prometheus
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.config import Config, from_environment
 from coordinator.errors import Rejected, ReshapeError, Transient
+from coordinator.events import metrics, traces
 from coordinator.http.app import make_app, make_server
 from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.service import Coordinator
@@ -32,6 +33,7 @@ from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.opening import MONGODB, open_store
 from launcher.names import launch_name
 from reshape import __version__
+from reshape.services import process_log
 from reshape.services.up import failpoint, listen
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Keys:
 
 def run(*, store: str, keys: Path, host: str, port: int) -> int:
     """Serve until SIGTERM or SIGINT. Raises `ReshapeError` with a sentence where it cannot start."""
-    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
+    process_log.begin()
     logging.getLogger("tornado").setLevel(logging.WARNING)
     if not store.startswith(MONGODB):
         raise Rejected(
@@ -173,7 +175,7 @@ class CoordinatorReplica:
         platform = Launches(self._store, sidecars, *about)
         return Coordinator(
             self._store, sidecars, platform, self._clock, self._config, self._settings, keys.master, elector,
-            __version__, failpoint(), keys.agent, self._measurements(platform),
+            __version__, failpoint(), keys.agent, self._measurements(platform), traces.from_environment(os.environ),
         )  # fmt: skip
 
     def _measurements(self, launches: Launches) -> Measurements | None:
@@ -190,7 +192,7 @@ class StandbyApi:
         return {"ok": False, "sentence": "This coordinator stands by until the one that acts is gone."}
 
     def metrics(self) -> bytes:
-        return b""
+        return metrics.of_this_process()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def refuse(*_: Any) -> Any:

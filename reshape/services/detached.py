@@ -31,7 +31,7 @@ def start(
     state: Path, *, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
 ) -> int:
     """Return once it answers. `Rejected` with its own words if it cannot start."""
-    if _runs(state):
+    if runs(state):
         raise Rejected(f"`reshape up` already runs with the state folder {state}.")
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     given = ["--host", host, "--port", str(port), "--policy", policy, *(["--gpus", gpus] if gpus else [])]
@@ -68,13 +68,13 @@ def _answering(state: Path, process: subprocess.Popen[bytes], file: Path, began:
 def stop(state: Path) -> int:
     """Stop it as Ctrl-C would, and return once it has ended."""
     pid = _written(state).get("pid")
-    if not _runs(state) or not isinstance(pid, int):
+    if not runs(state) or not isinstance(pid, int):
         raise CoordinatorUnreachable(f"No `reshape up` runs with the state folder {state}; there is nothing to stop.")
     if not _is_ours(pid):
         raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in some seconds.")
     os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + ENDS_S
-    while _runs(state):
+    while runs(state):
         if time.monotonic() > until:
             raise Rejected(f"`reshape up` (process {pid}) was told to end {ENDS_S:.0f} s ago and still runs; wait.")
         time.sleep(POLL_S)
@@ -82,12 +82,12 @@ def stop(state: Path) -> int:
     return 0
 
 
-def _runs(state: Path) -> bool:
-    """True if a process holds the lock of the state folder."""
+def runs(state: Path) -> bool:
+    """Return whether a process holds the lock of the state folder."""
     try:
         with (state / "up.lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return False
     except BlockingIOError:
         return True

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from coordinator.errors import Rejected
+from reshape.services import process_log
 from sidecar.resources.agent import AgentError, NodeAgent
+from sidecar.startup import log_format
 
 
-def run(*, node: str, coordinator: str, keys: Path, emulated: Path | None, heartbeat: float) -> int:
+def run(
+    *, node: str, coordinator: str, keys: Path, emulated: Path | None, heartbeat: float, metrics_port: int | None
+) -> int:
     """Serve until a signal. Raises `Rejected` with a sentence for wrong settings."""
-    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
+    process_log.begin()
+    log_format.identify(node=node)
     end = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: end.set())
@@ -27,5 +32,30 @@ def run(*, node: str, coordinator: str, keys: Path, emulated: Path | None, heart
         ) from None
     except AgentError as error:
         raise Rejected(str(error)) from None
-    agent.run(end)
+    with serving_metrics(metrics_port):
+        agent.run(end)
     return 0
+
+
+@contextmanager
+def serving_metrics(port: int | None) -> Iterator[None]:
+    """Serve CPU, memory and open files of this process at `/metrics`, if a port is given. `Rejected` if it is taken."""
+    if port is None:
+        yield
+        return
+    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    try:
+        server, serving = start_http_server(port, registry=registry)
+    except OSError as error:
+        raise Rejected(
+            f"Cannot serve metrics on port {port}: {error.strerror}; choose another --metrics-port."
+        ) from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()

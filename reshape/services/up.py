@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -30,6 +30,8 @@ from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.config import Config, from_environment
 from coordinator.errors import Rejected, ReshapeError
+from coordinator.events import traces
+from coordinator.policies import POLICIES
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
 from coordinator.stores.elector import Elector, Holder
@@ -38,27 +40,18 @@ from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
+from reshape.services import process_log
 from reshape.services.inventory import check_types, in_words, inventory
 from reshape.services.local_gpus import watch_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from coordinator.ports import Store
 
 log = logging.getLogger(__name__)
 
 KNOW_TYPES = ("speed_profiles", "gpus")  # tables that name GPU types
-
-POLICIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "sidecar": ({}, {}),
-    "termination": (
-        {"reshape_by": "relaunch", "early_initialization": False},
-        {"min_gain_factor": 0.0, "cooldown_factor": 0.0},
-    ),
-    "default": ({}, {"systems": ()}),
-}
-"""Name -> settings of the coordinator and of the scheduler. `termination` is the case-study baseline of SideCar
-scheduling (G15): the same decisions, carried out by stopping and launching again."""
-
 
 FENCELESS = {"RESHAPE_FENCES": "0"}
 """Trainings go on for any time without a coordinator."""
@@ -76,7 +69,7 @@ def run(
     *, state: Path, gpus: str | None, nodes: Sequence[str], store: str | None, port: int, host: str, policy: str
 ) -> int:
     """Serve until SIGINT or SIGTERM. Raises `ReshapeError` with a sentence when it cannot start."""
-    logging.basicConfig(level=os.environ.get("RESHAPE_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
+    process_log.begin("WARNING")
     state = state.expanduser().absolute()
     if not playbook.installed():
         raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
@@ -84,8 +77,9 @@ def run(
     config, settings = _settings(policy)
     with _alone(state), listen(host, port or _port_before(state)) as listener:
         address = Address(_url(host, listener), _secret(state / "api.token"))
-        coordinator, platform = _build(state, store, address, found, config, settings)
-        coordinator.start(lambda: register_nodes(coordinator.store, found))
+        emulated = {node.name: node.cores for node in found if node.cores} if nodes else {}
+        coordinator, platform = _build(state, store, address, found, emulated, config, settings)
+        coordinator.start(lambda: _begin_store(coordinator.store, found))
         end = threading.Event()
         if any(not gpu.emulated for gpu in found[0].gpus):
             _watch_gpus(found[0], coordinator, config.heartbeat_s, end)
@@ -97,6 +91,12 @@ def run(
             platform.stop_all(timeout=10.0)
             coordinator.store.close()
     return 0
+
+
+def _begin_store(store: Store, nodes: Sequence[FoundNode]) -> None:
+    """Write what each store must hold; one that was emptied meanwhile gets it again."""
+    seed_profiles(store)
+    register_nodes(store, nodes)
 
 
 def _watch_gpus(node: FoundNode, coordinator: Coordinator, heartbeat_s: float, end: threading.Event) -> None:
@@ -116,7 +116,13 @@ def _settings(policy: str) -> tuple[Config, Settings]:
 
 
 def _build(
-    state: Path, store_url: str | None, address: Address, nodes: Sequence[FoundNode], config: Config, settings: Settings
+    state: Path,
+    store_url: str | None,
+    address: Address,
+    nodes: Sequence[FoundNode],
+    node_cores: Mapping[str, float],
+    config: Config,
+    settings: Settings,
 ) -> tuple[Coordinator, LocalPlatform]:
     store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
     seed_profiles(store)
@@ -133,16 +139,18 @@ def _build(
         gpu_memory=gpus[0].memory_total if gpus else None,
         gpu_locks=Path(locks) if locks else None,
         heartbeat_s=config.heartbeat_s,
-        lease_s=config.granted_s,
+        lease_s=config.granted_s(True),
         grace_s=config.grace_s,
         kill_s=config.kill_s,
+        node_cores=node_cores,
         operator_token=address.token,
     )
     platform = LocalPlatform(state, address.url, master_key, shipped.folder("playbooks"), local)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
     coordinator = Coordinator(
-        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, failpoint()
-    )
+        store, HttpSidecars(), platform, clock, config, settings, master_key, elector, __version__, failpoint(),
+        traces=traces.from_environment(os.environ),
+    )  # fmt: skip
     return coordinator, platform
 
 

@@ -85,7 +85,10 @@ HOW_FAST = (
     Field("job_type", either(text(), whole(0)), "derived from `model` and data, else from `command`, `image`, `code`",
           "Jobs of one type take equally long per iteration (SideCar, III-B).", "resnet50"),
     Field("model", text(), NOT_KNOWN, "The model that it trains; part of the derived `job_type`.", "resnet50"),
-    Field("dataset", text(), NOT_KNOWN, "The data set; the training finds it as `RESHAPE_DATASET`.", "/data/imagenet"),
+    Field("dataset", text(), NOT_KNOWN, "The data set; the training finds it as `RESHAPE_DATASET`. With "
+          "`dataset_claim` a path on that claim.", "/data/imagenet"),
+    Field("dataset_claim", text(NAME.pattern), NOTHING, "The PersistentVolumeClaim with the data set, on a cluster; it "
+          "is mounted read-only at `/dataset`.", "imagenet"),
     Field("dataset_size", whole(1, MAX_LENGTH), NOT_KNOWN, "Samples in the data set.", 1_281_167),
     Field("batch_size", whole(1, MAX_LENGTH), NOT_KNOWN, "Samples in one iteration, of all GPUs together.", 256),
     Field("hyper_parameters", {}, NOTHING, "Whatever else makes training faster or slower; part of the derived "

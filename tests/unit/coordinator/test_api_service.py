@@ -205,10 +205,31 @@ def test_a_cancellation_that_never_gets_through_says_so(training: World, monkeyp
     monkeypatch.setattr(training.c.cache, "store", busy)
     with pytest.raises(Transient, match=r"^Job one keeps changing, so it could not be cancelled; try again\.$"):
         training.api.cancel("one")
+    with pytest.raises(Transient, match=r"^Job one keeps changing, so nothing was changed; try again\.$"):
+        training.api.suspend("one")
     assert not training.job("one").cancel
+    assert not training.job("one").suspended
 
 
 # wishes
+
+
+def test_a_request_that_meets_another_change_of_the_job_is_carried_out_all_the_same(
+    training: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, others = training.store.update, ["first", "second"]
+
+    def meets(table: str, key: Any, expect: Any, changes: Any) -> Any:
+        if "wish_id" in changes and others:
+            training.users.update("jobs", "one", {}, {"x_note": others.pop()})
+        return update(table, key, expect, changes)
+
+    monkeypatch.setattr(training.store, "update", meets)
+    decision_id = training.api.suspend("one")["decision_id"]
+    assert others == []
+    assert training.job("one").suspended
+    noted = [each["decision_id"] for each in training.api.decisions("one", 100) if each["kind"] == "wish"]
+    assert noted == [decision_id], "what was not written has left no decision"
 
 
 def test_a_wish_becomes_a_decision_that_can_be_looked_up_by_its_id(training: World) -> None:
@@ -310,6 +331,12 @@ def test_imported_rows_are_used_by_the_next_decision_and_replaced_by_the_next_im
     speed = world.c.loop.profiles.speed("t", "V100", 2)
     assert speed is not None
     assert (speed.seconds, speed.origin) == (0.25, "imported")
+
+
+def test_rows_tell_what_was_learned_until_now(world: World) -> None:
+    world.c.telemetry.estimator.overheads("new", world.c.loop.profiles, proc_restart=3.0)
+    (row,) = (row for row in world.api.profiles("overheads") if row["job_type"] == "new")
+    assert row["proc_restart"] == 3.0
 
 
 @pytest.mark.parametrize("table", ["speed_profiles", "overheads"])

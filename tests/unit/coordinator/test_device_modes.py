@@ -156,7 +156,7 @@ def test_without_a_claim_a_running_job_stays_where_it_is_and_is_not_sent_back_to
     w.submit("one", [1, 2], Behaviour(iterations=2_000), queue="q")
     w.submit("kept", [2], Behaviour(iterations=2_000), queue="q", checkpoint_claim="claim")
     w.run(lambda w: set(w.states().values()) == {s.RUNNING})
-    seen_ = w.c.loop._build_snapshot(w.c.cache.jobs(), w.clock.now(), w.c.loop._snapshots).job
+    seen_ = w.c.loop.present()[0].job
     assert (seen_["one"].pinned, seen_["one"].stays) == ("n1", True)
     assert (seen_["kept"].pinned, seen_["kept"].stays) == (None, False)
 

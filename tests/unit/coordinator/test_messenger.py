@@ -39,6 +39,19 @@ def test_the_loop_rests_until_the_next_reading_and_no_longer() -> None:
     assert world.c._pause_s() == MIN_PAUSE_S, "a reading is due"
 
 
+def test_readings_that_are_always_due_leave_as_much_time_as_the_last_turn_took() -> None:
+    world = one_on_cpu(interval_s=0.01)
+    tick = world.c.loop.tick
+
+    def long(read: bool = True) -> None:
+        tick(read)
+        world.clock.time += 1.5
+
+    world.c.loop.tick = long  # type: ignore[method-assign]
+    world.c._turn()
+    assert world.c._pause_s() == 1.5
+
+
 def test_a_store_that_does_not_answer_is_not_pressed_though_readings_are_due() -> None:
     world = one_on_cpu(interval_s=3.0)
     world.clock.time += 100

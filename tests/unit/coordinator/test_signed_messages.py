@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.model import states as s
-from sidecar.protocol import Heartbeat, HeartbeatReply, OperatorRequest, Progress, ShimStatus, launch_key, sign
+from sidecar.protocol import Heartbeat, HeartbeatReply, OperatorRequest, Progress, ShimStatus, launch_key, sign, signed
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import MASTER, World
 
@@ -117,3 +118,10 @@ def test_of_wishes_for_jobs_that_have_ended_nothing_is_kept(training: World) -> 
     training.run(lambda w: w.states() == {"one": s.CANCELLED, "two": s.RUNNING} and "one" not in w.c.cache.jobs())
     wish("two")
     assert [job_id for job_id, _ in training.api._messages._request_seq] == ["two"]
+
+
+def test_signatures_are_compared_in_a_time_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+    monkeypatch.setattr(hmac, "compare_digest", lambda ours, given: bool(compared.append(given)))
+    assert not signed(b"key", "POST", "/v1/heartbeats", b"{}", "guessed")
+    assert compared == [b"guessed"]

@@ -16,7 +16,7 @@ import click
 import pytest
 
 from coordinator.errors import Rejected, Transient
-from reshape.cli import log_output as logs_of_jobs
+from reshape.client import job_output as logs_of_jobs
 from reshape.output import terminal
 from tests.fakes.coordinator_api import Live
 from tests.fakes.terminal import ROOT, Output, environment
@@ -227,6 +227,7 @@ def test_explain_tells_an_unknown_job_from_an_undecided_one(reshape: Run) -> Non
 
 def test_an_operators_wish_is_passed_on_and_withdrawn(reshape: Run, live: Live) -> None:
     submit(reshape)
+    assert "shall run on 2 GPUs" in reshape("scale", "a", "--gpus", "2").out
     assert "shall run on 2 GPUs" in reshape("reshape", "a", "--gpus", "2").out
     assert live.coordinator.documents["a"]["wanted"] == 2
     assert reshape("reshape", "a", "--auto", "-o", "json").doc == {"decision_id": "wish-a-None"}
@@ -385,7 +386,7 @@ def test_bad_profile_rows_are_listed(reshape: Run, tmp_path: Path) -> None:
 
 
 def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    up, demo = ["--gpus", "4xV100", "--port", "0"], ["--short", "--json", "--out", "x"]
+    up, demo = ["--gpus", "4xV100", "--port", "0"], ["--json", "--out", "x"]
     for name, path, arguments in (("up", "reshape.services.up", up), ("demo", "reshape.demo.case_study", demo)):
         got: dict[str, Any] = {}
         module = ModuleType(path)
@@ -396,7 +397,7 @@ def test_up_and_demo_get_their_options(reshape: Run, state: Path, monkeypatch: p
             expected: dict[str, Any] = {"state": state, "gpus": "4xV100", "nodes": (), "store": None, "port": 0}
             assert got == {**expected, "host": "127.0.0.1", "policy": "sidecar"}
         else:
-            assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x"), "short": True}
+            assert got == {"trainer": None, "as_json": True, "measure_all": False, "out": Path("x")}
 
 
 def test_the_store_may_be_named_by_a_variable_so_that_a_password_is_no_argument(

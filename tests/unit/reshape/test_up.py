@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator.errors import Rejected
+from coordinator.policies import POLICIES
+from reshape.output.terminal import POLICY_NAMES
 from reshape.services import up
 
 
@@ -53,3 +55,7 @@ def test_a_gpu_type_that_nobody_knows_ends_up_with_a_sentence(tmp_path: Path) ->
     given: dict[str, Any] = {"nodes": [], "store": None, "port": 0, "host": "127.0.0.1", "policy": "sidecar"}
     with pytest.raises(Rejected, match=r"the GPU type 'FOO'; known are .*V100.* such as 4xV100"):
         up.run(state=tmp_path, gpus="4xFOO", **given)
+
+
+def test_the_command_line_offers_all_policies() -> None:
+    assert tuple(POLICIES) == POLICY_NAMES, "named there without importing what may be another project's"
