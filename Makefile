@@ -9,16 +9,18 @@ ARGS ?=
 FRAMEWORKS := build/frameworks/bin/python
 # Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
 unexport PYTHONDONTWRITEBYTECODE
-# Half of the tests compute; the others run real trainings and mostly wait for them. Both halves always run.
+# Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
+# the other from running. CI names one: make test-deep HALVES=computing
 REAL := tests/e2e tests/faults
 PURE := tests $(addprefix --ignore=,$(REAL))
+HALVES ?= computing training
 # $(call halves,which tests,options for those that wait)
 halves = failed=; \
-	$(BIN)/pytest -n 3 --dist loadscope -m "$(1)" $(PURE) || failed=1; \
-	$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1; \
+	$(if $(filter computing,$(HALVES)),$(BIN)/pytest -n 3 --dist loadscope -m "$(1)" $(PURE) || failed=1;) \
+	$(if $(filter training,$(HALVES)),$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1;) \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test test-deep check bench bench-cluster cluster cluster-down test-cluster test-browser test-frameworks reference lock clean
+.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser test-frameworks docs reference lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +46,13 @@ check: install ## lint, format, types, layers, house rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_tidy.py
+	$(BIN)/python .ci/reference.py --check
+
+sabotage: install ## break copies of the code line by line, and see whether the tests notice (some 3 min; ARGS="-k lease")
+	@$(BIN)/python -m tests.saboteurs $(ARGS)
+
+soak: install ## real trainings arrive while processes are killed at random (SECONDS=600, STORE=sqlite or mongodb, SEED=number)
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) --store $(or $(STORE),sqlite) $(if $(SEED),--seed $(SEED))
 
 bench: install ## measure, and print the numbers that README quotes
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -67,9 +76,12 @@ test-frameworks: install ## the hooks with real PyTorch, transformers and Lightn
 	@test -x $(FRAMEWORKS) && $(FRAMEWORKS) -c 'import transformers, lightning' 2>/dev/null || { \
 		$(PYTHON) -m venv build/frameworks && $(FRAMEWORKS) -m pip install --quiet torch transformers accelerate lightning \
 		&& $(FRAMEWORKS) -m pip uninstall --quiet --yes triton; }
-	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS) $(BIN)/pytest tests/frameworks tests/e2e/test_starting.py $(ARGS)
+	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS) $(BIN)/pytest tests/frameworks tests/e2e/test_starting.py tests/e2e/test_documents.py $(ARGS)
 
-reference: install ## write what is generated from the fields of a job document (docs/reference/job.md and more)
+docs: install ## the documentation as a site in build/site, without a warning (its commands are run by make test)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f .ci/mkdocs.yml && echo "Open build/site/index.html, or with search: $(PYTHON) -m http.server -d build/site 8000"
+
+reference: install ## write the pages of docs/reference that are made from the code
 	@$(BIN)/python .ci/reference.py
 
 lock: ## write requirements.lock anew from pyproject.toml (needs uv)

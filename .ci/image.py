@@ -32,7 +32,7 @@ def locked(*wanted: str) -> str:
 def install() -> None:
     """Install all distributions into the environment of this Python."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".lock") as lock:
-        lock.write(locked(".", "k8s"))
+        lock.write(locked(".", "k8s", "otel"))
         lock.flush()
         pip("install", "--no-compile", "--no-cache-dir", "--require-hashes", "--no-deps", "-r", lock.name)
 

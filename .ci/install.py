@@ -72,11 +72,10 @@ def make_venv() -> None:
 
 def works() -> bool:
     """True if .venv is an environment of a new enough Python, with pip, made in this very folder."""
-    config = VENV / "pyvenv.cfg"
-    if not PYTHON.exists() or not config.exists():
+    script = VENV / "bin" / "pip"
+    if not PYTHON.exists() or not (VENV / "pyvenv.cfg").exists() or not script.exists():
         return False
-    text = config.read_text(encoding="utf-8")
-    if (line := re.search(r"(?m)^command = .* (\S.*)$", text)) and not line[1].endswith(str(VENV)):
+    if str(VENV / "bin") not in script.read_text(encoding="utf-8", errors="replace")[:500]:
         return False  # moved or copied: the first line of every script in bin/ names the old place
     test = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
     return subprocess.run([PYTHON, "-c", test], stderr=subprocess.DEVNULL, check=False).returncode == 0

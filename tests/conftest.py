@@ -1,7 +1,10 @@
-"""For all tests: how many states Hypothesis draws, which tests `make test-deep` runs once more, which stay together."""
+"""For all tests: how many states Hypothesis draws, which tests `make test-deep` runs once more, which stay together.
+
+Also has Ctrl-C reach what they start."""
 
 from __future__ import annotations
 
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from tests.depth import DEEP, EXAMPLES
 
 ROOT = Path(__file__).parents[1]
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No database: what a run finds must not depend on the one before it. No deadline: nothing is judged by its time.
 settings.register_profile(

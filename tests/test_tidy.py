@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import documents
+from tests.saboteurs.saboteur import Outdated, saboteurs
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("reshape", "adaptive_scheduler", "coordinator", "sidecar", "launcher", "simulator", "experiments")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -33,7 +36,7 @@ LAUNCHER = tuple(
 )
 PURE = ("adaptive_scheduler/", "coordinator/model/", "sidecar/core.py", "sidecar/protocol.py", *LAUNCHER)
 # Each is one file, because it is put into images of users, whatever they hold.
-MOST_LINES = {"sidecar/shim.py": 650, "reshape_hooks/plain.py": 480}
+MOST_LINES = {"sidecar/shim.py": 660, "reshape_hooks/plain.py": 480}
 NOT_PURE = "simulator/"
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\btime\.localtime\(")
 TELLS_PEOPLE_THE_TIME = {"coordinator/adapters/clock.py"}  # the one source of times that people read
@@ -144,10 +147,11 @@ def test_no_file_names_a_package_registry() -> None:
     assert lines_with(re.compile(r"://|^\s*(-i|--index-url|--find-links)\b"), {"requirements.lock": lock}) == []
 
 
-def test_every_test_that_readme_names_exists() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::(\w+))?", readme))
-    assert any(test for _, test in named), "README's table of promises names no test as file.py::test"
+def test_every_test_that_a_promise_names_exists() -> None:
+    page = (ROOT / "docs" / "explanation" / "promises.md").read_text(encoding="utf-8")
+    promises = re.findall(r"^\| (?!promise|---)(.+) \| `tests/([\w/]+\.py)(?:::(\w+))?` \|$", page, re.MULTILINE)
+    assert len(promises) == len(re.findall(r"^\| ", page, re.MULTILINE)) - 1, "a row names no test"
+    named = {(file, test) for _, file, test in promises}
     missing = [f"{file}::{test}" for file, test in sorted(named) if not has_test(ROOT / "tests" / file, test)]
     assert missing == []
 
@@ -183,9 +187,10 @@ def has_test(path: Path, test: str) -> bool:
 
 
 def cited(name: str, document: str) -> bool:
-    """Whether a document exists that is named from a file: beside it, in docs/, in docs/reference/ or in the root."""
+    """Whether a document exists that is named from a file: beside it, in docs/ or a folder of it, or in the root."""
     docs = ROOT / "docs"
-    return any((folder / document).is_file() for folder in ((ROOT / name).parent, docs, docs / "reference", ROOT))
+    folders = ((ROOT / name).parent, ROOT, docs, *(docs / each for each in ("reference", "how-to", "explanation")))
+    return any((folder / document).is_file() for folder in folders)
 
 
 def test_every_document_that_is_cited_exists() -> None:
@@ -376,6 +381,22 @@ def plays() -> Iterator[tuple[str, dict[str, Any]]]:
             yield path.name, play
 
 
+def test_every_line_that_a_saboteur_breaks_stands_once_in_its_file_and_its_tests_exist() -> None:
+    """Else `make sabotage` would end there only minutes later."""
+    found: list[str] = []
+    for one in saboteurs():
+        try:
+            one.applied((ROOT / one.file).read_text(encoding="utf-8"))
+        except Outdated as fault:
+            found.append(str(fault))
+        for test in one.tests:
+            path, _, name = test.partition("::")
+            file = ROOT / path
+            if not file.is_file() or (f"def {name}(" if name else "def ") not in file.read_text(encoding="utf-8"):
+                found.append(f"{one.name}: there is no test {test}")
+    assert found == []
+
+
 def test_playbooks_log_no_secret() -> None:
     open_ = [
         f"{name}: {task.get('name')}"
@@ -406,3 +427,29 @@ def test_the_shim_is_standard_library_only_and_python_3_8() -> None:
         )
     }
     assert imported <= sys.stdlib_module_names
+
+
+def test_every_block_of_code_names_its_language() -> None:
+    assert [block.place for name in documents.names() for block in documents.blocks(name) if not block.language] == []
+
+
+def test_every_script_of_a_document_is_run_or_says_why_not() -> None:
+    """Commands (`sh`) are run by `tests/e2e/test_documents.py` unless a comment above them says otherwise."""
+    unmarked = [
+        block.place
+        for name in documents.names()
+        for block in documents.blocks(name)
+        if block.language in ("python", "bash") and not (block.title or block.marks.keys() & {"not run", "run by"})
+    ]
+    assert unmarked == []
+
+
+def test_only_blocks_of_sh_hold_commands() -> None:
+    command = re.compile(r"^(\$ |reshape [a-z]|make [a-z]|kubectl |pip )", re.MULTILINE)
+    hidden = [
+        block.place
+        for name in documents.names()
+        for block in documents.blocks(name)
+        if block.language == "text" and command.search(block.text) and not name.endswith("command-line.md")
+    ]
+    assert hidden == []

@@ -16,6 +16,7 @@ import yaml
 
 from tests.cluster.bed_processes import BedError, run
 from tests.cluster.bed_reader import reader
+from tests.patience import patient
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -24,8 +25,8 @@ T = TypeVar("T")
 def until(
     what: str, look: Callable[[], T | None], within_s: float = 120.0, check: Callable[[], None] = lambda: None
 ) -> T:
-    """What `look` answers once that is true; BedError when it is not in time. An error in it is a no for now."""
-    deadline = time.monotonic() + within_s
+    """What `look` answers once that is true; BedError after `patient(within_s)`. An error in it is a no for now."""
+    deadline = time.monotonic() + patient(within_s)
     last = ""
     while True:
         try:
@@ -35,7 +36,7 @@ def until(
             last = f" ({error})"
         check()
         if time.monotonic() > deadline:
-            raise BedError(f"{what}: not so within {within_s:g} s{last}")
+            raise BedError(f"{what}: not so within {patient(within_s):g} s{last}")
         time.sleep(0.1)
 
 

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.patience import patient
+
 
 class BedError(Exception):
     """The bed cannot do what was asked; the sentence says why and what to look at."""
@@ -123,14 +125,14 @@ def _signal(pid: int, number: int) -> None:
 def run(
     command: list[str], *, within_s: float = 60.0, text: str | None = None, env: dict[str, str] | None = None
 ) -> str:
-    """Output of a command; BedError with what it said when it fails."""
+    """Output of a command; BedError with what it said when it fails or has not ended after `patient(within_s)`."""
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=within_s, check=False,
+            command, input=text, capture_output=True, text=True, timeout=patient(within_s), check=False,
             env={**os.environ, **(env or {})},
         )  # fmt: skip
     except subprocess.TimeoutExpired as slow:
-        raise BedError(f"{' '.join(command[:6])} has not ended within {within_s:g} s") from slow
+        raise BedError(f"{' '.join(command[:6])} has not ended within {patient(within_s):g} s") from slow
     if done.returncode:
         raise BedError(f"{' '.join(command[:12])}: {(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -156,7 +156,7 @@ def _nx() -> None:
 
 def _offline() -> list[str]:
     """Options that let pip, inside a build, find its wheels in a folder of the host and nowhere else."""
-    folder, settings = wheels(".", "k8s", "hatchling", "nx-27017"), BUILT / "pip.conf"
+    folder, settings = wheels(".", "k8s", "otel", "hatchling", "nx-27017"), BUILT / "pip.conf"
     _write(settings, "[global]\nno-index = true\nfind-links = /wheels\ndisable-pip-version-check = true\n")
     return ["--volume", f"{folder}:/wheels:ro", "--volume", f"{settings}:/etc/pip.conf:ro"]
 

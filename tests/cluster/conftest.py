@@ -20,9 +20,10 @@ from tests.cluster.bed_kubectl import Cluster
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import installed, jobs  # noqa: F401 - fixtures
 from tests.cluster.plays import played  # noqa: F401 - fixture
+from tests.patience import patient
 
 REPORT = pytest.StashKey[Report]()
-TEST_LIMIT_S = 300
+TEST_LIMIT_S = patient(300)  # of a test alone: what its fixtures build takes as long as it takes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +38,7 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.cluster)
-    if item.get_closest_marker("timeout") is None:  # of the test alone: the first one's set-up may build Kubernetes
-        item.add_marker(pytest.mark.timeout(TEST_LIMIT_S, func_only=True))
+    item.add_marker(pytest.mark.timeout(TEST_LIMIT_S, func_only=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -71,19 +71,6 @@ def kill(pid: int) -> None:
 
 
 @contextmanager
-def frozen(pids: list[int]) -> Iterator[None]:
-    """They neither run nor answer meanwhile; their connections stay open."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
-@contextmanager
 def kubelet_away(on: Installed, node: str) -> Iterator[None]:
     on.bed.kill_kubelet(node)
     try:

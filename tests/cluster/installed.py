@@ -29,6 +29,7 @@ from tests.cluster.bed_kubectl import Cluster, Object, until
 from tests.cluster.bed_network import NODES
 from tests.cluster.bed_processes import BedError
 from tests.fakes.gpu_log import GpuLog
+from tests.patience import patient
 
 Doc = dict[str, Any]
 T = TypeVar("T")
@@ -75,6 +76,14 @@ class Installed:
         with self.table("jobs") as jobs:
             jobs.insert_one(steps_job.record(job_id, total, counts, self.shared, **more))
         return job_id
+
+    def import_speeds(self) -> None:
+        """Tell it how fast these jobs train, as a test that starts them expects."""
+        about = {"job_type": steps_job.JOB_TYPE, "gpu_type": "V100"}
+        speeds = steps_job.SPEEDS.items()
+        self.client.import_profiles(
+            "speed_profiles", [{**about, "num_gpus": n, "seconds_per_iteration": seconds} for n, seconds in speeds]
+        )
 
     def job(self, job_id: str) -> Doc:
         return self.client.job(job_id)
@@ -169,7 +178,7 @@ def command_line(installed: Installed, *words: str) -> str:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -178,7 +187,7 @@ def command_line(installed: Installed, *words: str) -> str:
 def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
     """`until`, while coordinators may come and go."""
 
-    def patient() -> T | None:
+    def asked() -> T | None:
         try:
             return look()
         except CoordinatorUnreachable:
@@ -188,7 +197,7 @@ def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
                 return None
             raise
 
-    return until(what, patient, within_s)  # type: ignore[return-value]
+    return until(what, asked, within_s)  # type: ignore[return-value]
 
 
 def install(bed: Bed) -> Installed:
@@ -204,11 +213,7 @@ def install(bed: Bed) -> Installed:
     found = Installed(bed, shared)
     answered("the coordinator acts", lambda: found.client.health()["ok"], START_S)
     answered("GPUs of both nodes are known", lambda: {g["node"] for g in found.client.gpus()} == set(NODES), START_S)
-    rows = [
-        {"job_type": steps_job.JOB_TYPE, "gpu_type": "V100", "num_gpus": n, "seconds_per_iteration": seconds}
-        for n, seconds in steps_job.SPEEDS.items()
-    ]
-    found.client.import_profiles("speed_profiles", rows)
+    found.import_speeds()
     _end_what_is_left(found)
     return found
 

@@ -111,7 +111,7 @@ def play(installed: Installed, queue: str, newcomers_queue: str, node: str = NOD
 def steps_on(installed: Installed, job_id: str, gpus: int) -> None:
     """Wait until a job has done steps on so many GPUs, by its own account."""
     installed.until_on(job_id, gpus)
-    answered(f"job {job_id} steps on {gpus} GPUs", lambda: installed.gpus.shapes(job_id)[-1:] == [gpus], 30)
+    answered(f"job {job_id} steps on {gpus} GPUs", lambda: installed.gpus.shapes(job_id)[-1:] == [gpus], 120)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ from tests.cluster.faults_tools import (
     last_use,
     lonely_node,
     lost_steps,
+    main_pid,
     now,
     overlap_s,
     processes,
     relaunched,
+    running,
     steps_on,
     theirs,
     times,
@@ -29,18 +31,26 @@ from tests.cluster.faults_tools import (
 from tests.cluster.installed import Installed, answered
 
 Jobs = Callable[..., str]
+COUNTS = "i=0; while :; do i=$((i + 1)); echo step=$i; sleep 0.5; done"  # neither saves nor resumes
 
 
 def test_a_job_on_a_node_that_is_cut_off_goes_on_elsewhere_and_never_twice(
     installed: Installed, jobs: Jobs, report: Report
 ) -> None:
-    """A user's own Volcano Job cannot: Volcano makes no other pod before the first one is gone. It waits for that."""
+    """A user's own Volcano Job cannot: Volcano makes no other pod before the first one is gone. It waits for that.
+
+    One that has not shown that it resumes trains on in its pod, as if nothing had been.
+    """
     on, given = installed, times(installed)
     node = lonely_node(on)
     job = jobs("cut", LONG, [2], node=node, **KEPT)
+    plain = jobs("cut-plain", LONG, [0], node=node, command=["sh", "-c", COUNTS], elastic=None)
     with report.scenario("node cut off") as figures, theirs(on, "cut-theirs", [2], node) as (waits, _):
         old = trains(on, job, 2)
         trains(on, waits, 2)
+        until("the plain one trains", lambda: on.job(plain)["state"] == "running", 90)
+        pod = alive(on, plain)
+        process = running(main_pid(on, pod, "trainer"), COUNTS.encode())
         unpin(on, job)
         before, held = on.job(job), _booked(on, job) | _booked(on, waits)
         steps_on(on, job)
@@ -59,7 +69,11 @@ def test_a_job_on_a_node_that_is_cut_off_goes_on_elsewhere_and_never_twice(
             assert on.job(waits)["message"].startswith("waits until its earlier pod"), on.job(waits)
         assert figures["fenced_after_s"] <= given.lease_s + given.kill_s, figures
         assert figures["given_up_after_s"] > max(figures["fenced_after_s"], given.lease_s - given.grace_s), figures
+        until("the plain one says that it is not heard from", lambda: "not heard from" in on.job(plain)["message"])
         on.bed.wait_ready()
+        until("it is heard from again", lambda: "not heard from" not in on.job(plain)["message"], 90)
+        assert running(main_pid(on, alive(on, plain), "trainer"), COUNTS.encode()) == process != [], on.job(plain)
+        assert alive(on, plain)["metadata"]["uid"] == pod["metadata"]["uid"] and on.job(plain)["state"] == "running"
         on.cluster.wait_gone("pod", old["metadata"]["name"], old["metadata"]["namespace"])
         until("the other one trains again", lambda: len(processes(on, waits)) == 2, 90)
         steps_on(on, waits)

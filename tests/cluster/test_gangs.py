@@ -257,21 +257,26 @@ def test_a_gang_that_is_done_leaves_a_completed_volcano_job(installed: Installed
     assert len({use["gpu"] for use in on.gpus.uses(job)}) == 4
 
 
-@pytest.mark.timeout(400, func_only=True)
+@pytest.fixture
+def image(installed: Installed, kind: str) -> str:
+    """That of a framework, on both nodes."""
+    for node in NODES:
+        training_images.provide(installed.bed, kind, node)
+    return training_images.name_of(kind)
+
+
 @pytest.mark.parametrize(
     ("kind", "command", "sizes"),
     [("keras", ["python", "keras_gang.py"], (2, 3, 2)), ("torch", ["torchrun", "torch_digits.py"], (2, 3))],
     ids=["TensorFlow", "PyTorch"],
 )
 def test_a_gang_of_a_framework_is_reshaped_over_two_nodes(
-    installed: Installed, jobs: Callable[..., str], scene: Scene, report: Report, kind: str,
+    installed: Installed, image: str, jobs: Callable[..., str], scene: Scene, report: Report, kind: str,
     command: list[str], sizes: tuple[int, ...],
 ) -> None:  # fmt: skip
     """MultiWorkerMirroredStrategy, and torch.distributed under torchrun, with as many processes as there are pods."""
-    for node in NODES:
-        training_images.provide(installed.bed, kind, node)
     on, document = installed, {
-        **GANG, "image": training_images.name_of(kind), "command": [*command, "--iterations", str(ENDLESS)],
+        **GANG, "image": image, "command": [*command, "--iterations", str(ENDLESS)],
     }  # fmt: skip
     with report.scenario(f"gang of {kind}: {', '.join(map(str, sizes))} pods") as figures:
         job = jobs(f"gang-{kind}", ENDLESS, [2, 3], **document)

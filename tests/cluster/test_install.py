@@ -20,6 +20,7 @@ from tests.cluster.bed_kubectl import Cluster, Object, until
 from tests.cluster.bed_report import Report
 from tests.cluster.built_images import name_of
 from tests.cluster.installed import MANIFESTS, SYSTEM, Installed
+from tests.patience import patient
 
 DAY = 86_400
 SCHEDULER = ("volcano-scheduler-configmap", "volcano-system")
@@ -145,7 +146,7 @@ def pod_serves(cluster: Cluster, pod: Object, certificate: str, meanwhile: Calla
 
     def shown() -> bool:
         meanwhile()
-        der = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address, 8443), timeout=5))
+        der = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address, 8443), timeout=patient(5)))
         return der == ssl.PEM_cert_to_DER_cert(certificate)
 
     until("the launcher shows the certificate", shown, 150)

@@ -30,13 +30,17 @@ IMPORTS_S = 120.0  # of TensorFlow, by several processes at once
 TIGHT = "600Mi"  # for TensorFlow and a training: 490 MiB; a second process wants 225 MiB more, and 256 MiB free
 
 
-@pytest.mark.timeout(400, func_only=True)
-def test_keras_on_tensorflow_gives_gpus_and_gets_them_back_without_losing_a_step(
-    installed: Installed, report: Report
-) -> None:
+@pytest.fixture
+def image(installed: Installed) -> str:
     training_images.provide(installed.bed, "keras", NODE)
+    return training_images.name_of("keras")
+
+
+def test_keras_on_tensorflow_gives_gpus_and_gets_them_back_without_losing_a_step(
+    installed: Installed, image: str, report: Report
+) -> None:
     document = {
-        "image": training_images.name_of("keras"), "job_type": "digits-keras",
+        "image": image, "job_type": "digits-keras",
         "command": ["python", "keras_digits.py", "--iterations", str(ENDLESS)], "checkpoint_claim": None,
     }  # fmt: skip
     with report.scenario("Keras on TensorFlow is reshaped") as figures:
@@ -70,16 +74,16 @@ class Script:
         """Wait until it has shown that it does."""
         answered(f"{self.job} saves when asked", lambda: self.on.job(self.job).get("resumes") == "hook", IMPORTS_S)
 
-    def processes(self) -> dict[str, int]:
-        """The process that trains and the one that waits, if there are any, as their container numbers them."""
-        found = {}
+    def waiting(self) -> list[int]:
+        """The interpreters that wait, as their container numbers them; one that has become the trainer uses GPUs."""
+        found = []
         for pid in running(main_pid(self.on, self.pod, "trainer"), b"keras_fit.py"):
             with suppress(OSError):
                 about = Path(f"/proc/{pid}")
-                kind = "waits" if b"RESHAPE_WAIT=" in (about / "environ").read_bytes() else "trains"
-                ids = next(line for line in (about / "status").read_text().splitlines() if line.startswith("NSpid:"))
-                found[kind] = int(ids.split()[-1])
-        return found
+                if b"RESHAPE_WAIT=" in (about / "environ").read_bytes():
+                    status = (about / "status").read_text().splitlines()
+                    found += [int(line.split()[-1]) for line in status if line.startswith("NSpid:")]
+        return [pid for pid in found if pid not in self.trainers()]
 
     def trainers(self) -> list[int]:
         """The processes that have used GPUs, in order, as their container numbers them."""
@@ -138,7 +142,6 @@ def scripts(installed: Installed, tmp_path: Path) -> Iterator[Callable[..., Scri
     installed.end(*(each.job for each in made))
 
 
-@pytest.mark.timeout(600, func_only=True)
 def test_an_unchanged_script_in_a_stock_image_is_reshaped_warm_in_its_living_pod(
     installed: Installed, scripts: Callable[..., Script], report: Report
 ) -> None:
@@ -151,8 +154,8 @@ def test_an_unchanged_script_in_a_stock_image_is_reshaped_warm_in_its_living_pod
         before, waited = {each: each.pod for each in both}, list[int]()
         for gpus in SHAPES[1:]:
             figures["warm"], figures["cold"] = (each.says(words) for each, words in both.items())
-            waited.append(warm.processes()["waits"])
-            assert "waits" not in cold.processes()
+            waited += warm.waiting()
+            assert cold.waiting() == []
             for each in both:
                 each.reshape(gpus)
         after, shown = {each: each.pod for each in both}, {each: on.job(each.job)["restart"] or "" for each in both}

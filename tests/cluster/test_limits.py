@@ -16,16 +16,17 @@ from tests.cluster import steps_job, training_images
 from tests.cluster.bed_kubectl import Object, until
 from tests.cluster.bed_report import Report
 from tests.cluster.built_images import name_of
-from tests.cluster.faults_tools import frozen, kill, main_pid, ready, volcano_jobs
+from tests.cluster.faults_tools import kill, main_pid, ready, volcano_jobs
 from tests.cluster.installed import SYSTEM, Installed, answered, command_line
 from tests.cluster.plays import ENDLESS, identity
+from tests.frozen import frozen
 
 Doc = dict[str, Any]
 
 FLAT = ["--seconds", "0.05", "--flat", "10"]  # its loss hardly changes any more after a few seconds
 HAS: Doc = {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 GROUPS = Path("/sys/fs/cgroup")
-SLOWED_S, SOON_S = 60.0, 30.0
+SLOWED_S, SOON_S = 120.0, 30.0
 NEAR = 0.02  # cores: what pods of others ask for may change by as little meanwhile
 COORDINATORS = (SYSTEM, "app.kubernetes.io/component=coordinator")
 wall = SystemClock().wall
@@ -206,22 +207,30 @@ def test_a_limit_whose_coordinator_is_gone_is_lifted_first_thing_by_the_next_lau
             with on.table("jobs") as table:
                 end = table.find_one({"_id": slow})["limit_ts"]
             until("its end is near", lambda: wall() > end - 1, 20)
-            assert same(quota(pid), cores), "until then it holds"
+            assert same(quota(pid), cores) or wall() > end, "until then it holds"
             for each in launchers:
                 kill(each)
             figures["lifted_after_its_end_s"] = changed(pid, 2.0, 60) - end
         assert identity(on.pod(slow)) == before
 
 
-@pytest.mark.timeout(400, func_only=True)
-def test_a_tensorflow_job_makes_room_for_a_pytorch_job(installed: Installed, report: Report) -> None:
-    on, node = installed, "node-b"  # where the images are: they are large
+@pytest.fixture
+def images(installed: Installed) -> dict[str, str]:
+    """Those of both frameworks, by kind, on node-b only: they are large."""
+    for kind in training_images.FRAMEWORKS:
+        training_images.provide(installed.bed, kind, "node-b")
+    return {kind: training_images.name_of(kind) for kind in training_images.FRAMEWORKS}
+
+
+def test_a_tensorflow_job_makes_room_for_a_pytorch_job(
+    installed: Installed, images: dict[str, str], report: Report
+) -> None:
+    on, node = installed, "node-b"
     with report.scenario("a TensorFlow job is limited for a PyTorch job") as figures, Scene(on) as scene:
 
         def begin(kind: str, script: str) -> str:
-            training_images.provide(on.bed, kind, node)
             command = ["python", script, "--iterations", str(ENDLESS), "--evaluate-every", "5"]
-            about = {"image": training_images.name_of(kind), "env": {"RESHAPE_EMULATED_SPEED": '{"0": 0.05}'}}
+            about = {"image": images[kind], "env": {"RESHAPE_EMULATED_SPEED": '{"0": 0.05}'}}
             return scene.begin(kind, command, node, {"requests": {"cpu": "100m"}}, **about)
 
         slow = begin("keras", "keras_digits.py")

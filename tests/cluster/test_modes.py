@@ -60,11 +60,16 @@ def test_move(moved: Callable[[str], Moved], installed: Installed, report: Repor
         check_moved(installed, seen)
 
 
-def test_a_pod_of_one_container_is_reshaped_beside_one_of_two(installed: Installed, report: Report) -> None:
-    """Seed 004's pod: the image carries shim and sidecar, so that all of it is in one container."""
+@pytest.fixture
+def image(installed: Installed) -> str:
     training_images.provide(installed.bed, "numpy", "node-a")
+    return training_images.name_of("numpy")
+
+
+def test_a_pod_of_one_container_is_reshaped_beside_one_of_two(installed: Installed, image: str, report: Report) -> None:
+    """Seed 004's pod: the image carries shim and sidecar, so that all of it is in one container."""
     document = {
-        "single_container": True, "image": training_images.name_of("numpy"), "job_type": "digits-numpy",
+        "single_container": True, "image": image, "job_type": "digits-numpy",
         "command": ["python", "numpy_digits.py", "--iterations", str(ENDLESS)], "checkpoint_claim": None,
     }  # fmt: skip
     with report.scenario("a pod of one container is reshaped") as figures:
@@ -73,7 +78,7 @@ def test_a_pod_of_one_container_is_reshaped_beside_one_of_two(installed: Install
         assert {identity(pod) for pod in seen.pods} == {identity(seen.pods[0])}
         (container,) = seen.pods[0]["spec"]["containers"]
         assert not seen.pods[0]["spec"].get("initContainers")
-        assert container["image"] == training_images.name_of("numpy")
+        assert container["image"] == image
         assert [(gap.before, gap.after) for gap in seen.gaps] == [(4, 2), (2, 4)]
         assert in_order(seen.steps)
         assert installed.gpus.violations() == []

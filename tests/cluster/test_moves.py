@@ -161,7 +161,6 @@ def grown(installed: Installed) -> dict[str, Moved]:
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
-@pytest.mark.timeout(400, func_only=True)
 def test_a_training_of_each_framework_grows_onto_another_node(
     grown: dict[str, Moved], installed: Installed, report: Report, kind: str
 ) -> None:

@@ -6,15 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from reshape.cli.log_output import pieces
 from reshape.client import CoordinatorRefused
+from reshape.client.job_output import patiently, pieces
 from tests.cluster.bed_network import NODES
 from tests.cluster.bed_report import Report
 from tests.cluster.faults_tools import (
     KEPT,
     LONG,
     alive,
-    frozen,
     lost_steps,
     main_pid,
     now,
@@ -28,6 +27,7 @@ from tests.cluster.installed import Installed, answered
 from tests.cluster.steps_job import NAMESPACE
 from tests.cluster.test_faults_pods import evict
 from tests.cluster.test_moves import MOVES_S, Scene
+from tests.frozen import frozen
 
 Jobs = Callable[..., str]
 
@@ -40,7 +40,7 @@ def node(on: Installed, name: str) -> dict[str, object]:
 
 def log(on: Installed, job_id: str) -> bytes:
     """As `reshape logs` prints it."""
-    return b"".join(pieces(on.client, job_id, follow=False))
+    return b"".join(patiently(pieces(on.client, job_id, follow=False)))
 
 
 def test_each_node_says_how_busy_it_is_and_hears_which_jobs_it_has(installed: Installed, jobs: Jobs) -> None:

@@ -20,6 +20,7 @@ from tests.cluster.bed_kubectl import Object
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed, answered, command_line
 from tests.cluster.plays import ENDLESS, Play, identity, in_order
+from tests.patience import patient
 
 Played = Callable[[str, str], Play]
 DOWN, UP = 0, 1
@@ -138,7 +139,7 @@ def wish(pod: Object, gpus: int, token: str | None) -> int:
     url = f"http://{pod['status']['podIP']}:8477/v1/reshape"
     request = urllib.request.Request(url, json.dumps({"gpus": gpus}).encode(), headers, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=patient(10)) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -114,6 +114,15 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
     ground.clear()
 
 
+def test_a_sidecars_log_has_the_format_of_ours(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RESHAPE_LOG_FORMAT", "json")
+    platform, doc = ground.platform(), doc_of()
+    launched(platform, doc)
+    log = platform.folders(doc).launch / "sidecar.log"
+    line = eventually(lambda: log.exists() and log.read_text().partition("\n")[0])
+    assert json.loads(str(line))["message"].startswith("listens on")
+
+
 def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: Ground) -> None:
     platform, doc = ground.platform(operator_token="the operator's"), doc_of()
     shim = launched(platform, doc)
@@ -137,6 +146,14 @@ def test_a_launch_outlives_the_coordinator_and_ends_when_it_is_removed(ground: G
     assert list(folder.glob("ansible-*")) == []
 
 
+def test_removing_a_launch_whose_shim_was_killed_leaves_no_socket(ground: Ground) -> None:
+    platform, doc = ground.platform(), doc_of()
+    os.kill(launched(platform, doc), signal.SIGKILL)
+    eventually(lambda: platform.gone(doc))
+    platform.remove(doc)
+    eventually(lambda: not (platform.folders(doc).launch / "shim.sock").exists())
+
+
 def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground: Ground) -> None:
     platform, doc = ground.platform(), doc_of()
     shim = launched(platform, doc)
@@ -146,7 +163,9 @@ def test_removing_a_launch_whose_shim_was_killed_leaves_no_control_group(ground:
     except OSError as why:
         pytest.skip(f"no control group can be made here: {why}")
     os.kill(shim, signal.SIGKILL)
-    eventually(lambda: not (group.folder / "cgroup.procs").read_text().split())
+    eventually(lambda: platform.gone(doc))
+    eventually(lambda: not group.folder.exists() or not group.members.read_text().split())
+    group.folder.mkdir(exist_ok=True)  # a sidecar that has time to leave removes it, one that is killed, too, does not
     platform.remove(doc)
     eventually(lambda: not group.folder.exists())
 

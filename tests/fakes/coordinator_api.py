@@ -16,6 +16,7 @@ import msgspec
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from coordinator.adapters.clock import SystemClock
 from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Rejected, Transient, Unauthorized
 from coordinator.http.app import make_app, make_server
@@ -23,7 +24,9 @@ from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.ports import PROFILE_TABLES
+from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
 from sidecar import protocol
+from tests.fakes.store import MemoryStore
 
 TOKEN = "token-of-the-tests"
 KEY = b"key of every launch"
@@ -44,12 +47,22 @@ class FakeCoordinator:
         self.store_down = False
         self.drained = False
         self.broken: Exception | None = None
+        self.slaml_requests = SlamlRequests(MemoryStore(), SystemClock(), False, lambda: None)
         self.gpu_rows = [
             {"gpu_id": f"GPU-{i}", "node": "local", "gpu_type": "V100", "state": s.IDLE, "job_id": None,
              "worker_id": None, "held_by": None, "utilisation": 0.25 * i, "memory_used": i << 30,
              "memory_total": 16 << 30, "emulated": True}
             for i in range(4)
         ]  # fmt: skip
+
+    def apply_slaml(self, item: View, dry_run: bool = False) -> View:
+        return self.slaml_requests.apply(item, dry_run)
+
+    def slamls(self) -> list[View]:
+        return self.slaml_requests.all()
+
+    def delete_slaml(self, slaml_id: str) -> View:
+        return self.slaml_requests.delete(slaml_id)
 
     def remove(self, job_id: str) -> View:
         del self.documents[self.job(job_id)["job_id"]]
@@ -155,6 +168,9 @@ class FakeCoordinator:
         self.job(job_id)
         part = self.outputs.get(job_id, b"")[offset : offset + limit]
         return part, offset + len(part)
+
+    def journal(self, within_s: float = 0.0) -> View:
+        return {**self.snapshot(), "came": {}}
 
     def snapshot(self) -> View:
         self._store()

@@ -9,14 +9,26 @@ wrong there is written to `violations`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from coordinator.errors import Conflict, Transient
-from coordinator.ports import Clock, Doc
-from sidecar.protocol import Checkpoint, CheckpointCall, Heartbeat, Progress, ShimStatus, StartCall, StopCall, Usage
+from coordinator.ports import Clock, Doc, Evidence, LivingLaunch
+from sidecar import protocol
+from sidecar.protocol import (
+    Checkpoint,
+    CheckpointCall,
+    GpuReading,
+    Heartbeat,
+    Progress,
+    ShimStatus,
+    StartCall,
+    StopCall,
+    Usage,
+)  # fmt: skip
 
 FRESH = ShimStatus()
 REMOVAL_S = 1.0
@@ -44,6 +56,7 @@ class Behaviour:
     never_comes_up: bool = False
     unfit: str = ""  # what its sidecars say of its command
     value: float | None = None  # as measured at every step
+    sick: set[str] | None = None  # GPUs that its sidecar reads as sick; None: it reads none
     cores: float | None = None  # that it uses, as its sidecar reports
     value_name: str = "val_accuracy"
     partitioned: bool = False  # nothing passes between the coordinator, its platform and the launch's machine
@@ -60,6 +73,7 @@ class Launch:
         self.job, self.number, self.uid, self.up_at, self.pid = job, int(doc["launch"]), str(doc["uid"]), up_at, pid
         self.doc = doc
         self.up, self.alive, self.ending, self.failure = False, True, False, ""
+        self.vanished = False  # whether its pod object was deleted by force
         self.ends_at = 0.0
         self.removal_asked = False
         self.wanted_again: Doc | None = None  # asked for while it was being removed
@@ -86,6 +100,11 @@ class Launch:
 
     def change(self, **fields: Any) -> None:
         self.status = msgspec.structs.replace(self.status, **fields)
+
+    def renew(self, deadline: float, now: float) -> None:
+        """Take the later deadline, but a shorter lease after an endless one."""
+        held = self.status.lease_deadline
+        self.change(lease_deadline=deadline if held > now + protocol.ENDLESS_LEASE_S else max(held, deadline))
 
     def answer(self) -> ShimStatus:
         """An end is first told by a heartbeat, which names its checkpoint (`core.sayable`)."""
@@ -114,7 +133,15 @@ class Launch:
             shim=self.status, progress=progress, checkpoint=self.checkpoint, checkpoint_at=self.checkpoint_at,
             usage=Usage(cpu_cores=behaviour.cores if self.trains else None), member=self.member or 0,
             boot="" if self.member is None else f"machine/{self.pid}", unfit=behaviour.unfit,
+            gpus=self.readings(behaviour.sick),
         )  # fmt: skip
+
+    def readings(self, sick: set[str] | None) -> list[GpuReading]:
+        every = () if sick is None else self.status.gpu_ids
+        return [
+            GpuReading(gpu_id=g, healthy=False, problem="GPU is lost") if sick and g in sick else GpuReading(gpu_id=g)
+            for g in every
+        ]
 
 
 class Machines:
@@ -130,6 +157,7 @@ class Machines:
         self.violations: list[str] = []
         self.executed: Counter[str] = Counter()  # command id -> how often it had an effect
         self.effects = 0
+        self.records: dict[str, Doc] = {}  # copies of documents beside the store, by uid
         self._pid = 100
 
     def of(self, job: str) -> Behaviour:
@@ -167,6 +195,22 @@ class Machines:
     def failure(self, doc: Doc) -> str | None:
         launch = self._find(doc)
         return launch.failure if launch and launch.failure and not launch.alive else None
+
+    def keep(self, doc: Doc) -> None:
+        self.records[str(doc["uid"])] = dict(doc)
+
+    def adopt(self, doc: Doc) -> None:
+        return None
+
+    def recall(self, jobs: Sequence[Doc]) -> Evidence:
+        """The copies, and every launch that is up."""
+        up = [one for one in self.launches.values() if one.up and one.alive]
+        living = [LivingLaunch(one.job, one.uid, one.number, one.status) for one in up]
+        return Evidence(tuple(self.records.values()), tuple(living))
+
+    def vanished(self, doc: Doc) -> frozenset[int]:
+        launch = self._find(doc)
+        return frozenset({0}) if launch is not None and launch.vanished else frozenset()
 
     def nothing_runs(self, job_id: str) -> bool:
         return False
@@ -253,7 +297,8 @@ class Machines:
         shim.base = shim.steps = newest.step if newest else 0
         shim.first_at = shim.last_at = None
         shim.kill_at = float("inf")
-        deadline = max(shim.status.lease_deadline, now + call.lease_s)
+        shim.renew(now + call.lease_s, now)
+        deadline = shim.status.lease_deadline
         kept = {"generation": shim.status.generation, "command_id": shim.status.command_id, "shim_pid": shim.pid}
         fresh = {"trainer": "running", "trainer_pid": shim.pid + 2, "gpu_ids": call.gpu_ids, "spawn_at": now}
         shim.status = msgspec.structs.replace(FRESH, **kept, **fresh, lease_deadline=deadline)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ class MemoryStore:
         self.down = False
         self.writes = 0
         self.checks_fields = True
+        self.between_parts: Callable[[], None] = lambda: None  # of one `update_many`, which may end anywhere
 
     def healthy(self) -> MemoryStore:
         """Somebody else's connection to the same documents, which never fails."""
@@ -74,6 +75,16 @@ class MemoryStore:
         self._write(table, key, doc)
         return self.get(table, key) or {}
 
+    def update_many(self, table: str, updates: Sequence[tuple[Key, Mapping[str, Any], Mapping[str, Any]]]) -> int:
+        changed = 0
+        for number, (key, expect, changes) in enumerate(updates):
+            if number:
+                self.between_parts()
+            with suppress(Conflict):
+                self.update(table, key, expect, changes)
+                changed += 1
+        return changed
+
     def put(self, table: str, doc: Doc) -> None:
         self._check_fields(table, doc)
         checked = rules.checked(doc)
@@ -113,10 +124,10 @@ class MemoryStore:
             self.insert("events", event)
 
     def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
-        return [doc for doc in self.list("events") if doc["_id"] > seq][:limit]
+        return [doc for doc in self.list("events") if isinstance(doc["_id"], int) and doc["_id"] > seq][:limit]
 
     def last_event(self) -> int:
-        return max((doc["_id"] for doc in self.list("events")), default=0)
+        return max((doc["_id"] for doc in self.list("events") if isinstance(doc["_id"], int)), default=0)
 
     def wait(self, seconds: float) -> bool:
         return False

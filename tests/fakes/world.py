@@ -8,24 +8,26 @@ outside observer finds wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.settings import Settings
+from adaptive_scheduler.snapshot import ClusterSnapshot
 from coordinator.config import Config
 from coordinator.errors import Conflict, ReshapeError, Transient
 from coordinator.model import fields
 from coordinator.model import states as s
-from coordinator.model.progress import Moment
+from coordinator.model.progress import Moment, ObservedJob
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.scheduling.decision_records import DecisionBasis
-from coordinator.scheduling.snapshot_builder import SnapshotBuilder
+from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_nodes
 from coordinator.stores.elector import Elector, Holder
+from coordinator.telemetry.ingest import Telemetry
 from sidecar.protocol import HeartbeatReply, launch_key, sign
 from tests.fakes.gangs import Gangs
 from tests.fakes.shims import Behaviour, Launch
@@ -44,6 +46,28 @@ ROUNDS = 60  # of reconciling everything until nothing changes; more is a loop
 
 class Crash(BaseException):
     """The coordinator's process ends here. Not an Exception: nothing in it may catch this."""
+
+
+class Compared(SnapshotBuilder):
+    """Builds each snapshot from nothing as well: what was kept from the last one, and what is noted as changed since,
+    must lead to the same."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        super().__init__()
+        self._telemetry = telemetry
+
+    def build(
+        self,
+        jobs: Mapping[str, JobRecord],
+        gpus: Mapping[str, GpuRecord],
+        seen: Mapping[str, ObservedJob],
+        known: SnapshotInputs,
+        at: Moment,
+    ) -> ClusterSnapshot:
+        found = super().build(jobs, gpus, seen, known, at)
+        now = {job.id: self._telemetry.seen(job) for job in jobs.values()}
+        assert found == SnapshotBuilder().build(jobs, gpus, now, known, at)
+        return found
 
 
 class FakeClock:
@@ -81,6 +105,7 @@ class World:
         self.late: list[tuple[Launch, bytes, str]] = []  # heartbeats on their way for too long
         self.last: list[tuple[Launch, bytes, str]] = []  # those delivered most recently
         self._fill(gpus, nodes)
+        self.store.between_parts = lambda: self._failpoint(f"within:{self.passed[-1].partition(':')[2]}")
         self.boot()
 
     def _fill(self, gpus: int, more: Sequence[FoundNode]) -> None:
@@ -100,6 +125,7 @@ class World:
             self._failpoint, self.agent_key,
         )  # fmt: skip
         self.api = self.c.api
+        self.c.loop._snapshots = Compared(self.c.telemetry)
 
     def _failpoint(self, name: str) -> None:
         self.passed.append(name)
@@ -164,6 +190,9 @@ class World:
             if self.c.elector.try_to_lead():
                 if not led:
                     self.c._queue_all()
+                if self.c.elector.rewound:
+                    self.c.recover()
+                self.c._mark_faulty_gpus()
                 self.c.loop.tick()
         except Transient:
             pass
@@ -237,7 +266,7 @@ class World:
             return
         launch.told = rest
         if reply.known:
-            launch.change(lease_deadline=max(launch.status.lease_deadline, sent_at + reply.lease_s))
+            launch.renew(sent_at + reply.lease_s, self.clock.time)
         else:
             self.machines._end(launch)
 

@@ -1,6 +1,6 @@
 """The files that `.containerignore` lets into an image are enough to build its wheel and to start what pods run.
 
-The image has neither simulator nor experiments.
+The image has no experiments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from launcher.admission import inject
 from launcher.cluster.pods import log_reader
 from reshape.foreign import SERVICES, SIMULATION
+from tests import wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns("__pycache__")
@@ -36,11 +36,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, copy, ignore=LEFT_OUT)
         else:
             shutil.copy(source, copy)
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=folder / "src", check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(folder / "ours")
-    return folder / "ours"
+    return wheels.unpacked(folder / "src", "volcano_reshape", folder)
 
 
 def started(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +47,7 @@ def started(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_image_has_all_packages_but_simulator_and_experiments(installed: Path) -> None:
+def test_the_image_has_all_packages_but_experiments(installed: Path) -> None:
     found = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
     assert found == {"reshape", "reshape_hooks", *SERVICES} and not found & {*SIMULATION}
     assert (installed / "reshape" / "_playbooks" / "launch.yml").is_file()
