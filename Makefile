@@ -14,6 +14,9 @@ unexport PYTHONDONTWRITEBYTECODE
 REAL := tests/e2e tests/faults
 PURE := tests $(addprefix --ignore=,$(REAL))
 HALVES ?= computing training
+ifneq ($(filter-out computing training,$(HALVES)),)
+$(error HALVES is computing, training or both, not '$(HALVES)')
+endif
 # $(call halves,which tests,options for those that wait)
 halves = failed=; \
 	$(if $(filter computing,$(HALVES)),$(BIN)/pytest -n 3 --dist loadscope -m "$(1)" $(PURE) || failed=1;) \

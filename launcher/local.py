@@ -222,9 +222,11 @@ def cores_of_their_own() -> bool:
     group = ControlGroup(f"node-{os.getpid()}")
     try:
         group.give(1.0)
-        group.folder.rmdir()
     except OSError:
         return False
+    finally:
+        with contextlib.suppress(OSError):
+            group.folder.rmdir()
     return True
 
 

@@ -117,13 +117,14 @@ def launcher() -> int:
     metavar="HOST:PORT",
     help="Also make the Secret reshape-store, with user and password for the MongoDB at this address.",
 )
-def setup(mongodb: str | None) -> None:
+@click.pass_obj
+def setup(settings: CliSettings, mongodb: str | None) -> None:
     """Create the keys and the certificate of a cluster; keeps existing ones."""
     from coordinator.adapters.clock import SystemClock
     from launcher.admission.setup import set_up
     from launcher.cluster.api import KubernetesApi
 
-    for sentence in set_up(KubernetesApi(), SystemClock().wall(), mongodb):
+    for sentence in set_up(KubernetesApi(context=settings.context), SystemClock().wall(), mongodb):
         click.echo(sentence)
 
 
@@ -136,6 +137,7 @@ def setup(mongodb: str | None) -> None:
 @click.pass_obj
 def doctor(settings: CliSettings, context: str | None, wait_s: float, machine: bool) -> int:
     """Check a cluster, or one machine, and say what is missing and how to mend it."""
+    context = context or settings.context
     if machine and (context or wait_s):
         raise click.UsageError("--machine checks no cluster: leave --context and --wait out.")
     if machine or not (context or settings.cluster or _names_a_cluster()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import click
 from reshape.cli.main import cli
 from reshape.cli.main import run as run_command
 from reshape.client import Client, CoordinatorUnreachable
+from reshape.output.terminal import ClusterDoor
 
 NAMESPACE, SERVICE, SECRET = "reshape-system", "service/reshape-coordinator", "reshape-keys"
 PORT, TOKEN = ":8080", r"jsonpath={.data.api\.token}"
@@ -41,11 +43,10 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     if kubeconfig:
         os.environ["KUBECONFIG"] = kubeconfig
-    if context and rest[:1] == ["doctor"]:
-        rest = [*rest, "--context", context]
     access = ClusterAccess(["kubectl", *(["--context", context] if context else [])])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the port-forward must end with us
     try:
-        return run_command(rest, access.client, "kubectl reshape")
+        return run_command(rest, ClusterDoor(access.client, context), "kubectl reshape")
     finally:
         access.close()
 
@@ -78,13 +79,17 @@ class ClusterAccess:
     def __init__(self, kubectl: list[str]) -> None:
         self._kubectl = [*kubectl, "--namespace", NAMESPACE]
         self._forward: subprocess.Popen[str] | None = None
+        self._client: Client | None = None
 
     def client(self) -> Client:
-        try:
-            token = self._token()
-            return Client(f"http://127.0.0.1:{self._port()}", token)
-        except FileNotFoundError:
-            raise CoordinatorUnreachable("There is no kubectl on PATH; install it, or use RESHAPE_URL.") from None
+        """Return the one client of this command: each port-forward is a process."""
+        if self._client is None:
+            try:
+                token = self._token()
+                self._client = Client(f"http://127.0.0.1:{self._port()}", token)
+            except FileNotFoundError:
+                raise CoordinatorUnreachable("There is no kubectl on PATH; install it, or use RESHAPE_URL.") from None
+        return self._client
 
     def close(self) -> None:
         if self._forward is not None:

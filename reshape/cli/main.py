@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from reshape.output.terminal import (
     OUTPUT,
     POLICY_NAMES,
     CliSettings,
+    ClusterDoor,
     Group,
     as_inventory,
     failed,
@@ -51,11 +51,8 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str], cluster: Callable[[], Client] | None = None, called: str = "reshape") -> int:
-    """Run one command line; returns the exit code. Never a traceback for what a user can cause.
-
-    `cluster`: the way to the coordinator of a cluster.
-    """
+def run(arguments: list[str], cluster: ClusterDoor | None = None, called: str = "reshape") -> int:
+    """Run one command line; returns the exit code. Never a traceback for what a user can cause."""
     try:
         code = cli.main(arguments, prog_name=called, standalone_mode=False, obj=cluster)
         sys.stdout.flush()
@@ -272,6 +269,11 @@ def dashboard(settings: CliSettings) -> None:
     """Print a link that lets one browser into the dashboard, and open it where there is a screen."""
     from reshape.output.browser import open_privately
 
+    if settings.cluster is not None:
+        raise click.UsageError(
+            "The way that `kubectl reshape` opens ends with it. Run `kubectl -n reshape-system port-forward "
+            "service/reshape-coordinator 8080`, and `reshape dashboard` with RESHAPE_URL and RESHAPE_TOKEN beside it."
+        )
     link = settings.client().login_link()
     print_out(settings, {"link": link}, lambda a: f"{a['link']}\nIt lets one browser in, once, within five minutes.")
     if settings.output == "table":
@@ -351,6 +353,9 @@ def import_trace(settings: CliSettings, trace: str, data: Path, count: int, node
 
     FORMAT and its folder are those of `reshape simulate --trace`; `google` takes the largest machine from --node.
     """
+    from reshape import foreign
+
+    foreign.check_simulation()
     from reshape.cli.simulation import trace_rows
 
     rows, jobs = trace_rows.read(trace, data, count, nodes)

@@ -81,19 +81,19 @@ def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **op
     if source is None:
         names, code = _typed(settings, command, given, dry_run)
     else:
-        names, code = _of_file(settings, source, dry_run)
-    if follow and (len(names) > 1 or any(slaml_verbs.known(settings.client(), name) for name in names)):
-        raise click.UsageError("--follow prints one job; wait for several with --wait.")
+        names, code = _of_file(settings, source, dry_run, follow)
     return max([code, *_until_ended(settings.client(), names, follow)] if wait or follow else [code])
 
 
-def _of_file(settings: CliSettings, source: Any, dry_run: bool) -> tuple[list[str], int]:
+def _of_file(settings: CliSettings, source: Any, dry_run: bool, follow: bool) -> tuple[list[str], int]:
     """Submit the documents of a file; a refused one does not stop the others."""
     from reshape.cli import documents
     from reshape.client import CoordinatorRefused
 
     beside = Path() if source.name == "<stdin>" else Path(source.name).parent
     docs = [_placed(doc, beside) for doc in documents.read(source.read())]
+    if follow and (len(docs) > 1 or any(doc.get("kind") == documents.SLAML for doc in docs)):
+        raise click.UsageError("--follow prints one job; wait for several with --wait, also for a Slaml.")
     client, code, names = settings.client(), 0, []
     for number, doc in enumerate(docs, 1):
         try:

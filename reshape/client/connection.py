@@ -42,7 +42,11 @@ class Connection:
             raise CoordinatorUnreachable(f"{url!r} is not the address of a coordinator, such as http://127.0.0.1:8080.")
         self.url = url.rstrip("/")
         self._token = token
-        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        try:
+            port = parts.port
+        except ValueError as why:
+            raise CoordinatorUnreachable(f"{url!r} is not the address of a coordinator: {why}.") from None
+        self._host, self._port, self._prefix = parts.hostname, port, parts.path.rstrip("/")
         self._secure = parts.scheme == "https"
 
     def ask(self, method: str, path: str, doc: Mapping[str, Any] | None = None) -> View:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -24,6 +24,13 @@ REFUSED, UNREACHABLE, INTERRUPTED = 1, 3, 130
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
+class ClusterDoor(NamedTuple):
+    """The way to a cluster's coordinator, and the kubeconfig's context that was chosen, for `kubectl reshape`."""
+
+    client: Callable[[], Client]
+    context: str | None
+
+
 @dataclass(frozen=True)
 class CliSettings:
     """Options before the verb."""
@@ -32,19 +39,24 @@ class CliSettings:
     output: str = "table"
     url: str | None = None
     token: str | None = None
-    cluster: Callable[[], Client] | None = None  # the way to that of a cluster, for `kubectl reshape`
+    cluster: ClusterDoor | None = None
 
     @property
     def here(self) -> bool:
         """Whether jobs run on this machine, as far as the options tell."""
         return self.url is None and self.cluster is None
 
+    @property
+    def context(self) -> str | None:
+        """The context of the kubeconfig that was chosen before the verb."""
+        return self.cluster.context if self.cluster else None
+
     def client(self) -> Client:
         """The coordinator of the cluster or at `url`, or else the one that `reshape up` started."""
         from reshape.client import Client
 
         if self.cluster is not None:
-            return self.cluster()
+            return self.cluster.client()
         if not self.url:
             return Client.find(self.state)
         if not self.token:

@@ -8,6 +8,7 @@ few sentences on stderr.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -64,4 +65,7 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=repr).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=repr).decode()
+        except UnicodeEncodeError:  # as in the name of a file that is no UTF-8
+            return json.dumps(line, default=repr)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from reshape.output.terminal import NODES, POLICY_NAMES, REFUSED, CliSettings, print_out, printing
 
+LIVE_ONLY = ("scale", "runs", "trainer", "out")  # options of `paper`
 _DATA = click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -149,9 +151,10 @@ def paper(
     from reshape import foreign
 
     foreign.check_simulation()
+    source = click.get_current_context().get_parameter_source
+    if other := [o for o in (("seeds", "plot") if live else LIVE_ONLY) if source(o) is ParameterSource.COMMANDLINE]:
+        raise click.UsageError(f"--{other[0]} goes {'without' if live else 'only with'} --live.")
     if live:
-        if options["plot"] is not None:
-            raise click.UsageError("Leave --plot out: it draws what is simulated.")
         foreign.check()
         from reshape.live_paper.runner import run
 

@@ -6,6 +6,7 @@ import base64
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ if "get" in sys.argv:
         sys.exit("error: context other does not exist")
     print({token!r}, end="")
 else:
-    open({log!r} + ".pid", "w").write(str(os.getpid()))
+    open({log!r} + ".pid", "a").write(str(os.getpid()) + "\\n")
     print("Forwarding from 127.0.0.1:{port} -> 8080", flush=True)
     time.sleep(600)
 """
@@ -56,8 +57,29 @@ def test_a_verb_is_asked_of_the_clusters_coordinator(folder: Path, live: Live) -
     token, forward = (folder / "log").read_text().splitlines()
     assert token.startswith("--context mine --namespace reshape-system get secret reshape-keys -o jsonpath=")
     assert forward == "--context mine --namespace reshape-system port-forward service/reshape-coordinator :8080"
-    pid = (folder / "log.pid").read_text()
-    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the port-forward has ended")
+    all_have_ended(folder)
+
+
+def all_have_ended(folder: Path) -> None:
+    for pid in (folder / "log.pid").read_text().split():
+        eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the port-forward has ended")
+
+
+def test_a_verb_that_asks_several_times_opens_one_way_which_ends_with_it(folder: Path, live: Live) -> None:
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(typed, folder, "submit", "--name", "a", "--wait", "--", "x")
+        eventually(lambda: "a" in live.coordinator.documents)
+        live.coordinator.cancel("a")
+        done = waiting.result()
+    assert "a is cancelled" in done.stderr.replace("Job ", "").lower(), done.stderr
+    assert len((folder / "log.pid").read_text().split()) == 1
+    all_have_ended(folder)
+
+
+def test_the_link_of_a_way_that_ends_is_not_printed(folder: Path) -> None:
+    done = typed(folder, "dashboard")
+    assert (done.returncode, done.stdout) == (2, "") and "port-forward" in done.stderr
+    assert not (folder / "log").exists()
 
 
 def test_a_job_is_submitted_without_this_machines_folder(folder: Path, live: Live) -> None:
