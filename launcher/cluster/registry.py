@@ -19,14 +19,16 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-from coordinator.errors import Rejected
+from coordinator.errors import Rejected, Transient
 
 Doc = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
-KEPT_S = 60.0  # an answer, good or bad: a tag may move, and a registry come back
+KEPT_S = 60.0  # an answer, good or bad: a tag may move, and a registry be mended
+AGAIN_S, MOST_ASKED = 30.0, 10  # a registry that cannot answer now is asked again; a Slaml waits meanwhile
+BUSY, SERVER_ERROR = 429, 500
 ANSWER_MAX = 4 * 1024 * 1024
 DOCKER, ITS_ADDRESS = "docker.io", "registry-1.docker.io"
 MANIFESTS = ", ".join(
@@ -66,8 +68,8 @@ class ImageName:
 class ImageCommands:
     """What images start; each is read in a thread of its own. `answered` is called once one is known."""
 
-    def __init__(self, registries: Collection[str], answered: Callable[[], None]) -> None:
-        self._registries, self._answered = registries, answered
+    def __init__(self, registries: Collection[str], answered: Callable[[], None], again_s: float = AGAIN_S) -> None:
+        self._registries, self._answered, self._again_s = registries, answered, again_s
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, Doc | None]] = {}  # by image: until when, and the answer
 
@@ -86,28 +88,39 @@ class ImageCommands:
         return None
 
     def _read(self, image: str) -> None:
-        try:
-            answer = read(image)
-        except Rejected as error:
-            answer = {"why": str(error)}
-        except Exception:  # a Slaml must not wait for ever
-            log.exception("image %s", image)
-            answer = {"why": "its registry answered what is no image"}
+        answer = self._answer(image)
         with self._lock:
             self._known[image] = (time.monotonic() + KEPT_S, answer)
         self._answered()
 
+    def _answer(self, image: str) -> Doc:
+        why = ""
+        for _ in range(MOST_ASKED):  # a Slaml must not wait for ever, and none is refused for a short outage
+            try:
+                return read(image)
+            except Transient as error:
+                log.warning("image %s: %s", image, error)
+                why = str(error)
+                time.sleep(self._again_s)
+            except Rejected as error:
+                return {"why": str(error)}
+            except Exception:
+                log.exception("image %s", image)
+                return {"why": "its registry answered what is no image"}
+        return {"why": why}
+
 
 def read(image: str) -> Doc:
-    """Return `{entrypoint, cmd}` of an image, lists of texts. `Rejected` with the reason."""
+    """Return `{entrypoint, cmd}` of an image, lists of texts. `Rejected` or `Transient` with the reason."""
     name = ImageName.of(image)
     try:
         return _started(_Session(name))
     except HTTPError as error:
-        raise Rejected(f"{name.registry} answered {error.code}") from None
+        kind = Transient if error.code == BUSY or error.code >= SERVER_ERROR else Rejected
+        raise kind(f"{name.registry} answered {error.code}") from None
     except (URLError, HTTPException, OSError) as error:
         why = getattr(error, "reason", None) or error
-        raise Rejected(f"{name.registry} does not answer ({why})") from None
+        raise Transient(f"{name.registry} does not answer ({why})") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise Rejected(f"{name.registry} answered what is no image") from None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.errors import Rejected
+from coordinator.errors import Rejected, Transient
 from launcher.cluster.registry import ImageCommands, ImageName, read
 from tests.patience import eventually
 
@@ -22,8 +22,13 @@ class Registry(BaseHTTPRequestHandler):
 
     pages: dict[str, Doc]
     asked: list[tuple[str, str | None]]
+    busy: int  # requests that are answered so, before all others
 
     def do_GET(self) -> None:
+        if self.busy:
+            Registry.busy -= 1
+            self._answer(429, {})
+            return
         token, port = self.headers.get("Authorization"), self.server.server_address[1]
         self.asked.append((self.path, token))
         if self.path.startswith("/v2/") and token != "Bearer for-anybody":
@@ -51,7 +56,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry() -> Iterator[type[Registry]]:
-    Registry.asked = []
+    Registry.asked, Registry.busy = [], 0
     Registry.pages = {
         "/v2/me/train/manifests/1": {"manifests": [
             {"digest": "sha256:w", "platform": {"os": "windows"}}, {"digest": "sha256:l", "platform": {"os": "linux"}},
@@ -97,8 +102,20 @@ def test_what_cannot_be_read_is_said(host: str, registry: type[Registry], pages:
 def test_a_missing_image_and_a_registry_that_is_away_are_told_apart(host: str) -> None:
     with pytest.raises(Rejected, match="answered 404"):
         read(f"{host}/me/other:1")
-    with pytest.raises(Rejected, match=r"127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(Transient, match=r"127\.0\.0\.1:1 does not answer"):
         read("127.0.0.1:1/me/train:1")
+
+
+@pytest.mark.parametrize("lasts", [2, 100])
+def test_a_registry_that_cannot_answer_now_is_asked_again_but_not_for_ever(
+    host: str, registry: type[Registry], lasts: int
+) -> None:
+    answered = threading.Event()
+    images, registry.busy = ImageCommands((host,), answered.set, again_s=0.0), lasts
+    assert images.of(f"{host}/me/train:1") is None
+    eventually(answered.is_set)
+    good = {"entrypoint": ["python"], "cmd": ["train.py"]}
+    assert images.of(f"{host}/me/train:1") == (good if lasts == 2 else {"why": f"{host} answered 429"})
 
 
 def test_only_a_registry_that_is_named_is_asked_and_each_answer_is_kept(host: str, registry: type[Registry]) -> None:
