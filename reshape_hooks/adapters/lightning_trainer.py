@@ -209,11 +209,12 @@ class ElasticFit:
 
     def _files(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         """Let the Trainer write its state to a folder, and return this file and the extras."""
-        written = session.scratch(self.checkpoints, self._batches()) / STATE
         self.loops = extras.get("loops")
         try:
-            self.trainer.save_checkpoint(written)
+            folder = session.written(
+                self.checkpoints, self._batches(), lambda folder: self.trainer.save_checkpoint(folder / STATE)
+            )
         finally:
             self.loops = None
         kept = {name: value for name, value in extras.items() if name != "loops"}
-        return {STATE: session.copier(written), EXTRAS: pickle.dumps(kept)}
+        return {STATE: session.copier(folder / STATE), EXTRAS: pickle.dumps(kept)}

@@ -154,14 +154,26 @@ def next_training(together: ranks.Ranks | None = None) -> tuple[plain.Checkpoint
 
 
 def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:
-    """Return a new folder for the files that a library writes of this step, gone when the checkpoints are pruned.
-
-    It is in memory where they would be saved there first.
-    """
-    place = checkpoints.place({"written": lambda path: None}).folder
-    folder = place / f"{plain.TEMPORARY}g{checkpoints.generation}-s{step}-files"
+    """Return a new folder for the files that a library writes of this step, gone when the checkpoints are pruned."""
+    folder = checkpoints.folder / f"{plain.TEMPORARY}g{checkpoints.generation}-s{step}-files"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    return folder
+
+
+def written(checkpoints: plain.Checkpoints, step: int, write: Callable[[Path], None]) -> Path:
+    """Return a new folder in which `write` has written the files of this step, in memory where that is offered."""
+    memory = checkpoints.place({"written": lambda path: None})
+    if memory is not checkpoints:
+        folder = scratch(memory, step)
+        try:
+            write(folder)
+        except Exception:  # it is full: each library raises an error of its own then
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            return folder
+    folder = scratch(checkpoints, step)
+    write(folder)
     return folder
 
 

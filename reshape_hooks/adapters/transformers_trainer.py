@@ -247,11 +247,19 @@ class ElasticTrain:
         self.run.save_once(lambda: self.saver.now(self.trainer.state.global_step, self._files(written, own)))
 
     def _written(self) -> Path:
-        """Write all that the Trainer saves by itself to a folder."""
-        trainer, args = self.trainer, self.trainer.args
+        """Return a folder with all that the Trainer saves by itself."""
+        step = self.trainer.state.global_step
+        if self.run.ranks.size == 1:
+            return session.written(self.checkpoints, step, self._write)
+        # On the disk: if it failed in memory on one rank, the others would not learn of it.
         made: list[Path] = []
-        self.run.save_once(lambda: made.append(session.scratch(self.checkpoints, trainer.state.global_step)))
+        self.run.save_once(lambda: made.append(session.scratch(self.checkpoints, step)))
         folder: Path = self.run.ranks.share(made[0] if made else None)
+        self._write(folder)
+        return folder
+
+    def _write(self, folder: Path) -> None:
+        trainer, args = self.trainer, self.trainer.args
         settings = {"output_dir": str(folder), **WHILE_SAVING}
         were = {name: getattr(args, name) for name in settings}
         best = trainer.state.best_model_checkpoint
@@ -261,7 +269,6 @@ class ElasticTrain:
         finally:
             vars(args).update(were)
             trainer.state.best_model_checkpoint = best
-        return folder
 
     def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from reshape_hooks import plain
+from reshape_hooks.adapters import session
 from reshape_hooks.plain import CheckpointError, Checkpoints, boottime
 
 ROOT = Path(__file__).parents[3]
@@ -89,6 +90,22 @@ def test_what_may_not_be_kept_in_memory_is_on_the_disk(folder, memory, monkeypat
         monkeypatch.setenv("RESHAPE_MEMORY", str(tmp_path / "link"))
     checkpoints.save(7, files)
     assert "g1-s7" in names(folder) and "g1-s7" not in names(memory)
+
+
+def test_files_that_a_library_cannot_write_in_memory_it_writes_on_the_disk(folder, memory):
+    checkpoints = Checkpoints(folder, "job", 1)
+    (folder / "g1-s1").mkdir()
+    (folder / "g1-s1" / "of").write_bytes(b"a known size")
+    tried: list[Path] = []
+
+    def write(place: Path) -> None:
+        tried.append(place.parent)
+        (place / "a").write_bytes(b"x")
+        if place.is_relative_to(memory):
+            raise RuntimeError("as PyTorch says that no space is left")
+
+    written = session.written(checkpoints, 7, write)
+    assert tried == [memory, folder] and names(written) == ["a"] and names(memory) == ["room"]
 
 
 @pytest.mark.parametrize("fault", ["full", "other file system"])
