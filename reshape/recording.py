@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reshape import shipped
 from sidecar.output.progress import ProgressReader
@@ -143,8 +143,20 @@ def machine() -> str:
 
 def keep(recording: Recording | SavingTimes, file: Path) -> None:
     """Put the recording in the place of this model's older one in a JSON file, which is made where there is none."""
-    rows = json.loads(file.read_text()) if file.exists() else []
+    rows = kept(file)
     this = recording.model, recording.framework
     rows = [row for row in rows if (row["model"], row["framework"]) != this] + [asdict(recording)]
     rows.sort(key=lambda row: (row["model"], row["framework"]))
     file.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+
+
+def kept(file: Path) -> list[dict[str, Any]]:
+    """Return the recordings of a file that can be written. OSError or ValueError, which say why it cannot be used."""
+    with file.open("a+") as opened:
+        opened.seek(0)
+        rows = json.loads(opened.read() or "[]")
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and {"model", "framework"} <= row.keys() for row in rows
+    ):
+        raise ValueError("it is no list of recordings")
+    return rows

@@ -115,5 +115,5 @@ def _watched(
         total = progress.total_iterations
         if first_step and stop is not None and asked is None and total and progress.iterations >= stop * total:
             asked = here
-            process.send_signal(signal.SIGTERM)
+            os.kill(process.pid, signal.SIGTERM)  # not send_signal, which reaps one that has just ended
     return first_step, asked, last.decode(errors="replace").strip()

@@ -58,12 +58,12 @@ class LivePlan:
 
 def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path | None, out: Path, output: str) -> int:
     """Run, print the table or JSON, and write both to the folder `out`. Raises `Rejected` with a sentence."""
+    known = _known(out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     scale = scale or SCALES.get(name.split("-")[0], 0.1)
     folder = Path(tempfile.mkdtemp(prefix="reshape-live-"))
     try:
         result = train([_draw(name, seed, data) for seed in range(runs)], scale, folder, trainer)
-        written = _written(result, out)
     except NoWorkload as refused:
         shutil.rmtree(folder)
         raise Rejected(str(refused)) from None
@@ -74,16 +74,29 @@ def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path |
         raise
     shutil.rmtree(folder)
     click.echo(to_json(result) if output == "json" else outcome.as_table(result))
-    click.echo("\n".join(f"wrote {path}" for path in written), err=True)
+    click.echo("\n".join(f"wrote {path}" for path in _written(result, out, known)), err=True)
     return 0
 
 
-def _written(result: View, out: Path) -> list[Path]:
+def _known(out: Path) -> View:
+    """Make the folder and return the figures in its `live.json`, before trainings of a quarter of an hour."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ".writable").touch()
+        (out / ".writable").unlink()
+        figures = out / "live.json"
+        known = json.loads(figures.read_text()) if figures.is_file() else {}
+    except (OSError, ValueError) as why:
+        raise Rejected(f"The figures cannot be kept in {out}: {why}. Name another folder with --out.") from None
+    if not isinstance(known, dict):
+        raise Rejected(f"{figures} does not hold the figures of experiments: name another folder with --out.")
+    return known
+
+
+def _written(result: View, out: Path, known: View) -> list[Path]:
     """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments."""
-    out.mkdir(parents=True, exist_ok=True)
     whole, figures = out / f"{result['experiment']}.json", out / "live.json"
     whole.write_text(to_json(result) + "\n")
-    known = json.loads(figures.read_text()) if figures.is_file() else {}
     figures.write_text(json.dumps(known | {result["experiment"]: outcome.kept(result)}, indent=1) + "\n")
     return [whole, figures]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,13 @@ def record(
     from reshape import recording
     from reshape.saving import SHARES, measure
 
+    if shutil.which(python) is None:
+        raise click.BadParameter(f"{python} is no program.", param_hint="--python")
+    if into:
+        try:
+            recording.kept(into)
+        except (OSError, ValueError) as why:
+            raise click.BadParameter(f"{into} cannot take a recording: {why}", param_hint="--into") from None
     options = [*(("--epochs", str(epochs)) if epochs else ()), "--samples", str(samples)]
     try:
         found = (
@@ -39,9 +47,9 @@ def record(
     except recording.RecordingFailed as fault:
         complain(str(fault))
         return REFUSED
+    print_out(settings, asdict(found), lambda _: as_text(found))
     if into:
         recording.keep(found, into)
-    print_out(settings, asdict(found), lambda _: as_text(found))
     return 0
 
 

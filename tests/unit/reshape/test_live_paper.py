@@ -10,9 +10,11 @@ import pytest
 
 from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
 from coordinator.config import from_environment
+from coordinator.errors import Rejected
 from experiments import report
 from experiments.workloads import build
 from reshape.live_paper import outcome, scaling, trainings
+from reshape.live_paper.runner import run
 from reshape.services.inventory import inventory
 from simulator.scenario import NoWorkload
 
@@ -31,6 +33,20 @@ def ended(job: str, came: float, began: float, end: float) -> list[Event]:
         event("submitted", job, came), event("launching", job, began),
         event("started", job, began + 1, stages_s={"launch": 0.25, "first step": 0.5}), event("completed", job, end),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("folder", "figures"), [("a file", ""), ("a folder", "[]"), ("a folder", "not JSON")])
+def test_a_folder_that_cannot_take_the_figures_is_refused_before_anything_trains(
+    tmp_path: Path, folder: str, figures: str
+) -> None:
+    out = tmp_path / "out"
+    if folder == "a file":
+        out.touch()
+    else:
+        out.mkdir()
+        (out / "live.json").write_text(figures)
+    with pytest.raises(Rejected, match="another folder with --out"):
+        run(name="elastic-w1", scale=None, runs=1, trainer="numpy", data=None, out=out, output="json")
 
 
 def test_a_coordinator_reads_the_settings_of_a_contender_with_its_times_scaled() -> None:

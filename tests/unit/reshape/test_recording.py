@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from reshape.cli.main import run
 from reshape.recording import RecordingFailed, TrainingSample, cpu_s, curve, keep, record
 
 TRAINING = """#!{python}
@@ -63,3 +64,15 @@ def test_a_newer_recording_of_a_model_takes_the_place_of_the_older_one(tmp_path:
     keep(replace(first, cpu_s=7.0), file)
     rows = json.loads(file.read_text())
     assert [(row["framework"], row["cpu_s"]) for row in rows] == [("keras", 7.0), ("torch", first.cpu_s)]
+
+
+@pytest.mark.parametrize("held", ["not JSON", '{"model": "gru"}', None])
+def test_a_file_that_cannot_take_a_recording_is_refused_before_anything_trains(
+    tmp_path: Path, held: str | None
+) -> None:
+    file = tmp_path / ("recordings.json" if held else "missing/recordings.json")
+    if held:
+        file.write_text(held)
+    words = ["record", "gru", "--python", python(tmp_path, code=7), "--into", str(file)]
+    assert run(words) == 2
+    assert held is None or file.read_text() == held
