@@ -135,11 +135,13 @@ def settle(settings: CliSettings, job: str, url: str | None) -> None:
     from coordinator.recovery.check import settle as decide
 
     with _opened(settings, url) as opened:
-        docs = opened.list("jobs", {"closed": False})
-        jobs, gpus = decide(docs, opened.list("gpus"), job)
-        for gpu, row in gpus.items():
-            opened.update("gpus", gpu, {}, row)
-        for doc in docs:
+        docs, rows = opened.list("jobs", {"closed": False}), opened.list("gpus")
+        jobs, gpus = decide(docs, rows, job)
+        for row in rows:
+            if (mine := gpus.get(str(row["_id"]))) is not None:
+                opened.update("gpus", row["_id"], {"version": row.get("version")}, mine)
+        # The one that goes on comes last: where a coordinator changed a row meanwhile, all are held still.
+        for doc in sorted(docs, key=lambda doc: doc.get("job_id") == job):
             if (changes := jobs.get(str(doc.get("job_id")))) is not None:
                 opened.update("jobs", doc["_id"], {"version": doc.get("version")}, changes)
     others = sorted(name for name in jobs if name != job)
