@@ -373,7 +373,7 @@ def run(options: argparse.Namespace) -> Result:
         ],
         [
             f"allowed: {FLOOR_PER_RESHAPE} and one for each GPU that changes hands. ours: all that the reshape caused; "
-            f"history goes out every {FLUSH_S:.0f} s, whatever it holds",
+            f"history goes out {FLUSH_S:.0f} s after its first event, whatever it holds",
             f"by the clock (watching, polling, the term): {clock / took:.1f} commands a second with {count} jobs",
         ],
     )  # fmt: skip

@@ -141,8 +141,7 @@ class Coordinator:
         self._first = first
         self.recover()
         bodies = [self._loop, self._renewer, self._flusher, self._watcher, self._profiler, self._pruner]
-        bodies += [self._forecasts]
-        bodies += [self._consumer] * RECONCILERS
+        bodies += [self._forecasts, *[self._consumer] * RECONCILERS]
         for body in bodies:
             thread = threading.Thread(target=body, name=body.__name__.strip("_"), daemon=True)
             thread.start()
@@ -349,13 +348,14 @@ class Coordinator:
                 self.cache.write_job(job, {"message": trouble}, "trouble")
 
     def _flusher(self) -> None:
-        beats_at = 0.0
-        while not self._stopping.wait(FLUSH_S):
+        beats_at, pause_s = 0.0, FLUSH_S
+        while not self._stopping.wait(pause_s):
+            pause_s = FLUSH_S
             try:
-                self.event_log.flush()
+                pause_s = self.event_log.flush_once_old(FLUSH_S)
                 if self.clock.now() - beats_at >= self.config.heartbeat_s:
                     beats_at = self.clock.now()
-                    self._flush()
+                    self.telemetry.flush(self.elector.leads)
             except ReshapeError as error:
                 log.info("history not written now: %s", error)
 

@@ -31,6 +31,7 @@ class EventLog:
         self._last = store.last_event()
         self._newest: deque[Doc] = deque(maxlen=KEPT)
         self._unwritten: deque[Doc] = deque(maxlen=UNWRITTEN_MAX)
+        self._unwritten_since = 0.0  # when the first of them came
         self._listeners: list[Callable[[], None]] = []
 
     def append(self, event: Mapping[str, Any]) -> int:
@@ -39,11 +40,25 @@ class EventLog:
             self._last = number = self._last + 1
             doc = {"_id": number, "at": self._clock.wall(), "by": self._me, **event}
             self._newest.append(doc)
+            if not self._unwritten:
+                self._unwritten_since = self._clock.now()
             self._unwritten.append(doc)
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
         return number
+
+    def flush_once_old(self, age_s: float) -> float:
+        """`flush` if the first new event is so old; returns the seconds after which to call again.
+
+        Counted from the first one, so that the events of one reshape mostly go out in one round trip.
+        """
+        with self._lock:
+            rest_s = age_s - (self._clock.now() - self._unwritten_since) if self._unwritten else age_s
+        if rest_s > 0:
+            return rest_s
+        self.flush()
+        return age_s
 
     def flush(self) -> None:
         """Write the new events in one round trip; what could not be written stays for the next call."""
@@ -76,6 +91,7 @@ class EventLog:
             left = [e for e in self._unwritten if e["_id"] not in numbers]
             self._unwritten.clear()
             self._unwritten.extend(left)
+            self._unwritten_since = self._clock.now()
 
     def after(self, seq: int, limit: int) -> list[Doc]:
         """At most `limit` events with a number above `seq`, oldest first."""

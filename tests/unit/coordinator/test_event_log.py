@@ -37,6 +37,24 @@ def test_events_are_numbered_in_order_and_written_together() -> None:
     assert store.writes == before
 
 
+def test_events_go_out_together_once_the_first_is_two_seconds_old() -> None:
+    store, clock = MemoryStore(), FakeClock()
+    book = EventLog(store, clock)
+    assert book.flush_once_old(2.0) == 2.0, "there is none"
+    clock.time += 1.5
+    book.append({"type": "a"})
+    clock.time += 0.5
+    assert book.flush_once_old(2.0) == 1.5
+    book.append({"type": "b"})
+    clock.time += 1.5
+    assert (store.writes, book.flush_once_old(2.0)) == (0, 2.0)
+    assert numbers(store.list("events")) == [(1, "a"), (2, "b")]
+    clock.time += 2.0
+    book.append({"type": "c"})
+    assert book.flush_once_old(2.0) == 2.0
+    assert len(store.list("events")) == 2
+
+
 def test_after_reads_from_memory_and_from_the_store_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log_module, "KEPT", 3)
     store = MemoryStore()
