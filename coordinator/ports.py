@@ -70,6 +70,10 @@ class Store(Protocol):
         """Insert or replace as a whole."""
         ...
 
+    def put_many(self, table: str, docs: Sequence[Doc]) -> None:
+        """Each as by `put`, in one round trip where the server can; after an error any of them may have been put."""
+        ...
+
     def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
         """`Conflict` when there is no such document or `expect` does not hold."""
         ...

@@ -134,6 +134,18 @@ class MongoStore:
         with self._translated():
             self._table(table).replace_one({"_id": checked["_id"]}, checked, upsert=True)
 
+    def put_many(self, table: str, docs: Sequence[Doc]) -> None:
+        checked = [rules.checked(doc) for doc in docs]
+        if not checked:
+            return
+        with self._translated():
+            parts = [pymongo.ReplaceOne({"_id": doc["_id"]}, doc, upsert=True) for doc in checked]
+            try:
+                self._table(table).bulk_write(parts, ordered=False)
+            except TypeError:  # mongomock, which has not kept up with pymongo
+                for doc in docs:
+                    self.put(table, doc)
+
     def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
         wanted = _filter(key, expect or {})
         with self._translated():

@@ -133,6 +133,11 @@ class SqliteStore:
         with self._using() as connection:
             connection.execute(REPLACE, row)
 
+    def put_many(self, table: str, docs: Sequence[Doc]) -> None:
+        rows = [_row(table, rules.checked(doc)) for doc in docs]
+        with self._writing() as connection:
+            connection.executemany(REPLACE, rows)
+
     def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
         with self._writing() as connection:
             self._expected(table, key, expect or {})

@@ -137,13 +137,19 @@ class ProfileEstimator:
         """Write the changed rows; what could not be written stays for the next time."""
         with self._lock:
             changed = {key: dict(self._rows[key]) for key in self._changed}
-        for (table, row_id), row in changed.items():
-            self._store.put(table, row)
+        for table in sorted({table for table, _ in changed}):
+            rows = {key: row for key, row in changed.items() if key[0] == table}
+            self._store.put_many(table, [*rows.values()])
             with self._lock:
-                if self._rows.get((table, row_id)) == row:
-                    self._changed.discard((table, row_id))
-                    if table == OBSERVATIONS:
-                        del self._rows[table, row_id]
+                for key, row in rows.items():
+                    self._written(key, row)
+
+    def _written(self, key: tuple[str, str], row: Doc) -> None:
+        """Forget that a row is to be written, unless it has changed meanwhile. With the lock."""
+        if self._rows.get(key) == row:
+            self._changed.discard(key)
+            if key[0] == OBSERVATIONS:
+                del self._rows[key]
 
 
 def _observation(row: Doc) -> Observation:

@@ -338,3 +338,13 @@ def test_what_no_store_takes_is_refused_among_several_updates_too(store: Store) 
     with pytest.raises(Rejected):
         store.update_many("gpus", [("a", {}, {"state": "in use"}), ("b", {}, {"state": math.nan})])
     assert store.list("gpus")[0]["state"] == "idle"
+
+
+def test_several_rows_are_put_at_once_new_ones_and_those_that_are_there(store: Store) -> None:
+    store.put("overheads", {"_id": "b", "ckpt": 1.0, "left": True})
+    store.put_many("overheads", [{"_id": "a", "ckpt": 2.0}, {"_id": "b", "ckpt": 3.0}])
+    assert store.list("overheads") == [{"_id": "a", "ckpt": 2.0}, {"_id": "b", "ckpt": 3.0}]
+    with pytest.raises(Rejected):
+        store.put_many("overheads", [{"_id": "a", "ckpt": 4.0}, {"_id": "c", "ckpt": math.nan}])
+    store.put_many("overheads", [])
+    assert [row["ckpt"] for row in store.list("overheads")] == [2.0, 3.0]

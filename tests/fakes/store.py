@@ -90,6 +90,10 @@ class MemoryStore:
         checked = rules.checked(doc)
         self._write(table, checked["_id"], checked)
 
+    def put_many(self, table: str, docs: Sequence[Doc]) -> None:
+        for doc in docs:
+            self.put(table, doc)
+
     def delete(self, table: str, key: Key, expect: Mapping[str, Any] | None = None) -> None:
         rules.check_equalities(expect or {})
         doc = self.get(table, key)
