@@ -20,6 +20,7 @@ class WriteJob:
     changes: JobChanges
     event: JobEvent  # recorded once the changes are persisted
     job: str | None = None  # another job than the one being reconciled
+    earlier: JobEvent | None = None  # what else the changes persist, recorded before `event`
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from coordinator.reconcile.transitions import (
     ended_by_itself,
     finished,
     grant_fields,
+    initialized_fields,
     launch_failed,
     launch_timed_out,
     progress_fields,
@@ -150,8 +151,8 @@ def _initialized(w: ObservedState) -> Step | None:
         return Wait(POLL_S, "its GPUs are still in use")
     if step := _launched(w) or unstartable(w):
         return step
-    if w.job.state == s.INITIALIZING:
-        return WriteJob("initialized", {"state": s.INITIALIZED, "up": w.job.launch}, JobInitialized())
+    if waits and w.job.state == s.INITIALIZING:
+        return WriteJob("initialized", initialized_fields(w), JobInitialized())
     return Wait(POLL_S, "its GPUs are still in use") if waits else None
 
 
@@ -262,7 +263,8 @@ def _grant(w: ObservedState) -> Step:
         changes |= {"node": w.gpus[w.op.to[0]].node}
     if loss := save_failure(w):
         op["loss"] = loss
-    return WriteJob("grant", {**changes, "reshape": op}, ResourcesGranted(len(w.op.to), loss))
+    granted, earlier = ResourcesGranted(len(w.op.to), loss), JobInitialized() if "up" in changes else None
+    return WriteJob("grant", {**changes, "reshape": op}, granted, earlier=earlier)
 
 
 def _leave_old_launch(w: ObservedState) -> Step | None:

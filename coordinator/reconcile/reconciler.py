@@ -257,7 +257,9 @@ class Reconciler:
         )  # fmt: skip
         if after.launch > 0:
             self.platform.keep(after.doc)
-        self._record(after, step.event, before)
+        for event in (step.earlier, step.event):
+            if event is not None:
+                self._record(after, event, before)
 
     def _command(self, observed: ObservedState, step: StopTrainer | StartTrainer) -> None:
         """Send the command to each pod that has not obeyed yet; one that does not answer does not block the others."""

@@ -227,7 +227,10 @@ def _loss_undetermined(w: ObservedState) -> bool:
 
 
 def grant_fields(w: ObservedState) -> JobChanges:
-    """Fields of a grant that say who stopped the training, to attribute a loss that shows later."""
+    """Fields of a grant that say who stopped the training, to attribute a loss that shows later.
+
+    Of a start for which no victim had to wait also those of `initialized`, which saves a write.
+    """
     op = w.op
     if op.kind in ("reshape", "move"):
         grew = op.kind == "reshape" and len(op.to) > len(op.origin)
@@ -239,7 +242,12 @@ def grant_fields(w: ObservedState) -> JobChanges:
         return by_us | {"grew_from": len(op.origin) if grew else still}
     if op.kind == "restart":
         return {"stopped_by_us": op.generation if _loss_undetermined(w) else None}
-    return {"grew_from": None}
+    return {"grew_from": None, **(initialized_fields(w) if w.job.state == s.INITIALIZING else {})}
+
+
+def initialized_fields(w: ObservedState) -> JobChanges:
+    """Fields that say that the sidecar of its launch has reported."""
+    return {"state": s.INITIALIZED, "up": w.job.launch}
 
 
 def end(w: ObservedState, state: str, message: str) -> WriteJob:

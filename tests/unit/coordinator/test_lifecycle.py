@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from coordinator.model import states as s
+from coordinator.model.events import JobInitialized, ResourcesGranted
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.reconcile.actions import RequestLaunch, StartTrainer, StopTrainer, Wait, WriteGpu, WriteJob
 from coordinator.reconcile.lifecycle import next_step
@@ -71,9 +72,17 @@ def test_2_with_its_gpus_reserved_it_is_launched_once() -> None:
     waits(world(STARTING, None, RESERVED, launch_asked=True), "initializing")
 
 
-def test_2_when_its_sidecar_reports_it_is_initialized() -> None:
-    changes = written(world(STARTING, fresh(), RESERVED, launch_asked=True), "initialized")
+def test_2_when_its_sidecar_reports_while_a_victim_has_its_gpus_it_is_initialized() -> None:
+    changes = written(world(newcomer(), fresh("two"), BOOKED, victim()), "initialized")
     assert changes == {"state": s.INITIALIZED, "up": 1}
+    waits(world(newcomer(s.INITIALIZED), fresh("two"), BOOKED, victim()), "still in use")
+
+
+def test_2_and_4_where_its_gpus_are_free_it_is_initialized_and_granted_in_one_write() -> None:
+    step = next_step(world(STARTING, fresh(), RESERVED, launch_asked=True))
+    assert isinstance(step, WriteJob)
+    assert (step.name, step.earlier, step.event) == ("grant", JobInitialized(), ResourcesGranted(2, ""))
+    assert (step.changes["state"], step.changes["up"], step.changes["generation"]) == (s.INITIALIZED, 1, 1)
 
 
 INITIALIZED = job(s.INITIALIZED, "a", "b", op=start_of("a", "b"), generation=0)
