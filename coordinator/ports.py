@@ -39,10 +39,14 @@ class Store(Protocol):
         """All rows, each with its `_id` and those of `fields` that it has. In parts: other calls come in between."""
         ...
 
-    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
-        """A number for now, and the rows (table, `_id`) of these tables that came, changed or went since such a number.
+    def changed(
+        self, tables: Sequence[str], since: int | None
+    ) -> tuple[int, Mapping[tuple[str, Key], Doc | None] | None]:
+        """A number for now, and what came, changed or went in these tables since such a number: each row as it is now
+        by (table, `_id`), None where it is gone. Jobs that are not accepted, or ended before, may be left out.
 
-        None: that is not known, so all must be read. A table is one of `coordinator.stores.rules.FOLLOWED`.
+        None instead of the rows: that is not known, so all must be read. A table is one of
+        `coordinator.stores.rules.FOLLOWED`; each is asked for by one caller.
         """
         ...
 

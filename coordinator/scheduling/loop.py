@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment, ObservedJob
 from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
 from coordinator.model.tables import JobChanges, JobRow, QueueRow
-from coordinator.ports import Clock
+from coordinator.ports import Clock, Doc
 from coordinator.reconcile.observed_state import reshape_method
 from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
@@ -81,15 +81,15 @@ class DecisionLoop:
         self.config, self.settings, self._record = config, settings, record
         self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder()
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
-        self.tables_number: int | None = None  # of the store's changes, at the last reading of `TABLES`
+        self._tables: dict[str, list[Doc]] = {}  # the rows of `TABLES`
+        self.tables_number: int | None = None  # of the store's changes, at their last reading
         self._news: set[str] = set()  # jobs that were heard of and not looked at for what their reports show
         self._last_cycle: CycleResult | None = None  # None before the first cycle
         self.reasons = WaitingReasons(settings)
         self._dependencies = DependencyController(cache, clock, record)
         self._slamls = SlamlController(cache, clock, settings)
-        self._evicted = Picked(is_evicted)
+        self._evicted, self._queued = Picked(is_evicted), Picked(lambda job: job.state == s.SUBMITTED)
         self._due = Picked(lambda job: job.doc.get("sla") is not None and job.doc.get("missed_ts") is None)
-        self._queued = Picked(lambda job: job.state == s.SUBMITTED)
         self.garbage_collector = GarbageCollector(cache, config.wait_out_s, nothing_runs)
         self._holds = Holds(cache, clock, record)
 
@@ -237,13 +237,14 @@ class DecisionLoop:
         self.telemetry.estimator.take_foreign()
         number, changed = self.cache.store.changed(TABLES, self.tables_number)
         if changed is None or changed:
-            self._read_changed_tables()
+            self._read_changed_tables(TABLES if changed is None else sorted({table for table, _ in changed}))
         self.tables_number = number
 
-    def _read_changed_tables(self) -> None:
-        rows = [self.cache.store.list(t) for t in ("speed_profiles", "overheads", "accuracy_profiles")]
-        nodes = {str(doc["_id"]): doc for doc in self.cache.store.list("nodes")}
-        self.queues = {str(doc["_id"]): doc for doc in self.cache.store.list("queues")}
+    def _read_changed_tables(self, changed: Sequence[str]) -> None:
+        self._tables |= {table: self.cache.store.list(table) for table in changed}
+        rows = [self._tables[t] for t in ("speed_profiles", "overheads", "accuracy_profiles")]
+        nodes = {str(doc["_id"]): doc for doc in self._tables["nodes"]}
+        self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
         self.telemetry.profiles, known = Profiles.from_rows(*rows), self.telemetry.estimator.observations()
         self.inputs = SnapshotInputs(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -162,20 +162,19 @@ class Cache:
             )
         return new + by_hand
 
-    def _read_rows(self, rows: Iterable[tuple[str, Any]]) -> list[JobRecord]:
-        """Read these rows, and the documents that wait for intake."""
+    def _read_rows(self, rows: Mapping[tuple[str, Any], Doc | None]) -> list[JobRecord]:
+        """Take these rows, and read the documents that wait for intake."""
         new = [JobRecord(doc) for doc in self.store.list("jobs", {"closed": None})]
-        found = {(table, key): self.store.get(table, key) for table, key in rows}
-        docs = {key: doc for (table, key), doc in found.items() if table == "jobs"}
+        docs = {key: doc for (table, key), doc in rows.items() if table == "jobs"}
         docs |= {key: self.store.get("jobs", key) for key in self._again if key not in docs}
         open_ = [doc for doc in docs.values() if doc is not None and doc.get("closed") is False]
         by_hand, ours, aside = self._let_in(open_)
         known = {job.key: job for job in (*self.jobs().values(), *self.set_aside().values())} if docs else {}
         before = {key: known[key] for key in docs if key in known}
         left = {job.id: job for job in before.values() if job.id not in ours | aside}
-        gpus = {key: doc for (table, key), doc in found.items() if table == "gpus"}
+        gpus = {key: doc for (table, key), doc in rows.items() if table == "gpus"}
         gone = {str(key) for key, doc in gpus.items() if doc is None}
-        if left or gone:
+        if left or gone or any(self._is_odd(job) for job in ours.values()):
             self._check_store({job.id: docs[job.key] for job in left.values()}, gone)
         for job in left.values():
             ours |= self._missed(job, docs[job.key]) if job.id in self._jobs else {}

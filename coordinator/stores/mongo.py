@@ -7,14 +7,17 @@ majority and the journal. A reply that was lost is never asked for twice: the ca
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import bson
 import pymongo
-from bson import Int64
+from bson import Int64, ObjectId
 from bson.codec_options import TypeDecoder, TypeRegistry
 from bson.errors import BSONError
 from pymongo import errors, uri_parser
@@ -36,7 +39,9 @@ BATCH = 10_000  # documents in one reply of `list`, as far as 16 MiB hold them
 LOOK_SECONDS = 0.25  # pause between looks, for servers that answer at once
 RETRY_SECONDS = 1.0
 LISTS = ("jobs",)  # not indexed: nx-27017 then finds no element of a list; people ask for it, no loop does
-PART = 1_000  # documents of one part of `scan` or `remove`
+PART = 1_000  # documents of one part of `scan`, `remove` or `changed`
+LISTED: dict[str, Doc] = {"jobs": {"closed": {"$ne": True}}}  # what `changed` follows of a table; all rows of others
+DIGEST = 16  # bytes: that two rows share one will not happen
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +88,9 @@ class MongoStore:
         self._closed = threading.Event()
         self._watch_lock = threading.Lock()
         self._watcher: threading.Thread | None = None
+        self._readings = itertools.count(1)
+        # Of each followed table the number of its last reading, and the key of each row by the digest of its bytes.
+        self._keys: dict[str, tuple[int, dict[bytes, Key]]] = {}
         self._indexed: set[tuple[str, str]] = set()  # (table, field) of which an index was asked for
 
     def get(self, table: str, key: Key) -> Doc | None:
@@ -103,9 +111,42 @@ class MongoStore:
         with self._translated():
             yield from self._table(table).find({}, ["_id", *fields], batch_size=PART)
 
-    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
-        """Not known: users may change a document without counting its version up."""
-        return 0, None
+    def changed(
+        self, tables: Sequence[str], since: int | None
+    ) -> tuple[int, Mapping[tuple[str, Key], Doc | None] | None]:
+        """Read all rows, since users may change one without counting its version up, but decode only what differs."""
+        number, known = next(self._readings), since is not None
+        found = dict[tuple[str, Key], Doc | None]()
+        for table in tables:
+            at, before = self._keys.pop(table, (None, {}))  # after an error all is read
+            with self._translated():
+                try:
+                    keys, rows = self._differing(table, before)
+                except NotImplementedError:  # mongomock
+                    return number, None
+            if all(map(_is_plain, keys.values())) and len({*keys.values()}) == len(keys):
+                self._keys[table] = number, keys
+            known &= at == since and table in self._keys
+            found |= {(table, key): doc for key, doc in rows.items()} if known else {}
+        return number, found if known else None
+
+    def _differing(self, table: str, before: Mapping[bytes, Key]) -> tuple[dict[bytes, Key], dict[Key, Doc | None]]:
+        """The keys of a table's rows by the digests of their bytes, and the rows of which `before` holds no digest."""
+        collection, keys, new = self._table(table), dict[bytes, Key](), list[Doc]()
+        # mypy: pymongo types these batches as documents.
+        batches: Any = collection.find_raw_batches(LISTED.get(table, {}), batch_size=BATCH)
+        for batch in batches:
+            for raw in _documents(batch):
+                digest = hashlib.blake2b(raw, digest_size=DIGEST).digest()
+                if digest not in before:
+                    new.append(bson.decode(raw, collection.codec_options))
+                keys[digest] = before[digest] if digest in before else new[-1]["_id"]
+        if not before:
+            return keys, {doc["_id"]: doc for doc in new if _is_plain(doc["_id"])}
+        gone = list({*before.values()}.difference(key for key in keys.values() if _is_plain(key)))
+        parts = (gone[at : at + PART] for at in range(0, len(gone), PART))
+        left = (doc for part in parts for doc in collection.find({"_id": {"$in": part}}))  # that is listed no more
+        return keys, {**dict.fromkeys(gone), **{doc["_id"]: doc for doc in (*left, *new) if _is_plain(doc["_id"])}}
 
     def insert(self, table: str, doc: Doc) -> None:
         checked = rules.checked(doc)
@@ -317,3 +358,17 @@ def _order(doc: Doc) -> tuple[int, float, str]:
     if isinstance(key, int | float):
         return 0, key, ""
     return (1, 0, key) if isinstance(key, str) else (2, 0, repr(key))
+
+
+def _documents(batch: bytes) -> Iterator[bytes]:
+    """The documents of a reply; each begins with its length."""
+    at = 0
+    while at < len(batch):
+        end = at + int.from_bytes(batch[at : at + 4], "little")
+        yield batch[at:end]
+        at = end
+
+
+def _is_plain(key: Key) -> bool:
+    """True if a row is surely found by this `_id`, and no other row has one that Python takes for the same."""
+    return type(key) in (int, ObjectId) or (type(key) is str and "\ufffd" not in key)  # put for broken text

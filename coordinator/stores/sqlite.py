@@ -33,6 +33,7 @@ INSERT = "INSERT INTO documents (name, key, body) VALUES (?, ?, ?)"
 REPLACE = f"{INSERT} ON CONFLICT (name, key) DO UPDATE SET body = excluded.body"  # REPLACE would skip the triggers
 SELECT = "SELECT body FROM documents WHERE name = ?"
 BY_FIELD = " AND key IN (SELECT key FROM lookups WHERE name = ? AND field = ? AND value IS ?)"
+CHANGED = "SELECT name, key, body FROM changes LEFT JOIN documents USING (name, key) WHERE number > ?"
 NUMBERED = "key < ''"  # numbers come before text
 PART = 1_000  # rows of one part of `scan` or `remove`
 
@@ -95,16 +96,19 @@ class SqliteStore:
                 return
             after = [rows[-1][0]]
 
-    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
+    def changed(
+        self, tables: Sequence[str], since: int | None
+    ) -> tuple[int, Mapping[tuple[str, Key], Doc | None] | None]:
         with self._using() as connection:
             now: int = connection.execute("SELECT ifnull(max(number), 0) FROM changes").fetchone()[0]
             # Fewer than before: the file was restored from a copy, or was indexed anew.
             if since is None or not 0 <= now - since < lookups.FOLLOWED_CHANGES or not lookups.are_current(connection):
                 return now, None
-            query = "SELECT name, key FROM changes WHERE number > ?"
-            rows = [row for row in connection.execute(query, (since,)) if row[0] in tables]
-        # A key that a user's own program wrote may be one that no row can be read by.
-        return now, rows if all(isinstance(key, str | int) for _, key in rows) else None
+            rows = [row for row in connection.execute(CHANGED, (since,)) if row[0] in tables]
+            # A key that a user's own program wrote may be one that no row can be read by.
+            if not all(isinstance(key, str | int) for _, key, _ in rows):
+                return now, None
+            return now, {(name, key): None if body is None else _decoded((body,)) for name, key, body in rows}
 
     def insert(self, table: str, doc: Doc) -> None:
         row = _row(table, rules.checked(doc))

@@ -113,12 +113,15 @@ class MemoryStore:
                 removed += 1
         return removed
 
-    def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, Sequence[tuple[str, Key]] | None]:
+    def changed(
+        self, tables: Sequence[str], since: int | None
+    ) -> tuple[int, Mapping[tuple[str, Key], Doc | None] | None]:
         self._reachable()
         now = max(self._changes.values(), default=0)
         if since is None:
             return now, None
-        return now, [row for row, number in self._changes.items() if number > since and row[0] in tables]
+        rows = [row for row, number in self._changes.items() if number > since and row[0] in tables]
+        return now, {row: self.get(*row) for row in rows}
 
     def compact(self) -> None:
         self._reachable()

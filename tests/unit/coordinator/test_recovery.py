@@ -43,7 +43,7 @@ def books(world: World) -> dict[str, Any]:
 
 
 class ReadWhole(MemoryStore):
-    """As MongoDB, it does not know which rows have changed."""
+    """As at a first reading, it does not know which rows have changed."""
 
     def changed(self, tables: Sequence[str], since: int | None) -> tuple[int, None]:
         return 0, None
