@@ -14,11 +14,11 @@ from coordinator.model import states as s
 from coordinator.model.records import JobRecord, number
 from coordinator.model.tables import DecisionRow, sound
 from coordinator.ports import Doc, Store
-from coordinator.scheduling.receipts import named, receipt
+from coordinator.scheduling.receipts import named, receipt, with_standstill
 from coordinator.stores.cache import Cache
 
 View = dict[str, Any]
-INTERNAL = ("_id", "version", "last_op", "counted", "stops", "predicted_gap_s", "gap_s")
+INTERNAL = ("_id", "version", "last_op", "counted", "stops", "predicted_gap_s", "gap_s", "stood")
 
 
 class Decided:
@@ -69,7 +69,10 @@ class Decided:
     def _with_receipts(self, docs: Sequence[Doc]) -> list[View]:
         names = dict.fromkeys(name for doc in docs for name in named(doc))
         jobs = {name: job for name in names if (job := self._cache.find(name)) is not None}
-        return [{**_view(doc), "receipt": receipt(doc, jobs)} for doc in docs]
+        stopped = dict.fromkeys(str(doc["stops"]) for doc in docs if doc.get("stops") and doc.get("gap_s") is None)
+        about = {name: self._store.list("decisions", {"jobs": name}) for name in stopped}
+        told = [with_standstill(doc, about.get(name := str(doc.get("stops")), ()), jobs.get(name)) for doc in docs]
+        return [{**_view(doc), "receipt": receipt(doc, jobs)} for doc in told]
 
 
 def missing(job_id: str, keep: Keep) -> Rejected:

@@ -152,7 +152,8 @@ class EventRecorder:
             "newcomer": op.doc.get("for"), "how": op.how,
         }  # fmt: skip
         self.telemetry.reshaped(job)
-        self._measured(op, measured["gap_s"])
+        if op.kind == "move":
+            self._measured(op, measured["gap_s"])
         if (gap_s := measured["gap_s"]) is not None:
             in_place = op.kind == "reshape" and op.how == "in place"
             predicted_s = self.telemetry.profiles.overheads(job.job_type).reshape if in_place else None
@@ -168,7 +169,10 @@ class EventRecorder:
             self._append(job, e.JobReshaped(**measured))
 
     def _measured(self, op: Operation, gap_s: float | None) -> None:
-        """Write the standstill beside what its decision predicted; no receipt is worth an error."""
+        """Write the standstill of a move beside what its decision predicted; no receipt is worth an error.
+
+        That of a reshape is in its job's document (`coordinator/scheduling/receipts.py:stood_still`).
+        """
         if op.decision is not None and gap_s is not None:
             with suppress(ReshapeError):
                 self._store.update("decisions", op.decision, {}, {"gap_s": gap_s})

@@ -316,7 +316,7 @@ def _running(w: ObservedState) -> Step:
         changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
     if w.op.kind == "reshape":
         changes["reshapes"] = int(w.job.doc.get("reshapes") or 0) + 1
-        changes["reshape_cost_s"] = gap_s(w.op, w.seen)
+        changes |= {"reshape_cost_s": gap_s(w.op, w.seen), "reshaped_by": w.op.decision}
     return WriteJob("running", changes, JobRunning())
 
 

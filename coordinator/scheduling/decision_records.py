@@ -21,6 +21,7 @@ from adaptive_scheduler.snapshot import ClusterSnapshot
 from adaptive_scheduler.tentative_snapshot import after
 from coordinator.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
 from coordinator.model.records import Doc, JobRecord
+from coordinator.scheduling.receipts import stood_still
 from coordinator.telemetry.node_load import NodeLoad, node_loads
 
 COUNTED = 50
@@ -73,20 +74,24 @@ def decision_doc(
     about = {"job_id": job.raw_id, "jobs": touched(decision), "at": wall, "kind": kind, "decide_s": took_s}
     return {
         **given, **why, "_id": decision_id, **about, "unchanged_guesses": list(basis.jobs_of_unknown_end),
-        **finite(_predicted(decision, basis.snapshot)),
+        **finite(_predicted(decision, basis)),
     }  # fmt: skip
 
 
-def _predicted(decision: Decision, snapshot: ClusterSnapshot) -> Doc:
-    """What a receipt needs besides the chosen candidate: the standstill, and the jobs whose makespan was predicted."""
+def _predicted(decision: Decision, basis: DecisionBasis) -> Doc:
+    """What a receipt needs besides the chosen candidate: the standstill, and the jobs whose makespan was predicted.
+
+    Also `stood`, the last measured standstill of the job that this stops: the job's own document forgets it next.
+    """
     if not isinstance(decision, Start | Reshape | Move):
         return {}
-    stopped = decision.victim if isinstance(decision, Start) else decision.job
+    snapshot, stopped = basis.snapshot, decision.victim if isinstance(decision, Start) else decision.job
     counted = dict.fromkeys([*(job.id for job in snapshot.placed), decision.job])
     return {
         "stops": stopped,
         "predicted_gap_s": reshape_cost_s(snapshot.profiles, snapshot.job[stopped]) if stopped else None,
         "counted": list(counted) if len(counted) <= COUNTED else None,
+        "stood": stood_still(basis.seen[stopped]) if stopped else None,
     }
 
 

@@ -6,7 +6,7 @@ came, not whose fault it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coordinator.model import states as s
@@ -38,10 +38,33 @@ def receipt(decision: Mapping[str, Any], jobs: Mapping[str, JobRecord]) -> Doc |
     return {**values, "sentence": f"Predicted and real: {'; '.join(said)}."}
 
 
+def stood_still(job: JobRecord) -> Doc | None:
+    """Return how long its last reshape took it to stand still, and by which decision; None if that is not known.
+
+    The write that says that it trains again says it, too, which saves one to the decision.
+    """
+    decision, gap_s = job.doc.get("reshaped_by"), number(job.doc.get("reshape_cost_s"))
+    return None if decision is None or gap_s is None else {"decision": decision, "gap_s": gap_s}
+
+
+def with_standstill(decision: Doc, later: Iterable[Mapping[str, Any]], job: JobRecord | None) -> Doc:
+    """Return the decision with `gap_s`, the standstill of the job that it stopped, if any of these tell it.
+
+    `later`: decisions about that job, of which the next one has taken it down; `job`: the job itself. What was told
+    before the decision is of an earlier one, of a job of the same name.
+    """
+    at = number(decision.get("at")) or 0.0
+    told = [row.get("stood") for row in later if (number(row.get("at")) or 0.0) >= at]
+    told += [stood_still(job)] if job is not None and job.submit_ts <= at else []
+    found = [one.get("gap_s") for one in told if isinstance(one, dict) and one.get("decision") == decision["_id"]]
+    return {"gap_s": found[0], **decision} if found else decision
+
+
 def named(decision: Mapping[str, Any]) -> list[str]:
     """Return the ids of the jobs that its receipt needs."""
-    counted = decision.get("counted")
-    return list(dict.fromkeys([str(decision.get("job_id")), *(counted if isinstance(counted, list) else ())]))
+    counted, stops = decision.get("counted"), decision.get("stops")
+    own = [str(decision.get("job_id")), *([str(stops)] if stops else [])]
+    return list(dict.fromkeys([*own, *(counted if isinstance(counted, list) else ())]))
 
 
 def _ended_s(decision: Mapping[str, Any], names: Any, jobs: Mapping[str, JobRecord]) -> float | None:

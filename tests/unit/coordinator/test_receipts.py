@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
-from coordinator.scheduling.receipts import named, receipt
+from coordinator.scheduling.receipts import named, receipt, with_standstill
 from reshape.output import render
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -59,6 +59,50 @@ def test_the_standstill_of_a_victim_stands_beside_the_predicted_one(shrunk: Worl
     assert made["gap_s"]["predicted"] == pytest.approx(2.5)  # checkpoint, exit and start of the profile
     assert "one stood still for" in made["sentence"]
     assert "job_s" not in made, "neither job has ended"
+
+
+def test_a_standstill_is_told_after_later_ones_of_the_same_job_by_whoever_reads_the_store(shrunk: World) -> None:
+    """The job's document has only the last one; each decision that stops the job takes down the one before."""
+    shrunk.run(lambda w: w.states()["two"] == s.COMPLETED and w.job("one").doc["reshapes"] == 2)
+    shrunk.submit("three", [2], Behaviour(iterations=10**6))
+    shrunk.run(lambda w: w.job("one").doc["reshapes"] == 3 and w.states()["one"] == s.RUNNING)
+    gaps = [e["gap_s"] for e in shrunk.c.event_log.after(0, 10_000) if e["type"] == "reshaped"]
+    shrunk.boot()  # a kill loses what was in memory only
+    shrunk.tick()
+    shown = [
+        by_kind(shrunk, job, kind)["receipt"]
+        for job, kind in (("two", "start"), ("one", "reshape"), ("three", "start"))
+    ]
+    assert [made["gap_s"]["real"] for made in shown] == gaps
+    assert all(row.get("gap_s") is None for row in shrunk.users.list("decisions")), "no write of its own"
+
+
+def test_what_a_decision_of_an_older_version_says_itself_counts() -> None:
+    decision: dict[str, Any] = {"_id": "d", "at": 1.0, "stops": "one", "gap_s": 3.0}
+    later = {"at": 2.0, "stood": {"decision": "d", "gap_s": 4.0}}
+    assert with_standstill(decision, [later], None) == decision
+
+
+STOOD = {"decision": "one-v5", "gap_s": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("later", "job", "gap_s"),
+    [
+        ({"at": 9.0, "stood": STOOD}, {}, 2.0),
+        ({"at": 7.0, "stood": STOOD}, {}, None),  # it is older: another job of this name had a decision of this id
+        ({"at": 9.0, "stood": {**STOOD, "decision": "one-v4"}}, {}, None),
+        ({"at": 9.0, "stood": "odd"}, {}, None),
+        ({}, {"submit_ts": 7.0, "reshaped_by": "one-v5", "reshape_cost_s": 2.0}, 2.0),
+        ({}, {"submit_ts": 9.0, "reshaped_by": "one-v5", "reshape_cost_s": 2.0}, None),
+        ({}, {"submit_ts": 7.0, "reshaped_by": "one-v4", "reshape_cost_s": 2.0}, None),
+        ({}, {"submit_ts": 7.0, "reshaped_by": "one-v5", "reshape_cost_s": None}, None),
+    ],
+)
+def test_a_standstill_is_that_of_this_decision(later: dict[str, Any], job: dict[str, Any], gap_s: float | None) -> None:
+    decision = {"_id": "one-v5", "at": 8.0, "stops": "one"}
+    told = with_standstill(decision, [later], JobRecord({"_id": "one", "job_id": "one", **job}) if job else None)
+    assert told.get("gap_s") == gap_s
 
 
 def test_after_its_end_the_receipt_says_what_was_predicted_and_what_came(shrunk: World) -> None:
