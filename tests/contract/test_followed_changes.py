@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pymongo
 import pytest
-from bson import ObjectId
+from bson import Int64, ObjectId
 
 from coordinator.errors import Transient
 from coordinator.ports import Doc, Store
@@ -175,6 +176,20 @@ def test_rows_with_keys_that_the_server_gave_are_followed(
     followed, key = Followed(open_store(mongo_url)), ObjectId()
     users["jobs"].insert_one({"_id": key, **OPEN})
     assert followed.news() == {key: {"_id": key, **OPEN}}
+
+
+def test_a_row_with_values_that_only_mongodb_has_is_told_as_it_is_read(
+    mongo_url: str, users: pymongo.database.Database[Doc]
+) -> None:
+    followed = Followed(open_store(mongo_url))
+    odd = {"when": datetime(9999, 12, 31, tzinfo=UTC), "long": Int64(7), "of": [ObjectId(), {"raw": b"\0\1"}]}
+    users["gpus"].insert_one({"_id": "odd", **odd})
+    told, read = followed.news()["odd"], followed.store.get("gpus", "odd")
+    assert told is not None and read is not None
+    assert told == read
+    assert {field: type(value) for field, value in told.items()} == {
+        field: type(value) for field, value in read.items()
+    }
 
 
 def test_after_an_error_all_is_read(mongo_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
