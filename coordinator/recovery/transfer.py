@@ -82,7 +82,7 @@ def _fill(store: Store, lines: Lines) -> int:
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[str, Doc]]:
     """Yield table and row of each line. `Rejected` names the first line that is wrong."""
-    first = True
+    first, keys = True, set[tuple[str, object]]()
     for number, line in enumerate(lines, 1):
         found = _parsed(line, number)
         if first:
@@ -91,7 +91,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, Doc]]:
             raise Rejected(f"Line {number} is no row of a table that is known here: {line.strip()[:60]!r}.")
         else:
             try:
-                yield str(found["table"]), rules.checked(row)
+                yield str(found["table"]), _fitting(str(found["table"]), row, keys)
             except Rejected as error:
                 raise Rejected(f"Line {number} cannot be stored: {error}") from None
         first = False
@@ -99,10 +99,23 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[str, Doc]]:
         raise Rejected("The file is empty: name one that `reshape store export` has written.")
 
 
+def _fitting(table: str, row: Doc, keys: set[tuple[str, object]]) -> Doc:
+    """The row as any store takes it; `keys` are those before it. What is found here need not be found half-way."""
+    row, key = rules.checked(row), row["_id"]
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise Rejected(f"The `_id` {key!r} is neither text nor a whole number: change it.")
+    if len(json.dumps(row, separators=(",", ":"))) > rules.MAX_BYTES:
+        raise Rejected(f"The document {key!r} is larger than {rules.MAX_BYTES >> 20} MiB: make it smaller.")
+    if (table, key) in keys:
+        raise Rejected(f"The `_id` {key!r} comes twice in {table}: remove one of the two.")
+    keys.add((table, key))
+    return row
+
+
 def _parsed(line: str, number: int) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Rejected(f"Line {number} is no JSON object: the file is cut off, or no export of this command.")

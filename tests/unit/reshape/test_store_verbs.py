@@ -130,6 +130,9 @@ def test_nothing_is_imported_where_a_coordinator_acts(filled: Path, capsys: pyte
     assert verb(filled, "import", "--force", str(file)) == 0
 
 
+ROW = '{"reshape_export": 1}\n{"table": "jobs", "row": {"_id": %s}}'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -139,6 +142,11 @@ def test_nothing_is_imported_where_a_coordinator_acts(filled: Path, capsys: pyte
         ('{"reshape_export": 1}\n{"table": "jobs", "ro', "Line 2 is no JSON object"),
         ('{"reshape_export": 1}\n{"table": "sqlite_master", "row": {"_id": 1}}', "Line 2 is no row of a table"),
         ('{"reshape_export": 1}\n{"table": "jobs", "row": {"_id": 1, "a.b": 1}}', "Line 2 cannot be stored"),
+        (f"{ROW % 2}\n{ROW[22:] % 1.0}", "Line 3 cannot be stored: The `_id` 1.0 is neither text nor a whole number"),
+        (f"{ROW % 2}\n{ROW[22:] % 'true'}", "The `_id` True is neither text"),
+        (f"{ROW % 1}\n{ROW[22:] % 1}", "Line 3 cannot be stored: The `_id` 1 comes twice in jobs"),
+        (ROW.replace("}}", ', "x": "%s"}}') % (2, "y" * 2**24), "is larger than 16 MiB"),
+        ('{"reshape_export": 1}\n' + "[" * 100_000, "Line 2 is no JSON object"),
     ],
 )
 def test_a_file_that_is_not_whole_changes_nothing(
