@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
-from coordinator.errors import Rejected
+from coordinator.errors import Rejected, ReshapeError, Transient
 from coordinator.ports import Doc, Store
 from coordinator.stores import rules
 from coordinator.stores.elector import Elector
@@ -20,8 +21,8 @@ from coordinator.stores.elector import Elector
 VERSION = 1
 TABLES = (
     "jobs", "gpus", "nodes", "launches", "queues", "slamls", "readers", "decisions", "events", "heartbeats",
-    "speed_profiles", "overheads", "accuracy_profiles", "observations",
-)  # fmt: skip
+    "speed_profiles", "overheads", "accuracy_profiles", "observations", "predictions",
+)  # fmt: skip  # but terms, which say who acts
 PART = 1_000  # rows after which the term is looked at again
 
 Lines = Callable[[], Iterable[str]]
@@ -50,7 +51,7 @@ def import_all(store: Store, lines: Lines, elector: Elector, force: bool) -> int
     try:
         if not force and store.list("jobs"):
             raise Rejected("There are jobs in this store: --force puts the file in the place of all that is there.")
-        return _fill(store, lines)
+        return _fill(store, lines, elector)
     finally:
         over.set()
         keeping.join()
@@ -59,14 +60,25 @@ def import_all(store: Store, lines: Lines, elector: Elector, force: bool) -> int
 
 def _keep_term(elector: Elector, over: threading.Event) -> None:
     while not over.wait(elector.term_s / 5):
-        elector.try_to_lead()
+        with suppress(ReshapeError):  # `_check_term` finds it if no later try comes through
+            elector.try_to_lead()
 
 
-def _fill(store: Store, lines: Lines) -> int:
+def _check_term(elector: Elector) -> None:
+    if not elector.leads:
+        raise Transient("The store was away for so long that a coordinator may act on it now: import again by --force.")
+
+
+def _fill(store: Store, lines: Lines, elector: Elector) -> int:
     for table in TABLES:
-        store.remove(table, [row["_id"] for row in store.scan(table, ())])
+        keys = [row["_id"] for row in store.scan(table, ())]
+        for at in range(0, len(keys), PART):
+            _check_term(elector)
+            store.remove(table, keys[at : at + PART])
     count, events = 0, list[Doc]()
     for table, row in _rows(lines()):
+        if count % PART == 0:
+            _check_term(elector)
         count += 1
         if table != "events":
             store.put(table, row)

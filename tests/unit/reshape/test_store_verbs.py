@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 
 from coordinator.adapters.clock import SystemClock
+from coordinator.errors import Transient
+from coordinator.recovery.transfer import import_all
 from coordinator.stores.elector import Elector, Holder
 from coordinator.stores.opening import open_store
 from reshape.cli.main import run
+from tests.fakes.world import FakeClock
+from tests.patience import patient
 
 
 def test_compact_removes_old_jobs_and_makes_the_file_smaller(
@@ -80,6 +85,7 @@ def filled(tmp_path: Path) -> Path:
     for row in (held("g1", "one"), held("g2", "two"), held("g3", None)):
         store.insert("gpus", row)
     store.append_events([{"_id": n, "type": "x"} for n in range(1, 2001)])
+    store.insert("predictions", {"_id": "p", "at": 1.0, "outcomes": []})
     store.insert("terms", {"_id": "coordinator", "pid": 1, "released": True, "version": 9})
     store.close()
     return tmp_path
@@ -88,7 +94,7 @@ def filled(tmp_path: Path) -> Path:
 def rows_of(folder: Path) -> dict[str, Any]:
     store = open_store(f"sqlite:///{folder / 'reshape.sqlite'}")
     try:
-        return {table: store.list(table) for table in ("jobs", "gpus", "events", "decisions")}
+        return {table: store.list(table) for table in ("jobs", "gpus", "events", "decisions", "predictions")}
     finally:
         store.close()
 
@@ -98,7 +104,7 @@ def test_an_export_fills_another_store_with_the_same_rows(
 ) -> None:
     file, other = tmp_path / "backup.jsonl", tmp_path / "other"
     assert verb(filled, "export", str(file)) == 0
-    assert capsys.readouterr().out == f"Wrote 2,006 rows into {file}.\n" and file.stat().st_mode & 0o077 == 0
+    assert capsys.readouterr().out == f"Wrote 2,007 rows into {file}.\n" and file.stat().st_mode & 0o077 == 0
     assert verb(filled, "export", str(tmp_path / "nowhere" / "x")) == 1
     assert "name another file" in capsys.readouterr().err
     assert verb(other, "import", str(file)) == 0
@@ -128,6 +134,33 @@ def test_nothing_is_imported_where_a_coordinator_acts(filled: Path, capsys: pyte
     assert f"process {os.getppid()}) acts on this store: stop it" in capsys.readouterr().err
     me.resign()
     assert verb(filled, "import", "--force", str(file)) == 0
+
+
+def test_a_term_that_is_lost_in_the_middle_ends_the_import(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = filled / "backup.jsonl"
+    assert verb(filled, "export", str(file)) == 0
+    store, clock = open_store(f"sqlite:///{filled / 'other.sqlite'}"), FakeClock()
+    elector = Elector(store, clock, 0.5, Holder.of_process(os.getpid()))
+    tries, tried = list[bool](), threading.Event()
+
+    def try_to_lead() -> bool:
+        tries.append(True)
+        if len(tries) == 1:
+            return Elector.try_to_lead(elector)
+        if len(tries) > 3:
+            tried.set()
+        raise Transient("The store does not answer.")
+
+    def append_events(events: Any) -> None:
+        assert tried.wait(patient(10)), "one error must not end the thread that keeps the term"
+        clock.time += 1.0
+
+    monkeypatch.setattr(elector, "try_to_lead", try_to_lead)
+    monkeypatch.setattr(store, "append_events", append_events)
+    with pytest.raises(Transient, match="a coordinator may act on it now: import again by --force"):
+        import_all(store, lambda: file.read_text().splitlines(), elector, force=False)
+    assert store.list("predictions") == [], "what follows is not written"
+    store.close()
 
 
 ROW = '{"reshape_export": 1}\n{"table": "jobs", "row": {"_id": %s}}'
