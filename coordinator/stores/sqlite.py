@@ -54,18 +54,18 @@ class SqliteStore:
         self._closed = False
         with self._translated():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._file = _identity(path)
             try:
-                self._connection = _connect(path)
+                self._take()
             except sqlite3.Error as error:
                 if not (salvage.is_damage(error) and salvage.is_ours(Path(path))):
                     raise
                 self._mend()
-            self._take()
 
     def _take(self) -> None:
-        """Note which file this is, and its log of writes."""
-        self._seen = self._data_version()
-        self._file, self._log = _identity(self._path), _identity(f"{self._path}-wal")
+        """Open the file, and note which one it is, and its log of writes."""
+        self._connection, self._file = _opened(self._path)
+        self._seen, self._log = self._data_version(), _identity(f"{self._path}-wal")
 
     def get(self, table: str, key: Key) -> Doc | None:
         with self._using() as connection:
@@ -241,40 +241,37 @@ class SqliteStore:
                 if not salvage.is_damage(error):
                     raise
                 self._mend()
-                self._take()
                 raise Transient(
                     f"The file {self._path} was damaged; what could be read of it is in a new one."
                 ) from error
 
     def _follow(self) -> None:
         """Open the file anew if another one has taken its place; write it back if it was deleted."""
-        now = _identity(self._path)
-        if now == self._file or self._closed:
+        if _identity(self._path) == self._file or self._closed:
             return
-        if now is None:
-            log.warning("The file %s was deleted; it is written back as it was.", self._path)
-            salvage.write_back(self._connection, Path(self._path))
-        else:
-            log.warning("Another file has taken the place of %s; it is read from now on.", self._path)
-        self._connection.close()
-        salvage.come_back(Path(self._path), own_log=self._log == _identity(f"{self._path}-wal"))
-        self._connection = _connect(self._path)
-        self._take()
+        with salvage.alone(Path(self._path)):  # where another process mends it, no file may be there for a moment
+            if _identity(self._path) is None:
+                salvage.write_back(self._connection, Path(self._path))
+                log.warning("The file %s was deleted; it is written back as it was.", self._path)
+            else:
+                log.warning("Another file has taken the place of %s; it is read from now on.", self._path)
+            self._connection.close()
+            salvage.come_back(Path(self._path), own_log=self._log == _identity(f"{self._path}-wal"))
+            self._take()
         self._woken.set()
 
     def _mend(self) -> None:
-        """Set the damaged file aside, and take over what can be read into a new one."""
+        """Set the damaged file aside, and take over what can be read into a new one, unless another process has."""
         with suppress(AttributeError):  # it could not even be opened
             self._connection.close()
-        aside = salvage.set_aside(Path(self._path))
-        self._connection = _connect(self._path)
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(f"{INSERT} ON CONFLICT (name, key) DO NOTHING", salvage.rows(aside))
-        self._connection.execute("COMMIT")
-        (count,) = self._connection.execute("SELECT count(*) FROM documents").fetchone()
-        log.warning(
-            "The file %s was damaged: it is %s now, and %d rows of it are in a new one.", self._path, aside, count
-        )
+        with salvage.alone(Path(self._path)):
+            if _identity(self._path) == self._file:
+                try:
+                    salvage.renew(Path(self._path), _connect, INSERT)
+                except Transient:
+                    self._connection = _unprepared(self._path)  # the next use meets the damage again
+                    raise
+            self._take()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -312,8 +309,21 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def _opened(path: str) -> tuple[sqlite3.Connection, tuple[int, int] | None]:
+    """The connection, and the file that it has really opened: another process may put another one there meanwhile."""
+    while True:
+        before, connection = _identity(path), _connect(path)
+        if _identity(path) == before:
+            return connection, before
+        connection.close()
+
+
+def _unprepared(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
 def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = _unprepared(path)
     try:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous=FULL")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from coordinator.errors import Rejected, Transient
+from coordinator.stores import salvage, sqlite
 from coordinator.stores.sqlite import SqliteStore
 
 JOBS = 400
@@ -103,6 +108,96 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_at_once(tmp_path: 
     kept = other.list("jobs")
     assert JOBS * 0.8 < len(kept) < JOBS
     assert store.list("jobs") == kept, "whoever else has it open goes on with the new one"
+
+
+def few(file: Path) -> SqliteStore:
+    store = SqliteStore(str(file))
+    for number in range(60):
+        store.insert("jobs", {"_id": f"j{number:02}", "command": ["x" * 900]})
+    store.compact()
+    return store
+
+
+def test_of_two_that_find_the_damage_together_one_mends_it_and_both_use_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    few(file).close()
+    scratch(file, 0.5, 4096)
+    first, second = SqliteStore(str(file)), SqliteStore(str(file))
+    with pytest.raises(Transient, match="was damaged"):
+        first.list("jobs")
+    with second._lock:  # its statement began on the damaged file, before the first one had renamed that
+        second._mend()
+    assert sorted(part.name for part in tmp_path.glob("*.damaged-?")) == ["store.sqlite.damaged-1"]
+    kept = first.list("jobs")
+    assert 20 < len(kept) < 60 and second.list("jobs") == kept
+    first.insert("jobs", {"_id": "new"})
+    assert second.get("jobs", "new") is not None
+
+
+def test_which_file_it_is_is_that_which_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = tmp_path / "store.sqlite", tmp_path / "other.sqlite"
+    few(other).close()
+    connect, first = sqlite._connect, [True]
+
+    def meets(path: str) -> sqlite3.Connection:
+        opened = connect(path)
+        if first and first.pop():
+            salvage.set_aside(file)
+            other.replace(file)
+        return opened
+
+    monkeypatch.setattr(sqlite, "_connect", meets)
+    assert len(SqliteStore(str(file)).list("jobs")) == 60
+
+
+def test_a_deleted_file_that_a_full_disk_keeps_from_being_written_back_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "store.sqlite"
+    store = few(file)
+    for part in tmp_path.glob("store.sqlite*"):
+        part.unlink()
+
+    def full(path: Path) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("coordinator.stores.salvage.sqlite3.connect", full)
+        for _ in range(2):
+            with pytest.raises(Transient, match=r"cannot be written back now \(database or disk is full\): free some"):
+                store.list("jobs")
+    assert len(store.list("jobs")) == 60
+    assert len(SqliteStore(str(file)).list("jobs")) == 60
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_damaged_file_that_a_full_disk_keeps_from_being_mended_stays_in_its_place(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "reshape.sqlite"
+    few(file).close()
+    scratch(file, share, 4096)
+    damaged, rows = file.read_bytes(), salvage.rows
+
+    def fills(path: Path) -> Iterator[tuple[str, object, str]]:
+        yield from islice(rows(path), 10)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(salvage, "rows", fills)
+        with pytest.raises(Transient, match=r"a new one cannot be written now \(database or disk is full\): free some"):
+            SqliteStore(str(file)).list("jobs")
+        store = SqliteStore(str(file)) if share else None
+        if store is not None:  # the same one finds it again and again
+            for _ in range(2):
+                with pytest.raises(Transient, match="free some space"):
+                    store.list("jobs")
+    assert file.read_bytes() == damaged and list(tmp_path.glob("*.damaged-?")) == []
+    store = store or SqliteStore(str(file))
+    with suppress(Transient):
+        store.list("jobs")
+    assert len(store.list("jobs")) > (20 if share else -1)
+    assert (tmp_path / "reshape.sqlite.damaged-1").read_bytes() == damaged
 
 
 def test_a_file_that_is_no_store_is_never_renamed(tmp_path: Path) -> None:
