@@ -7,6 +7,7 @@ that would lose work is refused with the way to insist, where there is one. Used
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -161,7 +162,8 @@ class OperatorRequests:
 
     def _wish(self, job: JobRecord, changes: JobChanges, sentence: str) -> View:
         """Write down what is wanted of a job; the decision of the returned id then says what became of it."""
-        decision_id = f"{job.id}-w{job.doc.get('version')}"
+        # Of two that read the same version the loser removes its decision, not the winner's.
+        decision_id = f"{job.id}-w{job.doc.get('version')}-{secrets.token_hex(4)}"
         self._note(decision_id, job, "wish", sentence)
         try:
             self._cache.write_job(job, {**changes, "wish_id": decision_id}, "wish")

@@ -232,6 +232,24 @@ def test_a_request_that_meets_another_change_of_the_job_is_carried_out_all_the_s
     assert noted == [decision_id], "what was not written has left no decision"
 
 
+def test_of_two_requests_at_once_the_one_that_comes_late_leaves_the_others_decision(
+    training: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, won = training.store.update, list[str]()
+
+    def meets(table: str, key: Any, expect: Any, changes: Any) -> Any:
+        if "wish_id" in changes and not won:
+            won.append("")  # the other one's own write goes through
+            won[0] = training.api.request("one", 2, None)["decision_id"]
+        return update(table, key, expect, changes)
+
+    monkeypatch.setattr(training.store, "update", meets)
+    late = training.api.suspend("one")["decision_id"]
+    assert training.api.decision(won[0])["sentence"] == "An operator asked for 2 GPUs."
+    assert training.api.decision(late)["sentence"] == "An operator suspended it."
+    assert len([each for each in training.api.decisions("one", 100) if each["kind"] == "wish"]) == 2
+
+
 def test_a_wish_becomes_a_decision_that_can_be_looked_up_by_its_id(training: World) -> None:
     wish = training.api.request("one", 2, None)["decision_id"]
     first = training.api.decision(wish)
