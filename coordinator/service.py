@@ -196,7 +196,6 @@ class Coordinator:
         self.forecaster.wake()
         for thread in self._threads:
             thread.join(timeout=10)
-        self.recorder.close()
         try:
             self._flush()
             if self.elector.leads and not self.elector.continuous():
@@ -204,6 +203,7 @@ class Coordinator:
             self.elector.resign()
         except ReshapeError as error:
             log.warning("could not tidy up the store on leaving: %s", error)
+        self.recorder.close()  # last: its collector may hang
 
     def _loop(self) -> None:
         while not self._stopping.is_set():

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from coordinator.events import traces
+from coordinator.stores.elector import TERM
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
@@ -47,6 +48,19 @@ def test_the_coordinator_sends_one_for_each_reshape_and_none_for_a_start() -> No
     assert (about["reshape.job"], about["reshape.direction"], about["reshape.to_gpus"]) == ("one", "down", 2)
     assert about["reshape.decision_id"] == world.api.decisions("one", 1)[0]["decision_id"]
     assert {"signal", "exit", "first step"} <= {span.name for span in stages}
+
+
+def test_a_collector_that_hangs_keeps_neither_the_last_events_nor_the_term() -> None:
+    world, found = World.training([2, 4], Behaviour(iterations=4_000)), list[tuple[object, object]]()
+
+    class Hangs(SimpleSpanProcessor):
+        def shutdown(self) -> None:
+            found.append(((world.users.get("terms", TERM) or {}).get("released"), world.store.last_event()))
+
+    world.c.recorder.traces = traces.ReshapeTraces(Hangs(InMemorySpanExporter()))
+    world.c.event_log.append({"type": "last"})
+    world.c.stop()
+    assert found == [(True, world.c.event_log.last())]
 
 
 @pytest.fixture
