@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.config import Keep
+from coordinator.events.event_log import EventLog
 from coordinator.ports import Doc, Store
 from coordinator.stores import retention
+from coordinator.stores.sqlite import SqliteStore
+from tests.fakes.world import FakeClock
 
 DAY = 86400.0
 NOW = 400 * DAY
@@ -48,6 +54,21 @@ def test_ended_jobs_go_by_age_and_by_number_and_never_within_the_hour(store: Sto
     assert (found.jobs, left(store)) == (4, ["d", "e", "f"])
     ended(store, "g", 0.0)
     assert (retention.prune(store, KEEP, NOW).jobs, left(store)) == (0, ["d", "e", "f", "g"])
+
+
+@pytest.mark.parametrize("body", ['{"_id": 1, "type": "x", "at": 1.0}', "[]"])
+def test_reading_events_ends_whatever_a_row_says_of_its_number(tmp_path: Path, body: str) -> None:
+    store = SqliteStore(str(tmp_path / "store.sqlite"))
+    store.append_events([{"_id": number, "type": "x", "at": NOW - 3 * DAY} for number in range(1, 10)])
+    with closing(sqlite3.connect(tmp_path / "store.sqlite")) as by_hand, by_hand:
+        by_hand.execute("UPDATE documents SET body = ? WHERE name = 'events' AND key IN (1, 2, 3, 4, 9)", (body,))
+    assert [event["_id"] for event in store.events_after(0)] == list(range(1, 10)), "else what follows has no end"
+    log, at = EventLog(store, FakeClock()), 0
+    while page := log.after(at, 1):
+        at = page[-1]["_id"]
+    assert at >= 8
+    assert retention.prune(store, KEEP, NOW).events == 4
+    assert [event["_id"] for event in store.events_after(0)] == list(range(5, 10))
 
 
 def test_a_job_stays_for_an_hour_where_less_is_to_be_kept(store: Store) -> None:
