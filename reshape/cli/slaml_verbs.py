@@ -50,13 +50,27 @@ def cancelled(settings: CliSettings, name: str) -> bool:
 
     if not name.startswith(PREFIX):
         return False
+    client = settings.client()
     try:
-        view = settings.client().cancel_slaml(name)
+        view = client.cancel_slaml(name)
+    except CoordinatorRefused as refusal:
+        # On a cluster any such id is refused by 409, before anything is looked up.
+        if refusal.status == 404 or (refusal.status == 409 and _is_job(client, name)):
+            return False
+        raise
+    print_out(settings, view, lambda v: f"{v['slaml']} is being cancelled, with its jobs that have not ended.")
+    return True
+
+
+def _is_job(client: Client, name: str) -> bool:
+    from reshape.client import CoordinatorRefused
+
+    try:
+        client.job(name)
     except CoordinatorRefused as refusal:
         if refusal.status != 404:
             raise
         return False
-    print_out(settings, view, lambda v: f"{v['slaml']} is being cancelled, with its jobs that have not ended.")
     return True
 
 

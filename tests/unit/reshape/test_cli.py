@@ -164,6 +164,16 @@ def test_ended_jobs_are_listed(reshape: Run) -> None:
     assert "cancelled" in reshape("jobs", "-a").out
 
 
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_a_job_that_is_called_like_a_slaml_can_be_cancelled(reshape: Run, live: Live, on_cluster: bool) -> None:
+    submit(reshape)
+    live.coordinator.documents["slaml.default.a"] = {**live.coordinator.documents["a"], "job_id": "slaml.default.a"}
+    live.coordinator.slaml_requests._on_cluster = on_cluster
+    assert reshape("cancel", "slaml.default.a").out == "Job slaml.default.a is being cancelled.\n"
+    none = reshape("cancel", "slaml.default.b")
+    assert (none.code, "use kubectl" in none.err) == (1, on_cluster)
+
+
 def test_no_jobs_is_a_sentence(reshape: Run) -> None:
     none = reshape("jobs")
     assert (len(none.out.splitlines()), "-a" in none.err) == (1, True)
