@@ -39,8 +39,16 @@ PATHS = (
     "/v1/jobs/{}/remove", "/v1/jobs/{}/rerun", "/v1/jobs/{}/logs", "/v1/policy", "/v1/gpus", "/v1/nodes",
     "/v1/nodes/{}", "/v1/snapshot", "/v1/journal", "/v1/decisions", "/v1/decisions?job_id={}&limit={}",
     "/v1/decisions/{}", "/v1/profiles/{}", "/v1/heartbeats", "/v1/wishes", "/v1/extender/jobEnqueueable", "/metrics",
-    "/healthz", "/", "/jobs", "/jobs/{}", "/queue", "/events", "/what-if?gpus={}", "/decisions/{}",
+    "/v1/slamls", "/healthz", "/", "/jobs", "/jobs/{}", "/queue", "/events", "/what-if?gpus={}", "/decisions/{}",
 )  # fmt: skip
+
+
+SLAML = {  # one that was refused, so that its tasks take no GPU of others
+    "_id": "a-slaml", "version": 1, "namespace": "default", "name": "mnist", "generation": 1, "created": 1.0,
+    "spec": '{"slaTarget": 1, "tasks": [{"taskName": "a", "containerImage": "i", "GPU": "1"}]}', "notes": "{}",
+    "judged": {"generation": 1, "accepted": False, "reason": "Invalid", "sentence": "No."}, "finished": True,
+    "status": {"state": "Refused", "conditions": [{"type": "Completed", "status": "False", "message": "No."}]},
+}  # fmt: skip
 
 
 class Newest:
@@ -62,6 +70,7 @@ class AnyData:
         self.world.submit("one", [1, 2], Behaviour(iterations=10**9))
         self.world.submit("short", [1], Behaviour(iterations=30))
         self.world.run(lambda w: set(w.states().values()) == {s.RUNNING})
+        self.world.users.put("slamls", SLAML)
         self.world.c.trouble = ""  # as after a turn of its loop
         self.before = self._touched()
         self.counts: dict[int, int] = {}  # answers by status

@@ -9,7 +9,6 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from coordinator.errors import Conflict, Rejected
 from coordinator.model.records import Doc, number
@@ -118,7 +117,7 @@ def _is(row: SlamlRow, slaml_id: str) -> bool:
 
 def _is_over(row: SlamlRow) -> bool:
     """Whether nothing of it will happen any more; one that no node could hold is looked at again."""
-    judged = row.get("judged") or {}
+    judged = _fields(row.get("judged"))
     return bool(row.get("finished")) or (judged.get("accepted") is False and judged.get("reason") != INFEASIBLE)
 
 
@@ -126,15 +125,24 @@ def _age(row: SlamlRow) -> tuple[float, str]:
     return number(row.get("created")) or 0.0, str(row["_id"])
 
 
+def _fields(value: object) -> Doc:
+    """What a row holds there; nothing if somebody has changed it into something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def _each(value: object) -> list[Doc]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def view(row: SlamlRow) -> Doc:
     """A Slaml for people: its state, its times in seconds, and the sentence about its verdict or failure."""
-    slaml, status, judged = Slaml.of(row), row.get("status") or {}, row.get("judged") or {}
-    bad: list[Any] = [one for one in status.get("conditions") or [] if one.get("type") == "Completed"]
+    slaml, status, judged = Slaml.of(row), _fields(row.get("status")), _fields(row.get("judged"))
+    bad = [one for one in _each(status.get("conditions")) if one.get("type") == "Completed"]
     failed = bad[0].get("message") if bad and bad[0].get("status") != "True" else ""
     return {
         "slaml": slaml.id, "namespace": slaml.namespace, "name": slaml.name,
         "state": str(status.get("state") or "Submitted"), "target_s": slaml.target_s,
         "expected_s": status.get("expected"), "wait_s": status.get("waitingTime"),
         "minimum_target_s": status.get("minimumTarget"), "progress": str(status.get("progress") or ""),
-        "tasks": status.get("tasks") or [], "sentence": str(failed or judged.get("sentence") or ""),
+        "tasks": _each(status.get("tasks")), "sentence": str(failed or judged.get("sentence") or ""),
     }  # fmt: skip

@@ -172,7 +172,9 @@ def _started(task: Any, starts: Mapping[str, Any]) -> Any:
         return task
     if why := found.get("why"):
         return {**task, UNREAD: why}
-    return {**task, "command": [*found["entrypoint"], *([] if task.get("args") else found["cmd"])]}
+    parts = [found.get(name) for name in ("entrypoint", "cmd")]
+    entrypoint, cmd = (part if isinstance(part, list) else [] for part in parts)
+    return {**task, "command": [*entrypoint, *([] if task.get("args") else cmd)]}
 
 
 def problems(slaml: Slaml) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -148,6 +149,28 @@ def test_what_is_wrong_is_said_at_once(item: Doc, words: str) -> None:
         w.api.apply_slaml(item)
     assert words in str(refused.value)
     assert w.api.slamls() == []
+
+
+STARTS = json.dumps({"tasks": [task("one", command=None, containerImage="a")]})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"status": 5}, {"status": {"conditions": [1], "tasks": "x"}}, {"status": {"conditions": 3}}, {"judged": 3},
+        {"judged": [1]}, {"spec": 4, "notes": []}, {"spec": STARTS, "starts": json.dumps({"a": {"cmd": 1}})},
+        {"namespace": {}, "name": [], "created": "x", "generation": None},
+    ],
+)  # fmt: skip
+def test_a_row_that_somebody_has_changed_hides_no_other_and_lets_new_ones_in(odd: Doc) -> None:
+    w = world()
+    w.api.apply_slaml(slaml())
+    w.users.put("slamls", {"_id": "odd", "namespace": "default", "name": "odd", "version": 1, **odd})
+    assert {view["name"] for view in w.api.slamls()} >= {"mnist"} and len(w.api.slamls()) == 2
+    w.tick(), w.tick()
+    assert w.api.apply_slaml(slaml(name="two"))["name"] == "two"
+    assert len(w.api.slamls()) == 3
+    assert w.api.delete_slaml("slaml.default.two")["name"] == "two"
 
 
 def test_on_a_cluster_kubectl_takes_them() -> None:
