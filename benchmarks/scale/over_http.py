@@ -1,6 +1,6 @@
 """CPU time of heartbeats over HTTP: of our server, and of a bare Tornado handler that decodes the same into a dict.
 
-Both serve in this process, one after the other; the client is a process of its own, so that its work is not counted. It
+Both serve in this process, in turns; the client is a process of its own, so that its work is not counted. It
 keeps its connections, as sidecars do. Besides: how long answers take where sidecars send at their own times.
 """
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from statistics import median, quantiles
+from statistics import quantiles
 from time import process_time
 from typing import Any
 
@@ -25,7 +25,6 @@ from tornado.web import Application, RequestHandler
 from benchmarks.result import WrongAnswer
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
 
-ROUNDS = 5
 CONNECTIONS = 8
 ADDRESS = "/v1/heartbeats"
 Message = tuple[str, bytes, str]  # job, body, signature
@@ -53,15 +52,12 @@ def client() -> Iterator[Executor]:
         yield pool
 
 
-def taken(pool: Executor, port: int, rounds: list[list[Message]]) -> float:
-    """CPU milliseconds of this process for each message: the median of the rounds after the first."""
-    found = list[float]()
-    for messages in rounds:
-        gc.collect()
-        began = process_time()
-        pool.submit(send, port, messages).result()
-        found.append(1000 * (process_time() - began) / len(messages))
-    return median(found[1:])
+def taken(pool: Executor, port: int, messages: list[Message]) -> float:
+    """CPU milliseconds of this process for each message."""
+    gc.collect()
+    began = process_time()
+    pool.submit(send, port, messages).result()
+    return 1000 * (process_time() - began) / len(messages)
 
 
 def send(port: int, messages: list[Message]) -> None:

@@ -6,31 +6,29 @@ against it.
 
 from __future__ import annotations
 
-import logging
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
 from tornado.web import Application, RequestHandler
 
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard.pages import Pages
 from coordinator.http import events, extender, jobs, profiles, signed
 from coordinator.http.auth import Failures
-from coordinator.http.base import Handler, NothingHandler
+from coordinator.http.base import BODY_S, Handler, NothingHandler, log_access
 from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.http.dashboard import handlers as dashboard
 from coordinator.http.dashboard.base_page import Dashboard
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
 MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts the connection without an error body
-BODY_S = 10.0  # seconds in which a request's body must arrive
 IDLE_S = 60.0  # seconds that a connection may stay open without a request
 LARGEST_HEADER = 16 * 1024  # bytes
 CONNECTIONS = 65_536  # open files that are enough for ten thousand sidecars, launchers, browsers and the store
-
-log = logging.getLogger("reshape.http")
 
 
 class HealthHandler(Handler):
@@ -81,7 +79,7 @@ class OpenApiHandler(Handler):
 
 ID = f"([^/]{{1,{jobs.LONGEST_ID}}})"
 ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
-    (r"/v1/heartbeats", signed.HeartbeatHandler),  # first: they are tried in order, and nearly all requests are these
+    (signed.HEARTBEATS, signed.HeartbeatHandler),  # all that `KnownHeartbeat` does not answer
     (r"/v1/jobs", jobs.JobsHandler),
     (rf"/v1/jobs/{ID}", jobs.JobHandler),
     (rf"/v1/jobs/{ID}/reshape", jobs.ReshapeHandler),
@@ -115,12 +113,19 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
 ]
 
 
+class _Application(Application):
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        if signed.KnownHeartbeat.fits(request):
+            return signed.KnownHeartbeat(self, request)
+        return super().find_handler(request, **kwargs)
+
+
 def make_app(coordinator: CoordinatorApi, token: str) -> Application:
     """API and dashboard over `coordinator`; callers need `token`, except for signed messages, health and metrics."""
-    return Application(
+    return _Application(
         [*ADDRESSES, *dashboard.ADDRESSES],
         default_handler_class=NothingHandler,
-        log_function=_log_access,
+        log_function=lambda handler: log_access(handler.request, handler.get_status()),
         coordinator=coordinator,
         token=token,
         failures=Failures(),
@@ -149,10 +154,3 @@ def _allow_connections() -> None:
     enough = CONNECTIONS if most == resource.RLIM_INFINITY else min(CONNECTIONS, most)
     if few != resource.RLIM_INFINITY and few < enough:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
-
-
-def _log_access(handler: RequestHandler) -> None:
-    """Log one line per request, without the query, which may hold a token."""
-    request = handler.request
-    milliseconds = 1000 * request.request_time()
-    log.debug("%s %s %d %.1f ms", request.method, request.path, handler.get_status(), milliseconds)

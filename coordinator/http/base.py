@@ -25,9 +25,11 @@ log = logging.getLogger("reshape.http")
 T = TypeVar("T")
 
 BODY_LIMIT = 64 * 1024  # bytes (`reliability.md` 6)
+BODY_S = 10.0  # seconds in which a request's body must arrive
 CALL_S = 10.0  # seconds that a request may wait for the coordinator (`reliability.md` 6)
 RETRY_AFTER_S = 5
 METHODS = ("GET", "POST", "DELETE")
+ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}  # headers of each answer
 
 SENTENCES = {
     400: "The request is malformed.",
@@ -113,8 +115,8 @@ class Handler(RequestHandler):
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
+        for name, value in ALWAYS.items():
+            self.set_header(name, value)
 
     def compute_etag(self) -> None:
         return None
@@ -188,3 +190,8 @@ def _shown(error: BaseException | None, status: int) -> tuple[int, str, list[str
         case ReshapeError():
             return 500, str(error), []
     return status, SENTENCES.get(status, SENTENCES[400 if status < 500 else 500]), []
+
+
+def log_access(request: HTTPServerRequest, status: int) -> None:
+    """Log one line of a request, without the query, which may hold a token."""
+    log.debug("%s %s %d %.1f ms", request.method, request.path, status, 1000 * request.request_time())

@@ -120,21 +120,47 @@ def test_failures_are_forgotten_after_a_window_and_their_memory_is_bounded() -> 
     assert len(failures._seen) == 3
 
 
-def test_a_signed_heartbeat_gets_a_signed_reply_without_any_token(call: Caller) -> None:
+@pytest.fixture(params=[False, True], ids=["not in memory", "in memory"])
+def beats(request: pytest.FixtureRequest, call: Caller, live: Live) -> Caller:
+    """Heartbeats of a job that is in memory, which need no handler, and of one that is not."""
+    live.coordinator.in_memory = request.param
+    return call
+
+
+def test_a_signed_heartbeat_gets_a_signed_reply_without_any_token(beats: Caller) -> None:
     body = beat()
-    call.headers = headers("/v1/heartbeats", body)
-    answer = call("POST", "/v1/heartbeats", body)
+    beats.headers = headers("/v1/heartbeats", body)
+    answer = beats("POST", "/v1/heartbeats", body)
     assert (answer.status, answer.doc["seq"]) == (200, 7)
     assert signed(KEY, "REPLY", "/v1/heartbeats", answer.raw, answer.headers[HEADER_SIGNATURE])
 
 
-def test_a_captured_message_is_worth_nothing_elsewhere(call: Caller) -> None:
+def test_a_heartbeat_of_a_job_in_memory_is_answered_with_the_headers_of_any_other(call: Caller, live: Live) -> None:
+    call.headers, seen = headers("/v1/heartbeats", beat()), list[dict[str, str]]()
+    for live.coordinator.in_memory in (False, True):
+        seen.append(dict(call("POST", "/v1/heartbeats", beat()).headers.items()))
+        assert seen[-1].pop("Date").endswith("GMT")
+    assert seen[0] == seen[1]
+
+
+def test_a_mistake_of_ours_is_explained_to_a_sidecar_too(beats: Caller, live: Live) -> None:
+    def mistaken(*_: object) -> tuple[bytes, str]:
+        raise KeyError("inner secret")
+
+    live.coordinator.heartbeat = mistaken  # type: ignore[method-assign]
+    beats.headers = headers("/v1/heartbeats", beat())
+    answer = beats("POST", "/v1/heartbeats", beat())
+    assert (answer.status, b"secret" in answer.raw) == (500, False)
+    assert answer.doc["error"]["id"]
+
+
+def test_a_captured_message_is_worth_nothing_elsewhere(beats: Caller) -> None:
     body = beat()
-    call.headers = headers("/v1/heartbeats", body)
-    altered = call("POST", "/v1/heartbeats", body.replace(b'"seq":7', b'"seq":8'))
-    other_path = call("POST", "/v1/wishes", body)
-    call.headers = headers("/v1/heartbeats", body, b"the key of another job")
-    other_key = call("POST", "/v1/heartbeats", body)
+    beats.headers = headers("/v1/heartbeats", body)
+    altered = beats("POST", "/v1/heartbeats", body.replace(b'"seq":7', b'"seq":8'))
+    other_path = beats("POST", "/v1/wishes", body)
+    beats.headers = headers("/v1/heartbeats", body, b"the key of another job")
+    other_key = beats("POST", "/v1/heartbeats", body)
     assert {a.status for a in (altered, other_path, other_key)} == {401}
     assert len({a.sentence for a in (altered, other_path, other_key)}) == 1
 
@@ -143,20 +169,20 @@ BROKEN = [(name, value) for name in (HEADER_LAUNCH, HEADER_SIGNATURE) for value 
 
 
 @pytest.mark.parametrize(("name", "value"), [*BROKEN, (HEADER_JOB, None), (HEADER_JOB, "")])
-def test_a_message_with_a_broken_header_is_unauthorized(call: Caller, name: str, value: str | None) -> None:
+def test_a_message_with_a_broken_header_is_unauthorized(beats: Caller, name: str, value: str | None) -> None:
     body = beat()
-    call.headers = {k: v for k, v in {**headers("/v1/heartbeats", body), name: value}.items() if v is not None}
-    assert call("POST", "/v1/heartbeats", body).status == 401
+    beats.headers = {k: v for k, v in {**headers("/v1/heartbeats", body), name: value}.items() if v is not None}
+    assert beats("POST", "/v1/heartbeats", body).status == 401
 
 
-def test_the_token_does_not_stand_in_for_a_signature(call: Caller) -> None:
-    assert call("POST", "/v1/heartbeats", beat()).status == 401
+def test_the_token_does_not_stand_in_for_a_signature(beats: Caller) -> None:
+    assert beats("POST", "/v1/heartbeats", beat()).status == 401
 
 
-def test_a_signed_message_that_makes_no_sense_is_refused(call: Caller) -> None:
+def test_a_signed_message_that_makes_no_sense_is_refused(beats: Caller) -> None:
     for body in (b"", b"[]", b"{", b'{"job_id": 1}'):
-        call.headers = headers("/v1/heartbeats", body)
-        assert call("POST", "/v1/heartbeats", body).status == 400
+        beats.headers = headers("/v1/heartbeats", body)
+        assert beats("POST", "/v1/heartbeats", body).status == 400
 
 
 def test_a_forwarded_wish_is_answered_like_an_operators_own(call: Caller, live: Live) -> None:

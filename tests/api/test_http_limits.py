@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from coordinator.http import signed
 from coordinator.http.app import CONNECTIONS
+from coordinator.http.base import BODY_LIMIT
+from coordinator.http.signed import HEARTBEATS
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import TOKEN, Live
 from tests.patience import patient
@@ -37,6 +40,21 @@ def test_a_body_of_unknown_length_is_bounded_too(call: Caller, live: Live) -> No
     chunk = b"%x\r\n" % 65_536 + b" " * 65_536 + b"\r\n"
     with raw(live, head(Transfer_Encoding="chunked") + 2 * chunk + b"0\r\n\r\n") as connection:
         assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_long_heartbeat_is_refused_even_of_a_job_that_is_known(live: Live) -> None:
+    live.coordinator.in_memory = True
+    chunk = b"%x\r\n" % (BODY_LIMIT + 1) + b" " * (BODY_LIMIT + 1) + b"\r\n0\r\n\r\n"
+    for length, body in ({"Content_Length": str(BODY_LIMIT + 1)}, b""), ({"Transfer_Encoding": "chunked"}, chunk):
+        sender = {"X_Reshape_Job": "a", "X_Reshape_Launch": "1", "X_Reshape_Signature": "x"}
+        with raw(live, head(path=HEARTBEATS, **sender, **length) + body) as connection:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_heartbeat_without_end_is_cut_off(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signed, "BODY_S", 0.1)
+    with raw(live, head(path=HEARTBEATS, Content_Length="100") + b"{") as connection:
+        assert connection.recv(4096) == b""
 
 
 def test_slow_clients_keep_nobody_waiting(call: Caller, live: Live) -> None:

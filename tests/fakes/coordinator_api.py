@@ -47,6 +47,7 @@ class FakeCoordinator:
         self.store_down = False
         self.drained = False
         self.broken: Exception | None = None
+        self.in_memory = False  # what `knows` says; False, so that a test may let a heartbeat wait
         self.slaml_requests = SlamlRequests(MemoryStore(), SystemClock(), False, lambda: None)
         self.gpu_rows = [
             {"gpu_id": f"GPU-{i}", "node": "local", "gpu_type": "V100", "state": s.IDLE, "job_id": None,
@@ -228,7 +229,7 @@ class FakeCoordinator:
             callback()
 
     def knows(self, job_id: str) -> bool:
-        return False  # so that a test may let a heartbeat wait
+        return self.in_memory
 
     def heartbeat(self, job_id: str, launch: int, raw: bytes, signature: str) -> tuple[bytes, str]:
         beat = self._checked("/v1/heartbeats", raw, signature, protocol.Heartbeat)
