@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+from functools import lru_cache
 
 PREFIX = "volcano-reshape.io"
 JOB = f"{PREFIX}/job"  # label of pods and Volcano Jobs: `job_name`
@@ -22,12 +23,14 @@ DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared` or `recreate`
 
 NAME_LENGTH = 253  # of objects that are named by subdomains
 LABEL_LENGTH = 63  # DNS-1123 label, the shortest limit of all that carry the name
+KEPT = 16_384  # names of jobs that are not worked out again
 HASH_LENGTH = 8  # of base 32: 40 bits, counted only among jobs whose readable part is the same
 LAUNCH_LENGTH = 10  # decimal digits
 POD_SUFFIX = "-trainer-0"  # Volcano names a job's pods so, and takes none whose name is no label
 SLUG_LENGTH = LABEL_LENGTH - HASH_LENGTH - LAUNCH_LENGTH - len("--l") - len(POD_SUFFIX)
 
 
+@lru_cache(KEPT)  # asked for several times at each look at a job
 def job_name(job_id: str, uid: str) -> str:
     """Return `<slug>-<hash>`: one name per job, the same for all its launches. Takes any strings."""
     return f"{_slug(job_id)}-{_hash(job_id, uid)}"

@@ -36,14 +36,22 @@ def end(folder: Path) -> None:
 
 
 def _living(folder: Path) -> list[int]:
-    variable, name = f"AWX_ISOLATED_DATA_DIR={folder}/".encode(), mark(folder)
+    """Look at each process of the machine twice a run, so cheaply: by descriptors, and at its state only if it fits."""
+    variable, name, us = f"AWX_ISOLATED_DATA_DIR={folder}/".encode(), mark(folder).encode(), os.geteuid()
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208, pathlib takes three times as long here
         with suppress(OSError):  # another user's, or gone meanwhile
-            if process.stat().st_uid != os.geteuid():
+            if os.stat(f"/proc/{pid}").st_uid != us:  # noqa: PTH116
                 continue
-            _, _, about = (process / "stat").read_text(errors="replace").partition("(")
-            called, _, rest = about.rpartition(") ")
-            if rest[0] not in "ZX" and (called == name or variable in (process / "environ").read_bytes()):
-                found.append(int(process.name))
+            fits = _content(pid, "comm") == name + b"\n" or variable in _content(pid, "environ")
+            if fits and _content(pid, "stat").rpartition(b") ")[2][:1] not in (b"Z", b"X"):
+                found.append(int(pid))
     return found
+
+
+def _content(pid: str, name: str) -> bytes:
+    descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, 65_536), b""))
+    finally:
+        os.close(descriptor)
