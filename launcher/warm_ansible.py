@@ -186,6 +186,10 @@ def _warm_up() -> None:
         list(kind.all(class_only=True))  # as PlaybookExecutor does
     for name in PLUGINS:
         importlib.import_module(f"ansible.plugins.{name}")
+    # Their settings stand in their documentation, which takes longer to read than the rest of a short playbook. Not all
+    # callbacks: that of ansible-runner knows the folder of its run.
+    for kind, name in (plugin.split(".") for plugin in PLUGINS if not plugin.startswith("vars.")):
+        getattr(loader, f"{kind}_loader").get(name, class_only=True)
 
 
 def main() -> None:
