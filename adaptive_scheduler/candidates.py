@@ -49,10 +49,9 @@ class CandidateList(NamedTuple):
     more: int
 
 
-def nodes_for(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
+def nodes_for(snapshot: ClusterSnapshot, job: Job) -> tuple[Node, ...]:
     """Return the nodes with GPUs on which the job may run by GPU type and pin (X12), including closed ones."""
-    allowed = (n for n in snapshot.nodes if n.gpus and job.gpu_type in (None, n.gpu_type))
-    return [n for n in allowed if job.pinned in (None, n.name)]
+    return snapshot.allowed(job.gpu_type, job.pinned)
 
 
 def spread(
@@ -86,7 +85,7 @@ CANNOT_RESUME = "it has not shown that it can save and resume"
 def protected_gpus(job: Job, now: float) -> int:
     """Return how many of its GPUs a placed job must keep now; 0 if all may be taken for waiting jobs. A cool-down
     protects the count that the job had before it last grew, never what it grew into."""
-    if _change_obstacle(job):
+    if change_obstacle(job):
         return job.num_gpus
     if job.cooling_until <= now:
         return 0
@@ -95,14 +94,14 @@ def protected_gpus(job: Job, now: float) -> int:
 
 def reshape_obstacle(job: Job, now: float) -> str:
     """Return the reason, for people, why a placed job may not be reshaped for its own gain now; empty if it may."""
-    if why := _change_obstacle(job):
+    if why := change_obstacle(job):
         return why
     if job.cooling_until > now:
         return f"was reshaped a short while ago and is left alone for {seconds(job.cooling_until - now)} more"
     return ""
 
 
-def _change_obstacle(job: Job) -> str:
+def change_obstacle(job: Job) -> str:
     """Return the reason why a placed job may not be changed at all now; empty if it may."""
     if job.leased:
         return "has an operation under way"

@@ -1,20 +1,23 @@
 """Holds a snapshot as arrays: predicted remaining times of every job on every allowed GPU count.
 
 Its numbers equal those of `prediction.py` bit for bit, so that an exhaustive search over 10,000 jobs is a few passes
-over arrays (goal D1). Columns are computed on first use; `then` recomputes only jobs that have changed. Called by
-Algorithms 1 and 2 of SideCar scheduling and by the engine. Pure."""
+over arrays (goal D1). Columns are computed on first use; what depends on one job or node alone is taken over from the
+snapshot before, and worked out only where that has changed. Called by Algorithms 1 and 2 of SideCar scheduling and by
+the engine. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import compress
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_scheduler.candidates import nodes_for, protected_gpus, reshape_obstacle
+from adaptive_scheduler.candidates import change_obstacle
 from adaptive_scheduler.decision import givable
 from adaptive_scheduler.index import Floats, Ints, NameIndex, ranks
 from adaptive_scheduler.models.prediction import (
@@ -22,14 +25,10 @@ from adaptive_scheduler.models.prediction import (
     Tardiness,
     all_work_s,
     assumed_s,
-    cross_host_s,
-    gpu_release_s,
-    reshape_cost_s,
-    reshape_delay_s,
 )
 from adaptive_scheduler.profiles.profiles import LARGEST
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 Bools = NDArray[np.bool_]
 Column = Callable[[Ints], NDArray[Any]]
@@ -53,11 +52,12 @@ def smallest(cells: Ints, columns: Sequence[Column], most: int) -> Ints:
 
 
 class _Columns(NamedTuple):
-    """One number per job of the snapshot, in its order; all 0 for a job that is not placed."""
+    """One number per job of the snapshot, in its order; all 0 for a job that is not placed. Up to `converged` they are
+    of the job alone, by `_row`; the others of its type and the time, too."""
 
     placed: Floats
-    free: Floats  # may be reshaped now
-    protected_gpus: Floats  # GPUs that no waiting job may take from it now
+    changeable: Floats  # may be reshaped once it has cooled down
+    cooling_until: Floats
     grew_from: Floats  # count before it last grew; 0: it has not
     spread: Floats  # runs on several hosts
     several: Floats  # may run on several
@@ -70,17 +70,57 @@ class _Columns(NamedTuple):
     known_length: Floats
     left: Floats  # iterations; seconds where the length is unknown
     assumed: Floats
+    unsaved: Floats
+    relaunches: Floats
+    own_cost: Floats  # measured seconds of a reshape; NaN: not measured
+    only: Floats  # required GPU type; -1: any
+    pinned: Floats  # may not move; a gang neither: it grows onto further nodes
+    converged: Floats
+    free: Floats  # may be reshaped now
+    protected_gpus: Floats  # GPUs that no waiting job may take from it now
     reshape: Floats
     finish: Floats
     lets_go: Floats  # checkpoint and exit (G5)
     cost: Floats
     elsewhere: Floats  # extra cost of a move
-    only: Floats  # required GPU type; -1: any
-    pinned: Floats  # may not move; a gang neither: it grows onto further nodes
-    converged: Floats
 
 
-_NOTHING = (0.0,) * len(_Columns._fields)
+_NOTHING, _NONE = (0.0,) * _Columns._fields.index("free"), np.zeros(0)
+
+
+def _row(job: Job, index: NameIndex, position: Mapping[str, int]) -> tuple[float, ...]:
+    if job.num_gpus <= 0 or job.node is None:
+        return _NOTHING
+    assumed, length = assumed_s(job), job.iterations_left
+    return (
+        True, not change_obstacle(job), job.cooling_until, job.grew_from, bool(job.workers), job.max_workers > 1,
+        position.get(job.node, -1), index.shape(job), index.types[job.type, len(job.workers) or 1],
+        index.types[job.type, 1], job.num_gpus, index.counts[job.num_gpus],
+        length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
+        job.unsaved_s, job.relaunches, math.nan if job.reshape_cost_s is None else job.reshape_cost_s,
+        -1 if job.gpu_type is None else index.kinds[job.gpu_type],
+        job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
+    )  # fmt: skip
+
+
+class _NodeColumns(NamedTuple):
+    """Likewise per node; the added last entry (-1) stands for an unknown node."""
+
+    heard: Bools
+    open: Bools
+    kept: Bools  # reserved for an aged job
+    has_gpus: Bools
+    idle: Ints
+    kind: Ints  # index of its GPU type in `index.kinds`
+
+
+def _node_row(node: Node, index: NameIndex) -> tuple[int, ...]:
+    kept = node.schedulable and node.kept_for is not None
+    return node.heard, node.open, kept, bool(node.gpus), node.idle, index.kinds[node.gpu_type]
+
+
+def _positions(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(names)}
 
 
 class VictimOptions(NamedTuple):
@@ -100,112 +140,58 @@ class VictimOptions(NamedTuple):
 class CostTable:
     """The arrays of one snapshot that all searches of one tick share."""
 
-    def __init__(
-        self, snapshot: ClusterSnapshot, now: float, settings: Settings, before: CostTable | None = None
-    ) -> None:
+    def __init__(self, snapshot: ClusterSnapshot, now: float, settings: Settings) -> None:
         self.snapshot, self.now, self.settings = snapshot, now, settings
-        self._before = before
-        self._victims: dict[float, VictimOptions] = {}
+        self.index = snapshot.once(NameIndex, snapshot.profiles, settings, fits=NameIndex.is_small)
+        self._ints, self._victims = dict[str, Ints](), dict[float, VictimOptions]()
         self.refused: dict[object, list[str]] = {}  # jobs that cannot start now, by their request
 
     def then(self, snapshot: ClusterSnapshot) -> CostTable:
-        """Return the table of a later snapshot, reusing what has not changed."""
-        if snapshot is self.snapshot:
-            return self
-        known = self if "_numbers" in self.__dict__ else self._before
-        return CostTable(snapshot, self.now, self.settings, known)
+        """Return the table of a later snapshot."""
+        return self if snapshot is self.snapshot else CostTable(snapshot, self.now, self.settings)
 
-    # Nodes in the order of the snapshot; the last entry (-1) stands for an unknown node.
     @cached_property
     def position(self) -> dict[str, int]:
-        return {node.name: i for i, node in enumerate(self.snapshot.nodes)}
-
-    @cached_property
-    def idle(self) -> Ints:
-        return np.array([*(node.idle for node in self.snapshot.nodes), 0], np.intp)
-
-    @cached_property
-    def heard(self) -> Bools:
-        return np.array([*(node.heard for node in self.snapshot.nodes), False], np.bool_)
-
-    @cached_property
-    def kind(self) -> Ints:
-        """By node: index of its GPU type in `index.kinds`."""
-        kinds = self.index.kinds
-        return np.array([*(kinds[node.gpu_type] for node in self.snapshot.nodes), kinds[""]], np.intp)
-
-    @cached_property
-    def open(self) -> Bools:
-        return np.array([*(node.open for node in self.snapshot.nodes), False], np.bool_)
-
-    @cached_property
-    def kept(self) -> Bools:
-        """By node: whether it is reserved for an aged job."""
-        kept = (node.schedulable and node.kept_for is not None for node in self.snapshot.nodes)
-        return np.array([*kept, False], np.bool_)
+        return self.snapshot.once(_positions, tuple(map(attrgetter("name"), self.snapshot.nodes)))
 
     @cached_property
     def node_rank(self) -> Ints:
         """By node: position by name."""
-        return ranks([node.name for node in self.snapshot.nodes])
-
-    def nodes_for(self, job: Job) -> Ints:
-        """Positions of `candidates.nodes_for`; cached for all tables derived from one another."""
-        known, wanted = self.index.allowed, (job.gpu_type, job.pinned)
-        if wanted not in known:
-            known[wanted] = np.array([self.position[n.name] for n in nodes_for(self.snapshot, job)], np.intp)
-        return known[wanted]
-
-    @property
-    def index(self) -> NameIndex:
-        return self._numbers[0]
+        return self.snapshot.once(ranks, tuple(self.position))
 
     @cached_property
-    def _numbers(self) -> tuple[NameIndex, Floats]:
-        before, self._before = self._before, None
-        jobs = self.snapshot.jobs
-        if before is None or not self._comes_of(before):
-            index = NameIndex(self.snapshot.profiles, self.settings)
-            return index, self._columns(index, jobs)
-        index, columns = before._numbers
-        for name in ("position", "job_rank", "node_rank"):  # names have not changed
-            self.__dict__[name] = getattr(before, name)
-        changed = [i for i, job in enumerate(jobs) if job is not before.snapshot.jobs[i]]
-        if changed:
-            columns = columns.copy()
-            columns[:, changed] = self._columns(index, [jobs[i] for i in changed])
-        return index, columns
+    def nodes(self) -> _NodeColumns:
+        rows = self.snapshot.node_rows(_node_row, self.index).reshape(-1, len(_NodeColumns._fields))
+        columns = np.vstack((rows, (False, False, False, False, 0, self.index.kinds[""]))).T
+        return _NodeColumns(*columns[:4] > 0, *columns[4:].astype(np.intp))
 
-    def _comes_of(self, before: CostTable) -> bool:
-        """Return whether both snapshots have the same jobs and nodes in the same order."""
-        old, new = before.snapshot, self.snapshot
-        return new.profiles is old.profiles and list(new.job) == list(old.job) and list(new.node) == list(old.node)
-
-    def _columns(self, index: NameIndex, jobs: Iterable[Job]) -> Floats:
-        return np.array([self._row(index, job) for job in jobs], np.float64).reshape(-1, len(_NOTHING)).T.copy()
-
-    def _row(self, index: NameIndex, job: Job) -> tuple[float, ...]:
-        if job.num_gpus <= 0 or job.node is None:
-            return _NOTHING
-        profiles = self.snapshot.profiles
-        o, assumed = profiles.overheads(job.type), assumed_s(job)
-        length = job.iterations_left
-        return (
-            True, not reshape_obstacle(job, self.now), protected_gpus(job, self.now), job.grew_from,
-            bool(job.workers), job.max_workers > 1,
-            self.position.get(job.node, -1),
-            index.shape(job), index.types[job.type, len(job.workers) or 1], index.types[job.type, 1],
-            job.num_gpus, index.counts[job.num_gpus],
-            length is not None, assumed if length is None else max(length, 0.0), min(assumed, LARGEST),
-            reshape_delay_s(profiles, job), o.finish, gpu_release_s(profiles, job), reshape_cost_s(profiles, job),
-            cross_host_s(profiles, job),
-            -1 if job.gpu_type is None else index.kinds[job.gpu_type],
-            job.pinned is not None or job.gpus_per_pod > 0, job.growth.category == "CC",
-        )  # fmt: skip
+    def nodes_for(self, job: Job) -> Ints:
+        """Positions of `candidates.nodes_for`."""
+        fits = self.nodes.has_gpus.copy()
+        if job.gpu_type is not None:
+            fits &= self.nodes.kind == self.index.kinds.get(job.gpu_type, -1)
+        if job.pinned is not None:
+            fits &= np.arange(len(fits)) == self.position.get(job.pinned, -1)
+        return np.flatnonzero(fits)
 
     @cached_property
     def jobs(self) -> _Columns:
-        return _Columns(*self._numbers[1])
+        rows = self.snapshot.rows(_row, self.index, self.position).reshape(-1, len(_NOTHING))
+        own = _Columns(*rows.T.copy(), *[_NONE] * (len(_Columns._fields) - len(_NOTHING)))
+        types = np.where(own.placed > 0, own.alone, -1).astype(np.intp)
+        in_launch, finish, exits, ends, relaunch = self.index.overheads[:, types]
+        reshape = in_launch + np.where(own.relaunches > 0, relaunch, 0.0)
+        free, cooled = own.changeable > 0, own.cooling_until <= self.now
+        keeps = np.minimum(np.where(own.grew_from != 0, own.grew_from, own.num_gpus), own.num_gpus)
+        return own._replace(
+            free=(free & cooled).astype(np.float64),
+            protected_gpus=np.where(free, np.where(cooled, 0.0, keeps), own.num_gpus),
+            reshape=reshape + own.unsaved,
+            finish=finish,
+            lets_go=exits + np.where(own.relaunches > 0, ends, 0.0),
+            cost=np.where(np.isnan(own.own_cost), reshape, own.own_cost),
+            elsewhere=np.where(own.relaunches > 0, 0.0, relaunch),
+        )
 
     def ints(self, name: str) -> Ints:
         """Return a column of whole numbers as an index array."""
@@ -214,14 +200,12 @@ class CostTable:
             found = self._ints[name] = getattr(self.jobs, name).astype(np.intp)
         return found
 
-    @cached_property
-    def _ints(self) -> dict[str, Ints]:
-        return {}
-
-    @cached_property
-    def job_rank(self) -> Ints:
-        """By job: position by id; -1 at -1."""
-        return ranks([job.id for job in self.snapshot.jobs])
+    def job_rank(self, row: Ints) -> Ints:
+        """Return the positions of these jobs among each other by id; -1 at -1."""
+        jobs, rank = self.snapshot.jobs, np.full(len(self.snapshot.jobs) + 1, -1)
+        some = sorted(set(row[row >= 0].tolist()), key=lambda i: jobs[i].id)
+        rank[some] = np.arange(len(some))
+        return rank[row]
 
     def known(self, row: Ints, kind: Ints, count_id: Ints) -> Bools:
         """Return whether a speed is known for these jobs on one host of these GPU types with these counts."""
@@ -255,15 +239,16 @@ class CostTable:
         """`prediction.t_keep` of every placed job; 0 for the others."""
         row = np.flatnonzero(self.jobs.placed)
         seconds = np.zeros(len(self.snapshot.jobs))
-        training = self.t_train(row, self.kind[self.ints("node")[row]], self.ints("count_id")[row], "here")
+        training = self.t_train(row, self.nodes.kind[self.ints("node")[row]], self.ints("count_id")[row], "here")
         seconds[row] = training + self.jobs.finish[row]
         return seconds
 
     @cached_property
     def times(self) -> RemainingTimes:
         """Remaining times of all placed jobs."""
-        placed, seconds = self.jobs.placed.tolist(), self.keep_s.tolist()
-        return RemainingTimes({j.id: s for j, s, p in zip(self.snapshot.jobs, seconds, placed, strict=True) if p})
+        placed = self.jobs.placed > 0
+        ids = compress(self.snapshot.job, placed.tolist())
+        return RemainingTimes(dict(zip(ids, self.keep_s[placed].tolist(), strict=True)))
 
     @cached_property
     def scope(self) -> RemainingTimes:
@@ -309,7 +294,7 @@ class CostTable:
         most = self.ints("num_gpus")[hosts] - self.ints("protected_gpus")[hosts]
         at, i = np.nonzero((amounts > 0) & (amounts < has[:, None]) & (amounts <= most[:, None]))
         row, node, gives = hosts[at], nodes[at], amounts[at, i]
-        kind, count_id = self.kind[node], self.index.count_ids(self.ints("num_gpus")[row] - gives)
+        kind, count_id = self.nodes.kind[node], self.index.count_ids(self.ints("num_gpus")[row] - gives)
         run_s = self.t_run(row, kind, count_id, trains_on_s)
         makespan, total = self.with_scope(row, run_s)
         return VictimOptions(
@@ -325,11 +310,12 @@ class CostTable:
     def _hosts(self) -> tuple[Ints, Ints, Ints]:
         """Return (job, node, GPUs there) of all jobs that may give GPUs now, on known nodes."""
         free = self.jobs.protected_gpus < self.jobs.num_gpus
+        position, jobs = self.position, self.snapshot.jobs
         spread = [
-            (row, self.position[node], less_than)
+            (row, position[node], less_than)
             for row in np.flatnonzero(free & (self.jobs.spread > 0)).tolist()
-            for node, less_than in givable(self.snapshot.jobs[row])
-            if node in self.position
+            for node, less_than in givable(jobs[row])
+            if node in position
         ]
         row = np.flatnonzero(free & (self.jobs.spread == 0) & (self.jobs.node >= 0))
         more = np.array(spread, np.intp).reshape(-1, 3).T

@@ -1,6 +1,6 @@
 """Maps job types, GPU types and counts to array indices, with tables that depend on them alone.
 
-Shared by a `CostTable` and all tables derived from it, since these names do not change within a tick. Pure."""
+Shared by the `CostTable`s of one snapshot after the other, as long as profiles and settings are the same. Pure."""
 
 from __future__ import annotations
 
@@ -43,10 +43,13 @@ class NameIndex:
         self.types = Numbering()  # of (job type, hosts)
         self.kinds = Numbering()  # of GPU types
         self.counts = Numbering()
-        self.allowed = dict[tuple[str | None, str | None], Ints]()  # node positions by a job's (GPU type, pin)
         self._shapes = Numbering()  # of (allowed counts, present count)
         self._gives, self._larger = list[list[int]](), list[list[int]]()
-        self._seconds = np.zeros((0, 0, 0))
+        self._seconds, self._overheads = np.zeros((0, 0, 0)), np.zeros((0, 0))
+
+    def is_small(self) -> bool:
+        """Return False if it has grown so much that most of its names may be of jobs that have ended."""
+        return len(self.types) + len(self._shapes) < 50_000
 
     def shape(self, job: Job) -> int:
         known = self._shapes.get((job.optional, job.num_gpus))
@@ -84,6 +87,16 @@ class NameIndex:
                 for kind, k in self.kinds.items():
                     self._fill(k, t, job_type, kind, hosts)
         return self._seconds
+
+    @property
+    def overheads(self) -> Floats:
+        """By type: seconds of a reshape, a job's end, checkpoint and exit, a launch's end, and its end and start. 0 at
+        the added last entry, for no type."""
+        if self._overheads.shape[-1] != len(self.types) + 1:
+            known = [self._profiles.overheads(job_type) for job_type, _ in self.types]
+            each = [(o.reshape, o.finish, o.ckpt + o.proc_term, o.k8s_term, o.k8s_term + o.k8s_init) for o in known]
+            self._overheads = np.array([*each, (0.0,) * 5]).T
+        return self._overheads
 
     def _fill(self, k: int, t: int, job_type: str, kind: str, hosts: int) -> None:
         if hosts == 1 and (job_type, kind) not in self._profiles.speeds:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, count, repeat
 from operator import attrgetter, is_not
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_scheduler.profiles.growth import UNMEASURED, UNSEEN, Efficiency, Growth
 from adaptive_scheduler.profiles.observations import Observations, Resource
@@ -21,6 +22,7 @@ from adaptive_scheduler.profiles.profiles import Profiles
 
 JobState = Literal["submitted", "initializing", "initialized", "running", "adjusting", "restarting"]
 GpuState = Literal["idle", "reserved", "in use", "faulty"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,8 @@ class Job:
         return self.tasks[0].memory * self.tasks[0].replicas if self.tasks else 0.0
 
 
-def aligned(before: tuple[Job, ...], jobs: tuple[Job, ...]) -> tuple[Any, list[int]]:
-    """Return by job of `jobs` its position in `before`, -1 for one that is not the same object, and where these are."""
+def aligned(before: tuple[Any, ...], jobs: tuple[Any, ...]) -> tuple[Any, list[int]]:
+    """Return by job or node its position in `before`, -1 for one that is not the same object, and where these are."""
     if len(before) == len(jobs):
         at = np.arange(len(jobs))
         at[new := list(compress(count(), map(is_not, jobs, before)))] = -1
@@ -191,46 +193,86 @@ class ClusterSnapshot:
     observations: Observations = field(default_factory=Observations)
 
     def then(self, **changes: Any) -> ClusterSnapshot:
-        """Return a later snapshot, of which only what has changed is worked out again."""
+        """Return a later snapshot, of which only what has changed is worked out again. Decide on both in one thread."""
         later = replace(self, **changes)
         kept = ["job", "queue", "placed"] if later.jobs is self.jobs else []
-        kept += ["node", "capacity"] if later.nodes is self.nodes else []
-        vars(later).update({name: vars(self)[name] for name in kept if name in vars(self)}, _held=self._held.copy())
+        kept += ["node", "gpu_types", "capacity", "_allowed"] if later.nodes is self.nodes else []
+        vars(later).update({name: vars(self)[name] for name in kept if name in vars(self)}, _held=self._held)
         return later
 
     @cached_property
-    def _held(self) -> dict[object, tuple[tuple[Job, ...], Any]]:
-        """By test: the jobs that `where` was asked about last, here or earlier, and for which of them it holds."""
+    def _held(self) -> dict[object, tuple[tuple[object, ...], tuple[Any, ...], Any]]:
+        """By function: what it was given last, the jobs or nodes, and what it returned. Later snapshots share it."""
         return {}
 
+    @cached_property
+    def _aligned(self) -> dict[tuple[int, int], tuple[object, Any, list[int]]]:
+        return {}
+
+    def rows(self, of: Callable[..., Any], *given: object) -> NDArray[np.float64]:
+        """By job: the number, or as many for each, that `of(job, *given)` returns. It must depend on nothing else: only
+        jobs that have changed since an earlier snapshot are worked out again. Callers must not write to it."""
+        return self._rows(self.jobs, of, given)
+
+    def node_rows(self, of: Callable[..., Any], *given: object) -> NDArray[np.float64]:
+        """Likewise by node."""
+        return self._rows(self.nodes, of, given)
+
+    def _rows(self, things: tuple[Any, ...], of: Callable[..., Any], given: tuple[object, ...]) -> NDArray[np.float64]:
+        was, before, rows = self._held.get(of, (None, (), np.zeros(0)))
+        if before is not things or was != given:
+            before = before if was == given else ()
+            key = id(before), id(things)
+            if key not in self._aligned:  # one answer for all functions; `before` is kept, so that its id stays its own
+                self._aligned[key] = before, *aligned(before, things)
+            _, at, new = self._aligned[key]
+            found = np.array([of(things[i], *given) for i in new], np.float64)
+            rows = rows[at] if len(new) < len(things) else found
+            rows[new] = found.reshape(-1, *rows.shape[1:])
+            self._held[of] = given, things, rows
+        return rows
+
+    def once(self, make: Callable[..., T], *given: object, fits: Callable[[T], bool] = lambda made: True) -> T:
+        """Return `make(*given)`, or what it returned for an earlier snapshot if that was given the same and `fits`."""
+        was, _, made = self._held.get(make, (None, (), None))
+        if was != given or not fits(cast(T, made)):
+            made = make(*given)
+            self._held[make] = given, (), made
+        return cast(T, made)
+
     def where(self, test: Callable[..., bool], *given: object) -> tuple[Job, ...]:
-        """Return the jobs for which `test(job, *given)` holds, in order. It must depend on nothing else: only jobs that
-        have changed since an earlier snapshot are tested again."""
-        before, holds = self._held.get((test, given), ((), np.zeros(0, np.bool_)))
-        if before is not self.jobs:
-            at, new = aligned(before, self.jobs)
-            holds = np.append(holds, False)[at]
-            holds[new] = [test(self.jobs[i], *given) for i in new]
-            self._held[test, given] = self.jobs, holds
-        return tuple(map(self.jobs.__getitem__, np.flatnonzero(holds).tolist()))
+        """Return the jobs for which `test(job, *given)` holds, in order. As in `rows`, it depends on nothing else."""
+        return tuple(map(self.jobs.__getitem__, np.flatnonzero(self.rows(test, *given)).tolist()))
 
     @cached_property
     def job(self) -> Mapping[str, Job]:
-        return {j.id: j for j in self.jobs}
+        return dict(zip(map(attrgetter("id"), self.jobs), self.jobs, strict=True))
 
     @cached_property
     def node(self) -> Mapping[str, Node]:
-        return {n.name: n for n in self.nodes}
+        return dict(zip(map(attrgetter("name"), self.nodes), self.nodes, strict=True))
+
+    @cached_property
+    def gpu_types(self) -> Mapping[str, str]:
+        """By name of a node."""
+        return dict(zip(self.node, map(attrgetter("gpu_type"), self.node.values()), strict=True))
 
     @cached_property
     def capacity(self) -> Mapping[Resource, float]:
         """Total working GPUs, cores and bytes of all schedulable nodes (D3)."""
-        nodes = [node for node in self.nodes if node.schedulable]
-        return {
-            "gpus": sum(n.healthy for n in nodes),
-            "cores": math.fsum(n.cores for n in nodes),
-            "memory": math.fsum(n.memory for n in nodes),
-        }
+        gpus, cores, memory = map(math.fsum, self.node_rows(_capacity).reshape(-1, 3).T.tolist())
+        return {"gpus": int(gpus), "cores": cores, "memory": memory}
+
+    def allowed(self, gpu_type: str | None, pinned: str | None) -> tuple[Node, ...]:
+        """Return the nodes with GPUs of this type and name, or of any (None)."""
+        if (gpu_type, pinned) not in self._allowed:
+            of_type = (n for n in self.nodes if n.gpus and gpu_type in (None, n.gpu_type))
+            self._allowed[gpu_type, pinned] = tuple(n for n in of_type if pinned in (None, n.name))
+        return self._allowed[gpu_type, pinned]
+
+    @cached_property
+    def _allowed(self) -> dict[tuple[str | None, str | None], tuple[Node, ...]]:
+        return {}
 
     @cached_property
     def has_idle(self) -> bool:
@@ -249,7 +291,7 @@ class ClusterSnapshot:
     @cached_property
     def placed(self) -> tuple[Job, ...]:
         """Unfinished jobs that have GPUs or were promised some."""
-        return self.where(_is_placed)
+        return self.where(is_placed)
 
     @cached_property
     def on_cpu(self) -> Mapping[str, tuple[Job, ...]]:
@@ -269,8 +311,12 @@ def _is_queued(job: Job) -> bool:
     return job.state == "submitted" and not job.leased
 
 
-def _is_placed(job: Job) -> bool:
+def is_placed(job: Job) -> bool:
     return job.num_gpus > 0 and job.node is not None
+
+
+def _capacity(node: Node) -> tuple[float, float, float]:
+    return (node.healthy, node.cores, node.memory) if node.schedulable else (0.0, 0.0, 0.0)
 
 
 def _uses_cpu(job: Job) -> bool:

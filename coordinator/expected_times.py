@@ -44,11 +44,6 @@ class _Completion:
     certain: bool
 
 
-def jobs_of_unknown_end(snapshot: ClusterSnapshot) -> tuple[str, ...]:
-    """Return placed jobs of unknown end; a makespan that counts them is a guess."""
-    return tuple(job.id for job in snapshot.placed if not end_is_certain(snapshot, job))
-
-
 def expected_times(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS) -> dict[str, ExpectedTimes]:
     """Return the expected times by job; none for jobs trained on CPU, which share cores. `now` as in `decide`."""
     world = replace(snapshot, profiles=snapshot.profiles.scaled(settings.batch_scaling))

@@ -5,13 +5,13 @@ Called by the policies, by views of predicted ends and by comparison policies. P
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job, has_deadline
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, has_deadline, is_placed
 
 ASSUMED_AT_LEAST_S = 600.0
 """Least assumed length of a job of unknown length: ten minutes make a reshape worth its cost."""
@@ -74,12 +74,6 @@ def reshape_overhead_s(profiles: Profiles, job: Job) -> float:
     return o.reshape + (o.k8s_term + o.k8s_init if job.relaunches else 0.0)
 
 
-def gpu_release_s(profiles: Profiles, job: Job) -> float:
-    """Return how long GPUs that it gives up stay in use: checkpoint, exit, and launch end if that holds them."""
-    o = profiles.overheads(job.type)
-    return o.ckpt + o.proc_term + (o.k8s_term if job.relaunches else 0.0)
-
-
 def cross_host_s(profiles: Profiles, job: Job) -> float:
     """Return the extra seconds of a move over a reshape: the old launch ends, a new one starts (1.5)."""
     o = profiles.overheads(job.type)
@@ -100,9 +94,17 @@ def is_certain(profiles: Profiles, job: Job, gpu_type: str, num_gpus: int, hosts
 
 def end_is_certain(snapshot: ClusterSnapshot, job: Job) -> bool:
     """Return whether the length and speed of a placed job are known as it is placed."""
-    node = snapshot.node.get(job.node or "")
-    hosts = len(job.workers) or 1
-    return node is not None and is_certain(snapshot.profiles, job, node.gpu_type, job.num_gpus, hosts)
+    return not _is_of_unknown_end(job, snapshot.profiles, snapshot.gpu_types)
+
+
+def of_unknown_end(snapshot: ClusterSnapshot) -> tuple[Job, ...]:
+    """Return the placed jobs for which that is not so; a makespan that counts them is a guess."""
+    return snapshot.where(_is_of_unknown_end, snapshot.profiles, snapshot.gpu_types)
+
+
+def _is_of_unknown_end(job: Job, profiles: Profiles, gpu_types: Mapping[str, str]) -> bool:
+    gpu_type, hosts = gpu_types.get(job.node or ""), len(job.workers) or 1
+    return is_placed(job) and (gpu_type is None or not is_certain(profiles, job, gpu_type, job.num_gpus, hosts))
 
 
 class RemainingTimes:
@@ -112,10 +114,10 @@ class RemainingTimes:
         self.seconds = seconds
         self.sum = math.fsum(seconds.values())  # exact, so independent of the order of jobs
         # The two longest suffice: one of them stays when one job is replaced.
-        longest = heapq.nlargest(2, seconds, key=seconds.__getitem__)
-        self._last = longest[0] if longest else None
-        self.max = seconds[longest[0]] if longest else 0.0
-        self.runner_up = seconds[longest[1]] if len(longest) > 1 else 0.0
+        self._last, values = max(seconds, key=seconds.__getitem__, default=None), [*seconds.values(), 0.0]
+        self.max = max(values)
+        values.remove(self.max)
+        self.runner_up = max(values, default=0.0)
 
     @classmethod
     def of(cls, snapshot: ClusterSnapshot) -> RemainingTimes:
@@ -134,19 +136,24 @@ def all_work_s(snapshot: ClusterSnapshot) -> float:
     """Return the seconds that all GPU jobs, also waiting ones, take on all working GPUs at their most efficient counts.
     Ours: a makespan of placed jobs alone ignores the queue. A job that would end after this bound is critical: the end
     of all work hangs on it."""
-    gpus = sum(node.healthy for node in snapshot.nodes if node.schedulable)
-    kinds = tuple(sorted({node.gpu_type for node in snapshot.nodes if node.gpus}))
-    each: dict[object, float | None] = {}
-    work = math.fsum(_gpu_s(snapshot.profiles, job, kinds, each) for job in snapshot.jobs if not job.uses_cpu)
+    gpus, kinds = snapshot.capacity["gpus"], tuple(sorted({node.gpu_type for node in snapshot.nodes if node.gpus}))
+    work = math.fsum(snapshot.rows(_gpu_s, snapshot.once(_least_work, snapshot.profiles, kinds)).tolist())
     return work / gpus if gpus else math.inf
 
 
-def _gpu_s(profiles: Profiles, job: Job, kinds: tuple[str, ...], each: dict[object, float | None]) -> float:
-    key = job.type, job.optional
-    if key not in each:
-        speeds = ((n, profiles.speed(job.type, kind, n)) for kind in kinds for n in job.optional)
-        each[key] = min((n * speed.seconds for n, speed in speeds if speed is not None), default=None)
-    seconds = each[key]
+def _least_work(profiles: Profiles, kinds: tuple[str, ...]) -> Callable[[str, tuple[int, ...]], float | None]:
+    @lru_cache
+    def gpu_s(job_type: str, optional: tuple[int, ...]) -> float | None:
+        speeds = ((n, profiles.speed(job_type, kind, n)) for kind in kinds for n in optional)
+        return min((n * speed.seconds for n, speed in speeds if speed is not None), default=None)
+
+    return gpu_s
+
+
+def _gpu_s(job: Job, each: Callable[[str, tuple[int, ...]], float | None]) -> float:
+    if job.uses_cpu:
+        return 0.0
+    seconds = each(job.type, job.optional)
     if job.iterations_left is None or seconds is None:
         return min(assumed_s(job), LARGEST) * max(1, job.num_gpus)
     return min(max(job.iterations_left, 0.0) * seconds, LARGEST)

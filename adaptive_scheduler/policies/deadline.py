@@ -175,7 +175,7 @@ def _starts_spread(nodes: Sequence[Node], job: Job, count: int, settings: Settin
     )
 
 
-def _allowed(snapshot: ClusterSnapshot, job: Job) -> list[Node]:
+def _allowed(snapshot: ClusterSnapshot, job: Job) -> Sequence[Node]:
     if not job.uses_cpu:
         return nodes_for(snapshot, job)
     return [node for node in snapshot.nodes if job.pinned in (None, node.name)]

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from adaptive_scheduler.decision import Decision, Move, Requeue, Reshape, Start
-from adaptive_scheduler.models.prediction import reshape_cost_s
+from adaptive_scheduler.models.prediction import of_unknown_end, reshape_cost_s
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot
 from adaptive_scheduler.tentative_snapshot import after
-from coordinator.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
+from coordinator.expected_times import ExpectedTimes, expected_times
 from coordinator.model.records import Doc, JobRecord
 from coordinator.scheduling.receipts import stood_still
 from coordinator.telemetry.node_load import NodeLoad, node_loads
@@ -39,7 +39,7 @@ class DecisionBasis:
     @cached_property
     def jobs_of_unknown_end(self) -> tuple[str, ...]:
         """Jobs of unknown length that what was predicted rests on."""
-        return jobs_of_unknown_end(self.snapshot)
+        return tuple(job.id for job in of_unknown_end(self.snapshot))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _predicted(decision: Decision, basis: DecisionBasis) -> Doc:
     if not isinstance(decision, Start | Reshape | Move):
         return {}
     snapshot, stopped = basis.snapshot, decision.victim if isinstance(decision, Start) else decision.job
-    counted = dict.fromkeys([*(job.id for job in snapshot.placed), decision.job])
+    counted = dict.fromkeys([*(job.id for job in snapshot.placed[: COUNTED + 1]), decision.job])
     return {
         "stops": stopped,
         "predicted_gap_s": reshape_cost_s(snapshot.profiles, snapshot.job[stopped]) if stopped else None,

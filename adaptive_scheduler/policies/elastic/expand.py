@@ -56,10 +56,10 @@ class GrowthCandidates:
     def _grown(self, rows: Ints) -> _Cells:
         """Return the candidates that grow a job on its own host."""
         table = self.table
-        rows = rows[(table.idle[self._here[rows]] > 0) & (table.jobs.spread[rows] == 0)]
+        rows = rows[(table.nodes.idle[self._here[rows]] > 0) & (table.jobs.spread[rows] == 0)]
         counts, node = self._larger(rows), self._here[rows]
         more = counts - table.ints("num_gpus")[rows][:, None]
-        job, i = np.nonzero((more > 0) & (more <= table.idle[node][:, None]))
+        job, i = np.nonzero((more > 0) & (more <= table.nodes.idle[node][:, None]))
         return _Cells(rows[job], node[job], counts[job, i], np.zeros_like(job))
 
     def _spread(self, rows: Ints) -> tuple[_Cells, dict[int, tuple[Worker, ...]]]:
@@ -86,27 +86,27 @@ class GrowthCandidates:
     def _moved(self, rows: Ints) -> Iterator[_Cells]:
         """Sequence D: to a node that holds the whole new count, if the job's present speed is known."""
         table = self.table
-        idle_nodes = np.flatnonzero((table.idle > 0) & table.heard)
+        idle_nodes = np.flatnonzero((table.nodes.idle > 0) & table.nodes.heard)
         idle_nodes = idle_nodes[np.argsort(table.node_rank[idle_nodes])]
-        largest = table.idle[idle_nodes].max(initial=0)
+        largest = table.nodes.idle[idle_nodes].max(initial=0)
         rows = rows[(table.ints("num_gpus")[rows] <= largest) & (table.jobs.pinned[rows] == 0)]
         here = self._here[rows]
-        rows = rows[table.heard[here] & table.known(rows, table.kind[here], table.ints("count_id")[rows])]
+        rows = rows[table.nodes.heard[here] & table.known(rows, table.nodes.kind[here], table.ints("count_id")[rows])]
         kinds = table.index.kinds
-        there = sorted(name for name, kind in kinds.items() if kind in set(table.kind[idle_nodes].tolist()))
+        there = sorted(name for name, kind in kinds.items() if kind in set(table.nodes.kind[idle_nodes].tolist()))
         for loop, name in enumerate(there, start=1):
-            yield self._moved_to(kinds[name], idle_nodes[table.kind[idle_nodes] == kinds[name]], loop, rows)
+            yield self._moved_to(kinds[name], idle_nodes[table.nodes.kind[idle_nodes] == kinds[name]], loop, rows)
 
     def _moved_to(self, kind: int, idle_nodes: Ints, loop: int, rows: Ints) -> _Cells:
         """Return the moves; to the same count only on other GPUs (X2); with unknown length not to another GPU type."""
         table, only = self.table, self.table.ints("only")[rows]
-        same = table.kind[self._here[rows]] == kind
+        same = table.nodes.kind[self._here[rows]] == kind
         rows = rows[((only < 0) | (only == kind)) & (same | (table.jobs.known_length[rows] > 0))]
         here, counts = self._here[rows], self._larger(rows)
-        first = np.array([_first(table, idle_nodes, count) for count in range(table.idle[idle_nodes].max() + 1)])
-        same = (table.kind[here] == kind) & (table.jobs.spread[rows] == 0)
+        first = np.array([_first(table, idle_nodes, count) for count in range(table.nodes.idle[idle_nodes].max() + 1)])
+        same = (table.nodes.kind[here] == kind) & (table.jobs.spread[rows] == 0)
         more = counts - table.ints("num_gpus")[rows][:, None]
-        nearer = same[:, None] & (more <= table.idle[here][:, None])
+        nearer = same[:, None] & (more <= table.nodes.idle[here][:, None])
         job, i = np.nonzero((counts > 0) & (counts < len(first)) & ~nearer)
         row, count = rows[job], counts[job, i]
         node = self._not_own(row, count, first[count], idle_nodes)
@@ -155,7 +155,7 @@ class GrowthCandidates:
     @cached_property
     def job_s(self) -> Floats:
         table, cells = self.table, self.cells
-        took = table.t_run(cells.row, table.kind[cells.node], self._count_id, types="alone")
+        took = table.t_run(cells.row, table.nodes.kind[cells.node], self._count_id, types="alone")
         snapshot = table.snapshot
         for cell, workers in self.hosts.items():
             job, kind = snapshot.jobs[cells.row[cell]], snapshot.nodes[cells.node[cell]].gpu_type
@@ -174,7 +174,7 @@ class GrowthCandidates:
 
     @cached_property
     def no_speed(self) -> Bools:
-        return ~self.table.known(self.cells.row, self.table.kind[self.cells.node], self._count_id)
+        return ~self.table.known(self.cells.row, self.table.nodes.kind[self.cells.node], self._count_id)
 
     @cached_property
     def refused(self) -> Bools:
@@ -203,13 +203,13 @@ class GrowthCandidates:
         loops: list[Column] = [cells.row.__getitem__, cells.num_gpus.__getitem__, cells.loop.__getitem__]
         name: Column = lambda c: table.node_rank[cells.node[c]]  # noqa: E731
         if rank == REFUSED:
-            return [cells.num_gpus.__getitem__, lambda c: -table.idle[cells.node[c]], name, *loops]
+            return [cells.num_gpus.__getitem__, lambda c: -table.nodes.idle[cells.node[c]], name, *loops]
         times: list[Column] = [self.times[0].__getitem__, self.times[1].__getitem__]
         if self.settings.tiebreak == "first":
             return [times[0], *loops]
         return [
             *times, lambda c: table.jobs.converged[cells.row[c]], self.elsewhere.__getitem__,
-            cells.num_gpus.__getitem__, lambda c: table.job_rank[cells.row[c]], name,
+            cells.num_gpus.__getitem__, lambda c: table.job_rank(cells.row[c]), name,
         ]  # fmt: skip
 
     def candidate(self, cell: int, rank: int, place: int) -> RankedCandidate:
@@ -237,7 +237,7 @@ def growth_candidates(table: CostTable) -> CandidateList:
 
 def _first(table: CostTable, idle_nodes: Ints, count: int) -> int:
     """Return the first of these nodes with `count` idle GPUs; -1 if there is none."""
-    found = idle_nodes[table.idle[idle_nodes] >= count][:1]
+    found = idle_nodes[table.nodes.idle[idle_nodes] >= count][:1]
     return int(found[0]) if len(found) else -1
 
 

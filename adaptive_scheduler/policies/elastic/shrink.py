@@ -86,10 +86,11 @@ class IncomingJob:
         refined *= not job.relaunches
         self.victims: VictimOptions = table.victims(refined)
         allowed = table.nodes_for(job)
-        self.open = allowed[table.open[allowed]]
-        self.kept = allowed[table.kept[allowed]]
+        self.open = allowed[table.nodes.open[allowed]]
+        self.kept = allowed[table.nodes.kept[allowed]]
         self.together = self.settings.placement == "count_only" and len(self.open) > 1
-        self.idle = table.idle if not self.together else np.full_like(table.idle, table.idle[self.open].sum())
+        idle = table.nodes.idle
+        self.idle = np.full_like(idle, idle[self.open].sum()) if self.together else idle
 
     @property
     def keeps_its_count(self) -> bool:
@@ -101,7 +102,7 @@ class IncomingJob:
         """By GPU type and count: remaining seconds on one host."""
         table, profiles = self.table, self.table.snapshot.profiles
         taken = np.zeros((len(table.index.kinds), len(self.counts)))
-        here = set(table.kind[np.append(self.open, self.kept)].tolist())
+        here = set(table.nodes.kind[np.append(self.open, self.kept)].tolist())
         for name, kind in table.index.kinds.items():
             if kind in here:
                 taken[kind] = [t_new(profiles, self.job, name, count) for count in self.job.optional]
@@ -151,7 +152,7 @@ class IncomingJob:
         table, here = self.table, self.open
         at_home = np.ones(len(evaluated.cells.at), np.bool_)
         if self.together:
-            here = here[np.lexsort((table.node_rank[here], -table.idle[here]))[:1]]
+            here = here[np.lexsort((table.node_rank[here], -table.nodes.idle[here]))[:1]]
         else:
             at_home[list(evaluated.hosts)] = False  # spread over several, no single host held it
         got = np.zeros((len(self.idle), len(self.counts)), np.bool_)
@@ -167,7 +168,7 @@ class EvaluatedCandidates:
     def __init__(self, new: IncomingJob, cells: _Cells, hosts: dict[int, tuple[Worker, ...]] | None = None) -> None:
         self.new, self.table, self.cells = new, new.table, cells
         self.hosts = hosts or {}  # of candidates over several hosts, by cell
-        self.launch_s = new.launch_s[self.table.kind[cells.node], cells.at]
+        self.launch_s = new.launch_s[self.table.nodes.kind[cells.node], cells.at]
         for cell, workers in self.hosts.items():
             kind, count = new.table.snapshot.nodes[cells.node[cell]].gpu_type, new.job.optional[cells.at[cell]]
             self.launch_s[cell] = t_new(new.table.snapshot.profiles, new.job, kind, count, len(workers))
@@ -191,7 +192,7 @@ class EvaluatedCandidates:
 
     @cached_property
     def unmeasured(self) -> Bools:
-        return self.new.unmeasured[self.table.kind[self.cells.node]]
+        return self.new.unmeasured[self.table.nodes.kind[self.cells.node]]
 
     @cached_property
     def ranks(self) -> Ints:
@@ -251,7 +252,7 @@ class EvaluatedCandidates:
         count: Column = lambda c: new.counts[cells.at[c]]  # noqa: E731
         names: list[Column] = [
             lambda c: self.table.node_rank[cells.node[c]],
-            lambda c: self.table.job_rank[new.victims.row[cells.option[c]]],
+            lambda c: self.table.job_rank(new.victims.row[cells.option[c]]),
             lambda c: new.victims.gives[cells.option[c]],
         ]
         if rank == GOOD:
@@ -354,9 +355,9 @@ def _refused_candidates(evaluated: EvaluatedCandidates, most: int) -> list[Ranke
     new, table, cells = evaluated.new, evaluated.table, evaluated.cells
     columns: list[Column] = [
         lambda c: new.counts[cells.at[c]],
-        lambda c: -table.idle[cells.node[c]],
+        lambda c: -table.nodes.idle[cells.node[c]],
         lambda c: table.node_rank[cells.node[c]],
-        lambda c: table.job_rank[new.victims.row[cells.option[c]]],
+        lambda c: table.job_rank(new.victims.row[cells.option[c]]),
         lambda c: -new.victims.gives[cells.option[c]],
     ]
     chosen = smallest(np.arange(len(cells.node)), columns, most).tolist()

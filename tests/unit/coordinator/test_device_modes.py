@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Reshape, Start
 from adaptive_scheduler.engine import decide
-from adaptive_scheduler.models.prediction import cross_host_s, gpu_release_s, reshape_cost_s, reshape_overhead_s
+from adaptive_scheduler.models.prediction import cross_host_s, reshape_cost_s, reshape_overhead_s
 from adaptive_scheduler.profiles.profiles import Overheads, Profiles
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node
@@ -191,7 +192,8 @@ def test_another_launch_costs_what_ending_one_and_beginning_one_costs() -> None:
     recreate = replace(shared, relaunches=True)
     o: Overheads = costs().overheads("t")
     assert (reshape_overhead_s(costs(), shared), reshape_overhead_s(costs(), recreate)) == (o.reshape, o.reshape + 50.0)
-    assert (gpu_release_s(costs(), shared), gpu_release_s(costs(), recreate)) == (1.5, 21.5)
+    table = CostTable(replace(snapshot(1.0), jobs=(shared, replace(recreate, id="two"))), 0.0, Settings())
+    assert table.jobs.lets_go.tolist() == [1.5, 21.5]
     assert reshape_cost_s(costs(), replace(recreate, reshape_cost_s=7.0)) == 7.0
     assert cross_host_s(costs(), recreate) == 0.0, "it is in the cost of every reshape already"
 

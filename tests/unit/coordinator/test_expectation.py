@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from adaptive_scheduler.models.prediction import t_keep, t_new
+from adaptive_scheduler.models.prediction import of_unknown_end, t_keep, t_new
 from adaptive_scheduler.settings import Settings
-from coordinator.expected_times import ExpectedTimes, expected_times, jobs_of_unknown_end
+from coordinator.expected_times import ExpectedTimes, expected_times
 from tests.unit.adaptive_scheduler.worlds import PROFILES, cluster, node, on_cpu, running, waiting
 
 
@@ -38,8 +38,8 @@ def test_what_rests_on_a_length_that_nobody_knows_is_a_guess_and_names_it():
     found = expected_times(cluster(unknown, new, used=1), 0.0)
     assert (found["new"].guess, found["new"].guesses) == (True, ("unknown",))
     assert found["unknown"].end_s is None, "an end that nobody knows is not told as if it were known"
-    assert jobs_of_unknown_end(cluster(unknown)) == ("unknown",)
-    assert jobs_of_unknown_end(cluster(running("known", 1))) == ()
+    assert of_unknown_end(cluster(unknown)) == (unknown,)
+    assert of_unknown_end(cluster(running("known", 1))) == ()
 
 
 def test_a_waiting_job_starts_when_a_new_type_ends_by_the_speed_that_it_shows():
