@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adaptive_scheduler.decision import Finish, Move, Operation, Requeue, Reshape, Start, workers_of
-from adaptive_scheduler.snapshot import Worker
+from adaptive_scheduler.snapshot import Node, Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import UNLIMITED, Doc, GpuRecord, JobRecord
@@ -21,9 +21,10 @@ from coordinator.scheduling.evictions import DRAIN
 
 @dataclass(frozen=True)
 class BindingContext:
-    """State that a decision is bound to: `seen` as it was at the decision, `jobs` and `gpus` as they are now."""
+    """State that a decision is bound to: `seen` and `nodes` as at the decision, `jobs` and `gpus` as they are now."""
 
     seen: Mapping[str, JobRecord]
+    nodes: Mapping[str, Node]
     jobs: Mapping[str, JobRecord]
     gpus: Mapping[str, GpuRecord]
     wall: float
@@ -118,6 +119,10 @@ def _stopped(kind: str, job: JobRecord, **more: object) -> JobChanges:
 
 def idle_gpus(worker: Worker, context: BindingContext) -> list[str]:
     """At most `worker.num_gpus` idle GPUs of a node, without those that an operation names but has not claimed yet."""
-    promised = {g for job in context.jobs.values() if job.operation for g in job.operation.to}
-    free = [g for g in context.gpus.values() if (g.node, g.state) == (worker.node, s.IDLE) and g.id not in promised]
+    node = context.nodes.get(worker.node)
+    here = [context.gpus[g.id] for g in node.gpus if g.id in context.gpus] if node is not None else []
+    free = [g for g in here if (g.node, g.state) == (worker.node, s.IDLE)]
+    if free:  # else no need to look at all jobs
+        promised = {g for job in context.jobs.values() if job.operation for g in job.operation.to}
+        free = [g for g in free if g.id not in promised]
     return [g.id for g in sorted(free, key=lambda g: (g.doc.get("index") or 0, g.id))][: worker.num_gpus]

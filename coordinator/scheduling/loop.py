@@ -318,9 +318,8 @@ class DecisionLoop:
     def _start_operation(self, job: JobRecord, decision: Operation, basis: DecisionBasis) -> None:
         """Write the reason, then the operation."""
         self._holds.forget(job.id)
-        context = BindingContext(
-            basis.seen, self.cache.jobs(), self.cache.gpus(), self.clock.wall(), reshape_method(job, self.config)
-        )
+        cache, how = self.cache, reshape_method(job, self.config)
+        context = BindingContext(basis.seen, basis.snapshot.node, cache.jobs(), cache.gpus(), self.clock.wall(), how)
         changes = bind(decision, context)
         if isinstance(decision, Start):
             changes |= self._expected_times(job, basis.snapshot)

@@ -96,7 +96,7 @@ class _GroupedGpus:
         self._members: dict[str, dict[str, GpuRecord]] = {}
         self.nodes: dict[str, str] = {}  # by GPU; another object after a change
         self._users = Counter[str]()  # jobs that a GPU is promised to or held by: by how many
-        self.booked: Collection[str] = frozenset()  # the same jobs; another object after a change
+        self.booked = frozenset[str]()  # the same jobs; another object after a change
         self.by_node: dict[str, tuple[str, tuple[Gpu, ...]]] = {}  # GPU type, GPUs
 
     def update(self, gpus: Mapping[str, GpuRecord], promised: dict[str, str]) -> set[str]:
@@ -123,11 +123,12 @@ class _GroupedGpus:
         for g in changed:
             self._users.update(users_of(gpus.get(g)))
             self._users.subtract(users_of(before.get(g)))
-        for job in {job for of in (before, gpus) for g in changed for job in users_of(of.get(g))}:
-            if not self._users[job]:
-                del self._users[job]
-        if self.booked != self._users.keys():
-            self.booked = frozenset(self._users)
+        some = {job for of in (before, gpus) for g in changed for job in users_of(of.get(g))}
+        gone = {job for job in some if not self._users[job]}
+        for job in gone:
+            del self._users[job]
+        if gone or not some <= self.booked:
+            self.booked = (self.booked | some) - gone
 
     def _regroup(self, name: str) -> None:
         found = sorted(self._members.get(name, {}).values(), key=lambda g: (g.doc.get("index") or 0, g.id))

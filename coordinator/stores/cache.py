@@ -47,6 +47,7 @@ class Cache:
         self._lock = threading.Lock()
         self._jobs: dict[str, JobRecord] = {}
         self._gpus: dict[str, GpuRecord] = {}
+        self._ids: dict[tuple[str, Any], str] = {}  # ids of these jobs, by the row
         self._jobs_as_read: Mapping[str, JobRecord] | None = None  # the copy that readers get; None after a change
         self._gpus_as_read: Mapping[str, GpuRecord] | None = None
         self._gpus_by_job: dict[str, set[str]] = {}  # ids of GPUs that are promised to a job or held by it
@@ -87,7 +88,7 @@ class Cache:
     def gpus_of_others(self, jobs: Collection[str]) -> dict[str, list[GpuRecord]]:
         """By each job that is none of these: the GPUs that are promised to it or held by it."""
         with self._lock:
-            others = sorted(self._gpus_by_job.keys() - jobs)
+            others = sorted(job_id for job_id in self._gpus_by_job if job_id not in jobs)
             return {job_id: [self._gpus[gpu] for gpu in sorted(self._gpus_by_job[job_id])] for job_id in others}
 
     def take_changed(self) -> set[str]:
@@ -169,8 +170,9 @@ class Cache:
         docs |= {key: self.store.get("jobs", key) for key in self._again if key not in docs}
         open_ = [doc for doc in docs.values() if doc is not None and doc.get("closed") is False]
         by_hand, ours, aside = self._let_in(open_)
-        known = {job.key: job for job in (*self.jobs().values(), *self.set_aside().values())} if docs else {}
-        before = {key: known[key] for key in docs if key in known}
+        apart = {job.key: job for job in self.set_aside().values()}
+        known = {key: apart.get(key) or self.job(self._ids.get(row_key("jobs", key), "")) for key in docs}
+        before = {key: job for key, job in known.items() if job is not None}
         left = {job.id: job for job in before.values() if job.id not in ours | aside}
         gpus = {key: doc for (table, key), doc in rows.items() if table == "gpus"}
         gone = {str(key) for key, doc in gpus.items() if doc is None}
@@ -357,10 +359,12 @@ class Cache:
         before = self._jobs.get(job_id)
         if before is job or (before is not None and job is not None and before.doc == job.doc):
             return
+        if before is not None:
+            self._ids.pop(row_key("jobs", before.key), None)
         if job is None:
             self._jobs.pop(job_id, None)
         else:
-            self._jobs[job_id] = job
+            self._jobs[job_id], self._ids[row_key("jobs", job.key)] = job, job_id
         self._jobs_as_read = None
         self._changed.add(job_id)
 

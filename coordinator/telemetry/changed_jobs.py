@@ -13,7 +13,12 @@ from coordinator.model.records import JobRecord
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys in `now` whose value is another object than before. Neither map may change any more."""
-    return [] if before is now else list(compress(now, map(is_not, now.values(), map(before.get, now))))
+    if before is now:
+        return []
+    old, new = list(before), list(now)
+    if new[: len(old)] == old:  # what comes is mostly put behind the rest: values side by side need no look-ups
+        return [*compress(new, map(is_not, now.values(), before.values())), *new[len(old) :]]
+    return list(compress(new, map(is_not, now.values(), map(before.get, new))))
 
 
 class Picked:

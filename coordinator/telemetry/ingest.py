@@ -110,8 +110,8 @@ class Telemetry:
         self._followed_with = None  # until all are looked at: after an error all are
         if stale or jobs is not self._followed:
             found = {**self.observed, **{job_id: self.seen(jobs[job_id]) for job_id in stale}}
-            for job_id in found.keys() - jobs.keys():
-                del found[job_id]
+            if len(found) > len(jobs):
+                found = {job_id: observed for job_id, observed in found.items() if job_id in jobs}
             self.observed, self._followed = found, jobs
         self._followed_with = self.profiles
         return stale

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adaptive_scheduler.decision import Explanation, Finish, Move, Operation, Requeue, Reshape, Start
-from adaptive_scheduler.snapshot import Worker
+from adaptive_scheduler.snapshot import Gpu, Node, Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import Doc, GpuRecord, JobRecord
@@ -21,7 +21,10 @@ def on(node: str, *gpus: GpuRecord) -> list[GpuRecord]:
 
 def write(decision: Operation, jobs: list[JobRecord], gpus: list[GpuRecord]) -> Doc:
     known = {j.id: j for j in jobs}
-    return bind(decision, BindingContext(known, known, {g.id: g for g in gpus}, WALL, "in place"))
+    nodes = {
+        name: Node(name, "V100", tuple(Gpu(g.id) for g in gpus if g.node == name)) for name in {g.node for g in gpus}
+    }
+    return bind(decision, BindingContext(known, nodes, known, {g.id: g for g in gpus}, WALL, "in place"))
 
 
 def queued(name: str = "one", **more: object) -> JobRecord:
