@@ -80,6 +80,17 @@ def check_value(value: Any, depth: int = 0) -> None:
         raise Rejected("A whole number of more than 64 bits cannot be stored: use a smaller number or text.")
 
 
+def matches(doc: Doc, expect: Mapping[str, Any]) -> bool:
+    """Return whether MongoDB would find this document by these fields."""
+    return all(_same(doc.get(field), value) for field, value in expect.items())
+
+
+def _same(left: Any, right: Any) -> bool:
+    # MongoDB keeps booleans and numbers apart, Python does not; and it finds a list by what is in it.
+    one_of = isinstance(left, list) and any(_same(one, right) for one in left if not isinstance(one, list))
+    return one_of or (bool(left == right) and isinstance(left, bool) == isinstance(right, bool))
+
+
 def _check_nested(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise Rejected(f"The document is nested deeper than {MAX_DEPTH} levels: make it flatter.")

@@ -81,7 +81,7 @@ class SqliteStore:
         with self._using() as connection:
             rows = connection.execute(f"{query} ORDER BY key", values).fetchall()
             docs = list(map(_decoded, rows))
-        return [doc for doc in docs if _matches(doc, wanted)]
+        return [doc for doc in docs if rules.matches(doc, wanted)]
 
     def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
         query = f"SELECT key, {lookups.projection(fields)} FROM documents WHERE name = ?"
@@ -208,7 +208,7 @@ class SqliteStore:
         if row is None:
             raise Conflict(f"There is no {key!r} in {table}.")
         doc = _decoded(row)
-        if not _matches(doc, expect):
+        if not rules.matches(doc, expect):
             raise Conflict(f"{key!r} in {table} has changed: read it again.")
         return doc
 
@@ -388,16 +388,6 @@ def _encoded(doc: Doc) -> str:
 def _decoded(row: tuple[str]) -> Doc:
     doc: Doc = msgspec.json.decode(row[0])
     return doc
-
-
-def _matches(doc: Doc, expect: Mapping[str, Any]) -> bool:
-    return all(_same(doc.get(field), value) for field, value in expect.items())
-
-
-def _same(left: Any, right: Any) -> bool:
-    # MongoDB keeps booleans and numbers apart, Python does not; and it finds a list by what is in it.
-    one_of = isinstance(left, list) and any(_same(one, right) for one in left if not isinstance(one, list))
-    return one_of or (bool(left == right) and isinstance(left, bool) == isinstance(right, bool))
 
 
 def _next_version(version: Any) -> Any:
