@@ -125,14 +125,14 @@ def test_all_that_was_acknowledged_survives_a_killed_server_which_is_transient_u
     store = open_store(f"{url}/kill?{IMPATIENT}")
     try:
         for key in range(100):
-            store.insert("jobs", {"_id": key})
+            retried(lambda key=key: store.put("jobs", {"_id": key}))
         stop_nx(process)
         for call in (lambda: store.get("jobs", 1), lambda: store.update("jobs", 1, {}, {}), lambda: store.list("jobs")):
             with pytest.raises(Transient, match="does not answer"):
                 call()
         process, _ = start_nx(tmp_path, urlsplit(url).port)
         assert [doc["_id"] for doc in retried(lambda: store.list("jobs"))] == list(range(100))
-        store.insert("jobs", {"_id": 100})
+        retried(lambda: store.put("jobs", {"_id": 100}))
     finally:
         store.close()
         stop_nx(process)
