@@ -179,7 +179,7 @@ class Platform(Protocol):
     def nothing_runs(self, job_id: str) -> bool:
         """True if certainly no process runs of a job whose document is gone and whose launch is unknown.
 
-        Ends processes that still run. Always False where that cannot be known: then its lease decides.
+        Ends processes that still run. On a cluster it is asked about a job without a lease once one would have ended.
         """
         ...
 

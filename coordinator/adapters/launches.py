@@ -72,8 +72,11 @@ class Launches:
         return frozenset(k for k, pod in enumerate(pods) if pod and pod.get("phase") == "Deleted")
 
     def nothing_runs(self, job_id: str) -> bool:
-        """Always False: without its launch number only the end of its lease proves that a job has ended."""
-        return False
+        """True if the launcher has proof for all launches under that name, or has no row of any left.
+
+        It deletes that of a missing job once its pods have ended, or their objects were deleted by force.
+        """
+        return all(row.get("gone") for row in self._store.list(TABLE) if str(row.get("job_id")) == job_id)
 
     def keep(self, doc: JobRow) -> None:
         """Do nothing: a launch's row holds the document of its job as it was launched."""

@@ -92,27 +92,37 @@ def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[S
             continue
         if gpu.job != me:  # reserved for a waiting newcomer
             yield WriteGpu(
-                "free", gpu.id, {"held_by": gpu.doc.get("held_by"), "job_id": gpu.doc.get("job_id")}, {"held_by": None}
-            )
+                "free", gpu.id, {"held_by": gpu.doc.get("held_by"), "job_id": gpu.doc.get("job_id")},
+                {"held_by": None, "unleased": None},
+            )  # fmt: skip
         elif gpu.held_by not in (None, me):  # was promised to this job, but its holder trains on
             back: GpuChanges = {"state": s.FAULTY if gpu.faulty else s.IN_USE, "job_id": gpu.doc.get("held_by")}
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}, back)
         else:
             state = s.FAULTY if gpu.faulty else s.IDLE
-            free: GpuChanges = {"state": state, "job_id": None, "worker_id": None, "held_by": None}
+            free: GpuChanges = {
+                "state": state, "job_id": None, "worker_id": None, "held_by": None, "unleased": None,
+            }  # fmt: skip
             yield WriteGpu("free", gpu.id, {"job_id": gpu.doc.get("job_id")}, free)
 
 
 def occupy(w: ObservedState) -> Step | None:
-    """Mark GPUs as held by this job before a trainer starts on them: one that may be in use is never idle."""
+    """Mark GPUs as held by this job before a trainer starts on them: one that may be in use is never idle.
+
+    Each says, too, whether its trainer has a lease: that must be known even if the job's document is deleted.
+    """
+    unleased: GpuChanges = {"unleased": True if w.job.unleased else None}
     for index, gpu_id in enumerate(w.job.gpu_ids):
         gpu = w.gpus.get(gpu_id)
         if gpu is None or gpu.job != w.job.id or (gpu.faulty and gpu.held_by != w.job.id):
             return restart(w, f"GPU {gpu_id} was lost")
+        expect: GpuChanges = {"job_id": w.job.raw_id, "held_by": gpu.doc.get("held_by")}
         if gpu.held_by == w.job.id and gpu.state in (s.IN_USE, s.FAULTY):
-            continue
+            if (gpu.doc.get("unleased") is True) == w.job.unleased:
+                continue
+            return WriteGpu("occupy", gpu_id, expect, unleased)
         if gpu.held_by is not None and gpu.held_by != w.job.id:
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
-        changes: GpuChanges = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index}
-        return WriteGpu("occupy", gpu_id, {"job_id": w.job.raw_id, "held_by": gpu.doc.get("held_by")}, changes)
+        changes: GpuChanges = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index, **unleased}
+        return WriteGpu("occupy", gpu_id, expect, changes)
     return None

@@ -283,7 +283,8 @@ def _in_use(gpu: GpuRecord, job: JobRecord, names: set[str]) -> GpuChanges:
     promised = gpu.held_by == job.id and gpu.job in names and gpu.job != job.id
     if promised:
         return {}
-    changes: GpuChanges = {"job_id": job.raw_id, "held_by": job.raw_id, "generation": job.generation}
+    held: GpuChanges = {"job_id": job.raw_id, "held_by": job.raw_id, "generation": job.generation}
+    changes: GpuChanges = {**held, "unleased": True if job.unleased else None}
     if gpu.doc.get("problem") == NO_DOCUMENT:
         return {**changes, "state": s.IN_USE, "problem": ""}
     return {**changes, "state": s.FAULTY if gpu.faulty else s.IN_USE}

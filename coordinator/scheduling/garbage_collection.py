@@ -6,6 +6,7 @@ Called by the loop after each reading of the store. A GPU that may be in use is 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 
 from coordinator.errors import Conflict
@@ -54,8 +55,18 @@ class GarbageCollector:
             owner = str(gpu.job if gpu.held_by is None else gpu.held_by)
             if owner in jobs or self._may_live(gpu):
                 continue
-            if now - since > self._wait_out_s or self._nothing_runs(owner):
+            if self._is_over(gpu, owner, now - since):
                 self._free(gpu, jobs)
+
+    def _is_over(self, gpu: GpuRecord, owner: str, waited_s: float) -> bool:
+        """True if certainly no process of a missing job uses the GPU.
+
+        Where there are leases the platform's word counts only after one would have ended: an object that vanished
+        proves nothing about a pod that has one. No waiting outlasts an endless lease.
+        """
+        if self._wait_out_s == math.inf:
+            return self._nothing_runs(owner)
+        return waited_s > self._wait_out_s and (not gpu.doc.get("unleased") or self._nothing_runs(owner))
 
     def _assigned_to_others(self, jobs: Collection[str]) -> dict[str, list[GpuRecord]]:
         """By job that is none of `jobs`: its GPUs that a coordinator assigned, without those edited by hand."""
@@ -64,7 +75,8 @@ class GarbageCollector:
 
     def _free(self, gpu: GpuRecord, jobs: Mapping[str, JobRecord]) -> None:
         known = gpu.job in jobs
-        gone: GpuChanges = {"held_by": None} if known else {"held_by": None, "job_id": None, "worker_id": None}
+        gone: GpuChanges = {"held_by": None, "unleased": None}
+        gone |= {} if known else {"job_id": None, "worker_id": None}
         state: GpuChanges = {} if known or gpu.faulty else {"state": s.IDLE}
         expect: GpuChanges = {"job_id": gpu.doc.get("job_id"), "held_by": gpu.doc.get("held_by")}
         try:

@@ -101,6 +101,19 @@ def test_gone_is_the_launchers_word(launches: Launches, store: Store) -> None:
     assert launches.gone(DOC)
 
 
+@pytest.mark.parametrize("job_id", ["7", 7])
+def test_nothing_runs_of_a_missing_job_once_all_launches_under_its_name_are_gone(
+    launches: Launches, store: Store, job_id: str | int
+) -> None:
+    first, second = ({**DOC, "job_id": job_id, "launch": number} for number in (1, 2))
+    launches.launch(first)
+    launches.launch(second)
+    store.update("launches", launch_name("7", "u", 1), {}, {"gone": True})
+    assert not launches.nothing_runs("7") and launches.nothing_runs("8")
+    store.update("launches", launch_name("7", "u", 2), {}, {"gone": True})
+    assert launches.nothing_runs("7")
+
+
 def test_a_launch_that_came_up_is_not_gone_for_want_of_a_known_pod(launches: Launches, store: Store) -> None:
     launches.launch(DOC)
     answer(store, gone=True, applied=True)

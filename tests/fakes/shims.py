@@ -213,7 +213,7 @@ class Machines:
         return frozenset({0}) if launch is not None and launch.vanished else frozenset()
 
     def nothing_runs(self, job_id: str) -> bool:
-        return False
+        return all(self.gone({"job_id": job_id, "launch": n}) for name, n in list(self.launches) if name == job_id)
 
     def unplaced(self, doc: Doc) -> str | None:
         return None

@@ -97,7 +97,7 @@ def test_4_then_its_generation_is_granted_without_any_stop() -> None:
 
 def test_6_before_it_starts_its_gpus_are_marked_as_held() -> None:
     changes = written(world(GRANTED, fresh(), RESERVED), "occupy")
-    assert changes == {"state": s.IN_USE, "held_by": "one", "worker_id": 0}
+    assert changes == {"state": s.IN_USE, "held_by": "one", "worker_id": 0, "unleased": None}
 
 
 def test_6_then_it_is_told_to_start_on_exactly_these_gpus() -> None:
@@ -189,7 +189,7 @@ SHRUNK = job(s.ADJUSTING, "c", "d", op=reshape_of(("c", "d", "a", "b"), ("c", "d
 
 def test_5_only_then_it_lets_go_of_what_the_newcomer_waits_for() -> None:
     step = next_step(world(SHRUNK, EXITED, BOOKED, newcomer(s.INITIALIZED)))
-    assert step == WriteGpu("free", "a", {"held_by": "one", "job_id": "two"}, {"held_by": None})
+    assert step == WriteGpu("free", "a", {"held_by": "one", "job_id": "two"}, {"held_by": None, "unleased": None})
 
 
 def test_6_and_7_it_starts_again_on_what_it_keeps_and_counts_the_reshape() -> None:
@@ -261,7 +261,7 @@ def test_a_victim_that_ends_by_itself_is_completed_and_hands_its_gpus_over() -> 
     beat = seen("exited", exit_code=0, exit_at=70.0)
     assert written(world(victim(), beat, BOOKED, newcomer()), "completed")["state"] == s.COMPLETED
     ended = job(s.COMPLETED, generation=1)
-    assert written(world(ended, beat, BOOKED, newcomer()), "free") == {"held_by": None}
+    assert written(world(ended, beat, BOOKED, newcomer()), "free") == {"held_by": None, "unleased": None}
     idle = [gpu("a"), gpu("b"), gpu("c"), gpu("d")]
     assert written(world(newcomer(), None, idle, ended), "claim")["held_by"] is None
     waits(world(newcomer(), None, mine("a", "b"), ended), "come free")

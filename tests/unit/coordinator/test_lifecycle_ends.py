@@ -230,7 +230,7 @@ ENDED = job(s.COMPLETED)
 
 def test_an_ended_job_frees_its_gpus_then_its_launch_then_is_closed() -> None:
     beat = exited(0)
-    freed = {"state": s.IDLE, "job_id": None, "worker_id": None, "held_by": None}
+    freed = {"state": s.IDLE, "job_id": None, "worker_id": None, "held_by": None, "unleased": None}
     assert written(world(ENDED, beat, mine("a")), "free") == freed
     assert isinstance(next_step(world(ENDED, beat, [])), RequestRemoval)
     waits(world(ENDED, beat, [], remove_asked=True), "being removed")

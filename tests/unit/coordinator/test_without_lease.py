@@ -80,6 +80,33 @@ def test_a_cancelled_one_that_is_silent_keeps_its_gpus_until_it_has_certainly_en
     assert world.states() == {"one": s.CANCELLED}
 
 
+@pytest.mark.parametrize("deleted", ["while none acts", "while one acts"])
+def test_the_gpus_of_one_whose_document_was_deleted_are_its_own_while_it_may_train(deleted: str) -> None:
+    world = plain_training()
+    launch = world.machines.launches["one", 1]
+    world.machines.of("one").partitioned = True
+    world.users.delete("jobs", "one")
+    if deleted == "while one acts":
+        world.pass_time(5)
+    world.boot()
+    world.submit("two", [4], Behaviour(iterations=10))
+    world.pass_time(LONG_S)
+    assert launch.trains and world.gpu("gpu-0").held_by == "one" and not world.machines.violations
+    world.machines.of("one").partitioned = False
+    world.machines.remove({"job_id": "one", "launch": 1})  # as the launcher does without its document
+    world.run(lambda w: w.states() == {"two": s.COMPLETED}, 100)
+    assert not launch.alive and not any(gpu.get("unleased") for gpu in world.users.list("gpus"))
+
+
+def test_its_gpus_say_whether_it_has_a_lease_also_when_it_gets_one() -> None:
+    world = plain_training()
+    assert all(world.gpu(g).doc.get("unleased") for g in world.job("one").gpu_ids)
+    world.machines.launches["one", 1].checkpoint = world.machines.disk["one"] = Checkpoint("g1-s5", 5, 1)
+    world.run(lambda w: not w.job("one").unleased, 60)
+    assert not any(world.gpu(g).doc.get("unleased") for g in world.job("one").gpu_ids)
+    assert {(gpu["state"], gpu["held_by"]) for gpu in world.users.list("gpus")} == {(s.IN_USE, "one")}
+
+
 def test_on_one_machine_nobody_is_told_to_delete_a_pod() -> None:
     world = World(config=dataclasses.replace(SHORT, many_pods=False, fences=False))
     world.submit("one", [4], Behaviour(iterations=20_000), elastic=None)
