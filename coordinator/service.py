@@ -85,9 +85,7 @@ class Coordinator:
             self.cache, self.telemetry.reports, sidecars, platform, clock, config, master_key, record, failpoint,
             self._launch_doc, self._node_unavailable,
         )  # fmt: skip
-        self.forecaster = Forecaster(
-            store, self.loop, self.cache, self.telemetry, clock, self.event_log, self.metrics
-        )  # fmt: skip
+        self.forecaster = Forecaster(store, self.loop, self.cache, self.telemetry, clock, self.event_log, self.metrics)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._first: Callable[[], None] = lambda: None  # what the acting one writes before all others
@@ -229,7 +227,8 @@ class Coordinator:
 
     def _turn(self) -> None:
         """Run one cycle of the decision loop; an error is shown by `/healthz` and retried."""
-        began = self._cycle_began_at = self.clock.now()
+        began, tries = self.clock.now(), self.elector.rewound
+        self._cycle_began_at = began
         try:
             led = self.elector.leads
             if not self.elector.try_to_lead():
@@ -252,7 +251,7 @@ class Coordinator:
             self.trouble = ""
         except Transient as error:
             self.stale.set()
-            if self.elector.rewound:
+            if self.elector.rewound and not tries:  # else recovering failed: a store that takes no write is not pressed
                 self.wake.set()  # recover at once
             self.trouble = f"The store does not answer: {error}"
             log.warning("%s", self.trouble)

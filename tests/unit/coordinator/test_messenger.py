@@ -64,6 +64,26 @@ def test_a_store_that_does_not_answer_is_not_pressed_though_readings_are_due() -
     assert world.c._pause_s() == min(SHORT.poll_s, SHORT.term_s / 3)
 
 
+def test_a_store_that_lost_rows_is_recovered_at_once_but_not_pressed_where_it_takes_no_write() -> None:
+    world = World.training([1, 2])
+    world.clock.time += 100
+
+    def finds_a_loss(read: bool = True) -> None:
+        world.c.elector.rewound = True
+        raise Transient("the store was emptied")
+
+    def fails() -> None:
+        raise Transient("the disk is full")
+
+    world.c.loop.tick, world.c.recover = finds_a_loss, fails  # type: ignore[method-assign]
+    woken = []
+    for _ in range(4):
+        world.c.wake.clear()
+        world.c._turn()
+        woken.append(world.c.wake.is_set())
+    assert woken == [True, False, False, False] and world.c._pause_s() == min(SHORT.poll_s, SHORT.term_s / 3)
+
+
 def test_a_coordinator_that_runs_turns_at_each_reading_though_its_poll_is_far() -> None:
     store, clock, config = MemoryStore(), SystemClock(), replace(SHORT, term_s=600.0, poll_s=600.0)
     elector = Elector(store, clock, config.term_s, Holder.of_process(os.getpid()))
