@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -146,8 +146,8 @@ class Cache:
         missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
         docs = {job_id: self.store.get("jobs", job.key) for job_id, job in missing.items()}
         gone = self._gpus.keys() - {gpu.id for gpu in gpus}
-        if (self._jobs or self._gpus) and (missing or gone or any(self._is_odd(job) for job in ours.values())):
-            self._check_store(docs, gone)
+        if self._jobs or self._gpus:
+            self._check_store(ours, docs, gone)
         for job_id, job in missing.items():
             ours |= self._missed(job, docs[job_id])
         with self._lock:
@@ -176,8 +176,7 @@ class Cache:
         left = {job.id: job for job in before.values() if job.id not in ours | aside}
         gpus = {key: doc for (table, key), doc in rows.items() if table == "gpus"}
         gone = {str(key) for key, doc in gpus.items() if doc is None}
-        if left or gone or any(self._is_odd(job) for job in ours.values()):
-            self._check_store({job.id: docs[job.key] for job in left.values()}, gone)
+        self._check_store(ours, {job.id: docs[job.key] for job in left.values()}, gone)
         for job in left.values():
             ours |= self._missed(job, docs[job.key]) if job.id in self._jobs else {}
         with self._lock:
@@ -194,15 +193,21 @@ class Cache:
             self._take_gpu(key, doc, owners)
         return new + by_hand
 
-    def _is_odd(self, job: JobRecord) -> bool:
-        """True if a store that lost nothing hardly shows this: a job that is new to us, or as it was before."""
+    def _is_older(self, job: JobRecord) -> bool:
+        """True if its row went back to before what is known of it, so that no write would fit again."""
         known = self._jobs.get(job.id)
-        return known is None or version_of(known.doc) > version_of(job.doc)
+        if known is None or job.id in self._deleted or version_of(known.doc) <= version_of(job.doc):
+            return False
+        doc = self.store.get("jobs", job.key)  # once more, as a write may have overtaken the listing
+        return doc is not None and version_of(doc) < version_of(known.doc)
 
-    def _check_store(self, jobs: Mapping[str, Doc | None], gpus: Collection[str]) -> None:
-        """Raise `Transient` if what a reading missed is lost, not deleted; `jobs`: what lies in their places."""
-        gone = [job_id for job_id, doc in jobs.items() if doc is None and job_id not in self._deleted]
-        lost = rules.are_lost(len(gone), len(self._jobs.keys() - self._deleted))
+    def _check_store(self, ours: Mapping[str, JobRecord], missing: Mapping[str, Doc | None], gpus: Set[str]) -> None:
+        """Raise `Transient` if what a reading missed is lost, not deleted, or one of `ours` is as it was before."""
+        lost = any(map(self._is_older, ours.values()))
+        if not (lost or missing or gpus or ours.keys() - self._jobs.keys()):
+            return
+        gone = [job_id for job_id, doc in missing.items() if doc is None and job_id not in self._deleted]
+        lost |= rules.are_lost(len(gone), len(self._jobs.keys() - self._deleted))
         lost |= 1 < len(gpus) == len(self._gpus) and any(users_of(gpu) for gpu in self._gpus.values())
         if not self._continuous(lost):
             raise Transient("the store was emptied or replaced by an older one: what is known is written back")
@@ -275,9 +280,8 @@ class Cache:
     def _prune(self, known: set[tuple[str, Any]]) -> None:
         """Drop validated rows that are gone; jobs set aside are kept."""
         known |= {row_key("jobs", job.key) for job in self._aside.values()}
-        for key in list(self._read):  # at once, as other threads add to it
-            if key not in known:
-                self._read.pop(key, None)
+        for key in set(self._read) - known:  # at once, as other threads add to it
+            self._read.pop(key, None)
 
     def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
         """Invalid fields of `jobs` or `gpus` as sentences, by `_id`."""
