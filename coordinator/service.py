@@ -163,14 +163,14 @@ class Coordinator:
         """Bring the store in line with what runs, and with what is in memory if it was emptied or is an older one."""
         jobs = self.cache.jobs()
         remembered = {
-            "jobs": [plain(job.doc) for job in jobs.values()],
+            "jobs": [*(plain(job.doc) for job in jobs.values()), *self.cache.set_aside_rows()],
             "gpus": [plain(gpu.doc) for gpu in self.cache.gpus().values()],
             "nodes": [plain(node) for node in self.loop.inputs.nodes.values()],
             "queues": [plain(queue) for queue in self.loop.queues.values()],
         }
         heard = [
             LivingLaunch(job.id, job.uid, beat.launch, beat.shim)
-            for job in jobs.values()
+            for job in (*jobs.values(), *self.cache.set_aside().values())
             if (beat := self.telemetry.reports.of(job)) is not None and not self.reconciler.is_over(job)
         ]
         restore(self.store, remembered)

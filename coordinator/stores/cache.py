@@ -56,11 +56,9 @@ class Cache:
         self._writes = count()
         self._writer_id = secrets.token_hex(4)
         self._deleted: set[str] = set()  # jobs with deleted documents, kept until they are at rest
-        # Each row as it lay in the store last.
-        self._read: dict[tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]] = {}
+        self._read: dict[tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]] = {}  # rows as last read
         self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
-        # Keys of jobs to be read again, changed or not: intake has to look, or they are gone.
-        self._again: list[Any] = []
+        self._again: list[Any] = []  # keys of jobs to be read again, changed or not: for intake, or as they are gone
         self.read_number: int | None = None  # of the store's changes, at the last reading; None: the next one reads all
 
     # reading
@@ -279,8 +277,8 @@ class Cache:
 
     def _prune(self, known: set[tuple[str, Any]]) -> None:
         """Drop validated rows that are gone; jobs set aside are kept."""
-        known |= {row_key("jobs", job.key) for job in self._aside.values()}
-        for key in set(self._read) - known:  # at once, as other threads add to it
+        aside = {row_key("jobs", job.key) for job in self._aside.values()}
+        for key in set(self._read) - known - aside:  # at once, as other threads add to it
             self._read.pop(key, None)
 
     def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
@@ -297,6 +295,11 @@ class Cache:
         """Jobs with invalid documents, by id, without the invalid fields; they are not reconciled."""
         with self._lock:
             return dict(self._aside)
+
+    def set_aside_rows(self) -> list[Doc]:
+        """Their documents as they lay in the store, with the invalid fields."""
+        found = (self._read.get(row_key("jobs", job.key)) for job in self.set_aside().values())
+        return [read[0] for read in found if read is not None]
 
     # writing
 

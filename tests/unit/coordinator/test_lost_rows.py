@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.model import states as s
+from coordinator.ports import Evidence
+from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
-from tests.unit.coordinator.test_recovery import ReadWhole, books, effects, three
+from tests.fakes.world import SHORT, World
+from tests.unit.coordinator.test_recovery import ReadWhole, books, effects, put_back, three
 
 KINDS = [MemoryStore, ReadWhole]  # SQLite knows which rows have changed, MongoDB does not
 
@@ -41,3 +44,35 @@ def test_a_listing_that_a_write_overtook_is_no_loss(monkeypatch: pytest.MonkeyPa
     world.c.cache.refresh()
     assert not answers and not world.c.elector.rewound
     assert world.c.cache.jobs()["one"].doc["message"] == "newer"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", [{"version": "x"}, {"gpu_ids": "oops", "state": "weird"}])
+def test_a_job_that_is_set_aside_outlasts_the_store_and_keeps_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[[], MemoryStore], damage: dict[str, str]
+) -> None:
+    """On a cluster, where only reports say what runs."""
+    world = World(gpus=2, store=kind())
+    for name, elastic in (("one", None), ("steady", True)):
+        world.submit(name, [1], Behaviour(iterations=40_000), elastic=elastic)
+    world.run(lambda w: set(w.states().values()) == {s.RUNNING})
+    monkeypatch.setattr(world.machines, "recall", lambda jobs: Evidence())
+    before, done, doc = books(world)["gpus"], effects(world), world.users.get("jobs", "one")
+    world.users.put("jobs", {**(doc or {}), **damage})
+    if "state" in damage:  # else its former value counts
+        world.boot()
+    world.tick()
+    assert world.c.cache.set_aside().keys() == {"one"}
+    world.c._first = lambda: world._fill(2, ())
+    put_back(world.users)
+    for _ in range(int(2 * SHORT.wait_out_s)):
+        world.tick()
+    assert books(world)["gpus"] == before and effects(world) == done and not world.machines.violations
+    assert world.machines.launches["one", 1].trains
+    kept = world.users.get("jobs", "one") or {}
+    assert (
+        doc is not None
+        and kept["uid"] == doc["uid"]
+        and kept["version"] == (1 if "version" in damage else doc["version"] + 1)
+    )
+    assert {field: kept[field] for field in damage if field != "version"}.items() <= damage.items()
