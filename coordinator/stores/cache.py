@@ -206,7 +206,7 @@ class Cache:
             return
         gone = [job_id for job_id, doc in missing.items() if doc is None and job_id not in self._deleted]
         lost |= rules.are_lost(len(gone), len(self._jobs.keys() - self._deleted))
-        lost |= 1 < len(gpus) == len(self._gpus) and any(users_of(gpu) for gpu in self._gpus.values())
+        lost |= self._gpus.keys() <= set(gpus) and any(users_of(gpu) for gpu in self._gpus.values())
         if not self._continuous(lost):
             raise Transient("the store was emptied or replaced by an older one: what is known is written back")
 

@@ -32,6 +32,21 @@ def test_an_older_document_put_back_alone_gives_way_to_what_is_known(kind: Calla
     assert set(world.states().values()) == {s.RUNNING, s.CANCELLED}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_one_gpu_that_is_dropped_comes_back_as_it_was(kind: Callable[[], MemoryStore]) -> None:
+    world = World(gpus=1, store=kind())
+    world.submit("one", [1], Behaviour(iterations=40_000))
+    world.run(lambda w: w.states() == {"one": s.RUNNING})
+    before, done = books(world), effects(world)
+    world.users.put("gpus", {"_id": "short-lived", "node": "elsewhere", "state": s.IDLE})
+    world.users.delete("gpus", "short-lived")
+    world.tick()
+    assert not world.c.elector.rewound
+    world.users.delete("gpus", "gpu-0")
+    world.pass_time(10)
+    assert books(world) == before and effects(world) == done
+
+
 def test_a_listing_that_a_write_overtook_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     world = three(ReadWhole())
     listed = world.store.list("jobs", {"closed": False})
