@@ -177,6 +177,7 @@ class Coordinator:
         self._first()
         recover(self.store, self.platform, self.clock.wall(), remembered["jobs"], heard)
         self.elector.rewound, self.cache.read_number, self.loop.tables_number = False, None, None  # read it all
+        self._queue_all()
         self.stale.set()
 
     def _begin(self) -> None:
@@ -320,7 +321,7 @@ class Coordinator:
                 self.queue.done(job_id)
 
     def _reconcile(self, job_id: str) -> None:
-        if not self.elector.leads:
+        if not self.elector.leads or self.elector.rewound:  # once mended, all are looked at
             return
         try:
             wait = self.reconciler.reconcile(job_id)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from coordinator.errors import Conflict
+from coordinator.errors import Conflict, Transient
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
+from coordinator.model.tables import GpuChanges
 from coordinator.ports import Doc, LivingLaunch, Platform, Store
 from coordinator.recovery.rebuild import Rebuilt, rebuild
 
@@ -52,20 +53,30 @@ def recover(
             platform.keep(doc)  # its copy may be older
     known = {(one.uid, one.launch) for one in evidence.living}
     living = [*evidence.living, *(one for one in heard if (one.uid, one.launch) not in known)]
-    found = rebuild(stored, store.list("gpus"), evidence.records, living, wall, remembered)
+    rows = store.list("gpus")
+    found = rebuild(stored, rows, evidence.records, living, wall, remembered)
     for doc in found.jobs:
         store.put("jobs", doc)
         platform.keep(doc)
         if (job := JobRecord(doc)).state in LAUNCHED and job.launch > 0:
             platform.adopt(doc)
-    for gpu_id, changes in found.gpus.items():
-        try:
-            store.update("gpus", gpu_id, {}, changes)
-        except Conflict:  # the row is gone: its node will report it
-            continue
+    _write_gpus(store, rows, found.gpus)
     for sentence in found.told:
         log.warning("%s", sentence)
     return found
+
+
+def _write_gpus(store: Store, rows: Sequence[Doc], found: Mapping[str, GpuChanges]) -> None:
+    """`Transient` if a reconciler, which may be in the middle of its work, has changed one since it was read."""
+    versions = {str(row["_id"]): row.get("version") for row in rows}
+    for gpu_id, changes in found.items():
+        version = versions[gpu_id]
+        comparable = version is None or isinstance(version, int | str)
+        try:
+            store.update("gpus", gpu_id, {"version": version} if comparable else {}, changes)
+        except Conflict:
+            if store.get("gpus", gpu_id) is not None:  # else its node will report it
+                raise Transient(f"GPU {gpu_id} was changed while the store was rebuilt: once more") from None
 
 
 def _version(row: Doc) -> int:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinator.errors import Transient
 from coordinator.model import states as s
 from coordinator.ports import Evidence
+from coordinator.reconcile.actions import Wait
 from tests.fakes.shims import Behaviour
 from tests.fakes.store import MemoryStore
 from tests.fakes.world import SHORT, World
@@ -91,3 +93,39 @@ def test_a_job_that_is_set_aside_outlasts_the_store_and_keeps_its_gpu(
         and kept["version"] == (1 if "version" in damage else doc["version"] + 1)
     )
     assert {field: kept[field] for field in damage if field != "version"}.items() <= damage.items()
+
+
+def test_a_gpu_that_changes_while_the_store_is_rebuilt_is_looked_at_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = three()
+    (gpu,) = world.job("two").gpu_ids
+    keep, left = world.machines.keep, [{"state": s.FAULTY, "problem": "it is hot"}]
+
+    def meanwhile(doc: dict[str, object]) -> None:
+        keep(doc)
+        if left:
+            world.users.update("gpus", gpu, {}, left.pop())
+
+    world.c._first = lambda: world._fill(4, ())
+    world.users.remove("gpus", [row["_id"] for row in world.users.list("gpus")])
+    monkeypatch.setattr(world.c.cache, "gpus", dict)  # the rows that are written back say nothing of the jobs
+    monkeypatch.setattr(world.machines, "keep", meanwhile)
+    world.users.put("jobs", {**world.job("two").doc, "version": 1})
+    world.c.elector.rewound = True
+    with pytest.raises(Transient, match="once more"):
+        world.c.recover()
+    assert world.gpu(gpu).faulty and world.c.elector.rewound
+    world.c.recover()
+    assert (world.gpu(gpu).state, world.gpu(gpu).held_by) == (s.FAULTY, "two") and not world.c.elector.rewound
+
+
+def test_no_job_is_reconciled_between_the_loss_of_the_store_and_its_mending() -> None:
+    world = three()
+    looked = list[str]()
+    world.c.reconciler.reconcile = lambda job_id: (looked.append(job_id), Wait(None))[1]  # type: ignore[method-assign]
+    world.c.elector.rewound = True
+    world.c._reconcile("one")
+    assert looked == []
+    world.c.recover()
+    assert {world.c.queue.take() for _ in range(3)} == {"one", "two", "three"}
+    world.c._reconcile("one")
+    assert looked == ["one"]
