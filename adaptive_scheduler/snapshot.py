@@ -168,11 +168,11 @@ class Job:
 
 def aligned(before: tuple[Any, ...], jobs: tuple[Any, ...]) -> tuple[Any, list[int]]:
     """Return by job or node its position in `before`, -1 for one that is not the same object, and where these are."""
-    if len(before) == len(jobs):
+    new = [*compress(count(), map(is_not, jobs, before)), *range(len(before), len(jobs))]
+    if len(new) < max(1, len(jobs) // 2):  # else one in front may have come or gone
         at = np.arange(len(jobs))
-        at[new := list(compress(count(), map(is_not, jobs, before)))] = -1
-        if len(new) < max(1, len(jobs) // 2):  # else a job may have come and another one gone
-            return at, new
+        at[new] = -1
+        return at, new
     places = dict(zip(map(id, before), count(), strict=False))
     at = np.fromiter(map(places.get, map(id, jobs), repeat(-1)), np.intp, len(jobs))
     return at, np.flatnonzero(at < 0).tolist()
@@ -266,8 +266,9 @@ class ClusterSnapshot:
     def allowed(self, gpu_type: str | None, pinned: str | None) -> tuple[Node, ...]:
         """Return the nodes with GPUs of this type and name, or of any (None)."""
         if (gpu_type, pinned) not in self._allowed:
-            of_type = (n for n in self.nodes if n.gpus and gpu_type in (None, n.gpu_type))
-            self._allowed[gpu_type, pinned] = tuple(n for n in of_type if pinned in (None, n.name))
+            nodes = [n for n in self.nodes if n.gpus]
+            nodes = nodes if gpu_type is None else [n for n in nodes if n.gpu_type == gpu_type]
+            self._allowed[gpu_type, pinned] = tuple(n for n in nodes if pinned in (None, n.name))
         return self._allowed[gpu_type, pinned]
 
     @cached_property

@@ -136,7 +136,7 @@ def all_work_s(snapshot: ClusterSnapshot) -> float:
     """Return the seconds that all GPU jobs, also waiting ones, take on all working GPUs at their most efficient counts.
     Ours: a makespan of placed jobs alone ignores the queue. A job that would end after this bound is critical: the end
     of all work hangs on it."""
-    gpus, kinds = snapshot.capacity["gpus"], tuple(sorted({node.gpu_type for node in snapshot.nodes if node.gpus}))
+    gpus, kinds = snapshot.capacity["gpus"], tuple(sorted({node.gpu_type for node in snapshot.allowed(None, None)}))
     work = math.fsum(snapshot.rows(_gpu_s, snapshot.once(_least_work, snapshot.profiles, kinds)).tolist())
     return work / gpus if gpus else math.inf
 

@@ -149,6 +149,7 @@ class _Nodes:
         self._place: dict[str, str] = {}  # by job
         self._docs: Mapping[str, NodeRow] = {}
         self._nodes: dict[str, Node] = {}
+        self._names: list[str] = []  # of these nodes, in order
         self._tuple: tuple[Node, ...] = ()
 
     def touch(self, names: Iterable[str]) -> None:
@@ -175,7 +176,9 @@ class _Nodes:
             return self._tuple
         changed = {name for name, doc in docs.items() if (old := before.get(name)) is not doc and old != doc}
         names = docs.keys() | by_node.keys()
-        changed |= (self._touched & names) | (before.keys() - docs.keys()) | (names ^ self._nodes.keys())
+        moved = names ^ self._nodes.keys()
+        changed |= (self._touched & names) | (before.keys() - docs.keys()) | moved
+        self._names = sorted(names) if moved else self._names
         for name in changed:
             self._nodes.pop(name, None)
             if name in names:
@@ -183,7 +186,7 @@ class _Nodes:
                 self._nodes[name] = _node(name, *by_node.get(name, ("", ())), docs.get(name, {}), beats)
         self._touched.clear()
         if changed:
-            self._tuple = tuple(self._nodes[name] for name in sorted(names))
+            self._tuple = tuple(map(self._nodes.__getitem__, self._names))
         return self._tuple
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Set
-from itertools import count
+from itertools import count, filterfalse
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,7 @@ from coordinator.model.tables import GpuChanges, JobChanges
 from coordinator.ports import Doc, Store
 from coordinator.stores import rules
 from coordinator.stores.row_facts import (
+    ReadRows,
     is_by_hand,
     newer,
     owners_of,
@@ -56,7 +57,7 @@ class Cache:
         self._writes = count()
         self._writer_id = secrets.token_hex(4)
         self._deleted: set[str] = set()  # jobs with deleted documents, kept until they are at rest
-        self._read: dict[tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]] = {}  # rows as last read
+        self._read = ReadRows()
         self._aside: dict[str, JobRecord] = {}  # jobs that make no sense, by id
         self._again: list[Any] = []  # keys of jobs to be read again, changed or not: for intake, or as they are gone
         self.read_number: int | None = None  # of the store's changes, at the last reading; None: the next one reads all
@@ -86,7 +87,7 @@ class Cache:
     def gpus_of_others(self, jobs: Collection[str]) -> dict[str, list[GpuRecord]]:
         """By each job that is none of these: the GPUs that are promised to it or held by it."""
         with self._lock:
-            others = sorted(job_id for job_id in self._gpus_by_job if job_id not in jobs)
+            others = sorted(filterfalse(jobs.__contains__, self._gpus_by_job))
             return {job_id: [self._gpus[gpu] for gpu in sorted(self._gpus_by_job[job_id])] for job_id in others}
 
     def take_changed(self) -> set[str]:
@@ -140,7 +141,7 @@ class Cache:
         by_hand, ours, aside = self._let_in(open_)
         owners = owners_of(ours.values())
         rows = self.store.list("gpus")
-        gpus = [GpuRecord(self._validate("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in rows]
+        gpus = [GpuRecord(self._read.validated("gpus", doc, owners.get(str(doc["_id"]))).doc) for doc in rows]
         missing = {job_id: job for job_id, job in self.jobs().items() if job_id not in ours | aside}
         docs = {job_id: self.store.get("jobs", job.key) for job_id, job in missing.items()}
         gone = self._gpus.keys() - {gpu.id for gpu in gpus}
@@ -156,9 +157,8 @@ class Cache:
                 self._put_gpu(key, None)
             for gpu in gpus:
                 self._put_gpu(gpu.id, newer(self._gpus.get(gpu.id), gpu))
-            self._prune(
-                {row_key("jobs", j.key) for j in self._jobs.values()} | {row_key("gpus", g.doc["_id"]) for g in gpus}
-            )
+            kept = [("jobs", job.key) for job in (*self._jobs.values(), *self._aside.values())]
+            self._read.keep_only([*kept, *(("gpus", gpu.doc["_id"]) for gpu in gpus)])
         return new + by_hand
 
     def _read_rows(self, rows: Mapping[tuple[str, Any], Doc | None]) -> list[JobRecord]:
@@ -185,8 +185,8 @@ class Cache:
             self._aside |= aside
             self._again = [job.key for job in (*by_hand, *self._take_jobs(ours))]
             for key in docs.keys() - {job.key for job in (*ours.values(), *aside.values())}:
-                self._read.pop(row_key("jobs", key), None)
-        owners = owners_of(self.jobs().values()) if any(row_key("gpus", key) not in self._read for key in gpus) else {}
+                self._read.forget("jobs", key)
+        owners = owners_of(self.jobs().values()) if any(("gpus", key) not in self._read for key in gpus) else {}
         for key, doc in gpus.items():
             self._take_gpu(key, doc, owners)
         return new + by_hand
@@ -212,10 +212,10 @@ class Cache:
 
     def _missed(self, job: JobRecord, doc: Doc | None) -> dict[str, JobRecord]:
         """A job that the listing of open ones did not show: deleted, overtaken by the listing, or closed by another."""
-        if doc is None or self._validate("jobs", doc).doc.get("uid") != job.uid:  # deleted; one may be in its place
+        if doc is None or self._read.validated("jobs", doc).doc.get("uid") != job.uid:  # deleted; another in its place
             self._deleted.add(job.id)
             return {job.id: JobRecord({**job.doc, "cancel": True})}
-        found = JobRecord(self._validate("jobs", doc).doc)
+        found = JobRecord(self._read.validated("jobs", doc).doc)
         return {} if document_validation.is_closed(doc) else {found.id: found}
 
     def _take_jobs(self, read: Mapping[str, JobRecord]) -> list[JobRecord]:
@@ -230,12 +230,12 @@ class Cache:
 
     def _take_gpu(self, key: Any, doc: Doc | None, owners: Mapping[str, JobRecord]) -> None:
         if doc is None:
-            self._read.pop(row_key("gpus", key), None)
+            self._read.forget("gpus", key)
             with self._lock:
                 self._put_gpu(str(key), None)
             return
-        owner = owners.get(str(key)) if row_key("gpus", key) not in self._read else None
-        self._keep_gpu(GpuRecord(self._validate("gpus", doc, owner).doc))
+        owner = owners.get(str(key)) if ("gpus", key) not in self._read else None
+        self._keep_gpu(GpuRecord(self._read.validated("gpus", doc, owner).doc))
 
     def _let_in(self, docs: list[Doc]) -> tuple[list[JobRecord], dict[str, JobRecord], dict[str, JobRecord]]:
         """(Rows for intake, valid jobs by id, jobs set aside by id). Another row of a job's name is for intake."""
@@ -244,7 +244,7 @@ class Cache:
             if is_by_hand(doc):
                 new.append(JobRecord(doc))
                 continue
-            found = self._validate("jobs", doc)
+            found = self._read.validated("jobs", doc)
             record = JobRecord(found.doc)
             known = self.job(record.id) or self._aside.get(record.id)
             other = known is not None and known.key != record.key and self._is_open(known)
@@ -259,37 +259,13 @@ class Cache:
         doc = self.store.get("jobs", job.key)
         return doc is not None and doc.get("uid") == job.uid and not document_validation.is_closed(doc)
 
-    def _validate(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ValidatedDocument:
-        """Validate a row; one that has not changed since the last reading is not validated again.
-
-        `owner`: the job whose document says that it has this GPU.
-        """
-        key = row_key(table, doc["_id"])
-        before = self._read.get(key)
-        if before is not None and before[0] == doc:
-            return before[1]
-        former = before[1].doc if before is not None and before[1].usable else None
-        if former is None and owner is not None:
-            former = document_validation.gpu_fields_of(owner.doc)
-        found = document_validation.validate(table, doc, former)
-        self._read[key] = doc, found
-        return found
-
-    def _prune(self, known: set[tuple[str, Any]]) -> None:
-        """Drop validated rows that are gone; jobs set aside are kept."""
-        aside = {row_key("jobs", job.key) for job in self._aside.values()}
-        for key in set(self._read) - known - aside:  # at once, as other threads add to it
-            self._read.pop(key, None)
-
     def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
         """Invalid fields of `jobs` or `gpus` as sentences, by `_id`."""
-        found = {str(key): row.invalid_fields for (of, key), (_, row) in list(self._read.items()) if of == table}
-        return {key: sentences for key, sentences in found.items() if sentences}
+        return self._read.invalid_fields(table)
 
     def invalid_fields_of(self, job: JobRecord) -> tuple[str, ...]:
         """Invalid fields of one job's document, as sentences."""
-        _, found = self._read.get(row_key("jobs", job.key), (None, None))
-        return () if found is None else found.invalid_fields
+        return self._read.invalid_fields_of("jobs", job.key)
 
     def set_aside(self) -> dict[str, JobRecord]:
         """Jobs with invalid documents, by id, without the invalid fields; they are not reconciled."""
@@ -298,8 +274,8 @@ class Cache:
 
     def set_aside_rows(self) -> list[Doc]:
         """Their documents as they lay in the store, with the invalid fields."""
-        found = (self._read.get(row_key("jobs", job.key)) for job in self.set_aside().values())
-        return [read[0] for read in found if read is not None]
+        found = (self._read.document("jobs", job.key) for job in self.set_aside().values())
+        return [doc for doc in found if doc is not None]
 
     # writing
 
@@ -316,7 +292,7 @@ class Cache:
             doc = self.store.update("jobs", job.key, expect, {**changes, "last_op": last_op})
         except (Conflict, Transient) as error:
             doc = self._reread("jobs", job.key, last_op, error)
-        return self._keep_job(JobRecord(self._validate("jobs", doc).doc))
+        return self._keep_job(JobRecord(self._read.validated("jobs", doc).doc))
 
     def write_gpu(self, gpu: GpuRecord, expect: GpuChanges, changes: GpuChanges) -> GpuRecord:
         """Claim, free or mark one GPU; `expect` holds what the change relies on."""
@@ -329,7 +305,7 @@ class Cache:
 
     def take_gpu(self, doc: Doc) -> GpuRecord:
         """Keep a row of a GPU as it lies in the store."""
-        return self._keep_gpu(GpuRecord(self._validate("gpus", doc).doc))
+        return self._keep_gpu(GpuRecord(self._read.validated("gpus", doc).doc))
 
     def _name(self, op: str) -> str:
         """A name unique to each write, by which a write whose reply was lost is recognised."""
@@ -341,7 +317,7 @@ class Cache:
         if doc is not None and doc.get("last_op") == last_op:
             return doc
         if doc is not None and table == "jobs":
-            self._keep_job(JobRecord(self._validate("jobs", doc).doc))
+            self._keep_job(JobRecord(self._read.validated("jobs", doc).doc))
         elif doc is not None:
             self.take_gpu(doc)
         raise error

@@ -1,15 +1,59 @@
-"""Tells facts of rows and records of `jobs` and `gpus` that the cache compares. Pure."""
+"""Holds rows of `jobs` and `gpus` as they were read last, and tells facts of them that the cache compares. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from coordinator.model import document_validation
 from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.model.tables import GpuRow, JobRow
 from coordinator.ports import Doc
 
 R = TypeVar("R", JobRecord, GpuRecord)
+
+
+class ReadRows:
+    """Each row as it lay in the store last, with what validation made of it: it is validated again once it differs."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, Any], tuple[Doc, document_validation.ValidatedDocument]] = {}
+
+    def __contains__(self, row: tuple[str, Any]) -> bool:
+        return row_key(*row) in self._rows
+
+    def validated(self, table: str, doc: Doc, owner: JobRecord | None = None) -> document_validation.ValidatedDocument:
+        """Validate a row. `owner`: the job whose document says that it has this GPU."""
+        key = row_key(table, doc["_id"])
+        before = self._rows.get(key)
+        if before is not None and before[0] == doc:
+            return before[1]
+        former = before[1].doc if before is not None and before[1].usable else None
+        if former is None and owner is not None:
+            former = document_validation.gpu_fields_of(owner.doc)
+        found = document_validation.validate(table, doc, former)
+        self._rows[key] = doc, found
+        return found
+
+    def document(self, table: str, key: Any) -> Doc | None:
+        """Return the row as it was read, with its invalid fields."""
+        return self._rows[at][0] if (at := row_key(table, key)) in self._rows else None
+
+    def invalid_fields(self, table: str) -> dict[str, tuple[str, ...]]:
+        """Invalid fields of all rows of a table as sentences, by `_id`."""
+        found = {str(key): row.invalid_fields for (of, key), (_, row) in list(self._rows.items()) if of == table}
+        return {key: sentences for key, sentences in found.items() if sentences}
+
+    def invalid_fields_of(self, table: str, key: Any) -> tuple[str, ...]:
+        _, found = self._rows.get(row_key(table, key), (None, None))
+        return () if found is None else found.invalid_fields
+
+    def forget(self, table: str, key: Any) -> None:
+        self._rows.pop(row_key(table, key), None)
+
+    def keep_only(self, rows: Iterable[tuple[str, Any]]) -> None:
+        for gone in set(self._rows) - {row_key(*row) for row in rows}:  # at once, as other threads add to it
+            self._rows.pop(gone, None)
 
 
 def owners_of(jobs: Iterable[JobRecord]) -> dict[str, JobRecord]:
