@@ -11,7 +11,7 @@ FRAMEWORKS := build/frameworks/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
 # the other from running. CI names one: make test-deep HALVES=computing
-REAL := tests/e2e tests/faults
+REAL := tests/e2e tests/faults tests/unit/hooks/test_keras_fit.py
 PURE := tests $(addprefix --ignore=,$(REAL))
 HALVES ?= computing training
 ifneq ($(filter-out computing training,$(HALVES)),)

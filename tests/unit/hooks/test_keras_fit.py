@@ -67,7 +67,7 @@ def trainer(folder: Path, *command: str, generation: int = 1, mtbf: str = "") ->
         "PYTHONPATH": str(STARTUP), "RESHAPE_JOB_ID": "job", "RESHAPE_CHECKPOINTS": str(folder / "checkpoints"),
         "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_GENERATION": str(generation),
         "CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1",
-        "RESHAPE_MTBF_S": mtbf,
+        "RESHAPE_MTBF_S": mtbf, "PYTHONFAULTHANDLER": "1",  # says where TensorFlow crashed, as it once did
     }  # fmt: skip
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen([str(PYTHON), *command], cwd=folder, env=os.environ | given, text=True, **output)
