@@ -33,7 +33,7 @@ from launcher.local import cores_of_their_own
 from reshape.client import Client
 from reshape.live_paper import outcome, scaling, trainings
 from reshape.live_paper.scaling import Contender, LiveJob
-from reshape.output.terminal import to_json
+from reshape.output.terminal import to_json, writable_folder
 from reshape.services.temporary_system import Follower, RunFailed, running, submit
 from reshape_hooks import locks as gpu_locks
 from simulator.scenario import NoWorkload, Workload
@@ -42,6 +42,7 @@ View = dict[str, Any]
 
 SCALES = {"elastic": 0.015, "workload": 0.015, "specon": 0.1, "flowcon": 0.15}
 """Scale by the first word of an experiment, with which one run takes less than a quarter of an hour on two cores."""
+FIGURES = "live.json"
 PATIENCE_S, PATIENCE = 600.0, 10.0  # a contender may take so many seconds, and so many times the arrivals and more
 
 
@@ -58,7 +59,8 @@ class LivePlan:
 
 def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path | None, out: Path, output: str) -> int:
     """Run, print the table or JSON, and write both to the folder `out`. Raises `Rejected` with a sentence."""
-    known = _known(out)
+    writable_folder(out, "--out")
+    _known(out)  # before trainings of a quarter of an hour
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     scale = scale or SCALES.get(name.split("-")[0], 0.1)
     folder = Path(tempfile.mkdtemp(prefix="reshape-live-"))
@@ -74,30 +76,28 @@ def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path |
         raise
     shutil.rmtree(folder)
     click.echo(to_json(result) if output == "json" else outcome.as_table(result))
-    click.echo("\n".join(f"wrote {path}" for path in _written(result, out, known)), err=True)
+    click.echo("\n".join(f"wrote {path}" for path in _written(result, out)), err=True)
     return 0
 
 
 def _known(out: Path) -> View:
-    """Make the folder and return the figures in its `live.json`, before trainings of a quarter of an hour."""
+    """Return the figures of experiments that the folder holds. `Rejected` if its file is something else."""
+    figures = out / FIGURES
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / ".writable").touch()
-        (out / ".writable").unlink()
-        figures = out / "live.json"
         known = json.loads(figures.read_text()) if figures.is_file() else {}
-    except (OSError, ValueError) as why:
-        raise Rejected(f"The figures cannot be kept in {out}: {why}. Name another folder with --out.") from None
+    except (OSError, ValueError):
+        known = None
     if not isinstance(known, dict):
         raise Rejected(f"{figures} does not hold the figures of experiments: name another folder with --out.")
     return known
 
 
-def _written(result: View, out: Path, known: View) -> list[Path]:
+def _written(result: View, out: Path) -> list[Path]:
     """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments."""
-    whole, figures = out / f"{result['experiment']}.json", out / "live.json"
+    whole, figures = out / f"{result['experiment']}.json", out / FIGURES
     whole.write_text(to_json(result) + "\n")
-    figures.write_text(json.dumps(known | {result["experiment"]: outcome.kept(result)}, indent=1) + "\n")
+    # Read anew: another experiment may have ended meanwhile.
+    figures.write_text(json.dumps(_known(out) | {result["experiment"]: outcome.kept(result)}, indent=1) + "\n")
     return [whole, figures]
 
 

@@ -84,6 +84,23 @@ def complain(text: str) -> None:
     click.echo(plain(text), err=True)
 
 
+def writable_folder(folder: Path, option: str) -> None:
+    """Make the folder of an option, and see that files can be written there, before work that takes long.
+
+    Raises `Rejected` with a sentence.
+    """
+    import tempfile
+
+    from coordinator.errors import Rejected
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Rejected(f"{folder} cannot take files ({error.strerror}); name another folder with {option}.") from None
+
+
 def reader_has_gone() -> int:
     """Handle a reader that closed the pipe (`reshape jobs | head -1`); Python must not complain at exit either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

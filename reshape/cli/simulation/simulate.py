@@ -30,7 +30,7 @@ from experiments.run import SimulationRun, compare
 from experiments.traces import replay
 from experiments.workloads import build, is_drawn
 from reshape.output.tables import NONE, table
-from reshape.output.terminal import to_json
+from reshape.output.terminal import to_json, writable_folder
 from reshape.services.inventory import inventory
 from simulator.scenario import NoWorkload, Workload
 from simulator.state import SimulationStuck
@@ -117,10 +117,7 @@ def make_room(plot: Path) -> None:
     """Make the chart folder before the simulation, which may take long."""
     if importlib.util.find_spec("matplotlib") is None:
         raise Rejected("charts need matplotlib; install volcano-reshape[plot].")
-    try:
-        plot.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Rejected(f"{plot} cannot be made ({error.strerror}); name another folder with --plot.") from error
+    writable_folder(plot, "--plot")
 
 
 def as_nodes(texts: Sequence[str]) -> tuple[Node, ...]:
