@@ -95,13 +95,14 @@ class ImageCommands:
 
     def _answer(self, image: str) -> Doc:
         why = ""
-        for _ in range(MOST_ASKED):  # a Slaml must not wait for ever, and none is refused for a short outage
+        for times in range(MOST_ASKED):  # a Slaml must not wait for ever, and none is refused for a short outage
+            if times:
+                time.sleep(self._again_s)
             try:
                 return read(image)
             except Transient as error:
                 log.warning("image %s: %s", image, error)
                 why = str(error)
-                time.sleep(self._again_s)
             except Rejected as error:
                 return {"why": str(error)}
             except Exception:
