@@ -250,7 +250,8 @@ def test_on_a_terminal_it_is_shown_live_and_ctrl_c_leaves_the_terminal_as_it_was
     terminal = Terminal(environment(), "demo", "--out", str(tmp_path / "out"), "--trainer", "numpy")
     try:
         wait_for(lambda: terminal.shows("trains on 4 GPUs"), what="the first step is told")
-        assert "\x1b[?1049h" in terminal.text and "[aaaa]" in terminal.text
+        wait_for(lambda: terminal.shows("[aaaa]"), what="the fleet is drawn, which is asked for apart from the story")
+        assert "\x1b[?1049h" in terminal.text
         terminal.process.send_signal(signal.SIGINT)
         wait_for(terminal.has_ended, 60, "it ends")
     finally:
