@@ -25,15 +25,18 @@ T = TypeVar("T")
 def until(
     what: str, look: Callable[[], T | None], within_s: float = 120.0, check: Callable[[], None] = lambda: None
 ) -> T:
-    """What `look` answers once that is true; BedError after `patient(within_s)`. An error in it is a no for now."""
+    """What `look` answers once that is true; BedError after `patient(within_s)`.
+
+    An error in it is a no for now, as is a field or an object that is not there yet: controllers write a status later.
+    """
     deadline = time.monotonic() + patient(within_s)
     last = ""
     while True:
         try:
             if found := look():
                 return found
-        except BedError as error:
-            last = f" ({error})"
+        except (BedError, LookupError, TypeError) as error:
+            last = f" ({error!r})"
         check()
         if time.monotonic() > deadline:
             raise BedError(f"{what}: not so within {patient(within_s):g} s{last}")

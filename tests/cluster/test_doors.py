@@ -171,7 +171,7 @@ def test_labelling_a_queue_opens_the_door_and_the_webhooks_selector_follows(team
 
     try:
         cluster.apply({**queue, "metadata": {"name": name}})
-        until("the queue is open", lambda: cluster.get("queue", name)["status"]["state"] == "Open")  # type: ignore[index]
+        cluster.wait("queue", name, lambda found: found.get("status", {}).get("state") == "Open")
         team.apply("asks", queue=name)
         assert "nor a queue with that label" in team.said("NotLabelled", "asks")
         team.apply(queue=name, gpus=None, template=trainer(SHORT))
