@@ -149,8 +149,10 @@ class StopFlag:
 
     def take_save(self) -> bool:
         """True if a checkpoint without exit was asked for since the last call."""
-        asked, self.saving = self.saving, False
-        return asked
+        if not self.saving:
+            return False
+        self.saving = False  # only now: one that was asked for since the look above is not to be lost
+        return True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping = True

@@ -123,8 +123,8 @@ class Elastic:
             self._run.saved(lambda: self._saver.beside(self._step, self._files))
 
     def _leave_if_asked(self, due: bool = False) -> None:
-        asked = self._run.asked(due)
-        if self._run.stop.stopping:
+        stopping, asked = self._run.asked(due)
+        if stopping:
             self._save()
             self._run.leave()
         if asked:

@@ -160,11 +160,12 @@ class ElasticFit:
         if self.loop._should_accumulate():  # gradients are not saved
             return None
         stop, self.due = self.run.stop, None
+        stopping = stop.stopping  # once: one asked for behind this has no position yet, and waits for the next batch
         asked, periodic_due = stop.take_save(), self.saver.due()
-        if stop.stopping or asked or periodic_due or self.loop._should_check_val_fx(data_fetcher):
+        if stopping or asked or periodic_due or self.loop._should_check_val_fx(data_fetcher):
             self.due = self._position()
         due = self.due or {}
-        if stop.stopping:
+        if stopping:
             self._save(due)
             self.run.leave()
         elif asked:

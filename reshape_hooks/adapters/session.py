@@ -61,10 +61,13 @@ class Session:
         if self.ranks.rank == 0:
             plain.say(**counts, **values, **self.labels)
 
-    def asked(self, due: bool = False) -> bool:
-        """Agree with all ranks: `stop.stopping` is theirs, too, then; True if one asks to save, or if it is `due`."""
-        self.stop.stopping, saving = self.ranks.any(self.stop.stopping, self.stop.take_save() or due)
-        return saving
+    def asked(self, due: bool = False) -> tuple[bool, bool]:
+        """Agree with all ranks whether one is asked to stop, and whether one is asked to save, or it is `due`.
+
+        Act on the answer, not on the flag: a signal may set that after the question, and is answered at the next one.
+        """
+        stopping, saving = self.ranks.any(self.stop.stopping, self.stop.take_save() or due)
+        return stopping, saving
 
     def save_once(self, save: Callable[[], None]) -> None:
         """Let rank 0 save for all. Raises CheckpointError in all ranks if that fails."""
@@ -89,10 +92,10 @@ class Session:
         """
         self.before += steps
         saved = self.saved(save)
-        self.asked()
+        stopping, _ = self.asked()
         self.stop.idle = False
         self.stop.listen()
-        if saved and self.stop.stopping:
+        if saved and stopping:
             self.leave()
 
     def saved(self, save: Callable[[], None]) -> bool:

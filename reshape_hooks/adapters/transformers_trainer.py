@@ -199,10 +199,10 @@ class ElasticTrain:
 
     def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
         """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
-        stop, self.due = self.run.stop, None
+        self.due = None
         periodic_due = self.saver.due()
-        asked = self.run.asked(periodic_due and self.run.ranks.size > 1)
-        if not (stop.stopping or asked or periodic_due or control.should_evaluate):
+        stopping, asked = self.run.asked(periodic_due and self.run.ranks.size > 1)
+        if not (stopping or asked or periodic_due or control.should_evaluate):
             return
         whole = float(state.epoch).is_integer()
         consumed = self.epoch_step * self.trainer.args.gradient_accumulation_steps
@@ -216,7 +216,7 @@ class ElasticTrain:
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
         due = self.due
-        if stop.stopping:
+        if stopping:
             self._save(due)
             self.run.leave()
         elif asked:
@@ -234,8 +234,8 @@ class ElasticTrain:
         due = self.due
         if due is None:
             return
-        asked = self.run.asked()
-        if self.run.stop.stopping:
+        stopping, asked = self.run.asked()
+        if stopping:
             self._save(due)
             self.run.leave()
         elif asked:

@@ -46,6 +46,7 @@ class Script(NamedTuple):
 HUGGING_FACE = Script("transformers", "hf_trainer.py", 15, 3)
 SPLIT = {"max_steps": 12, "val_check_interval": 4, "accumulate_grad_batches": 2}
 LIGHTNING = Script("lightning", "lightning_fit.py", 27, 3, (json.dumps({"max_epochs": 3}),))
+LATE = LIGHTNING._replace(file="lightning_late_stop.py", itself=True)
 IN_STEPS = Script("lightning", "lightning_fit.py", 22, None, (json.dumps(SPLIT),))
 LOOP = Script("torch", "torch_loop.py", 27, 3)
 DDP = Script("torch", "torch_ddp.py", 24, 3, itself=True, torchrun=True)
@@ -145,6 +146,17 @@ def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_b
     assert (parts / "announce").read_text() == "SIGUSR1 143", "which ends with 0 when it is stopped behind its training"
     assert violations(parts / "locks") == []
     assert len(list((parts / "locks").glob("*.jsonl"))) > 2
+
+
+def test_lightning_asked_to_stop_while_it_is_looked_at_whether_to_save_stops_a_batch_later(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    undisturbed = run(LIGHTNING, whole, 1)
+    first = run(LATE, parts, 1, 5, mtbf="0")
+    assert (first.status, first.steps) == (143, [1, 2, 3, 4, 5, 6]), first.errors
+    second = run(LIGHTNING, parts, 2)
+    assert first.steps + second.steps == undisturbed.steps
+    assert second.measured == undisturbed.measured
+    assert same_weights(LIGHTNING, whole, parts)
 
 
 @pytest.mark.parametrize("script", ALL)

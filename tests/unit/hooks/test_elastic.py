@@ -71,6 +71,21 @@ def test_it_goes_on_within_an_epoch_and_does_what_follows_it_once(tmp_path: Path
     assert second[-2] == whole[-2]
 
 
+def test_a_signal_that_comes_while_the_processes_agree_is_answered_at_the_next_step(tmp_path: Path) -> None:
+    late = """
+any_, asked = state._run.ranks.any, []
+def late(*flags):
+    if len(asked) < 2:
+        asked.append(os.kill(os.getpid(), (15, 10)[len(asked)]))  # behind the flags' reading
+    return any_(*flags)
+state._run.ranks.any = late
+print(state._run.asked(), state._run.stop.stopping)
+print(state._run.asked(), state._run.stop.saving)
+print(state._run.asked())
+"""
+    assert run(tmp_path, late, 1) == ["(False, False) True", "(True, False) True", "(True, True)", "0"]
+
+
 def test_a_stop_behind_the_last_step_lets_the_script_finish_and_started_again_it_trains_no_more(tmp_path: Path) -> None:
     kill = "\nif os.environ['STOP'] == 'late': os.kill(os.getpid(), 15)\nprint(random.random())"
     first, second = run(tmp_path, STEPS + kill, 1, stop="late"), run(tmp_path, STEPS + kill, 2)
