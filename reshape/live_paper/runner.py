@@ -27,6 +27,7 @@ import click
 from coordinator.errors import Conflict, Rejected
 from coordinator.stores.opening import open_store
 from experiments import report
+from experiments.papers import results
 from experiments.run import compare
 from experiments.workloads import build
 from launcher.local import cores_of_their_own
@@ -42,7 +43,6 @@ View = dict[str, Any]
 
 SCALES = {"elastic": 0.015, "workload": 0.015, "specon": 0.1, "flowcon": 0.15}
 """Scale by the first word of an experiment, with which one run takes less than a quarter of an hour on two cores."""
-FIGURES = "live.json"
 PATIENCE_S, PATIENCE = 600.0, 10.0  # a contender may take so many seconds, and so many times the arrivals and more
 
 
@@ -82,7 +82,7 @@ def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path |
 
 def _known(out: Path) -> View:
     """Return the figures of experiments that the folder holds. `Rejected` if its file is something else."""
-    figures = out / FIGURES
+    figures = out / results.LIVE
     try:
         known = json.loads(figures.read_text()) if figures.is_file() else {}
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def _known(out: Path) -> View:
 
 def _written(result: View, out: Path) -> list[Path]:
     """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments."""
-    whole, figures = out / f"{result['experiment']}.json", out / FIGURES
+    whole, figures = out / f"{result['experiment']}.json", out / results.LIVE
     whole.write_text(to_json(result) + "\n")
     # Read anew: another experiment may have ended meanwhile.
     figures.write_text(json.dumps(_known(out) | {result["experiment"]: outcome.kept(result)}, indent=1) + "\n")

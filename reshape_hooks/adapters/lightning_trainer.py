@@ -159,9 +159,9 @@ class ElasticFit:
         self.run.step(self._batches(), self._total())
         if self.loop._should_accumulate():  # gradients are not saved
             return None
-        stop, self.due = self.run.stop, None
-        stopping = stop.stopping  # once: one asked for behind this has no position yet, and waits for the next batch
-        asked, periodic_due = stop.take_save(), self.saver.due()
+        self.due = None
+        stopping, asked = self.run.asked()
+        periodic_due = self.saver.due()
         if stopping or asked or periodic_due or self.loop._should_check_val_fx(data_fetcher):
             self.due = self._position()
         due = self.due or {}

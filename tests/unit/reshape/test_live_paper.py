@@ -13,9 +13,10 @@ from adaptive_scheduler.settings import FlowCon, Settings, SpeCon
 from coordinator.config import from_environment
 from coordinator.errors import Rejected
 from experiments import report
+from experiments.papers.results import LIVE
 from experiments.workloads import build
 from reshape.live_paper import outcome, scaling, trainings
-from reshape.live_paper.runner import FIGURES, run
+from reshape.live_paper.runner import run
 from reshape.services.inventory import inventory
 from simulator.scenario import NoWorkload
 
@@ -54,14 +55,14 @@ def test_figures_that_another_experiment_leaves_meanwhile_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(*_: Any) -> dict[str, Any]:
-        (tmp_path / FIGURES).write_text(json.dumps({"other": {"figures": []}}))
+        (tmp_path / LIVE).write_text(json.dumps({"other": {"figures": []}}))
         return {"experiment": "elastic-w1", "runs": 1, "figures": [], "rows": []}
 
     monkeypatch.setattr("signal.signal", lambda *_: None)  # this process is not its own
     monkeypatch.setattr("reshape.live_paper.runner.train", train)
     monkeypatch.setattr(outcome, "kept", lambda result: {"figures": result["figures"]})
     run(name="elastic-w1", scale=None, runs=1, trainer="numpy", data=None, out=tmp_path, output="json")
-    assert json.loads((tmp_path / FIGURES).read_text()).keys() == {"other", "elastic-w1"}
+    assert json.loads((tmp_path / LIVE).read_text()).keys() == {"other", "elastic-w1"}
 
 
 def test_a_coordinator_reads_the_settings_of_a_contender_with_its_times_scaled() -> None:
