@@ -5,11 +5,11 @@ Promises: a GPU that may be in use is never marked idle, and no GPU belongs to t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from coordinator.model import states as s
 from coordinator.model.events import VictimBooked
-from coordinator.model.records import JobRecord
+from coordinator.model.records import GpuRecord, JobRecord
 from coordinator.model.resumption import rigid
 from coordinator.model.tables import GpuChanges, JobChanges
 from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
@@ -81,8 +81,35 @@ def take_back(w: ObservedState) -> Step | None:
 
 
 def free(w: ObservedState) -> Step | None:
-    """Release the job's GPUs beyond `gpu_ids`; also repairs rows that a crash left behind."""
-    return next(releases(w, keep=frozenset(w.job.gpu_ids) | (frozenset(w.op.to) if w.job.operation else set())), None)
+    """Release the job's GPUs beyond `gpu_ids`; also repairs rows that a crash left behind.
+
+    Its newcomer takes over those that were promised to it, which saves a write.
+    """
+    keep = frozenset(w.job.gpu_ids) | (frozenset(w.op.to) if w.job.operation else set())
+    return next(releases(w, keep | {gpu.id for gpu in w.gpus.values() if has_given_up(w.job, w.jobs, gpu)}), None)
+
+
+def has_given_up(victim: JobRecord, jobs: Mapping[str, JobRecord], gpu: GpuRecord) -> bool:
+    """True if the victim's document says that it trains on without this GPU, and its newcomer is to take it over.
+
+    It was granted fewer GPUs since the newcomer's decision, which happens only once the trainer of before has ended.
+    A newcomer whose launch needs its GPUs from the beginning waits until the row says that they are free.
+    """
+    newcomer = jobs.get(str(gpu.job))
+    op = newcomer.operation if newcomer else None
+    if newcomer is None or newcomer.recreated or op is None or op.kind != "start" or op.peer != victim.id:
+        return False
+    booked = op.doc.get("victim_generation")
+    since = isinstance(booked, int) and victim.generation > booked
+    return since and gpu.held_by == victim.id and gpu.id in op.to and gpu.id not in victim.gpu_ids
+
+
+def still_used(w: ObservedState, gpu: GpuRecord) -> bool:
+    """True if another job may still train on a GPU that is promised to this one."""
+    if gpu.held_by in (None, w.job.id):
+        return False
+    victim = w.jobs.get(str(gpu.held_by))
+    return victim is None or not has_given_up(victim, w.jobs, gpu)
 
 
 def releases(w: ObservedState, keep: frozenset[str] = frozenset()) -> Iterator[Step]:
@@ -121,7 +148,7 @@ def occupy(w: ObservedState) -> Step | None:
             if (gpu.doc.get("unleased") is True) == w.job.unleased:
                 continue
             return WriteGpu("occupy", gpu_id, expect, unleased)
-        if gpu.held_by is not None and gpu.held_by != w.job.id:
+        if still_used(w, gpu):
             return Wait(POLL_S, f"GPU {gpu_id} is still in use")
         changes: GpuChanges = {"state": s.IN_USE, "held_by": w.job.raw_id, "worker_id": index, **unleased}
         return WriteGpu("occupy", gpu_id, expect, changes)

@@ -10,7 +10,7 @@ The journal of `reliability.md` section 3, for every kind of operation:
                  a reshape in place shortly for the interpreter that begins to wait for the next start
     3 stop       SIGTERM, save, exit. No return once the shim has obeyed
     4 grant      generation, GPUs and checkpoint are persisted
-    5 free       the GPUs that the job no longer has
+    5 free       the GPUs that the job no longer has; a newcomer takes those over that were promised to it
     6 start      GPUs are marked as held, then the sidecar is commanded
     7 running    on the first step
 
@@ -38,7 +38,7 @@ from coordinator.model.resumption import resumes, rigid, rigidity_reason
 from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
 from coordinator.reconcile.gang_scaling import pods_ready, recover_gang, scale_pods
-from coordinator.reconcile.gpu_allocation import claim, free, occupy, releases, take_back
+from coordinator.reconcile.gpu_allocation import claim, free, occupy, releases, still_used, take_back
 from coordinator.reconcile.observed_state import POLL_S, REMOVING_S, ComingLaunch, ObservedState, initializes_early
 from coordinator.reconcile.transitions import (
     checkpoint_loss,
@@ -146,7 +146,7 @@ def _next_launch_ready(w: ObservedState, newcomer: ComingLaunch) -> Step | None:
 
 
 def _initialized(w: ObservedState) -> Step | None:
-    waits = [g for g in w.op.to if w.gpus[g].held_by not in (None, w.job.id)]
+    waits = any(still_used(w, w.gpus[g]) for g in w.op.to)
     if waits and not initializes_early(w.job, w.config):
         return Wait(POLL_S, "its GPUs are still in use")
     if step := _launched(w) or unstartable(w):

@@ -23,7 +23,7 @@ from reshape_hooks.locks import violations
 from tests.e2e.up import TRAINERS, Up, running, wait_for
 
 # In the order in which they come while `small` takes a GPU from `big`.
-JOURNEY = ("claim", "book victim", "launch", "initialized", "stop", "grant", "free", "occupy", "start", "running")
+JOURNEY = ("claim", "book victim", "launch", "initialized", "stop", "grant", "occupy", "start", "running")
 # After a step the store holds what it holds before the next one: one crash of the two is enough for each change.
 SEAMS = [f"before:{step}" for step in JOURNEY] + [
     pytest.param(f"after:{step}", marks=pytest.mark.deep) for step in JOURNEY

@@ -56,7 +56,7 @@ def test_a_reshape_writes_its_gpus_once_for_each_step_however_many_they_are() ->
     store = Counted()
     world = reshaped(store)
     pair = store.together[0]
-    assert store.together == [pair] * 5, world.story()  # reserved, let go, occupied, freed by two, taken by one
+    assert store.together == [pair] * 4, world.story()  # reserved, taken over, freed by two, taken by one
     assert len(pair) == 2 and store.alone == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from coordinator.model import states as s
 from coordinator.model.events import JobInitialized, ResourcesGranted
 from coordinator.model.records import GpuRecord, JobRecord
+from coordinator.model.tables import GpuChanges
 from coordinator.reconcile.actions import RequestLaunch, StartTrainer, StopTrainer, Wait, WriteGpu, WriteJob
 from coordinator.reconcile.lifecycle import next_step
 from coordinator.reconcile.observed_state import ObservedState
@@ -187,9 +188,33 @@ def test_4_the_victims_new_shape_is_written_with_its_checkpoint_when_its_trainer
 SHRUNK = job(s.ADJUSTING, "c", "d", op=reshape_of(("c", "d", "a", "b"), ("c", "d"), **{"for": "two"}), generation=2)
 
 
-def test_5_only_then_it_lets_go_of_what_the_newcomer_waits_for() -> None:
-    step = next_step(world(SHRUNK, EXITED, BOOKED, newcomer(s.INITIALIZED)))
+def test_5_only_then_the_newcomer_takes_over_what_it_waits_for() -> None:
+    waiting = newcomer(s.INITIALIZED)
+    assert next_step(world(SHRUNK, EXITED, BOOKED, waiting)) == StartTrainer(2, ("c", "d"), "g1-s10")
+    assert written(world(waiting, fresh("two"), BOOKED, SHRUNK), "grant")["gpu_ids"] == ["a", "b"]
+    granted = JobRecord({**waiting.doc, "generation": 1})
+    step = next_step(world(granted, fresh("two"), BOOKED, SHRUNK))
+    taken: GpuChanges = {"state": s.IN_USE, "held_by": "two", "worker_id": 0, "unleased": None}
+    assert step == WriteGpu("occupy", "a", {"job_id": "two", "held_by": "one"}, taken)
+
+
+WAITS_NO_MORE = {
+    "gone": [],
+    "back in the queue": [job(s.SUBMITTED, name="two", generation=0)],
+    "to start again": [job(s.RESTARTING, "a", "b", name="two", op={**start_of("a", "b"), "kind": "restart"})],
+    "launched on free GPUs only": [newcomer(devices="recreate")],
+}
+
+
+@pytest.mark.parametrize("others", WAITS_NO_MORE.values(), ids=list(WAITS_NO_MORE))
+def test_5_else_it_says_itself_that_they_are_free(others: list[JobRecord]) -> None:
+    step = next_step(world(SHRUNK, EXITED, BOOKED, *others))
     assert step == WriteGpu("free", "a", {"held_by": "one", "job_id": "two"}, {"held_by": None, "unleased": None})
+
+
+@pytest.mark.parametrize("before", [victim(), job(s.ADJUSTING, "c", "d"), job(s.SUBMITTED)])
+def test_5_a_newcomer_takes_nothing_over_before_its_victim_was_granted_fewer_gpus(before: JobRecord) -> None:
+    waits(world(newcomer(s.INITIALIZED), fresh("two"), BOOKED, before), "still in use")
 
 
 def test_6_and_7_it_starts_again_on_what_it_keeps_and_counts_the_reshape() -> None:
