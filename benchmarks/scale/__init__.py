@@ -3,8 +3,8 @@
 Calls the parts of a real coordinator on a SQLite store, in this process and one after the other, so that their CPU time
 can be told apart: a heartbeat without news, one cycle of the decision loop with nothing new, the same after reading the
 store again, one that lets a job in and starts it on a GPU of another one, one look of the reconciler at a job, and a
-start and a turn with 100,000 ended jobs in the store. Each stands beside what the next smaller size would give if the
-cost grew as it should: a cycle linearly with the jobs, all else not at all.
+start and a turn with 100,000 ended jobs in the store; and the memory of a job. Each stands beside what the next smaller
+size would give if the cost grew as it should: a cycle linearly with the jobs, all else not at all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import random
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,11 +28,13 @@ from benchmarks.cluster import GPU_TYPE, Cluster
 from benchmarks.result import Result, Row, WrongAnswer
 from benchmarks.round_trips import RemotePlatform, Running, population
 from benchmarks.scale import history, over_http
+from benchmarks.scale.memory import kib_of_a_job
 from benchmarks.scale.timing import ROUNDS, timed
 from benchmarks.serving import serving
 from coordinator.config import Config
 from coordinator.http.app import make_app, make_server
 from coordinator.ports import Store
+from coordinator.service import MIN_PAUSE_S
 from coordinator.stores.opening import open_store
 
 NODE_GPUS = 8
@@ -50,12 +53,13 @@ PARTS = {
     "cycle": ("cycle with nothing new", True),
     "reading_cycle": ("cycle that reads the store", True),
     "arrival": ("arrival decided, in a whole cycle", True),
+    "memory": ("memory of a job", False),
 }  # by field of Costs: its name, and whether it may grow with the jobs
 
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU milliseconds."""
+    """CPU milliseconds, but for `late` and `memory`."""
 
     over_http: float  # a heartbeat with all that the server does
     bare: float  # the same of a bare Tornado handler
@@ -65,6 +69,7 @@ class Costs:
     cycle: float
     reading_cycle: float
     arrival: float
+    memory: float  # KiB of resident memory for each job
 
 
 def measure(count: int, folder: Path) -> Costs:
@@ -73,7 +78,8 @@ def measure(count: int, folder: Path) -> Costs:
     for index, gpu in enumerate(gpus):
         gpu["node"] = f"n{index // NODE_GPUS}"
     node = {gpu["_id"]: gpu["node"] for gpu in gpus}
-    store = open_store(f"sqlite:///{folder / f'{count}.db'}")
+    database = folder / f"{count}.db"
+    store = open_store(f"sqlite:///{database}")
     try:
         for job in jobs:
             job.doc |= {"node": node[job.doc["gpu_ids"][0]], "optional_num_gpus": [*COUNTS], "elastic": True}
@@ -82,6 +88,7 @@ def measure(count: int, folder: Path) -> Costs:
             store.insert("gpus", gpu)
         for job_type in sorted({job.doc["job_type"] for job in jobs}):
             _put_speeds(store, job_type)
+        memory = kib_of_a_job(database, key, count)
         cluster = Cluster(store, RemotePlatform(), Config(term_s=TERM_S), Settings(), key)
         coordinator = cluster.coordinator
         if not coordinator.elector.try_to_lead():
@@ -103,6 +110,7 @@ def measure(count: int, folder: Path) -> Costs:
             cycle=timed(lambda: coordinator.loop.tick(read=False), 1),
             reading_cycle=timed(coordinator.loop.tick, 1),
             arrival=0.0,
+            memory=memory,
         )
         if changed := [job.id for job in coordinator.cache.jobs().values() if job.doc["version"] != 1]:
             raise WrongAnswer(f"changed without reason: {changed[:5]}")
@@ -146,12 +154,15 @@ def _over_http(cluster: Cluster, jobs: list[Running], seq: Iterator[int], rng: r
 
 
 def _late_ms(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) -> float:
-    """All report once in `BEAT_S`, while the decision loop reads the store and decides beside it."""
+    """All report once in `BEAT_S`, while the decision loop reads the store and decides beside it, turn after turn."""
     messages, sockets = [_message(job, seq, rng) for job in jobs], bind_sockets(0, "127.0.0.1")
     server = make_server(make_app(cluster.api, secrets.token_hex(16)))
     with over_http.client() as pool, serving(server, sockets):
         waits = pool.submit(over_http.waits_s, sockets[0].getsockname()[1], messages, BEAT_S)
-        cluster.coordinator.loop.tick()
+        while not waits.done():
+            began = time.monotonic()
+            cluster.coordinator.loop.tick()
+            time.sleep(max(MIN_PAUSE_S, time.monotonic() - began))  # as the coordinator rests
         return 1000 * waits.result()
 
 
@@ -179,7 +190,8 @@ def run(options: argparse.Namespace) -> Result:
         for field, (what, grows) in PARTS.items():
             ours, smaller = getattr(found[size], field), getattr(found[before], field)
             fair = smaller * (size / before if grows else 1)
-            rows.append(Row(f"{size} jobs: {what}", ours, fair, ours / fair, "ms", FLOOR))
+            unit = "KiB" if field == "memory" else "ms"
+            rows.append(Row(f"{size} jobs: {what}", ours, fair, ours / fair, unit, FLOOR))
     for size in sizes:
         ours, bare, cycle = found[size].over_http, found[size].bare, found[size].cycle
         rows.append(
