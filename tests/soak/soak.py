@@ -46,6 +46,7 @@ class Soak:
         self.launches: set[Path] = set()
         self.violations: list[str] = []
         self.stalled_s, self.stepped_at, self.size, self.killed_last = 0.0, time.monotonic(), 0, 0.0
+        self.stalled_on = ""  # what was open in the longest stall
 
     @property
     def now(self) -> float:
@@ -120,16 +121,23 @@ class Soak:
         return []
 
     def _look(self) -> None:
-        """Measure, and note a new step."""
+        """Measure, and note a new step. Nothing stalls while no job is open."""
         self.launches |= {path.parent for path in self.up.state.glob("jobs/*/shim.lock")}
         process = self.up.process
         if process is not None and time.monotonic() > self.started_at + CALM_S:
             with suppress(OSError):
                 self.memory.setdefault(process.pid, []).append(processes.memory(process.pid))
         size = sum(path.stat().st_size for path in self.up.locks.glob("*.jsonl")) if self.up.locks.exists() else 0
-        if size != self.size or not self.submitted:
+        if size != self.size or self._idle():
             self.stepped_at, self.size = time.monotonic(), size
-        self.stalled_s = max(self.stalled_s, self.stalled_now)
+        if self.stalled_now > self.stalled_s:
+            self.stalled_s = self.stalled_now
+            self.stalled_on = ", ".join(f"{job['job_id']} {job['state']}" for job in self._jobs()) or self.stalled_on
+
+    def _idle(self) -> bool:
+        with suppress(CoordinatorUnreachable, CoordinatorRefused):
+            return not self.up.client.jobs()
+        return False
 
     @property
     def comes_on(self) -> bool:
@@ -193,7 +201,8 @@ class Soak:
             f"kills        {self.killed.total()}: {kills}",
             f"violations   {len(verdict.violations)}",
             f"steps        {sum(self.submitted.values())}, {verdict.lost} lost, {verdict.again} done twice after kills",
-            f"stalls       at most {self.stalled_s:.1f} s without any step; {max(self.back_s):.1f} s for a start",
+            f"stalls       at most {self.stalled_s:.1f} s without any step ({self.stalled_on}); "
+            f"{max(self.back_s):.1f} s for a start",
             f"leaks        {len(leaks)}",
             f"growth       {self.growth()}",
         ]
