@@ -45,6 +45,9 @@ class Node:
     schedulable: bool = True
     cores: float = 0.0  # for jobs trained on CPU; 0: closed to them
     memory: float = 0.0  # bytes, likewise; 0: unknown, never a reason to refuse
+    used_cores: float = 0.0  # more, that others use just now without having requested them; not part of `cores`
+    used_memory: float = 0.0  # likewise
+    used_by: str = ""  # for people: who uses how much
     cpu_use: float = 0.0  # R(w, t): share of the cores in use lately, 0..1 (S18)
     memory_use: float = 0.0  # likewise; breaks ties of cpu_use
     heard: bool = True  # False while heartbeats are missing: no moves to or from it

@@ -78,6 +78,8 @@ class Config:
     """Whether a job may have several pods (`gpus_per_pod`). Not on one machine, where launches are processes."""
     early_initialization: bool = True
     """Whether a newcomer is initialized while its victim still trains (SideCar scheduling, III-A)."""
+    other_processes: bool = True
+    """Whether cores and memory that other processes of the machine use are kept from jobs. Of one machine only."""
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
     prometheus: str = ""

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
-ROUNDING = 1e-9
-"""Relative tolerance of sums: ten tenths of a core fit in one."""
+ROUNDING = 1e-9  # relative tolerance of sums: ten tenths of a core fit in one
 
 
 class Allocatable(NamedTuple):
@@ -65,4 +64,4 @@ def obstacle(snapshot: ClusterSnapshot, name: str, job: Job) -> str:
         return "it is closed to new jobs"
     if node.kept_for not in (None, job.id):
         return f"it is kept for {node.kept_for}, which has waited long"
-    return "" if has_capacity_for(snapshot, name, job) else "it has not enough cores or memory left"
+    return "" if has_capacity_for(snapshot, name, job) else "it has not enough cores or memory left" + node.used_by

@@ -14,11 +14,8 @@ from adaptive_scheduler.models.prediction import assumed_s, cross_host_s, reshap
 from adaptive_scheduler.profiles.profiles import LARGEST, Profiles
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job
 
-SAME = 1e-9
-"""Relative tolerance within which jobs end together."""
-
-ROUNDED = 6
-"""Decimals of a second that are compared; below are only rounding errors of sums."""
+SAME = 1e-9  # relative tolerance within which jobs end together
+ROUNDED = 6  # decimals of a second that are compared; below are only rounding errors of sums
 
 
 class CpuDemand(NamedTuple):

@@ -20,8 +20,7 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 
 CPU = "cpu"
-NAMED = 3
-"""Nodes that a sentence names before it only counts them."""
+NAMED = 3  # nodes that a sentence names before it only counts them
 
 
 def schedule_incoming(snapshot: ClusterSnapshot, job: Job, now: float, settings: Settings) -> Start | Hold:

@@ -34,10 +34,10 @@ from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
 from coordinator.scheduling import intake
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
-from coordinator.scheduling.snapshot_builder import held_by_others
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
+from coordinator.telemetry.measured.other_load import held_by_others
 from coordinator.telemetry.node_load import NodeLoad
 from coordinator.telemetry.profile_estimator import OBSERVATIONS
 from sidecar.protocol import GpuReading
@@ -265,7 +265,7 @@ class ApiService(PageReads):
             name: {
                 **NO_GPUS, "node": name, "cores": doc.get("cores"), "heard": doc.get("heard") is not False,
                 "schedulable": takes_work(doc), "drained": bool(doc.get("drained")),
-                "others_cores": held_by_others(doc)["cores"],
+                **views.others_view(held_by_others(doc)),
             }
             for name, doc in known.items()
         }  # fmt: skip

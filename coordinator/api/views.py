@@ -15,6 +15,7 @@ from coordinator.model.progress import iteration_counts, iterations_left
 from coordinator.model.records import GpuRecord, JobRecord, number
 from coordinator.model.tables import JobField, JobRow
 from coordinator.scheduling.why.change import Change
+from coordinator.telemetry.measured.other_load import HeldByOthers
 from coordinator.telemetry.node_load import NodeLoad
 from sidecar.protocol import GpuReading, Heartbeat, NodeJobs, ShimStatus, Usage
 
@@ -206,6 +207,11 @@ def node_load_view(load: NodeLoad, reported: NodeJobs | None) -> View:
         "cpu_use": load.cpu_use, "memory_use": load.memory_use,
         "told": None if reported is None else _as_told(reported),
     }  # fmt: skip
+
+
+def others_view(others: HeldByOthers) -> View:
+    """What jobs cannot have of a node, and where that figure is from: requests of pods, or what was measured."""
+    return {"others_cores": others.cores, "others_memory": others.memory, "others_from": others.source}
 
 
 def _as_told(jobs: NodeJobs) -> View:

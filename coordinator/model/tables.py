@@ -50,7 +50,8 @@ SlamlField = Literal[
     "plan", "again", "inserted", "status", "finished", "starts",
 ]  # fmt: skip
 NodeField = Literal[
-    "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "drained", "others", "cpu_use", "memory_use",
+    "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "drained", "others", "used_by_others",
+    "cpu_use", "memory_use",
 ]  # fmt: skip
 
 F_contra = TypeVar("F_contra", bound=str, contravariant=True)

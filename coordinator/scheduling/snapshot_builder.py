@@ -22,6 +22,7 @@ from coordinator.scheduling.snapshot_jobs import Basis, SnapshotJobs
 from coordinator.stores.row_facts import users_of
 from coordinator.telemetry.changed_jobs import Picked
 from coordinator.telemetry.changed_jobs import changed as changed_in
+from coordinator.telemetry.measured.other_load import held_by_others
 from sidecar.protocol import Heartbeat
 
 JITTER_S = 0.05  # between two readings of two clocks, by a process that has to wait for a core meanwhile
@@ -199,20 +200,16 @@ def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: 
         name=name,
         gpu_type=gpu_type,
         gpus=gpus,
-        cores=max(0.0, cores - others["cores"]),
-        memory=max(1.0, memory - others["memory"]) if memory else 0.0,  # 0 would mean unknown
+        cores=max(0.0, cores - others.cores),
+        memory=max(1.0, memory - others.memory) if memory else 0.0,  # 0 would mean unknown
+        used_cores=others.used_cores,
+        used_memory=others.used_memory,
+        used_by=others.sentence,
         schedulable=takes_work(doc),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
         heard=doc.get("heard") is not False,
     )
-
-
-def held_by_others(doc: NodeRow) -> dict[str, float]:
-    """Requests of foreign pods on a node in cores and bytes, as the launcher counted them; else 0."""
-    others = doc.get("others")
-    found = others if isinstance(others, dict) else {}
-    return {resource: number(found.get(resource)) or 0.0 for resource in ("cores", "memory")}
 
 
 def _known(share: object, otherwise: float) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from coordinator.errors import Conflict
 from coordinator.model.tables import NodeChanges, NodeRow
 from coordinator.ports import Clock
+from coordinator.telemetry.measured.other_load import OtherLoad
 from sidecar.protocol import NodeJobs, NodeReport
 
 GONE_S = 86_400.0  # silence after which a node is forgotten
@@ -22,6 +23,7 @@ BOOTS = 16  # boots of a node that are remembered, so that a captured report of 
 class NodeReports:
     def __init__(self, clock: Clock, heartbeat_s: float) -> None:
         self._clock, self._heartbeat_s = clock, heartbeat_s
+        self.others = OtherLoad(clock)
         self._lock = threading.Lock()
         self._began = clock.now()
         self._heard: dict[str, float] = {}
@@ -72,13 +74,15 @@ class NodeReports:
         with self._lock:
             for kept in (self._heard, self._seqs, self._reports, self._written):
                 kept.pop(name, None)
+        self.others.forget(name)
 
     def as_heard(self, docs: Mapping[str, NodeRow]) -> dict[str, NodeRow]:
         """The same documents of nodes, with `heard: False` where the agent is silent; nodes without agent never are.
 
-        Adds the use that the newest report measured; it is not stored, as it changes with every report.
+        Adds the use that the newest report measured, and that of others; it is not stored, as it changes often.
         """
-        return {name: {**doc, **self._reported(name)} if doc.get("agent") else doc for name, doc in docs.items()}
+        heard = {name: {**doc, **self._reported(name)} if doc.get("agent") else doc for name, doc in docs.items()}
+        return {name: self.others.added(name, doc) for name, doc in heard.items()}
 
     def _reported(self, name: str) -> NodeChanges:
         if self.silent(name):

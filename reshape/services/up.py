@@ -43,6 +43,7 @@ from reshape import __version__, shipped
 from reshape.services import process_log
 from reshape.services.inventory import check_types, in_words, inventory
 from reshape.services.local_gpus import watch_gpus
+from reshape.services.machine_load import watch_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,6 +84,8 @@ def run(
         end = threading.Event()
         if any(not gpu.emulated for gpu in found[0].gpus):
             _watch_gpus(found[0], coordinator, config.heartbeat_s, end)
+        if config.other_processes and not nodes:
+            _watch_load(found[0], coordinator, config.heartbeat_s, end)
         try:
             asyncio.run(_serve(state, coordinator, address, listener, found))
         finally:
@@ -102,6 +105,11 @@ def _begin_store(store: Store, nodes: Sequence[FoundNode]) -> None:
 def _watch_gpus(node: FoundNode, coordinator: Coordinator, heartbeat_s: float, end: threading.Event) -> None:
     given = node, coordinator.telemetry.nodes, coordinator.look, heartbeat_s, end
     threading.Thread(target=watch_gpus, args=given, name="gpus", daemon=True).start()  # a driver can hang
+
+
+def _watch_load(node: FoundNode, coordinator: Coordinator, heartbeat_s: float, end: threading.Event) -> None:
+    given = node, coordinator.telemetry, coordinator.clock, heartbeat_s, end
+    threading.Thread(target=watch_load, args=given, name="load", daemon=True).start()
 
 
 def _settings(policy: str) -> tuple[Config, Settings]:

@@ -158,6 +158,13 @@ def process_tree(proc: Path, pid: int) -> set[int]:
     return _members(_stats(proc), pid)
 
 
+def processor_seconds(proc: Path, pid: int) -> tuple[set[int], float]:
+    """Return the process with all its descendants, and the CPU seconds that these have ever used."""
+    stats = _stats_below(proc, pid)
+    members = _members(stats, pid)
+    return members, sum(stats[m][1] for m in members) / _TICK
+
+
 _Stats = dict[int, tuple[int, int, int]]
 """pid -> (parent, ticks of itself and of children it has reaped, resident pages)."""
 

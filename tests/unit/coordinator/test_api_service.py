@@ -135,7 +135,8 @@ def test_gpus_and_nodes_are_counted_and_marked_as_emulated(training: World) -> N
     assert node == {
         "node": "n1", "gpu_type": "V100", "gpus": 4, "idle": 0, "cores": 0.0, "emulated": True, "heard": True,
         "schedulable": True, "jobs": 1, "categories": {"PC": 0, "WC": 0, "CC": 0}, "score": 0.0, "cpu_use": 0.0,
-        "memory_use": 0.0, "told": None, "others_cores": 0.0, "drained": False,
+        "memory_use": 0.0, "told": None, "others_cores": 0.0, "others_memory": 0.0, "others_from": "requests",
+        "drained": False,
     }  # fmt: skip
 
 
