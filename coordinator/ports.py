@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from coordinator.model.tables import JobRow
-from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall
+from sidecar.protocol import CheckpointCall, ShimStatus, StartCall, StopCall, Usage
 
 Doc = dict[str, Any]
+MEASURED_S = 120.0  # that present use is the mean of: two samples lie in it, however rarely Prometheus scrapes
 Key = Any  # `_id`, chosen by the user or the coordinator: str, int, ObjectId
 
 PROFILE_TABLES = ("speed_profiles", "accuracy_profiles", "overheads", "observations")  # those that users may import
@@ -204,8 +205,19 @@ class Platform(Protocol):
         ...
 
 
+class MeasuredNow(NamedTuple):
+    """Mean use over the last `MEASURED_S` seconds."""
+
+    others: Mapping[str, tuple[float, float]]  # by node: cores and bytes that are used by what is not a job's pod
+    jobs: Mapping[tuple[str, int], Usage]  # by uid and launch of a job
+
+
 class Measurements(Protocol):
     """A monitoring system that watches the pods and nodes of the cluster, beside what the pods report themselves."""
+
+    def now(self, at: float) -> MeasuredNow:
+        """The use at this time (seconds since 1970), of all that it knows. `Transient` when it does not answer."""
+        ...
 
     def used(self, doc: JobRow, since: float, until: float) -> Doc:
         """Resource use of the job's pods between two times (seconds since 1970), as fields of a row of

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from coordinator.adapters.logs import READER, ArchivedLogs, address
+from coordinator.adapters.present_use import LaunchedPod
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord
@@ -152,6 +153,17 @@ class Launches:
         """Name, namespace and node of each pod of the present launch that is known."""
         found = self._found(doc) or {}
         return [pod for pod in found.get("pods") or [found.get("pod")] if pod]
+
+    def all_pods(self) -> list[LaunchedPod]:
+        """The pods of all launches that have a node, in one reading of the store."""
+        rows = self._store.scan(TABLE, ("uid", "launch", "pod", "pods", "gone"))
+        return [
+            LaunchedPod(str(row["uid"]), int(row["launch"]), str(pod["namespace"]), str(pod["name"]), str(pod["node"]))
+            for row in rows
+            if not row.get("gone")
+            for pod in row.get("pods") or [row.get("pod")]
+            if pod and pod.get("node")
+        ]
 
     def _found(self, doc: JobRow) -> LaunchRow | None:
         return self._store.get(TABLE, self._key(doc))

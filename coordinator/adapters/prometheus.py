@@ -1,4 +1,4 @@
-"""Queries Prometheus for the resource use of a task's pods and the load of its node (Slaml, D15).
+"""Queries Prometheus for the resource use of a task's pods and the load of its node (Slaml, D15), and for present use.
 
 Metric names are those of cAdvisor in each kubelet (`/metrics/cadvisor`) and of the node exporter. Series per container
 are preferred; series per pod serve where there are no others. Called by `coordinator.telemetry.observation_profiler`.
@@ -16,9 +16,10 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from coordinator.adapters.present_use import LaunchedPod, measured_now
 from coordinator.errors import Transient
 from coordinator.model.tables import JobRow
-from coordinator.ports import Doc
+from coordinator.ports import Doc, MeasuredNow
 from coordinator.telemetry.usage import Series, from_counters, last
 
 TIMEOUT_S = 5.0
@@ -43,14 +44,16 @@ class TaskRun:
 class Prometheus:
     """Thread-safe: one short connection per query."""
 
-    def __init__(self, url: str, pods: Callable[[JobRow], Sequence[Doc]]) -> None:
+    def __init__(
+        self, url: str, pods: Callable[[JobRow], Sequence[Doc]], all_pods: Callable[[], Sequence[LaunchedPod]]
+    ) -> None:
         """`url`: `http://HOST:PORT`, with a path where it is served under one. `pods`: of a job, as {name, namespace,
-        node}."""
+        node}. `all_pods`: of all jobs, those that have a node."""
         address = urlsplit(url)
         self._kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         self._host, self._port = address.hostname or "", address.port
         self._path = f"{address.path.rstrip('/')}/api/v1/query"
-        self._pods = pods
+        self._pods, self._all_pods = pods, all_pods
 
     def used(self, doc: JobRow, since: float, until: float) -> Doc:
         """See `ports.Measurements`. After several launches of a job, only the last one's pods count."""
@@ -62,6 +65,10 @@ class Prometheus:
         found = self._containers(ran, CONTAINERS) or self._containers(ran, WHOLE_POD)
         load = self._node_load(ran) if ran.node else None
         return found if load is None else {**found, "node_load": load}
+
+    def now(self, at: float) -> MeasuredNow:
+        """See `ports.Measurements`."""
+        return measured_now(lambda query: self.ask(query, at), self._all_pods())
 
     def _containers(self, ran: TaskRun, which: str) -> Doc:
         pods = "|".join(sorted(map(_literally, ran.pods)))

@@ -209,7 +209,9 @@ class ApiService(PageReads):
             times = views.times(job, view, *expected, self._clock.wall()) | views.between(WhenExpected())
             return {**view, **times, "pods": []}
         stored, (_, efficiency, needs) = self._telemetry.batches.row(job), self._telemetry.progress.of(job)
-        view = views.job_view(job, self._telemetry.reports.of(job), stored, emulated, needs, efficiency)
+        beat, used_from = self._telemetry.report(job)
+        view = views.job_view(job, beat, stored, emulated, needs, efficiency)
+        view["usage"] |= {"used_from": used_from}
         view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job)]
         reports = self._telemetry.reports
         if self._loop.config.many_pods and job.unleased and reports.stale_s(job) < 0:

@@ -170,7 +170,7 @@ def _usage(usage: Usage) -> View:
     return {
         "cpu_cores": usage.cpu_cores, "memory": usage.memory, "block_io": usage.block_io,
         "network_io": usage.network_io, "cpu_limit": usage.limit, "limited_by": usage.limited_by or None,
-        "cpu_weight": usage.cpu_weight,
+        "cpu_weight": usage.cpu_weight, "used_from": None,
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import ChangedJobs, changed
 from coordinator.telemetry.gpu_faults import GpuFaults
 from coordinator.telemetry.heartbeats import HeartbeatBatches
+from coordinator.telemetry.measured.measured_use import MeasuredUse, UsedFrom
 from coordinator.telemetry.node_reports import NodeReports
 from coordinator.telemetry.observation_profiler import ObservationProfiler
 from coordinator.telemetry.profile_estimator import ProfileEstimator
@@ -45,7 +46,8 @@ class Telemetry:
         self.gpu_faults = GpuFaults()
         self.progress = ProgressTracker(settings)
         self.estimator = ProfileEstimator(store)
-        self.profiler = ObservationProfiler(self.estimator, clock, measurements)
+        self.measured = MeasuredUse(clock, measurements, self.nodes.others)
+        self.profiler = ObservationProfiler(self.estimator, clock, measurements, self.measured)
         self.batches = HeartbeatBatches(store, self.reports, cache, clock)
         self.profiles = Profiles()  # as the loop last read them from the store
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
@@ -84,7 +86,8 @@ class Telemetry:
 
     def _learn(self, job: JobRecord, beat: Heartbeat) -> None:
         """Progress and speed of the whole job."""
-        self.progress.heard(job, beat)
+        self.measured.heard(job, beat)
+        self.progress.heard(job, self.measured.told(job, beat)[0])
         speed = beat.progress.seconds_per_iteration
         measured = beat.progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
         gpu = self._cache.first_gpu(job)
@@ -93,10 +96,15 @@ class Telemetry:
         if beat.shim.generation == job.generation:
             self.estimator.speed(job.job_type, gpu.gpu_type, len(job.gpu_ids), speed)
 
+    def report(self, job: JobRecord) -> tuple[Heartbeat | None, UsedFrom | None]:
+        """The job's newest report with the use that counts, and where that is from; None before the first one."""
+        beat = self.reports.of(job)
+        return (None, None) if beat is None else self.measured.told(job, beat)
+
     def seen(self, job: JobRecord) -> ObservedJob:
         """Return the observations of one job, for the snapshot that decisions use."""
         cooling_s, progress = self._cooling_until(job), self.progress
-        return ObservedJob(self.reports.of(job), cooling_s, *progress.of(job), progress.speed(job))
+        return ObservedJob(self.report(job)[0], cooling_s, *progress.of(job), progress.speed(job))
 
     def follow(self, jobs: Mapping[str, JobRecord]) -> set[str]:
         """Bring `observed` up to date, which costs as much as has changed; returns the ids of the jobs looked at.

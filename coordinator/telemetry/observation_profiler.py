@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from coordinator.errors import ReshapeError
 from coordinator.model import requirements
 from coordinator.model.records import JobRecord, number
 from coordinator.ports import Clock, Doc, Measurements
+from coordinator.telemetry.measured.measured_use import MeasuredUse
 from coordinator.telemetry.profile_estimator import ProfileEstimator
 from coordinator.telemetry.usage import Account
 from sidecar.protocol import Heartbeat
@@ -28,8 +31,10 @@ log = logging.getLogger(__name__)
 class ObservationProfiler:
     """Thread-safe. `run` is the body of its thread, which has work only if `prometheus` is given."""
 
-    def __init__(self, estimator: ProfileEstimator, clock: Clock, prometheus: Measurements | None) -> None:
-        self._estimator, self._clock, self._prometheus = estimator, clock, prometheus
+    def __init__(
+        self, estimator: ProfileEstimator, clock: Clock, prometheus: Measurements | None, present: MeasuredUse
+    ) -> None:
+        self._estimator, self._clock, self._prometheus, self._present = estimator, clock, prometheus, present
         self._lock = threading.Lock()
         self._accounts: dict[str, Account] = {}  # by the uid of a job
         self._waiting: queue.Queue[tuple[JobRecord, Doc]] = queue.Queue(MOST_WAITING)
@@ -41,6 +46,7 @@ class ObservationProfiler:
 
     def finished(self, job: JobRecord) -> None:
         """Add the row of a finished job at once; Prometheus may improve it later."""
+        self._present.forget(job)
         with self._lock:
             account = self._accounts.pop(job.uid, Account())
         row = observation(job, account.used())
@@ -54,32 +60,36 @@ class ObservationProfiler:
                 log.warning("Prometheus is not asked about job %s: too many are waiting", job.id)
 
     def forget(self, job: JobRecord) -> None:
+        self._present.forget(job)
         with self._lock:
             self._accounts.pop(job.uid, None)
 
     def run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
+            self._ask("the load of nodes and the use of jobs stay as they report it", self._present.look)
             try:
                 job, row = self._waiting.get(timeout=LOOK_S)
             except queue.Empty:
                 continue
-            try:
-                self._improve(job, row)
-                self._answers = True
-            except ReshapeError as error:
-                (log.info if not self._answers else log.warning)(
-                    "the use of job %s stays as its pods reported it: %s", job.id, error
-                )
-                self._answers = False
-            except Exception as error:  # one odd answer must not end the thread
-                log.exception("the use of job %s stays as its pods reported it: %s", job.id, error)
+            self._ask(f"the use of job {job.id} stays as its pods reported it", partial(self._improve, job, row))
 
-    def _improve(self, job: JobRecord, row: Doc) -> None:
+    def _ask(self, without: str, query: Callable[[], bool]) -> None:
+        """Make a query, which says whether there was one to make; if it fails, log what holds without an answer."""
+        try:
+            self._answers = query() or self._answers
+        except ReshapeError as error:
+            (log.info if not self._answers else log.warning)("%s: %s", without, error)
+            self._answers = False
+        except Exception as error:  # one odd answer must not end the thread
+            log.exception("%s: %s", without, error)
+
+    def _improve(self, job: JobRecord, row: Doc) -> bool:
         """Put into its row what Prometheus measured of the task's last pods."""
         if self._prometheus is None:
-            return
+            return False
         if seen := self._prometheus.used(job.doc, row["at"] - row["execution_s"], row["at"]):
             self._estimator.observed({**row, **seen})
+        return True
 
 
 def observation(job: JobRecord, used: Doc) -> Doc | None:

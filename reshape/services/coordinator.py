@@ -179,7 +179,8 @@ class CoordinatorReplica:
         )  # fmt: skip
 
     def _measurements(self, launches: Launches) -> Measurements | None:
-        return Prometheus(self._config.prometheus, launches.pods) if self._config.prometheus else None
+        address = self._config.prometheus
+        return Prometheus(address, launches.pods, launches.all_pods) if address else None
 
 
 class StandbyApi:

@@ -3,7 +3,7 @@
 Promises that decisions do not swing with a load that does: it is averaged over about a minute and told in steps, and a
 step is left only after most of the way to the next one. A measurement that is not renewed stops counting. Cores count
 up to half of a node, since the kernel shares them out: beside others that want them all, trainings still get about
-half. Filled by `reshape/services/machine_load.py`; read by `node_reports.py`. Thread-safe.
+half. Filled by `reshape/services/machine_load.py` and by `measured_use.py`; read by `node_reports.py`. Thread-safe.
 """
 
 from __future__ import annotations

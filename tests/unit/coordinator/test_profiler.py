@@ -9,6 +9,9 @@ import pytest
 
 from coordinator.errors import Transient
 from coordinator.model.records import JobRecord
+from coordinator.ports import MeasuredNow
+from coordinator.telemetry.measured.measured_use import MeasuredUse
+from coordinator.telemetry.measured.other_load import OtherLoad
 from coordinator.telemetry.observation_profiler import ObservationProfiler, observation
 from coordinator.telemetry.profile_estimator import ProfileEstimator
 from sidecar.protocol import Heartbeat, ShimStatus, Usage
@@ -32,12 +35,19 @@ def heard(profiler: ObservationProfiler, clock: FakeClock, cores: float) -> None
         clock.time += 5
 
 
+def profiling(estimator: ProfileEstimator, clock: FakeClock, seen: Watching | None = None) -> ObservationProfiler:
+    return ObservationProfiler(estimator, clock, seen, MeasuredUse(clock, seen, OtherLoad(clock)))
+
+
 class Watching:
     """A Prometheus that knows `answer` of everything, or is away."""
 
     def __init__(self, answer: Doc | Exception) -> None:
         self.answer, self.asked = answer, list[tuple[float, float]]()
         self.done = threading.Event()
+
+    def now(self, at: float) -> MeasuredNow:
+        return MeasuredNow({}, {})
 
     def used(self, doc: Doc, since: float, until: float) -> Doc:
         self.asked.append((since, until))
@@ -50,7 +60,7 @@ class Watching:
 def test_a_row_holds_what_was_asked_for_and_what_was_used() -> None:
     clock, store = FakeClock(), MemoryStore()
     estimator = ProfileEstimator(store)
-    profiler = ObservationProfiler(estimator, clock, None)
+    profiler = profiling(estimator, clock)
     heard(profiler, clock, 1.5)
     profiler.finished(job())
     (known,) = estimator.observations().rows
@@ -85,7 +95,7 @@ def test_a_replica_of_a_slaml_counts_for_its_own_task_though_others_follow() -> 
 def test_prometheus_betters_a_row_that_is_known_already(answer: Any, cores: float, source: str) -> None:
     clock, store, watching, stopping = FakeClock(), MemoryStore(), Watching(answer), threading.Event()
     estimator = ProfileEstimator(store)
-    profiler = ObservationProfiler(estimator, clock, watching)
+    profiler = profiling(estimator, clock, watching)
     heard(profiler, clock, 1.5)
     profiler.finished(job())
     assert len(estimator.observations().rows) == 1  # nobody waited
@@ -102,7 +112,7 @@ def test_prometheus_betters_a_row_that_is_known_already(answer: Any, cores: floa
 
 def test_a_job_that_failed_leaves_nothing_behind() -> None:
     clock = FakeClock()
-    profiler = ObservationProfiler(ProfileEstimator(MemoryStore()), clock, None)
+    profiler = profiling(ProfileEstimator(MemoryStore()), clock)
     heard(profiler, clock, 1.0)
     profiler.forget(job())
     assert profiler._accounts == {}

@@ -67,7 +67,7 @@ def server() -> Iterator[Server]:
 
 
 def asked(server: Server, pods: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    return Prometheus(server.url, lambda doc: PODS if pods is None else pods).used({}, 1_000.0, 1_060.5)
+    return Prometheus(server.url, lambda doc: PODS if pods is None else pods, list).used({}, 1_000.0, 1_060.5)
 
 
 def test_containers_of_the_pods_are_asked_for_over_the_run_and_the_load_of_their_node(server: Server) -> None:
@@ -124,6 +124,6 @@ def test_an_answer_that_is_none_is_a_sentence(server: Server, answer: Answer) ->
 
 
 def test_one_that_is_away_is_a_sentence() -> None:
-    away = Prometheus("http://127.0.0.1:9", lambda doc: PODS)
+    away = Prometheus("http://127.0.0.1:9", lambda doc: PODS, list)
     with pytest.raises(Transient, match="does not answer"):
         away.used({}, 0.0, 1.0)
