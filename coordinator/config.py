@@ -83,7 +83,7 @@ class Config:
     keep: Keep = Keep()
     """What is kept of the past (`RESHAPE_KEEP_JOBS`, ...)."""
     prometheus: str = ""
-    """Address of a Prometheus that scrapes kubelets and node exporters, for the resource use of finished tasks."""
+    """Address of a Prometheus that scrapes kubelets and node exporters, for what nodes and jobs use."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -26,6 +26,10 @@ TIMEOUT_S = 5.0
 ANSWER_MAX = 8 * 1024 * 1024
 MOST_S = 6 * 3600.0  # of a longer run the last hours: all its samples would be megabytes
 CPU, MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
+MOVED = {  # counters of bytes, by the field that tells how many move in a second
+    "used_block_io": ("container_fs_reads_bytes_total", "container_fs_writes_bytes_total"),
+    "used_network_io": ("container_network_receive_bytes_total", "container_network_transmit_bytes_total"),
+}
 CONTAINERS = 'container!="",container!="POD",container!~"reshape-.*"'  # neither pause nor own containers
 WHOLE_POD = 'container="",image=""'
 
@@ -63,6 +67,7 @@ class Prometheus:
         names, node = tuple(str(pod["name"]) for pod in pods), pods[0].get("node")
         ran = TaskRun(str(pods[0]["namespace"]), names, None if node is None else str(node), since, until)
         found = self._containers(ran, CONTAINERS) or self._containers(ran, WHOLE_POD)
+        found |= self._moved(ran) if found else {}
         load = self._node_load(ran) if ran.node else None
         return found if load is None else {**found, "node_load": load}
 
@@ -71,10 +76,19 @@ class Prometheus:
         return measured_now(lambda query: self.ask(query, at), self._all_pods())
 
     def _containers(self, ran: TaskRun, which: str) -> Doc:
-        pods = "|".join(sorted(map(_literally, ran.pods)))
-        where = f'{{namespace="{_quoted(ran.namespace)}",pod=~"{_quoted(pods)}",{which}}}[{_span(ran)}]'
+        where = _where(ran, which)
         cpu = self.ask(CPU + where, ran.until)
         return from_counters(cpu, self.ask(MEMORY + where, ran.until)) if cpu else {}
+
+    def _moved(self, ran: TaskRun) -> Doc:
+        """Mean bytes per second, without what is not measured of its pods."""
+        found: Doc = {}
+        for field, ways in MOVED.items():
+            for which in (CONTAINERS, WHOLE_POD) if field == "used_block_io" else ('interface!="lo"',):
+                rates = " + ".join(f"sum(rate({metric}{_where(ran, which)}))" for metric in ways)
+                if field not in found and (mean := last(self.ask(rates, ran.until))) is not None:
+                    found[field] = mean
+        return found
 
     def _node_load(self, ran: TaskRun) -> float | None:
         """Mean one-minute load of the node, found by its `nodename` or its label."""
@@ -115,6 +129,11 @@ def _series(given: Any) -> Series:
     pairs = given["values"] if "values" in given else [given["value"]]
     samples = [(float(at), float(value)) for at, value in pairs]
     return Series(given["metric"], [each for each in samples if math.isfinite(each[1])])
+
+
+def _where(ran: TaskRun, which: str) -> str:
+    pods = "|".join(sorted(map(_literally, ran.pods)))
+    return f'{{namespace="{_quoted(ran.namespace)}",pod=~"{_quoted(pods)}",{which}}}[{_span(ran)}]'
 
 
 def _span(ran: TaskRun) -> str:

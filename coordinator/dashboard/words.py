@@ -13,6 +13,7 @@ View = Mapping[str, Any]
 
 NONE = "-"
 SHORT_S = 600.0  # of an interval whose seconds are shown
+MEASURED_BY = {"prometheus": "Prometheus, over the last two minutes"}  # of a job's use; else its own reports
 UNITS = {
     "cpu": (1, "core"), "memory": (2**30, "GiB"), "block_io": (2**20, "MiB/s of disk"),
     "network_io": (2**20, "MiB/s of network"),
@@ -52,6 +53,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
         "memory": measured(usage.get("memory"), size),
         "disk": measured(usage.get("block_io"), rate),
         "network": measured(usage.get("network_io"), rate),
+        "measured by": MEASURED_BY.get(str(usage.get("used_from"))),
         "efficiency": _efficiency(view.get("growth_efficiency") or {}),
         "category": view.get("category"),
         "reshapes": view.get("reshapes"),
@@ -266,6 +268,15 @@ def candidate(view: View) -> tuple[str, ...]:
 def _time(given: Any) -> str | None:
     """Return a time as the user wrote it; a plain number is seconds."""
     return None if given is None else f"{given} s" if isinstance(given, int | float) else str(given)
+
+
+def measured_use(view: View) -> str | None:
+    """What it uses, where that is not from its own reports: what decisions about it count."""
+    usage = view.get("usage") or {}
+    if (by := MEASURED_BY.get(str(usage.get("used_from")))) is None:
+        return None
+    parts = measured(usage.get("cpu_cores"), "{:.2f} cores"), measured(usage.get("memory"), size)
+    return f"{' and '.join(filter(None, parts))}, by {by}"
 
 
 def _limit(usage: View) -> str | None:

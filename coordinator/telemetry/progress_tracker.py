@@ -36,11 +36,12 @@ from coordinator.model.records import Doc, JobRecord, number
 from coordinator.model.requirements import Target
 from coordinator.model.tables import JobChanges, JobRow, Row
 from coordinator.telemetry.changed_jobs import ChangedJobs, Picked
+from coordinator.telemetry.usage import IO
 from sidecar.protocol import Heartbeat
 
 MOST_POINTS = 128
 LARGEST = 1e300
-IO, LEAST_IO = ("block_io", "network_io"), 1.0  # bytes per second; below it an efficiency would be noise
+LEAST_IO = 1.0  # bytes per second; below it an efficiency would be noise
 MOST_HEARD = 1_000  # reports kept of one window, as a job that makes no progress may send them for ever
 WINDOW = 32  # most iterations that a reported speed is the mean of, as in `sidecar/output/progress.py`
 Beats = Callable[[JobRecord], Heartbeat | None]
@@ -217,8 +218,7 @@ class ProgressTracker:
                 watched.timing.heard(beat)
         self.changed.add(job.id)
         usage = beat.usage
-        used = {"cpu": usage.cpu_cores, "memory": usage.memory}
-        used |= {"block_io": usage.block_io, "network_io": usage.network_io}
+        used = {"cpu": usage.cpu_cores, "memory": usage.memory, **{io: getattr(usage, io) for io in IO}}
         sample = {resource: float(value) for resource, value in used.items() if value is not None}
         if sample and beat.shim.trainer == "running":
             with self._lock:

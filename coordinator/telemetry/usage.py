@@ -14,6 +14,7 @@ from itertools import pairwise
 from coordinator.model.records import Doc
 from sidecar.protocol import Heartbeat
 
+IO = ("block_io", "network_io")  # of a report, in bytes per second
 SILENCE_S = 600.0  # longer intervals between two heartbeats are not counted
 
 Sample = tuple[float, float]  # when, in seconds since 1970, and how much
@@ -38,6 +39,7 @@ class Member:
     busy_s: float = 0.0  # GPU-seconds
     most_cores: float = 0.0
     most_memory: float = 0.0
+    moved: dict[str, float] = field(default_factory=dict)  # bytes, by `IO`; without what its pod cannot tell
 
     def heard(self, beat: Heartbeat, now: float) -> None:
         """Add a heartbeat. Cores count from a trainer's second one on: each reports the use since the one before."""
@@ -54,6 +56,9 @@ class Member:
         self.core_s += lasted * beat.usage.cpu_cores
         self.busy_s += lasted * math.fsum(gpu.utilisation or 0.0 for gpu in beat.gpus)
         self.most_cores = max(self.most_cores, beat.usage.cpu_cores)
+        for resource in IO:
+            if (rate := getattr(beat.usage, resource)) is not None:
+                self.moved[resource] = self.moved.get(resource, 0.0) + lasted * rate
 
 
 @dataclass
@@ -71,11 +76,13 @@ class Account:
         if not seconds:
             return {}
         each = self.members.values()
+        told = [resource for resource in IO if any(resource in one.moved for one in each)]
         return {
             "used_cores": math.fsum(one.core_s for one in each) / seconds,
             "used_cores_peak": math.fsum(one.most_cores for one in each),
             "used_memory": math.fsum(one.most_memory for one in each),
             "used_gpus": math.fsum(one.busy_s for one in each) / seconds,
+            **{f"used_{r}": math.fsum(one.moved[r] for one in each if r in one.moved) / seconds for r in told},
             "used_s": seconds,
             "used_from": "heartbeats",
         }

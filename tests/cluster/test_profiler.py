@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from coordinator.ports import MEASURED_S
 from tests.cluster import bed_prometheus
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import Installed, answered
@@ -39,6 +40,23 @@ def test_a_finished_task_is_a_row_with_what_prometheus_saw(
         assert MEBIBYTE < row["used_memory"] < 2**30
         assert row["node_load"] >= 0
         figures |= {name: value for name, value in row.items() if name.startswith("used") or name == "execution_s"}
+
+
+def test_the_use_of_a_running_job_is_as_prometheus_measures_it(
+    installed: Installed, jobs: Callable[..., str], report: Report
+) -> None:
+    with report.scenario("present use from Prometheus") as figures, bed_prometheus.watching(installed.bed):
+        job_id = jobs("measured", 5_000, [1], resources=ASKED)
+        installed.until(job_id, "running")
+
+        def measured() -> dict[str, Any] | None:
+            usage = dict(installed.client.job(job_id)["usage"])
+            return usage if usage["used_from"] == "prometheus" else None
+
+        usage = answered("it has trained unchanged for as long as the mean is taken over", measured, MEASURED_S + 60)
+        assert 0 < usage["cpu_cores"] < 2
+        assert MEBIBYTE < usage["memory"] < 2**30
+        figures |= usage
 
 
 def test_without_prometheus_its_own_reports_tell(installed: Installed, jobs: Callable[..., str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.adapters.launches import Launches
+from coordinator.adapters.present_use import LaunchedPod
 from coordinator.errors import Fatal
 from coordinator.ports import Store
 from launcher.names import launch_name
@@ -132,6 +133,20 @@ def test_output_comes_from_the_pods_sidecar(launches: Launches, store: Store, si
     launches.output(DOC, 7, 100)
     assert [call[0] for call in sidecars.asked] == ["http://10.0.0.1:8477", "http://[fd00::1]:8477"]
     assert sidecars.asked[0][1:] == (launch_key(MASTER, "u", 1), "j", 1, 7, 100)
+
+
+def test_all_pods_that_have_a_node_are_known_in_one_reading(launches: Launches, store: Store) -> None:
+    launches.launch(DOC)
+    assert launches.all_pods() == []
+    answer(store, pod={"uid": "p", "namespace": "team", "name": "a", "node": None})
+    assert launches.all_pods() == [], "it is not placed yet"
+    first, second = ({"uid": n, "namespace": "team", "name": n, "node": f"node-{n}"} for n in "ab")
+    answer(store, pod=first)
+    assert launches.all_pods() == [LaunchedPod("u", 1, "team", "a", "node-a")]
+    answer(store, pod=first, pods=[first, None, second])
+    assert [(pod.name, pod.node) for pod in launches.all_pods()] == [("a", "node-a"), ("b", "node-b")]
+    answer(store, gone=True)
+    assert launches.all_pods() == []
 
 
 def test_a_document_that_no_store_takes_is_said(launches: Launches) -> None:

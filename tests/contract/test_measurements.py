@@ -129,6 +129,21 @@ def test_present_use_of_nodes_and_jobs_is_as_the_series_say(known: tuple[str, fl
     assert two == Usage(pytest.approx(0.25), int(64 * MIB)), "what is not measured is absent, not 0"
 
 
+def test_what_a_finished_task_used_is_as_the_series_say(known: tuple[str, float]) -> None:
+    url, at = known
+
+    def used(pod: str) -> dict[str, object]:
+        return Prometheus(url, lambda doc: [{"name": pod, "namespace": "team", "node": "b"}], list).used(
+            {}, at - 60, at
+        )
+
+    one = used("p1")
+    assert (one["used_cores"], one["used_memory"]) == (pytest.approx(1.0), 300 * MIB)
+    assert (one["used_block_io"], one["used_network_io"]) == (pytest.approx(300.0), pytest.approx(1500.0))
+    two = used("p2")
+    assert two["used_from"] == "prometheus" and not {"used_block_io", "used_network_io"} & two.keys()
+
+
 def test_a_gang_of_which_a_pod_is_not_known_is_not_known(known: tuple[str, float]) -> None:
     url, at = known
     gang = [PODS[0], LaunchedPod("one", 2, "team", "p1-1", "b"), PODS[1]]

@@ -76,18 +76,22 @@ def test_containers_of_the_pods_are_asked_for_over_the_run_and_the_load_of_their
             return 200, found([samples((1_001, "1"), (1_051, "26"), container="trainer")])
         if query.startswith("container_memory"):
             return 200, found([samples((1_001, "100"), (1_051, "NaN"), pod="p", container="trainer")])
+        if query.startswith("sum(rate(container_"):
+            return 200, found([{"metric": {}, "value": [1_060.5, "30" if "_fs_" in query else "40"]}])
         return 200, found([{"metric": {}, "value": [1_060.5, "1.25"]}])
 
     server.answer = answer
     assert asked(server) == {
         "used_cores": 0.5, "used_cores_peak": 0.5, "used_s": 50.0, "used_from": "prometheus", "used_memory": 100.0,
-        "node_load": 1.25,
+        "used_block_io": 30.0, "used_network_io": 40.0, "node_load": 1.25,
     }  # fmt: skip
-    cpu, _, load = (each["query"] for each in server.asked)
+    cpu, _, disk, network, load = (each["query"] for each in server.asked)
     assert cpu == (
         'container_cpu_usage_seconds_total{namespace="team",pod=~"a\\\\.b-0|a\\\\.b-1",'
         'container!="",container!="POD",container!~"reshape-.*"}[61s]'
     )
+    assert disk.count("container_fs_") == 2 and 'container!~"reshape-.*"}[61s]' in disk
+    assert network.count("container_network_") == 2 and 'interface!="lo"}[61s]' in network
     assert 'node_uname_info{nodename="no\\"de"}' in load and "[61s]" in load
     assert {each["time"] for each in server.asked} == {"1060.500"}
     assert set(server.paths) == {"/below/api/v1/query"}

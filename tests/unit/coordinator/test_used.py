@@ -51,6 +51,18 @@ def test_pods_of_one_task_count_together() -> None:
     assert (found["used_cores"], found["used_memory"], found["used_gpus"], found["used_s"]) == (1.5, 12.0, 0.5, 10.0)
 
 
+def test_what_moved_to_disks_and_over_the_network_is_told_in_the_mean_where_a_pod_knows_it() -> None:
+    def moving(member: int, disk: float | None, network: float | None) -> Heartbeat:
+        shim, usage = ShimStatus(trainer="running", trainer_pid=7), Usage(1.0, 1, disk, network)
+        return Heartbeat(job_id="j", launch=1, seq=1, url="", sidecar_pid=1, shim=shim, usage=usage, member=member)
+
+    found = account((0, moving(0, 9.0, None)), (5, moving(0, 10.0, None)), (20, moving(0, 30.0, None)))
+    assert found["used_block_io"] == pytest.approx((5 * 10 + 15 * 30) / 20)
+    assert "used_network_io" not in found, "unknown is not 0"
+    pods = account(*[(at, moving(member, None, 4.0)) for at in (0, 10) for member in (0, 1)])
+    assert (pods["used_network_io"], "used_block_io" in pods) == (8.0, False)
+
+
 def test_nothing_is_said_of_a_task_that_was_never_heard() -> None:
     assert account() == {}
 

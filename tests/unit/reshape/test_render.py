@@ -145,6 +145,19 @@ def test_a_node_is_listed_with_its_jobs_and_whether_it_takes_more() -> None:
         assert cells == ["c", "-", "0", "0", "2", "50%", "26%", "3", "1/0/2", "4.0", state]
 
 
+def test_use_that_was_measured_from_outside_says_by_what() -> None:
+    running = {
+        "job_id": "a",
+        "state": "running",
+        "usage": {"cpu_cores": 1.5, "memory": 2**30, "used_from": "prometheus"},
+    }
+    by = "Prometheus, over the last two minutes"
+    assert f"measured by: {by}" in render.job(running)
+    assert render.present(running) == f"Now: use: 1.50 cores and 1.0 GiB, by {by}."
+    own = {**running, "usage": {**running["usage"], "used_from": "heartbeats"}}
+    assert "Prometheus" not in render.job(own) + render.present(own)
+
+
 def test_a_message_that_only_repeats_the_state_is_left_out() -> None:
     done = {"job_id": "a", "state": "completed", "message": "completed"}
     assert render.job(done).count("completed") == job_table.table([done], 1000.0).count("completed") == 1
