@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundNode
 from coordinator.telemetry.measured.other_load import FRESH_S, MEAN_S, HeldByOthers, OtherLoad, held_by_others
+from tests.fakes.shims import Behaviour
 from tests.fakes.world import FakeClock, World
 
 GIB = 2.0**30
@@ -48,7 +50,7 @@ def test_a_lasting_load_counts_at_once_if_it_was_there_first_and_after_a_while_i
 @pytest.mark.parametrize(
     "swings",
     [
-        [0.7, 0.3] * 300,  # about a step
+        [0.95, 0.55] * 300,  # about the middle between two steps
         ([0.0] * 4 + [2.0] * 4) * 80,  # somebody compiles every 40 seconds
         [1.0, 1.4, 0.6, 1.3, 0.7, 1.0] * 100,
     ],
@@ -106,3 +108,21 @@ def test_a_job_waits_for_cores_that_others_use_is_told_so_and_starts_when_they_r
         world.clock.time += BEAT_S
         world.c.telemetry.nodes.others.take("c", 0.0, 0.0, "processes")
     world.run(lambda world: world.api.job("wide")["state"] != "submitted")
+
+
+def test_a_job_that_trains_is_left_alone_whatever_others_begin_to_use_and_newcomers_wait() -> None:
+    world = World(gpus=0, nodes=[FoundNode("c", cores=4.0, memory=16 * GIB)])
+    others = world.c.telemetry.nodes.others
+    world.submit("there", [0], Behaviour(iterations=1_000), resources={"cores": 4, "memory": 8 * GIB})
+    world.run(lambda world: world.job("there").state == s.RUNNING)
+    before = world.job("there").generation, world.job("there").launch
+    for at in range(60):
+        world.tick(BEAT_S)
+        others.take("c", 4.0 * (at % 3 > 0), 12 * GIB, "processes")
+    assert world.job("there").state == s.RUNNING
+    assert (world.job("there").generation, world.job("there").launch) == before
+    assert world.job("there").operation is None
+    world.submit("late", [0], resources={"cores": 1})
+    for _ in range(5):
+        world.tick(BEAT_S)
+    assert "it has not enough cores or memory left" in world.api.job("late")["message"]
