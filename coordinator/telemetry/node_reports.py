@@ -82,7 +82,7 @@ class NodeReports:
         Adds the use that the newest report measured, and that of others; it is not stored, as it changes often.
         """
         heard = {name: {**doc, **self._reported(name)} if doc.get("agent") else doc for name, doc in docs.items()}
-        return {name: self.others.added(name, doc) for name, doc in heard.items()}
+        return self.others.added(heard)
 
     def _reported(self, name: str) -> NodeChanges:
         if self.silent(name):

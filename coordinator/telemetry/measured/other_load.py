@@ -92,14 +92,17 @@ class OtherLoad:
         with self._lock:
             self._kept.pop(node, None)
 
-    def added(self, node: str, doc: NodeRow) -> NodeRow:
-        """The document of a node with what was measured of it; the same one if nothing was lately."""
+    def added(self, docs: dict[str, NodeRow]) -> dict[str, NodeRow]:
+        """The documents of nodes, each with what was measured of it lately; costs as much as was measured."""
         with self._lock:
-            kept = self._kept.get(node)
-            if kept is None or self._clock.now() - kept.at > FRESH_S:
-                return doc
-            seen = {"cores": kept.cores.told, "memory": kept.memory.told, "from": kept.source}
-            return plain(doc) | {"used_by_others": seen} | plain(kept.use)
+            since = self._clock.now() - FRESH_S
+            fresh = {node: kept for node, kept in self._kept.items() if kept.at >= since and node in docs}
+            return docs | {node: _with(docs[node], kept) for node, kept in fresh.items()} if fresh else docs
+
+
+def _with(doc: NodeRow, kept: _Kept) -> NodeRow:
+    seen = {"cores": kept.cores.told, "memory": kept.memory.told, "from": kept.source}
+    return plain(doc) | {"used_by_others": seen} | plain(kept.use)
 
 
 def held_by_others(doc: NodeRow) -> HeldByOthers:

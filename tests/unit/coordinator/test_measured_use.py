@@ -108,10 +108,10 @@ def test_what_is_not_measured_again_counts_no_longer(ground: Ground) -> None:
     ground.watching.away = True
     assert ground.train(FRESH_S - 20)[1] == "prometheus"
     assert ground.train(40.0) == (ground.beat.usage, "heartbeats")
-    assert held_by_others(ground.others.added("n", NODE)).source == "requests"
+    assert held_by_others(ground.others.added({"n": NODE})["n"]).source == "requests"
     ground.watching.away = False
     assert ground.train(2 * PERIOD_S)[1] == "prometheus"
-    assert held_by_others(ground.others.added("n", NODE)).cores == 2.0
+    assert held_by_others(ground.others.added({"n": NODE})["n"]).cores == 2.0
 
 
 def test_a_training_that_has_stopped_and_another_launch_are_not_what_was_measured(ground: Ground) -> None:

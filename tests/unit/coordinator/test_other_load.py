@@ -32,7 +32,7 @@ class Ground:
         return told
 
     def held(self, **more: Any) -> HeldByOthers:
-        return held_by_others(self.load.added("n", {**NODE, **more}))
+        return held_by_others(self.load.added({"n": {**NODE, **more}})["n"])
 
 
 @pytest.fixture
