@@ -2,38 +2,45 @@
 
 Without deadlines each task is a Volcano Job that is submitted once the one before is completed, as a workflow engine
 would: Volcano's own `dependsOn` only waits until pods run. With deadlines each job is a Slaml, and all our systems act.
+How long each task takes alone is measured first.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
-from benchmarks.cluster_deadlines.workload import JOB, MEMORY, MnistJob, MnistTask, history
+from benchmarks.cluster_deadlines.workload import JOB, MEMORY, SIZES, Alone, MnistJob, MnistTask, history
 from launcher.cluster.pods import foreign_usage
 from launcher.cluster.pods.limit_rules import amount
-from tests.cluster import steps_job
+from tests.cluster import training_images
 from tests.cluster.bed import Bed
 from tests.cluster.bed_kubectl import until
 from tests.cluster.bed_network import NODES
+from tests.cluster.bed_processes import BedError
 from tests.cluster.bed_volcano import pod_template, volcano_job
 from tests.cluster.installed import EXTENDER, Installed
-from tests.cluster.steps_job import NAMESPACE
+from tests.cluster.steps_job import CLAIM, NAMESPACE
 
 Doc = dict[str, Any]
 
 ALGORITHMS = ("gang", "binpack", "task-topology")
 HELD = 0.9  # of each node's allocatable CPU, by dummies and by all that stands there anyway
 DUMMIES = 3  # on each node
-LIMIT_S = 200.0  # of one run; what has not ended by then has failed
+MOST = 4.0  # of one run: times what its jobs take alone one after another; what has not ended by then has failed
+ALONE_S = 600.0  # within which a job alone ends
 LOOK_S = 0.5
-STEPS_A_SECOND = 10  # of tests/cluster/trainers/steps.py
+IMAGE = training_images.name_of("torch")
+MNIST = Path.home() / ".keras" / "datasets" / "mnist.npz"  # where Keras has downloaded it; else digits take its place
 LABEL = "benchmark"
 BAD = ("Failed", "Aborted", "Terminated", "Cancelled", "Refused")
 
@@ -44,6 +51,7 @@ class ClusterOutcome:
 
     algorithm: str
     deadlines: bool
+    seed: int = 0
     response_s: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     rescheduled: int = 0
@@ -78,9 +86,10 @@ class PlainVolcano:
         self._stage: dict[str, int] = {}  # of each job: which of its tasks is under way
         self._jobs: dict[str, MnistJob] = {}
         self._restarts: dict[str, int] = {}
+        self.turns: dict[str, list[float]] = {}  # of each job: when it was submitted and when each task was completed
 
     def submit(self, job: MnistJob) -> None:
-        self._jobs[job.name], self._stage[job.name] = job, 0
+        self._jobs[job.name], self._stage[job.name], self.turns[job.name] = job, 0, [time.monotonic()]
         self._on.cluster.apply(self._document(job, job.tasks[0]))
 
     def phases(self) -> dict[str, str]:
@@ -92,7 +101,10 @@ class PlainVolcano:
     def _phase(self, job: MnistJob, states: dict[str, Doc]) -> str:
         stage = self._stage[job.name]
         phase = str(states.get(f"{job.name}-{job.tasks[stage].name}", {}).get("state", {}).get("phase"))
-        if phase != "Completed" or stage == len(job.tasks) - 1:
+        if phase != "Completed":
+            return phase
+        self.turns[job.name].append(time.monotonic())
+        if stage == len(job.tasks) - 1:
             return phase
         self._stage[job.name] += 1
         self._on.cluster.apply(self._document(job, job.tasks[stage + 1]))
@@ -102,17 +114,48 @@ class PlainVolcano:
         return sum(self._restarts.values())
 
     def _document(self, job: MnistJob, task: MnistTask) -> Doc:
-        base = steps_job.pod(self._on.shared)
+        """Each replica has an environment of its own, as by a Slaml, so each is a task of the Volcano Job."""
+        base = pod(job)
         (trainer,) = base["containers"]
         asked = {"requests": {"cpu": f"{task.millicores}m", "memory": MEMORY}}
-        what = {"image": steps_job.IMAGE, "command": _command(task), "resources": asked}
-        made = volcano_job(f"{job.name}-{task.name}", pod_template({**trainer, **what}, volumes=base["volumes"]))
+        whole = {**trainer, "image": IMAGE, "command": command(task), "resources": asked}
+        names = [f"trainer-{number}" for number in range(task.replicas)]
+        made = volcano_job(f"{job.name}-{task.name}", {})
         made["metadata"] |= {
             "namespace": NAMESPACE, "labels": {LABEL: job.name},
-            "annotations": {"volcano.sh/task-topology-affinity": "trainer"},  # its replicas to one node
+            "annotations": {"volcano.sh/task-topology-affinity": ",".join(names)},  # its replicas to one node
         }  # fmt: skip
-        made["spec"]["tasks"][0]["replicas"] = made["spec"]["minAvailable"] = task.replicas
+        made["spec"]["minAvailable"] = task.replicas
+        made["spec"]["tasks"] = [
+            {"name": name, "replicas": 1, "template": pod_template(
+                {**whole, "env": [*trainer["env"], *_environment(job, task, number)]}, volumes=base["volumes"])}
+            for number, name in enumerate(names)
+        ]  # fmt: skip
         return made
+
+
+def _environment(job: MnistJob, task: MnistTask, replica: int) -> list[Doc]:
+    """What our parts give to each replica of a Slaml."""
+    given = {"RESHAPE_JOB_ID": f"{job.name}.{task.name}.{replica}"}
+    given["RESHAPE_CHECKPOINTS"] = f"/data/{JOB}/{job.name}/saved-{replica}"
+    if task.params:
+        given |= {name.upper().replace("-", "_"): str(value) for name, value in task.params[replica].items()}
+    return [{"name": name, "value": value} for name, value in given.items()]
+
+
+def pod(job: MnistJob) -> Doc:
+    """What the pods of a job need beside image and command: the folder in which its tasks hand on."""
+    trainer = {
+        "name": "trainer", "imagePullPolicy": "Never", "env": [{"name": "DATA", "value": f"/data/{JOB}/{job.name}"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }  # fmt: skip
+    return {
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}], "containers": [trainer]
+    }  # fmt: skip
+
+
+def command(task: MnistTask) -> list[str]:
+    return ["python", "mnist.py", task.name]
 
 
 class DeadlineVolcano:
@@ -122,18 +165,13 @@ class DeadlineVolcano:
         self._on = on
 
     def submit(self, job: MnistJob) -> None:
-        image, _, tag = steps_job.IMAGE.rpartition(":")
-        more = {
-            "job_type": steps_job.JOB_TYPE,
-            "checkpoint_claim": steps_job.CLAIM,
-            "pod": steps_job.pod(self._on.shared),
-            "elastic": True,
-        }
+        image, _, tag = IMAGE.rpartition(":")
+        more = {"job_type": JOB, "checkpoint_claim": CLAIM, "pod": pod(job)}
         tasks = [
             {
-                "taskName": task.name, "type": task.name, "containerImage": image, "containerTag": tag,
+                "taskName": task.name, "type": task.type, "containerImage": image, "containerTag": tag,
                 "containerReplicas": task.replicas, "CPU": f"{task.millicores}m", "memory": str(MEMORY),
-                "command": _command(task), "job": more,
+                "command": command(task), "job": more, **({"modelParams": task.params} if task.params else {}),
             }
             for task in job.tasks
         ]  # fmt: skip
@@ -155,12 +193,31 @@ class DeadlineVolcano:
         return sum(max(0, int(doc.get("launch") or 1) - 1) for doc in docs)
 
 
-def run(on: Installed, algorithm: str, deadlines: bool, jobs: Sequence[MnistJob], limit_s: float) -> ClusterOutcome:
-    """Nothing of it remains afterwards."""
-    on.bed.volcano.set_conf(configuration(on.bed, algorithm, deadlines))
-    side: ClusterSide = DeadlineVolcano(on) if deadlines else PlainVolcano(on)
-    outcome = ClusterOutcome(algorithm, deadlines)
+def measured(on: Installed, scale: float) -> Alone:
+    """Run a job of each size alone on Volcano; return the seconds that each of its tasks took. Raises `BedError`."""
+    for node in NODES:
+        training_images.provide(on.bed, "torch", node)
+    side, found = PlainVolcano(on), dict[str, list[float]]()
     try:
+        for size in SIZES:
+            job, outcome = MnistJob(f"{JOB}-{size}", size, scale=scale), ClusterOutcome("gang", False)
+            _provide(on, [job])
+            _play(side, [job], outcome, ALONE_S)
+            if outcome.failed:
+                raise BedError(f"a job alone on the cluster did not end: {outcome.failed[0]}")
+            found[size] = [round(end - begun, 1) for begun, end in pairwise(side.turns[job.name])]
+    finally:
+        tidy(on)
+    return found
+
+
+def run(on: Installed, outcome: ClusterOutcome, jobs: Sequence[MnistJob], alone: Alone) -> ClusterOutcome:
+    """Fill it in and return it; nothing of the run remains afterwards."""
+    on.bed.volcano.set_conf(configuration(on.bed, outcome.algorithm, outcome.deadlines))
+    side: ClusterSide = DeadlineVolcano(on) if outcome.deadlines else PlainVolcano(on)
+    limit_s = MOST * sum(sum(alone[job.size]) for job in jobs)
+    try:
+        _provide(on, jobs)
         _play(side, jobs, outcome, limit_s)
         outcome.rescheduled = side.rescheduled()
     finally:
@@ -190,19 +247,26 @@ def _play(side: ClusterSide, jobs: Sequence[MnistJob], outcome: ClusterOutcome, 
     outcome.whole_s = time.monotonic() - began
 
 
-def _command(task: MnistTask) -> list[str]:
-    return steps_job.command(task.seconds * STEPS_A_SECOND)
+def _provide(on: Installed, jobs: Sequence[MnistJob]) -> None:
+    """Make the folder of each job, writable for the user of its image, with MNIST itself where this machine has it."""
+    for job in jobs:
+        folder = on.shared / "checkpoints" / JOB / job.name
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        if MNIST.is_file():
+            shutil.copy2(MNIST, folder)
 
 
 def tidy(on: Installed) -> None:
     for kind in ("slaml", "vcjob"):
         on.cluster.kubectl("delete", kind, "-n", NAMESPACE, "-l", LABEL, "--ignore-not-found", within_s=120)
     until("no pod of these jobs runs", lambda: not any(map(_is_ours, on.cluster.list("pods", NAMESPACE))), 120)
+    shutil.rmtree(on.shared / "checkpoints" / JOB, ignore_errors=True)
 
 
 def _is_ours(pod: Doc) -> bool:
     """Those that have ended hold nothing, and go with what the launcher keeps of ended launches."""
-    ours = re.match(f"({NAMESPACE}-)?{JOB}-[0-9]+-", pod["metadata"]["name"])
+    ours = re.match(f"({NAMESPACE}-)?{JOB}-", pod["metadata"]["name"])
     return bool(ours) and pod["status"].get("phase") not in ("Succeeded", "Failed")
 
 
@@ -224,10 +288,10 @@ def configuration(bed: Bed, algorithm: str, deadlines: bool) -> str:
 
 
 @contextmanager
-def loaded(on: Installed, stretch: int) -> Iterator[dict[str, float]]:
+def loaded(on: Installed, alone: Alone) -> Iterator[dict[str, float]]:
     """Dummies hold what is to be held; yields the cores that each node has left."""
     left = {node: _hold(on, node) for node in NODES}
-    on.client.import_profiles("observations", history(stretch))
+    on.client.import_profiles("observations", history(alone))
     try:
         until("the dummies run", lambda: _dummies_run(on), 60)
         yield left

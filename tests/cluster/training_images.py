@@ -1,7 +1,7 @@
 """Images of the example trainings, built as a user would build them: by `reshape containerize`.
 
 `archive("numpy")`, `archive("keras")` and `archive("torch")` are archives of `reshape.local/train-numpy:test` and so
-on; what has not changed is not built again. The code is in /code: `python numpy_digits.py`, `python keras_gang.py`, ...
+on; what has not changed is not built again. All examples are in /code, such as `python mnist.py train`.
 The first has its packages from a list; the others stand on an image that holds their framework, as most users' do. That
 of Keras is an archive of its own, too: `archive("tensorflow")` holds Python and TensorFlow and nothing of ours. They
 take some 1.3 GB of each node's disk. `python -m tests.cluster.training_images` builds all.
@@ -69,8 +69,9 @@ def _code(kind: str) -> Path:
     folder = BUILT / "code" / kind
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for script in (ROOT / "examples").glob("*.py"):
-        shutil.copy2(script, folder)
+    for scripts in ("*.py", "zoo/*.py", "slaml/*.py"):
+        for script in (ROOT / "examples").glob(scripts):
+            shutil.copy2(script, folder)
     hooks = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "reshape_hooks", folder / "reshape_hooks", ignore=hooks)
     found = importlib.util.find_spec("sklearn")

@@ -1,4 +1,4 @@
-"""The six runs of `make bench-cluster`, as far as they need no cluster: jobs, sums of requests, the books of a run."""
+"""`make bench-cluster`, as far as it needs no cluster: its jobs, sums of requests, the books and figures of runs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,46 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster_deadlines import runs
+from benchmarks.cluster_deadlines import figures, runs
 from benchmarks.cluster_deadlines.runs import ClusterOutcome, cores, requested
-from benchmarks.cluster_deadlines.workload import EVERY_S, MnistJob, drawn, history
+from benchmarks.cluster_deadlines.workload import MnistJob, drawn, history
+from experiments.papers import results
+from tests.e2e.test_slaml_example import slaml
+
+ALONE = {"small": (1.0, 2.0, 7.0), "medium": (1.0, 2.0, 17.0), "large": (1.0, 2.0, 27.0)}
 
 
 def test_jobs_are_the_same_for_one_seed_and_known_in_the_history() -> None:
-    jobs = drawn(3, 40)
-    assert jobs == drawn(3, 40) != drawn(4, 40)
-    assert jobs[0].arrives_s == 0 and jobs[-1].arrives_s == pytest.approx(40 * EVERY_S, rel=0.6)
-    known = {(row["cores"], row["execution_s"]) for row in history()}
-    assert {(task.millicores / 1000, task.seconds) for job in jobs for task in job.tasks} == known
-    assert all(job.target_s >= 1.4 * sum(task.seconds for task in job.tasks) for job in jobs)
+    jobs = drawn(3, 40, 1.0, ALONE)
+    assert jobs == drawn(3, 40, 1.0, ALONE) != drawn(4, 40, 1.0, ALONE)
+    assert jobs[0].arrives_s == 0 and jobs[-1].arrives_s == pytest.approx(40 * 0.15 * 20, rel=0.6)
+    known = {row["cores"]: row["execution_s"] for row in history(ALONE)}
+    assert len(known) == 9, "tasks of all sizes are told apart by their cores"
+    for job in jobs:
+        assert tuple(known[task.millicores / 1000] for task in job.tasks) == ALONE[job.size]
+        assert job.target_s >= 1.4 * sum(ALONE[job.size])
+
+
+def test_a_large_job_has_the_tasks_replicas_and_parameters_of_the_paper() -> None:
+    paper, ours = slaml().parts, MnistJob("a", "large").tasks
+    assert [(t.type, t.replicas, list(t.params)) for t in ours] == [
+        (part.spec["type"], part.replicas, part.params) for part in paper
+    ]
+    assert [["python", "mnist.py", t.name] for t in ours] == [["python", *p.spec["command"][1:]] for p in paper]
+
+
+def test_response_times_of_jobs_that_both_sides_did_become_figures_of_the_paper() -> None:
+    runs_of_two = [
+        ClusterOutcome("gang", side, seed, {"a": 10.0 * (2 - side) * (1 + seed), **({} if side else {"b": 99.0})})
+        for seed in (0, 1)
+        for side in (False, True)
+    ]
+    found = figures.figures(runs_of_two)
+    assert list(found) == ["deadline-gang"] and found["deadline-gang"]["seeds"] == 2
+    assert results.value(found, "deadline-gang", "gang+deadlines", "art_s") == 15.0
+    (shown,) = [cells for cells in figures.beside(found) if cells[1] == "mean_jct_ratio to gang"]
+    assert (shown[0], shown[2], shown[4]) == ("gang+deadlines", "falls", "0.5")
+    assert figures.figures([ClusterOutcome("gang", False)]) == {}
 
 
 def test_a_pod_holds_what_the_scheduler_counts_until_it_has_ended() -> None:
