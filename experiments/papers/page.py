@@ -51,7 +51,7 @@ def _sections(simulated: Figures, live: Figures) -> Iterator[str]:
         for name in results.EXPERIMENTS:
             if name.startswith(prefixes):
                 yield from _experiment(name, simulated, live)
-        yield from _claims([claim for claim in (*CLAIMS, binpack(simulated)) if claim.paper == paper])
+        yield from _claims([claim for claim in (*CLAIMS, binpack(simulated, live)) if claim.paper == paper])
     yield "\n### Reasons\n"
     yield from (f"* **{name}** {text}" for name, text in reasons.TEXTS.items())
     yield from _causes(simulated)

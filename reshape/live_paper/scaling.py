@@ -91,7 +91,10 @@ def uses_cpu(workload: Workload) -> bool:
 def check(workload: Workload) -> None:
     """Raise `NoWorkload` with a sentence for an experiment that cannot run on emulated nodes of one machine."""
     if any(job.tasks or job.sla_s is not None for job in workload.jobs):
-        raise NoWorkload(f"{workload.name} has deadlines and tasks that Volcano places: it does not run live here.")
+        raise NoWorkload(
+            f"{workload.name} has deadlines and tasks that Volcano places, so it runs on no single machine: "
+            "make bench-cluster, in a clone of the project, runs its jobs on a real Volcano."
+        )
     if any(job.accuracy_target is not None for job in workload.jobs):
         raise NoWorkload(f"{workload.name} trains to published accuracies, which no small training has; take W1 to W3.")
     if not contenders(workload, 1.0):

@@ -92,7 +92,7 @@ def test_the_simulated_contenders_of_each_experiment_have_a_live_one() -> None:
 
 @pytest.mark.parametrize("name", ["deadline-gang", "deadline-binpack"])
 def test_what_needs_volcano_is_refused_with_a_sentence(name: str) -> None:
-    with pytest.raises(NoWorkload, match="does not run live here"):
+    with pytest.raises(NoWorkload, match="make bench-cluster"):
         scaling.check(build(name, 0, None))
 
 
