@@ -116,7 +116,7 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
     else:
         _wrap(trainer, SHIM, [_mount(FOLDER_VOLUME, FOLDER)])
         _extend(after, "initContainers", [_installer(after, settings), _sidecar(after, one, settings)])
-    _extend(after, "volumes", _volumes(one, settings))
+    _extend(after, "volumes", _volumes(one))
     _claim(after, trainer, one, settings)
     _give_gpus(trainer, one, settings)
     _give_time(after, settings)
@@ -251,10 +251,17 @@ def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
 
 
 def _claim(spec: Doc, trainer: Doc, one: Injection, settings: PodSettings) -> None:
-    """Mount the job's folder of the claim for checkpoints in the trainer and in the sidecar, which verifies them."""
-    if (one.claim or settings.checkpoint_claim) is None:
+    """Mount the job's folder of the claim for checkpoints in the trainer and in the sidecar, which verifies them.
+
+    A pod that has a volume of that claim keeps that one: the kubelet starts none that has two.
+    """
+    if not (claim := one.claim or settings.checkpoint_claim):
         return
-    mount = {**_mount(CLAIM_VOLUME, CHECKPOINTS), "subPath": one.job}
+    by_claim = {(each.get("persistentVolumeClaim") or {}).get("claimName"): each for each in spec["volumes"]}
+    if (volume := by_claim.get(claim)) is None:
+        volume = {"name": CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": claim}}
+        _extend(spec, "volumes", [volume])
+    mount = {**_mount(volume["name"], CHECKPOINTS), "subPath": one.job}
     for container in (trainer, *(spec.get("initContainers") or [])):
         if container is trainer or container.get("name") == SIDECAR_CONTAINER:
             _extend(container, "volumeMounts", [dict(mount)])
@@ -290,14 +297,8 @@ def _node_of_term(term: Mapping[str, Any]) -> str | None:
     return named[-1][0] if named else None  # ours comes last
 
 
-def _volumes(one: Injection, settings: PodSettings) -> list[Doc]:
-    volumes: list[Doc] = [
-        {"name": FOLDER_VOLUME, "emptyDir": {}},
-        {"name": KEYS_VOLUME, "secret": {"secretName": one.launch}},
-    ]
-    if claim := one.claim or settings.checkpoint_claim:
-        volumes.append({"name": CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": claim}})
-    return volumes
+def _volumes(one: Injection) -> list[Doc]:
+    return [{"name": FOLDER_VOLUME, "emptyDir": {}}, {"name": KEYS_VOLUME, "secret": {"secretName": one.launch}}]
 
 
 def _installer(spec: Mapping[str, Any], settings: PodSettings) -> Doc:

@@ -348,6 +348,17 @@ def test_a_claim_for_checkpoints_is_mounted_where_both_look() -> None:
     assert {"name": "reshape-checkpoints", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
 
 
+def test_a_pod_that_mounts_the_claim_for_checkpoints_itself_has_one_volume_of_it() -> None:
+    theirs = {"name": "data", "persistentVolumeClaim": {"claimName": "models"}}
+    main = {**MAIN, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    settings = PodSettings(image="i", coordinator="c", checkpoint_claim="models")
+    spec = injected({"containers": [main], "volumes": [theirs]}, settings=settings).spec
+    assert [each for each in spec["volumes"] if "persistentVolumeClaim" in each] == [theirs]
+    for name in ("main", "reshape-sidecar"):
+        mount = {"name": "data", "mountPath": "/reshape/checkpoints", "subPath": ONE.job}
+        assert mount in container(spec, name)["volumeMounts"]
+
+
 def named_node(name: str) -> dict[str, Any]:
     return {"key": "metadata.name", "operator": "In", "values": [name]}
 
