@@ -2,13 +2,15 @@
 
 The tasks exchange files in the folder DATA (/data). The input is `mnist.npz` there, as Keras ships MNIST, if it exists,
 else the 1,797 digits of scikit-learn. The environment names the replica and its parameters: RESHAPE_JOB_ID ends with
-the replica's number; BATCH_SIZE, EPOCHS and LR are its modelParams.
+the replica's number, or behind it a part of the uid if an earlier Slaml had that name; BATCH_SIZE, EPOCHS and LR are
+its modelParams.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -47,7 +49,8 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
 
 def extract() -> None:
     """Write one of three feature sets: pixels, their differences to the right, their differences downwards."""
-    part = int(os.environ.get("RESHAPE_JOB_ID", "0").rpartition(".")[2]) % PARTS
+    replica = re.search(r"\.(\d+)(\.[0-9a-f]{8})?$", os.environ.get("RESHAPE_JOB_ID", ""))
+    part = int(replica[1]) % PARTS if replica else 0
     with np.load(DATA / "prepared.npz") as data:
         x = data["x"]
     images = x.reshape(len(x), round(x.shape[1] ** 0.5), -1)
