@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ HEAD = ("ALGORITHM", "DEADLINES", "SEED", "ART", "DONE", "IN TIME", "FAILED", "R
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options, outcomes = _parser().parse_args(arguments), list[ClusterOutcome]()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the dummies go, too
     try:
         with _installed() as on:
             alone = runs.measured(on, options.scale)
