@@ -53,17 +53,17 @@ def test_a_process_that_is_not_ours_uses_cores_and_one_of_ours_does_not() -> Non
 
 
 def test_children_of_ours_are_ours_also_when_they_have_ended() -> None:
-    works = "import time\nwhile time.process_time() < 1: pass"
-    parent = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {works!r}]); time.sleep(600)"
+    child = "import time\nwhile time.process_time() < 1: pass"
+    waits = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}]); time.sleep(600)"
     meter = MachineMeter()
-    with python(parent) as pid:
+    with python(waits) as pid:
         meter.sample([pid], began := time.monotonic())
-        children = Path(f"/proc/{pid}/stat")
-        eventually(lambda: int(children.read_text().rpartition(")")[2].split()[13]) > 0, "its child has ended", 60)
+        status = Path(f"/proc/{pid}/stat")
+        eventually(lambda: int(status.read_text().rpartition(")")[2].split()[13]) > 0, "its child has ended", 60)
         found = meter.sample([pid], now := time.monotonic())
     assert found is not None
     used = found.cpu_use * PROCESSORS * (now - began)
-    assert found.others_cores * (now - began) < used - 0.5
+    assert found.others_cores * (now - began) < used - 0.8
 
 
 def test_memory_of_others_counts_and_ours_does_not() -> None:
