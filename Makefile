@@ -69,8 +69,8 @@ cluster: install ## a real Kubernetes with Volcano on this machine, to play with
 cluster-down: install ## end it, and remove all that it made
 	@$(BIN)/python -m tests.cluster.bed down
 
-test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1
-	@$(BIN)/pytest tests/cluster --cluster $(ARGS)
+test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's with RESHAPE_TEST_CLUSTER=1 (ARGS="-m deep": the long ones)
+	@$(BIN)/pytest tests/cluster --cluster -m "not deep" $(ARGS)
 
 test-browser: install ## the dashboard in headless Chromium; leaves screenshots of all pages in build/screenshots
 	@RESHAPE_TEST_BROWSER=1 $(BIN)/pytest tests/browser $(ARGS)

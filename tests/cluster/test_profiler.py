@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from coordinator.ports import MEASURED_S
 from tests.cluster import bed_prometheus
 from tests.cluster.bed_report import Report
@@ -42,6 +44,7 @@ def test_a_finished_task_is_a_row_with_what_prometheus_saw(
         figures |= {name: value for name, value in row.items() if name.startswith("used") or name == "execution_s"}
 
 
+@pytest.mark.deep
 def test_the_use_of_a_running_job_is_as_prometheus_measures_it(
     installed: Installed, jobs: Callable[..., str], report: Report
 ) -> None:
