@@ -311,7 +311,8 @@ def _running(w: ObservedState) -> Step:
     }  # fmt: skip
     changes |= {"fault": None} if w.job.doc.get("fault") else {}
     changes |= checkpoint_loss(w)
-    changes |= {field: w.wall for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
+    since = w.wall if stepping else w.wall - w.waited_s  # one that tells no step trains since it was started
+    changes |= {field: since for field in ("start_ts", "run_ts") if not w.job.doc.get(field)}
     if w.op.kind == "move":
         changes["moves"] = int(w.job.doc.get("moves") or 0) + 1
     if w.op.kind == "reshape":

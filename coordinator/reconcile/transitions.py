@@ -171,8 +171,15 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
     """Fields of a queued job: the checkpoint stays, GPUs and launch are given up."""
     return {
         "state": s.SUBMITTED, "reshape": None, "num_gpus": 0, "gpu_ids": None, "node": None, "message": why,
-        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
+        "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
+
+
+def _trained_s(w: ObservedState) -> float:
+    """Seconds that it has trained; of one that ended before it was seen to train, as long as its process lived."""
+    counted, begun, ended = w.job.ran_s(w.wall), w.shim.spawn_at, w.shim.exit_at
+    of_before = w.job.operation is None or w.job.runs_since is not None or w.shim.generation != w.job.generation
+    return counted if of_before or begun is None or ended is None else counted + max(0.0, ended - begun)
 
 
 def _members(w: ObservedState) -> JobChanges:
@@ -253,7 +260,7 @@ def initialized_fields(w: ObservedState) -> JobChanges:
 def end(w: ObservedState, state: str, message: str) -> WriteJob:
     changes: JobChanges = {
         "state": state, "reshape": None, "num_gpus": 0, "gpu_ids": None, "message": message, "finish_ts": w.wall,
-        "ran_s": w.job.ran_s(w.wall), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
+        "ran_s": _trained_s(w), "run_ts": None, **_members(w), **UNLIMITED, **progress_fields(w),
     }  # fmt: skip
     return WriteJob(state, changes, ENDS[state](message))
 

@@ -124,8 +124,16 @@ def test_7_it_runs_with_its_first_step_and_not_before() -> None:
 
 
 def test_7_a_trainer_that_shows_no_progress_but_lives_counts_as_running_after_a_while() -> None:
-    beat = seen(steps=0)
-    assert written(world(GRANTED, beat, mine("a", "b"), waited_s=SHORT.first_step_timeout_s), "running")
+    beat, lived_s = seen(steps=0), SHORT.first_step_timeout_s
+    changes = written(world(GRANTED, beat, mine("a", "b"), waited_s=lived_s), "running")
+    assert changes["run_ts"] == changes["start_ts"] == WALL - lived_s, "it trains since it was started"
+
+
+def test_7_the_time_of_one_that_ends_before_it_shows_progress_counts() -> None:
+    over = seen("exited", steps=0, exit_code=0, exit_at=62.0)
+    assert written(world(GRANTED, over, mine("a", "b")), "completed")["ran_s"] == 12.0
+    queued = job(s.SUBMITTED, cancel=True, ran_s=12.0)
+    assert written(world(queued, over, []), "cancelled")["ran_s"] == 12.0, "and once only"
 
 
 def test_a_running_job_that_trains_is_left_alone() -> None:
