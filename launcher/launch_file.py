@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from coordinator.model import requirements
 from coordinator.model.records import JobRecord
+from coordinator.model.schema import dataset_fields
 from coordinator.model.tables import JobRow
 
 
@@ -55,11 +56,15 @@ def progress(doc: JobRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def variables(doc: JobRow, checkpoints: str) -> dict[str, str]:
-    """Return our environment variables for the trainer; the shim adds those that change with each generation."""
+def variables(doc: JobRow, checkpoints: str, datasets: str) -> dict[str, str]:
+    """Return our environment variables for the trainer; the shim adds those that change with each generation.
+
+    `datasets`: the folder of those that are fetched.
+    """
+    place = dataset_fields.place(doc)
     ours = {
         "RESHAPE_CHECKPOINTS": checkpoints,
-        "RESHAPE_DATASET": doc.get("dataset"),
+        "RESHAPE_DATASET": f"{datasets}/{place}" if place else doc.get("dataset"),
         "RESHAPE_EMULATED_SPEED": json.dumps(doc["emulated_speed"]) if doc.get("emulated_speed") else None,
     }
     return {name: str(value) for name, value in ours.items() if value}

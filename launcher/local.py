@@ -22,6 +22,7 @@ from coordinator.model.records import JobRecord
 from coordinator.model.tables import JobRow, plain
 from coordinator.ports import Doc, Evidence, LivingLaunch
 from launcher import playbook
+from launcher.datasets.dataset_cache import DatasetCache
 from launcher.launch_records import LaunchRecords, ask_status
 from launcher.local_spec import Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
@@ -49,15 +50,19 @@ class LocalPlatform:
         self._coordinator, self._master_key = coordinator, master_key
         self._groups = f"node-{zlib.crc32(str(self._jobs).encode()):08x}"
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
-        self._runs, self._records = PlaybookQueue(self._carry_out), LaunchRecords(state.absolute(), self._jobs)
+        self._datasets, self._records = (
+            DatasetCache(state.absolute() / "datasets"),
+            LaunchRecords(state.absolute(), self._jobs),
+        )
+        self._runs = PlaybookQueue(self._carry_out, prepare=self._datasets.wait_for)
 
     def launch(self, doc: JobRow) -> None:
         """Request the launch. Does nothing while it is under way, once it succeeded, or until `failure` was read."""
         self._runs.request(_name(doc), "launch", plain(doc))
 
     def unplaced(self, doc: JobRow) -> str | None:
-        """Return None: nothing keeps a process from starting here."""
-        return None
+        """Return that its data set is being fetched, where it is: nothing else keeps a process from starting here."""
+        return self._datasets.under_way(doc)
 
     def remove(self, doc: JobRow) -> None:
         """Request the end of the launch, also while it is starting. Another call after a failure tries again."""
@@ -132,6 +137,7 @@ class LocalPlatform:
 
     def stop_all(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
+        self._datasets.close()
         self._runs.stop_all(timeout)
         for node in self._settings.node_cores:
             with contextlib.suppress(OSError):  # it was never made, or launches live on in it

@@ -68,6 +68,11 @@ class Folders:
         """Where trainings of this machine keep what each script imports, so that the next one may import it early."""
         return self.launch.parent.parent / "imports"
 
+    @property
+    def datasets(self) -> Path:
+        """What was fetched for the trainings of this machine."""
+        return self.launch.parent.parent / "datasets"
+
 
 def launch_spec(
     job: JobRecord,
@@ -103,7 +108,7 @@ def launch_spec(
 
 def environment(doc: JobRow, folders: Folders, settings: LocalSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the trainer's environment; ours wins over the user's. The shim adds what changes with each generation."""
-    ours = launch_file.variables(doc, str(folders.checkpoints))
+    ours = launch_file.variables(doc, str(folders.checkpoints), str(folders.datasets))
     if settings.gpu_locks:
         ours["RESHAPE_GPU_LOCKS"] = str(settings.gpu_locks)
     inherited = {name: environ[name] for name in INHERITED if name in environ}

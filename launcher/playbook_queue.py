@@ -1,5 +1,7 @@
 """Queues playbook runs: two at once, one at a time for each launch.
 
+What a launch needs first, such as its data set, is waited for before its turn, and so keeps no other launch from its.
+
 Promises: a request returns at once; the last request wins and stops a run that contradicts it; a bug of ours ends as
 an error message, never as a run that lasts for ever. Used by every platform of the launcher.
 """
@@ -19,6 +21,7 @@ from coordinator.ports import Doc
 from sidecar.startup import log_format
 
 AT_ONCE = 2  # playbooks; each keeps one core busy
+THREADS = 64  # that wait for what their launches need, or for their turn
 
 Verb = Literal["launch", "remove"]
 Cancelled = Callable[[], bool]
@@ -42,13 +45,20 @@ class _Task:
 class PlaybookQueue:
     """Runs `carry_out(verb, doc, cancelled)`, which raises `ReshapeError` with the reason. Thread-safe."""
 
-    def __init__(self, carry_out: Callable[[Verb, Doc, Cancelled], None], measured: Measured = lambda *_: None) -> None:
-        self._carry_out, self._measured = carry_out, measured
+    def __init__(
+        self,
+        carry_out: Callable[[Verb, Doc, Cancelled], None],
+        measured: Measured = lambda *_: None,
+        prepare: Callable[[Doc, Cancelled], None] | None = None,
+    ) -> None:
+        """`prepare(doc, cancelled)` returns, soon or late, once the launch of `doc` may be carried out, or raises."""
+        self._carry_out, self._measured, self._prepare = carry_out, measured, prepare
+        self._turns, self._leaving = threading.Semaphore(AT_ONCE), threading.Event()
         self._tasks: dict[str, _Task] = {}
         self._futures: set[Future[None]] = set()
         self._lock = threading.Lock()  # guards the two above and each _Task
         self.closing = threading.Event()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="playbook")
+        self._pool = ThreadPoolExecutor(THREADS if prepare else AT_ONCE, thread_name_prefix="playbook")
 
     def request(self, name: str, verb: Verb, doc: Doc) -> None:
         """Request the verb. Does nothing while it is under way, once it has succeeded, or until `failure` was read."""
@@ -86,6 +96,7 @@ class PlaybookQueue:
 
     def stop_all(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for running playbooks, then stop them. Launches live on."""
+        self._leaving.set()
         with self._lock:
             runs = list(self._futures)
         wait(runs, timeout)
@@ -109,16 +120,27 @@ class PlaybookQueue:
             def cancelled(verb: Verb = verb) -> bool:
                 return self.closing.is_set() or task.requested != verb
 
-            began = time.monotonic()
             with log_format.about(job=doc.get("job_id"), launch=doc.get("launch")):
                 done, failure = verb, self._try(name, verb, doc, cancelled)
-            outcome = "done" if failure is None else "cancelled" if cancelled() else "failed"
-            self._measured(verb, outcome, time.monotonic() - began)
 
     def _try(self, name: str, verb: Verb, doc: Doc, cancelled: Cancelled) -> str | None:
-        """Run one playbook; return the reason if it failed."""
+        """Wait for what the launch needs and run one playbook; return the reason if that failed."""
+        if verb == "launch" and self._prepare is not None:
+            prepare = self._prepare
+            failure = self._reason(name, verb, lambda: prepare(doc, lambda: self._leaving.is_set() or cancelled()))
+            if failure is not None:
+                return failure
+        with self._turns:
+            began = time.monotonic()
+            failure = self._reason(name, verb, lambda: self._carry_out(verb, doc, cancelled))
+            outcome = "done" if failure is None else "cancelled" if cancelled() else "failed"
+            self._measured(verb, outcome, time.monotonic() - began)
+            return failure
+
+    def _reason(self, name: str, verb: Verb, act: Callable[[], None]) -> str | None:
+        """Return why it failed; None if it did not."""
         try:
-            self._carry_out(verb, doc, cancelled)
+            act()
         except ReshapeError as error:
             log.warning("%s of %s failed: %s", verb, name, error)
             return str(error)

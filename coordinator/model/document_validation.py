@@ -104,7 +104,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(NUMBER, "submit_ts", "start_ts", "run_ts", "finish_ts", "retry_ts", "migrated_ts", "move_refused_ts",
                 "limit_ts", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit", "epochs_done"),
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
-                "dataset_claim",
+                "dataset_claim", "dataset_sha256", "base",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
                 "sized_by", "reshaped_by", "contradiction"),
         **_each(SPAN, "sla", "estimate"), "resumes": TEXT,

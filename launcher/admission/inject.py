@@ -307,7 +307,7 @@ def _installer(spec: Mapping[str, Any], settings: PodSettings) -> Doc:
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "command": [PYTHON, "-I", "-m", "sidecar.startup.install", "--from", KEYS, "--to", FOLDER],
-        "resources": _resources(spec),
+        "resources": resources(spec),
         "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
     }
@@ -325,7 +325,7 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
         "restartPolicy": "Always",
         "command": list(SIDECAR_COMMAND),
         "env": [{"name": "POD_IP", **_pod_ip()}],
-        "resources": _resources(spec),
+        "resources": resources(spec),
         "securityContext": rights(),
         "volumeMounts": [_mount(FOLDER_VOLUME, FOLDER), _keys_mount()],
     }
@@ -341,7 +341,7 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
     return container
 
 
-def _resources(spec: Mapping[str, Any]) -> Doc:
+def resources(spec: Mapping[str, Any]) -> Doc:
     """Return resources that keep a pod of class Guaranteed in it: it may own cores, and is evicted last."""
     if all(_is_guaranteed(one) for one in _containers(spec)):
         whole = {"cpu": "100m", "memory": "256Mi"}

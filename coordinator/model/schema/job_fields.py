@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator.model.pod_fields import LABEL, NAME
 from coordinator.model.requirements import MAX_CORES, MAX_HOSTS, MAX_MEMORY, MAX_REPLICAS, MAX_TASKS, TIME
+from coordinator.model.schema.dataset_fields import HEX
 from coordinator.model.tables import PublicJobField
 
 MAX_GPUS = 65_536
@@ -79,14 +80,21 @@ WHAT_RUNS = (
           "Environment variables of the training.", {"LEARNING_RATE": "0.1"}),
     Field("image", text(), "that of the container in `pod`", "The image of its container, on a cluster.",
           "python:3.11-slim"),
+    Field("base", text(), NOTHING, "The image that `reshape containerize` builds its `image` on; afterwards a note of "
+          "what is in that, as `requirements` is.", "python:3.11-slim"),
+    Field("requirements", either(text(), listing(text(), maxItems=MAX_PARTS)), NOTHING, "The packages of its `image`: "
+          "lines as pip takes them, or, for `reshape containerize`, the path of a file with such.", ["numpy==2.1.0"]),
     Field("framework", text(), NOT_KNOWN, "A note for people: which framework it trains with.", "keras"),
 )  # fmt: skip
 HOW_FAST = (
     Field("job_type", either(text(), whole(0)), "derived from `model` and data, else from `command`, `image`, `code`",
           "Jobs of one type take equally long per iteration (SideCar, III-B).", "resnet50"),
     Field("model", text(), NOT_KNOWN, "The model that it trains; part of the derived `job_type`.", "resnet50"),
-    Field("dataset", text(), NOT_KNOWN, "The data set; the training finds it as `RESHAPE_DATASET`. With "
-          "`dataset_claim` a path on that claim.", "/data/imagenet"),
+    Field("dataset", text(), NOT_KNOWN, "The data set; the training finds it as `RESHAPE_DATASET`. An http or https "
+          "address is fetched before it starts, once for all jobs; `RESHAPE_DATASET` is the path of that file then. "
+          "With `dataset_claim` a path on that claim, or an address that is fetched onto it.", "/data/imagenet"),
+    Field("dataset_sha256", text(HEX.pattern), "not compared", "The SHA-256 that the fetched data set must have, as "
+          "`sha256sum` prints it.", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
     Field("dataset_claim", text(NAME.pattern), NOTHING, "The PersistentVolumeClaim with the data set, on a cluster; it "
           "is mounted read-only at `/dataset`.", "imagenet"),
     Field("dataset_size", whole(1, MAX_LENGTH), NOT_KNOWN, "Samples in the data set.", 1_281_167),

@@ -25,12 +25,14 @@ from typing import Any
 from coordinator.errors import Rejected
 from coordinator.model import pod_fields as about_pods
 from coordinator.model.records import JobRecord, number
+from coordinator.model.schema import dataset_fields
 from coordinator.model.tables import JobRow
 from launcher import launch_file
 from launcher.admission import inject as pods
 from launcher.admission.inject import Devices, Injection, PodSettings
-from launcher.names import INJECT, JOB, JOB_ID, LAUNCH, SIDECAR, job_name, launch_name
+from launcher.names import FETCHER, INJECT, JOB, JOB_ID, LAUNCH, SIDECAR, job_name, launch_name
 from sidecar import protocol
+from sidecar.startup import fetch
 
 Doc = dict[str, Any]
 
@@ -42,7 +44,7 @@ WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job 
 POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
 # A pod that a gang gives back counts as evicted.
 POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
-DATASET = "/dataset"  # where a dataset_claim is mounted
+DATASET = "/dataset"  # where the volume with the data set is mounted
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # taints of a node that is out of reach
 
 
@@ -54,7 +56,7 @@ def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: boo
     job = JobRecord(dict(doc))
     name = launch_name(job.id, job.uid, job.launch)
     if job.gpus_per_pod is not None:
-        return None, _volcano_job(job, name, _template_of_gang(job), settings)
+        return None, _volcano_job(job, name, _template_of_gang(job, settings), settings)
     template = _template(job, settings, Injection(
         job_id=job.id, job=job_name(job.id, job.uid), launch=name, devices=devices_of(doc), emulated=emulated,
         gpu_ids=job.gpu_ids, node=doc.get("node"), claim=doc.get("checkpoint_claim"),
@@ -94,7 +96,7 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "pod_uid": str((pod.get("metadata") or {}).get("uid") or ""),
         "progress": _progress(doc, beside),
         "command": [],
-        "env": launch_file.variables(doc, pods.CHECKPOINTS) | _dataset(doc),
+        "env": launch_file.variables(doc, pods.CHECKPOINTS, DATASET) | _dataset(doc),
         "workdir": None,
         "output": output_of(member),
         "tee": True,
@@ -111,8 +113,8 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
 
 
 def _dataset(doc: JobRow) -> dict[str, str]:
-    """Return where the training finds the data of a claim: `dataset` is a path there."""
-    if not doc.get("dataset_claim"):
+    """Return where the training finds the data of a claim: `dataset` is a path there, unless it is fetched."""
+    if not doc.get("dataset_claim") or dataset_fields.place(doc):
         return {}
     return {"RESHAPE_DATASET": posixpath.join(DATASET, doc.get("dataset") or "").rstrip("/")}
 
@@ -164,18 +166,18 @@ def _volcano_job(job: JobRecord, name: str, template: Doc, settings: PodSettings
 def _template(job: JobRecord, settings: PodSettings, one: Injection) -> Doc:
     carries = bool(job.doc.get("single_container"))
     metadata: Doc = {"labels": _labels(job), "annotations": {SIDECAR: pods.IN_IMAGE} if carries else {}}
-    spec, annotations, labels = pods.inject(_pod(job.doc), metadata, one, settings)
+    spec, annotations, labels = pods.inject(_pod(job.doc, settings), metadata, one, settings)
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
-def _template_of_gang(job: JobRecord) -> Doc:
+def _template_of_gang(job: JobRecord, settings: PodSettings) -> Doc:
     """Return a pod template like that of a user's Volcano Job with the inject label."""
     carries = {SIDECAR: pods.IN_IMAGE} if job.doc.get("single_container") else {}
     metadata: Doc = {"labels": {**_labels(job), INJECT: "true"}, "annotations": {JOB_ID: job.id, **carries}}
-    return {"metadata": metadata, "spec": _pod(job.doc)}
+    return {"metadata": metadata, "spec": _pod(job.doc, settings)}
 
 
-def _pod(doc: JobRow) -> Doc:
+def _pod(doc: JobRow, settings: PodSettings) -> Doc:
     """Return the pod's spec before injection. The document's own fields win over its `pod`."""
     theirs = about_pods.pod_spec(doc)
     containers = theirs.pop("containers", None) or [{}]
@@ -195,15 +197,37 @@ def _pod(doc: JobRow) -> Doc:
     if requests := _requests(doc.get("resources")):
         theirs_too = trainer.get("resources") or {}
         trainer["resources"] = {**theirs_too, "requests": {**(theirs_too.get("requests") or {}), **requests}}
-    if claim := doc.get("dataset_claim"):
-        volume: Doc = {"name": "reshape-dataset", "persistentVolumeClaim": {"claimName": claim}}
-        mount = {"name": volume["name"], "mountPath": DATASET, "readOnly": True}
-        theirs["volumes"] = [*(theirs.get("volumes") or []), volume]
-        trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), mount]
+    _give_dataset(theirs, trainer, doc, settings)
     if theirs.get("hostNetwork"):
         theirs.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     theirs["tolerations"] = [*(theirs.get("tolerations") or []), *_outage_tolerations(theirs)]
     return {**theirs, "restartPolicy": "Never", "schedulerName": SCHEDULER, "containers": [trainer]}
+
+
+def _give_dataset(spec: Doc, trainer: Doc, doc: JobRow, settings: PodSettings) -> None:
+    """Mount the volume with the data set, where there is one, read-only; fetch it into that first, if it is fetched."""
+    claim, place = doc.get("dataset_claim"), dataset_fields.place(doc)
+    if not claim and not place:
+        return
+    kind: Doc = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    mount = {"name": FETCHER, "mountPath": DATASET}
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": FETCHER, **kind}]
+    trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), {**mount, "readOnly": True}]
+    if place:
+        values = {fetch.ADDRESS: dataset_fields.address(doc) or "", fetch.SHA256: doc.get("dataset_sha256") or ""}
+        init: Doc = {
+            "name": FETCHER,
+            "image": settings.image,
+            "imagePullPolicy": settings.pull_policy,
+            "command": [pods.PYTHON, "-I", "-m", "sidecar.startup.fetch", "--to", f"{DATASET}/{place}"],
+            # Kubernetes would replace $(NAME) in it.
+            "env": [{"name": name, "value": value.replace("$", "$$")} for name, value in values.items() if value],
+            "resources": pods.resources({**spec, "containers": [trainer]}),
+            "securityContext": pods.rights(),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [mount],
+        }
+        spec["initContainers"] = [init, *(spec.get("initContainers") or [])]
 
 
 def _outage_tolerations(spec: Doc) -> list[Doc]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.admission.inject import CLAIM_VOLUME, GPU, NONE, VISIBLE, node_of
-from launcher.names import CONTAINER, LAUNCH
+from launcher.names import CONTAINER, FETCHER, LAUNCH
 
 Doc = dict[str, Any]
 
@@ -36,6 +36,11 @@ GARBAGE = "DeletionByPodGC"  # PodGC marks pods of lost nodes as failed without 
 REFUSALS = frozenset({"NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError", "NodePorts"})
 FINISHED = frozenset({"Succeeded", "Failed"})
 MESSAGE_LENGTH = 300
+FETCHES_ON = "its data set is still being fetched, and the next launch goes on with that"
+FETCHES_ANEW = (
+    "its data set is still being fetched: name a PersistentVolumeClaim in dataset_claim, where the next launch goes on "
+    "with that, or make RESHAPE_INIT_TIMEOUT_S longer"
+)
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,9 @@ class Pod:
 
     @property
     def unplaced(self) -> str | None:
-        """Return why Volcano has found no node for it yet."""
+        """Return why Volcano has found no node for it yet, or that its data set is still being fetched."""
+        if self._fetches:
+            return FETCHES_ON if self._fetches_on else FETCHES_ANEW
         conditions = self.status.get("conditions") or []
         said = next((c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False"), None)
         return _sentence("Volcano finds no place for its pod", said) if said is not None and not self.node else None
@@ -166,6 +173,17 @@ class Pod:
     @property
     def qos_class(self) -> str:
         return str(self.status.get("qosClass"))
+
+    @property
+    def _fetches(self) -> bool:
+        about = self.status.get("initContainerStatuses") or []
+        return any(one.get("name") == FETCHER and "running" in (one.get("state") or {}) for one in about)
+
+    @property
+    def _fetches_on(self) -> bool:
+        """True if what it has fetched outlives it."""
+        volumes = self.spec.get("volumes") or []
+        return any(one.get("name") == FETCHER and "persistentVolumeClaim" in one for one in volumes)
 
     @property
     def _refused(self) -> bool:

@@ -1,0 +1,1 @@
+"""Fetches the data sets of jobs on this machine."""
