@@ -38,7 +38,6 @@ TEXTS: tuple[JobField, ...] = (
     "job_type",
     "model",
     "dataset",
-    "dataset_sha256",
     "code",
     "image",
     "base",

@@ -16,7 +16,7 @@ from pathlib import Path
 from coordinator.errors import Fatal, Transient
 from coordinator.model.schema import dataset_fields
 from coordinator.model.tables import JobRow
-from sidecar.startup.fetch import FetchFailed, FetchStopped, Progress, fetch, shown
+from sidecar.startup.fetch import FetchFailed, FetchProgress, FetchStopped, fetch, shown
 
 LINGER_S = 600.0
 LOOK_S = 0.1
@@ -28,7 +28,7 @@ class _Fetch:
     """One download under way, or one that has ended."""
 
     def __init__(self) -> None:
-        self.progress, self.asked_at = Progress(), time.monotonic()
+        self.progress, self.asked_at = FetchProgress(), time.monotonic()
         self.over = threading.Event()
         self.failure: str | None = None
 

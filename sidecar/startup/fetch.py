@@ -64,7 +64,7 @@ class _Interrupted(Exception):
 
 
 @dataclass(slots=True)
-class Progress:
+class FetchProgress:
     """How far a download is, in bytes; `total` is None where the server does not say."""
 
     done: int = 0
@@ -91,7 +91,7 @@ def shown(address: str) -> str:
 
 def fetch(
     address: str, file: Path, sha256: str = "", stopped: Callable[[], bool] = lambda: False,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
 ) -> None:  # fmt: skip
     """Fetch `address` into `file` unless it is there. `FetchFailed`, or `FetchStopped` soon after `stopped` is true."""
     if file.exists():
@@ -100,7 +100,7 @@ def fetch(
         file.parent.mkdir(parents=True, exist_ok=True)
         with _turn(file, stopped):
             if not file.exists():
-                _Download(address, file, sha256, stopped, progress or Progress()).run()
+                _Download(address, file, sha256, stopped, progress or FetchProgress()).run()
     except OSError as error:
         raise FetchFailed(_unwritable(file.parent, error)) from None
 
@@ -122,7 +122,9 @@ def _turn(file: Path, stopped: Callable[[], bool]) -> Iterator[None]:
 class _Download:
     """One data set that this process alone fetches."""
 
-    def __init__(self, address: str, file: Path, sha256: str, stopped: Callable[[], bool], progress: Progress) -> None:
+    def __init__(
+        self, address: str, file: Path, sha256: str, stopped: Callable[[], bool], progress: FetchProgress
+    ) -> None:
         self._address, self._file, self._sha256 = address, file, sha256.lower()
         self._stopped, self._progress = stopped, progress
         self._part, self._mark = file.parent / ".part", file.parent / ".mark"
@@ -236,6 +238,7 @@ class _Download:
                 return
             self._room(len(piece))
             part.write(piece)
+            part.flush()  # the next one goes on with it, however this one ends
             self._progress.done += len(piece)
 
     def _room(self, needed: int) -> None:

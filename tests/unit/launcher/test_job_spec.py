@@ -177,6 +177,40 @@ def test_a_data_set_on_a_claim_is_mounted_to_be_read_and_the_training_told_where
     assert told(secret)["env"]["RESHAPE_DATASET"] == found
 
 
+ADDRESS = "https://data.example/sets/digits.npz?sig=a$(b)"
+
+
+@pytest.mark.parametrize("claim", [None, "imagenet"])
+@pytest.mark.parametrize("gang", [{}, {"gpus_per_pod": 1, "checkpoint_claim": "shared"}])
+def test_a_data_set_with_an_address_is_fetched_before_the_training_starts(
+    claim: str | None, gang: dict[str, Any]
+) -> None:
+    job = made(dataset=ADDRESS, dataset_claim=claim, dataset_sha256="0" * 64, **gang)[1]
+    pod, mount = pod_of(job), {"name": "reshape-dataset", "mountPath": "/dataset"}
+    volume = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    assert pod["volumes"][0] == {"name": "reshape-dataset", **volume}
+    assert pod["containers"][0]["volumeMounts"][0] == {**mount, "readOnly": True}
+    init = pod["initContainers"][0]
+    assert (init["name"], init["image"], init["volumeMounts"]) == ("reshape-dataset", "ours:1", [mount])
+    assert init["env"] == [
+        {"name": "RESHAPE_FETCH", "value": "https://data.example/sets/digits.npz?sig=a$$(b)"},
+        {"name": "RESHAPE_FETCH_SHA256", "value": "0" * 64},
+    ]
+    file = init["command"][-1]
+    assert file.startswith("/dataset/") and file.endswith("/digits.npz")
+    assert init["command"][1:] == ["-I", "-m", "sidecar.startup.fetch", "--to", file]
+    assert init["securityContext"]["readOnlyRootFilesystem"] is True
+    secret = launch_secret(DOC | {"dataset": ADDRESS, "dataset_sha256": "0" * 64}, SIDECAR_POD, SETTINGS, MASTER, True)
+    assert told(secret)["env"]["RESHAPE_DATASET"] == file
+
+
+def test_a_pod_that_owns_its_cores_keeps_them_with_a_data_set_to_fetch() -> None:
+    whole = {"cpu": "1", "memory": "1Gi"}
+    own = {"containers": [{"resources": {"limits": whole, "requests": whole}}]}
+    for one in pod_of(made(dataset=ADDRESS, pod=own)[1])["initContainers"]:
+        assert one["resources"]["limits"] == one["resources"]["requests"]
+
+
 def test_in_shared_mode_a_launch_may_use_any_gpu_of_its_node() -> None:
     spec = told(made(emulated=False)[0])
     assert (spec["visible_gpus"], spec["device_plugin"], spec["gpus"]) == (None, False, "nvml")

@@ -55,6 +55,21 @@ def test_what_the_document_says_reaches_trainer_and_sidecar() -> None:
     assert spec["env"]["RESHAPE_GPU_LOCKS"] == "/locks"
 
 
+def test_a_data_set_with_an_address_is_a_file_of_this_machine() -> None:
+    def found(address: str, digest: str | None = None) -> str:
+        return str(spec_of({"dataset": address, "dataset_sha256": digest})["env"]["RESHAPE_DATASET"])
+
+    one = found("https://host/sets/digits.npz?sig=1")
+    assert one.startswith("/state/datasets/") and one.endswith("/digits.npz") and one.count("/") == 4
+    assert one == found("https://host/sets/digits.npz?sig=1"), "the same for all jobs"
+    others = [found("http://host/sets/digits.npz?sig=1"), found("https://host/sets/digits.npz?sig=1", "0" * 64)]
+    assert len({one, *others}) == 3
+    for odd in ("https://host", "https://host/a/", "https://host/%2e%2e%2f..%2f.x", "https://host/$(id) `x`;"):
+        name = found(odd).removeprefix("/state/datasets/").partition("/")[2]
+        assert name and "/" not in name and not name.startswith(".") and set(name).isdisjoint("$`; ()"), odd
+    assert found("s3://bucket/x") == "s3://bucket/x", "what its script opens itself"
+
+
 @pytest.mark.parametrize(
     ("doc", "measure", "never"),
     [

@@ -107,3 +107,28 @@ def test_which_gpus_a_pod_was_made_for() -> None:
     counted["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
     assert Pod(counted).holds(["c", "d"])
     assert not Pod(counted).holds(["c"])
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"), [({"emptyDir": {}}, "name a PersistentVolumeClaim"), ({"persistentVolumeClaim": {}}, "goes on")]
+)
+def test_a_pod_whose_data_set_is_fetched_is_waited_for_and_one_that_cannot_be_says_why(
+    volume: dict[str, Any], said: str
+) -> None:
+    def fetching(state: dict[str, Any]) -> Pod:
+        about = [{"name": "reshape-dataset", "state": state}]
+        return Pod(
+            pod(
+                None,
+                "Pending",
+                volumes=[{"name": "reshape-dataset", **volume}],
+                status={"initContainerStatuses": about},
+            )
+        )
+
+    waits = fetching(RUNNING)
+    assert waits.trouble is None and said in (waits.unplaced or "")
+    why = "https://data.example/x cannot be fetched: its server answered 404 (Not Found)"
+    failed = fetching({"terminated": {"exitCode": 1, "message": why}})
+    assert failed.trouble == f"its container reshape-dataset ended with exit code 1: {why}"
+    assert failed.unplaced is None
