@@ -1,17 +1,20 @@
 """Builds the image of a training by playbooks/containerize.yml (`reshape containerize`).
 
 Promises: values reach the playbook as text, never as template; the image carries the shim and the sidecar of this very
-version, so that its pod may be a single container; an archive appears whole or not at all. Called by the command line.
+version, so that its pod may be a single container; an archive appears whole or not at all; without a tag it gets one
+that is made of all that goes into it, by which an unchanged image is found again. Called by the command line.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +24,8 @@ from launcher.playbook import NOT_INSTALLED, as_text, search_path
 from sidecar import protocol
 
 SIDECAR = Path(protocol.__file__).parent
+HOOKS = SIDECAR.with_name("reshape_hooks")
+TAG_LENGTH = 16
 SIDECAR_PACKAGES = ("msgspec", "prometheus-client", "tornado")
 NVML = "nvidia-ml-py"  # only where it is installed here
 NO_BUILDAH = "buildah was not found: install it (Debian and Ubuntu: apt-get install buildah), then try again"
@@ -31,10 +36,14 @@ class Image:
     """The content of an image. Paths are of this machine."""
 
     name: str
+    """Without a tag it gets one that is made of its content."""
     base: str
     """An image's name, or docker-archive:FILE."""
     code: Path
     requirements: Path | None = None
+    """A list of packages, as pip takes it."""
+    packages: tuple[str, ...] = ()
+    """Lines of such a list, besides those in the file."""
     dataset: str | None = None
     """A path or address that the training finds in RESHAPE_DATASET."""
     wheels: Path | None = None
@@ -44,10 +53,17 @@ class Image:
     """Whether it goes to the registry of its name."""
 
 
-def build(image: Image, playbook: Path, record: str = "", coordinator: Mapping[str, str] | None = None) -> None:
+def build(
+    image: Image,
+    playbook: Path,
+    record: str = "",
+    coordinator: Mapping[str, str] | None = None,
+    unchanged: bool = False,
+) -> None:
     """Build the image and hand it over; the programs print to the terminal. `Fatal` if one of them fails.
 
-    `record`: a job document, as JSON, that is submitted last; `coordinator`: the variables that name where to.
+    `record`: a job document, as JSON, that is submitted last; `coordinator`: the variables that name where to;
+    `unchanged`: whether an image of that name, where there is one, is this very image (`tagged`).
     """
     path = search_path()
     if (ansible := shutil.which("ansible-playbook", path=path)) is None:
@@ -60,7 +76,7 @@ def build(image: Image, playbook: Path, record: str = "", coordinator: Mapping[s
     with tempfile.TemporaryDirectory() as folder:
         values, job = Path(folder, "values.yml"), Path(folder, "job.json")
         job.write_text(record, encoding="utf-8")
-        values.write_text(_values(image, new, job if record else None), encoding="utf-8")
+        values.write_text(_values(image, new, job if record else None, unchanged), encoding="utf-8")
         command = [ansible, "--inventory", "localhost,", "--extra-vars", f"@{values}", str(playbook)]
         environment = {**os.environ, **(coordinator or {}), **_settings(path)}
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False)
@@ -71,7 +87,61 @@ def build(image: Image, playbook: Path, record: str = "", coordinator: Mapping[s
         new.replace(image.archive)
 
 
-def _values(image: Image, archive: Path | None, record: Path | None = None) -> str:
+def tagged(image: Image, playbooks: Path) -> str:
+    """Return the name of the image with a tag that changes whenever anything that is built into it does.
+
+    What a registry puts behind the name of `base`, or pip behind that of a package, is not looked at.
+    """
+    digest = hashlib.sha256()
+    for part in _content(image, playbooks):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return f"{image.name}:{digest.hexdigest()[:TAG_LENGTH]}"
+
+
+def has_tag(name: str) -> bool:
+    """True if an image's name ends in a tag or a digest."""
+    return bool(re.search(r"[:@][^/]*$", name))
+
+
+def _content(image: Image, playbooks: Path) -> Iterator[bytes]:
+    archive = image.base.partition("docker-archive:")[2]
+    yield from (text.encode() for text in (image.base, image.dataset or "", package_list(image), *_packages()))
+    yield from _bytes(playbooks / "training.Containerfile")
+    yield from _bytes(Path(archive)) if archive else ()
+    for folder in (image.code, SIDECAR, HOOKS):
+        yield from _files(folder)
+
+
+def _files(folder: Path) -> Iterator[bytes]:
+    """Yield path, rights and content of all files below, in a fixed order, but for what Python and git keep there."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if {"__pycache__", ".git"} & {*name.parts}:
+            continue
+        kind = str(path.readlink()) if path.is_symlink() else "/" if path.is_dir() else ""
+        yield f"{name}\0{kind}\0{path.lstat().st_mode & 0o111:o}".encode("utf-8", "surrogateescape")
+        if not kind:
+            yield from _bytes(path)
+
+
+def _bytes(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise Rejected(f"{path} cannot be read to build an image with it: {error.strerror}.") from None
+
+
+def package_list(image: Image) -> str:
+    """Return the list of packages of the image, as pip takes it."""
+    try:
+        written = image.requirements.read_text(encoding="utf-8") if image.requirements else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected(f"{image.requirements} cannot be read as a list of packages: {error}.") from None
+    return written + "".join(f"{line}\n" for line in image.packages)
+
+
+def _values(image: Image, archive: Path | None, record: Path | None = None, unchanged: bool = False) -> str:
     if any("\0" in str(value) or "\n" in str(value) for value in (image.name, image.base, image.dataset)):
         raise Rejected("An image's name, base and dataset are one line each.")
     values = {
@@ -79,14 +149,15 @@ def _values(image: Image, archive: Path | None, record: Path | None = None) -> s
         "base": image.base,
         "dataset": image.dataset or "",
         "code": _full(image.code),
-        "requirements": _full(image.requirements),
+        "packages": package_list(image),
+        "unchanged": "yes" if unchanged else "",
         "wheels": _full(image.wheels),
         "archive": _full(archive),
         "push": "yes" if image.push else "",
         "record": _full(record),
         "ansible_python_interpreter": sys.executable,
         "sidecar": str(SIDECAR),
-        "hooks": str(SIDECAR.with_name("reshape_hooks")),
+        "hooks": str(HOOKS),
         "sidecar_packages": " ".join(_packages()),
     }
     return as_text(values)

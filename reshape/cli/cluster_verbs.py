@@ -159,50 +159,68 @@ _FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command()
-@click.option("--name", required=True, help="Name of the image, such as registry.example/me/train:1.")
-@click.option("--base", required=True, metavar="IMAGE", help="Base image with python3, or docker-archive:FILE.")
-@click.option("--code", type=_FOLDER, required=True, help="Folder that is copied to /code, where the training starts.")
+@click.option(
+    "--name",
+    help="Name of the image, such as registry.example/me/train:1; without a tag it gets one that stands for its "
+    "content, and an unchanged image is used again.  [default: `image` of the job document of --submit]",
+)
+@click.option(
+    "--base",
+    metavar="IMAGE",
+    help="Base image with python3, or docker-archive:FILE.  [default: `base` of it]",
+)
+@click.option(
+    "--code",
+    type=_FOLDER,
+    help="Folder that is copied to /code, where the training starts.  [default: `code` of it]",
+)
 @click.option(
     "--requirements",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Requirements file of pip with framework and packages.",
+    help="Requirements file of pip with framework and packages.  [default: `requirements` of it]",
 )
-@click.option("--dataset", help="Path or address of the data; the training finds it in RESHAPE_DATASET.")
+@click.option(
+    "--dataset",
+    help="Path or address of the data; the training finds it in RESHAPE_DATASET.  [default: `dataset` of it]",
+)
 @click.option("--wheels", type=_FOLDER, help="Folder of wheels to install from, without a network.")
 @click.option(
     "--archive", type=click.Path(path_type=Path, dir_okay=False), help="Also write the image here, as docker-archive."
 )
 @click.option("--push", is_flag=True, help="Push it to the registry of its name.")
-@click.option("--submit", "source", type=click.File("rb"), help="Then submit this job document, to run in the image.")
+@click.option(
+    "--submit",
+    "source",
+    type=click.File("rb"),
+    help="Then submit this job document, to run in the image. Paths in it are seen from its own folder.",
+)
 @click.pass_obj
 def containerize(settings: CliSettings, /, source: Any, **options: Any) -> None:
     """Build the image of a training, with shim and sidecar, and if you like submit its job."""
-    from launcher.containerize import Image, build
-    from reshape import shipped
+    from dataclasses import replace
 
-    record, where = _record(settings, source, options) if source else ("", {})
-    image = Image(**options)
-    build(image, shipped.folder("playbooks") / "containerize.yml", record, where)
+    from launcher.containerize import build, has_tag, tagged
+    from reshape import shipped
+    from reshape.cli import documents
+
+    doc = documents.record_of(source) if source else None
+    image, playbooks = documents.image_of(options, doc, source), shipped.folder("playbooks")
+    unchanged = not has_tag(image.name)
+    if unchanged:
+        image = replace(image, name=tagged(image, playbooks))
+    record, where = ("", {}) if doc is None else _checked(settings, doc, image.name, own_code=bool(options["code"]))
+    build(image, playbooks / "containerize.yml", record, where, unchanged)
     click.echo(f"Image {image.name} is built." + (f" Archive: {image.archive}" if image.archive else ""))
     if record:
         click.echo("Its job is submitted; `reshape jobs` shows how it stands.")
 
 
-def _record(settings: CliSettings, source: Any, options: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """Return the job document with its image, as JSON, and the variables of its coordinator, which has checked it.
-
-    A `dataset` that the document names is that of the image, too.
-    """
+def _checked(settings: CliSettings, doc: dict[str, Any], image: str, own_code: bool) -> tuple[str, dict[str, str]]:
+    """Return the job document with its image, as JSON, and the variables of its coordinator, which has checked it."""
     import json
 
-    from coordinator.errors import Rejected
     from reshape.cli import documents
 
-    docs = documents.read(source.read())
-    if len(docs) != 1 or docs[0].get("image", options["name"]) != options["name"]:
-        raise Rejected(f"--submit takes one job document, without an image or with {options['name']}.")
-    doc = {**docs[0], "image": options["name"]}
-    options["dataset"] = options["dataset"] or doc.get("dataset")
-    client = settings.client()
+    doc, client = documents.submitted(doc, image, own_code), settings.client()
     client.submit(doc, dry_run=True)
     return json.dumps(doc), client.variables

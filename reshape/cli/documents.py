@@ -1,15 +1,29 @@
 """Reads job documents and profile rows from JSON or YAML files, one or several per file.
 
-Used by the verbs. YAML needs PyYAML, which ansible-core installs.
+Used by the verbs. `reshape containerize` takes from a document what its image is built of: one file with base, code,
+requirements, dataset and image says all that is needed; what an option says comes first. YAML needs PyYAML, which
+ansible-core installs.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from coordinator.errors import Rejected
+
+if TYPE_CHECKING:
+    from launcher.containerize import Image
+
+CODE = "/code"  # where playbooks/training.Containerfile puts it
+MISSING = {
+    "name": "the image has no name: write `image` into the job document, such as registry.example/me/train, or --name",
+    "base": "it is not said what to build on: write `base` into the job document, such as python:3.11-slim, or --base",
+    "code": "it is not said what to run: write the folder with the training into the job document as `code`, or --code",
+}
 
 
 def read(raw: bytes) -> list[dict[str, Any]]:
@@ -48,6 +62,58 @@ def with_full_code(doc: dict[str, Any], beside: Path) -> dict[str, Any]:
         return doc
     folder = beside if (beside / code).is_dir() else Path()
     return {**doc, "code": str((folder / code).resolve())}
+
+
+def record_of(source: Any) -> dict[str, Any]:
+    """Return the one job document of an open file."""
+    docs = read(source.read())
+    if len(docs) != 1:
+        raise Rejected("--submit takes one job document.")
+    return docs[0]
+
+
+def image_of(options: dict[str, Any], doc: dict[str, Any] | None, source: Any) -> Image:
+    """Return what the image is made of: what `options` leave out, `doc` says. `Rejected` with what is missing."""
+    from launcher.containerize import Image
+
+    given, beside = doc or {}, Path(getattr(source, "name", "")).parent
+    name, named = options["name"], given.get("image")
+    if name and named not in (None, name):
+        raise Rejected(f"--submit takes a job document without an image or with {name}.")
+    found = {**options, "name": name or named, "dataset": options["dataset"] or given.get("dataset")}
+    found["base"] = options["base"] or given.get("base")
+    for field in ("name", "base", "dataset"):
+        if found[field] is not None and not isinstance(found[field], str):
+            raise Rejected(f"{'image' if field == 'name' else field} must be a text, not {found[field]!r:.60}.")
+    found["code"] = options["code"] or _folder(given.get("code"), beside)
+    if missing := next((sentence for field, sentence in MISSING.items() if not found[field]), None):
+        raise Rejected(f"{missing}.")
+    return Image(**found | (_packages(given.get("requirements"), beside) if options["requirements"] is None else {}))
+
+
+def submitted(doc: dict[str, Any], image: str, own_code: bool) -> dict[str, Any]:
+    """Return the document to submit. `own_code`: --code was given, so that its `code` is a folder in the image."""
+    return {**doc, "image": image} if own_code else {**doc, "image": image, "code": CODE}
+
+
+def _folder(code: Any, beside: Path) -> Path | None:
+    if code is None:
+        return None
+    path = Path(with_full_code({"code": code}, beside)["code"] if isinstance(code, str) else "")
+    if not isinstance(code, str) or not path.is_dir():
+        raise Rejected(f"code must be a folder of this machine, which is copied into the image, not {code!r:.200}.")
+    return path
+
+
+def _packages(given: Any, beside: Path) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, list) and all(isinstance(line, str) for line in given):
+        return {"packages": tuple(given)}
+    places = [beside / given, Path(given)] if isinstance(given, str) else []
+    if (file := next((place for place in places if place.is_file()), None)) is None:
+        raise Rejected(f"requirements must be a file of packages, or a list of them, not {given!r:.200}.")
+    return {"requirements": file}
 
 
 def _values(text: str) -> list[Any]:

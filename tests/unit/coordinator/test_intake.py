@@ -203,7 +203,7 @@ def test_lists_of_anything_get_sentences(value: list[Any], field: str) -> None:
 
 @pytest.mark.parametrize("field", [*TEXTS, "command", "optional_num_gpus", "job_id", "state", "env", "iterations"])
 def test_a_text_of_megabytes_is_refused_in_one_short_sentence(field: str) -> None:
-    found = problems({**GOOD, field: "x" * MEGABYTES})
+    found = problems({**GOOD, "image": "a:1", field: "x" * MEGABYTES})
     assert len(found) == 1
     assert len(found[0]) <= LONGEST
 
