@@ -36,7 +36,8 @@ View = dict[str, Any]
 class FakeCoordinator:
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.documents: dict[str, View] = {}
+        self.documents: dict[str, View] = {}  # as they are shown
+        self.submitted: dict[str, View] = {}  # as they came
         self.outputs: dict[str, bytes] = {}
         self.stored_decisions: list[View] = []
         self.events: list[View] = []
@@ -88,6 +89,7 @@ class FakeCoordinator:
                 raise Rejected(f"There is a job {job_id} already; choose another job_id.", 409)
             if dry_run:
                 return {"job_id": job_id, "state": s.SUBMITTED, "submit_ts": None}
+            self.submitted[job_id] = dict(doc)
             self.documents[job_id] = {
                 "job_id": job_id, "state": s.SUBMITTED, "num_gpus": 0, "gpu_ids": None, "job_type": "t",
                 "optional_num_gpus": [1, 2], "node": None, "generation": 0, "launch": 0, "message": "waits for GPUs",

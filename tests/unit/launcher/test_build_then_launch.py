@@ -1,4 +1,7 @@
-"""`reshape containerize --submit`: image and job in one run of Ansible, in this order; buildah is a script here."""
+"""`reshape containerize --submit`: image and job in one run of Ansible, in this order; buildah is a script here.
+
+The real one builds and pushes in tests/cluster/test_image_of_a_record.py.
+"""
 
 from __future__ import annotations
 
@@ -56,4 +59,29 @@ def test_a_document_that_is_refused_is_refused_before_anything_is_built(
         assert "command is missing" in capfd.readouterr().err
         assert containerize(live, tmp_path, {**DOC, "image": "other:1"}) == 1
         assert "without an image or with reg.example/me/train:1" in capfd.readouterr().err
+    assert not buildah.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"image": None}, "the image has no name: write `image` into the job document"),
+        ({"base": None}, "it is not said what to build on: write `base` into the job document"),
+        ({"code": None}, "it is not said what to run: write the folder with the training"),
+        ({"base": 7}, "base must be a text, not 7"),
+        ({"code": "nowhere"}, "code must be a folder of this machine, which is copied into the image, not 'nowhere'"),
+        ({"requirements": "nowhere.txt"}, "requirements must be a file of packages, or a list of them"),
+        ({"requirements": 7}, "requirements must be a file of packages, or a list of them"),
+    ],
+)
+def test_a_record_that_lacks_what_an_image_is_made_of_is_refused_with_what_to_write(
+    tmp_path: Path, buildah: Path, capfd: pytest.CaptureFixture[str], change: dict[str, object], sentence: str
+) -> None:
+    (tmp_path / "home").mkdir()
+    doc = {**DOC, "image": "reg.example/me/train", "base": "python:3.11", "code": "home", **change}
+    (tmp_path / "job.json").write_text(json.dumps({field: value for field, value in doc.items() if value is not None}))
+    with serve() as live:
+        command = ["--url", live.url, "--token", TOKEN, "containerize", "--submit", str(tmp_path / "job.json")]
+        assert run(command) == 1
+    assert sentence in capfd.readouterr().err
     assert not buildah.exists()

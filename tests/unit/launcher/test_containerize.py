@@ -51,6 +51,46 @@ def test_a_value_of_two_lines_is_refused(tmp_path: Path, field: str) -> None:
         containerize._values(image(tmp_path, **{field: "a\nb"}), None)
 
 
+def test_a_tag_changes_with_all_that_goes_into_an_image_and_with_nothing_else(tmp_path: Path) -> None:
+    code, playbooks = tmp_path / "code", Path(__file__).parents[3] / "playbooks"
+    (code / "sub").mkdir(parents=True)
+    (code / "train.py").write_text("print(1)")
+    packages, base = tmp_path / "requirements.txt", tmp_path / "base.tar"
+    packages.write_text("numpy\n")
+    base.write_bytes(b"1")
+
+    def tag(**more: object) -> str:
+        made = image(tmp_path, **{"code": code, "base": f"docker-archive:{base}", "requirements": packages, **more})
+        return containerize.tagged(made, playbooks)
+
+    seen = [tag()]
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__" / "train.pyc").touch()
+    assert tag() == tag(push=True, archive=tmp_path / "a.tar", wheels=tmp_path) == seen[0]
+    assert containerize.has_tag(seen[0]) and seen[0].startswith("a:1:")
+    changes = [
+        lambda: (code / "train.py").write_text("print(2)"),
+        lambda: (code / "train.py").chmod(0o755),
+        lambda: (code / "train.py").rename(code / "sub" / "train.py"),
+        lambda: (code / "link").symlink_to("sub"),
+        lambda: packages.write_text("numpy==2\n"),
+        lambda: base.write_bytes(b"2"),
+    ]
+    for change in changes:
+        change()
+        seen.append(tag())
+    seen += [tag(dataset="/data"), tag(packages=("torch",)), tag(base="other")]
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "tagged"),
+    [("a", False), ("host:5000/a", False), ("host:5000/a/b:1", True), ("a:1", True), ("a@sha256:00", True)],
+)
+def test_an_image_has_a_tag_or_gets_one(name: str, tagged: bool) -> None:
+    assert containerize.has_tag(name) is tagged
+
+
 def test_without_buildah_it_says_what_to_install(tmp_path: Path, programs: Path) -> None:
     fake(programs, "ansible-playbook", "exit 0")
     with pytest.raises(Fatal, match="apt-get install buildah"):
