@@ -63,6 +63,7 @@ def test_the_image_has_all_packages_but_experiments(installed: Path) -> None:
         ("reshape", "agent", "--help"),
         *((one[one.index("-m") + 1], "--help") for one in (inject.SIDECAR_COMMAND, log_reader.COMMAND)),
         ("sidecar.startup.install", "--help"),
+        ("sidecar.startup.fetch", "--help"),
     ],
     ids=" ".join,
 )

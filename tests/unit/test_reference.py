@@ -20,7 +20,7 @@ CODE = (
     "simulator",
 )
 INTERNAL = {  # between our own processes, or of tests
-    "RESHAPE_WAIT", "RESHAPE_IMPORTS", "RESHAPE_COLD", "RESHAPE_FAILPOINT", "RESHAPE_COMPLETE",
+    "RESHAPE_WAIT", "RESHAPE_IMPORTS", "RESHAPE_COLD", "RESHAPE_FAILPOINT", "RESHAPE_COMPLETE", "RESHAPE_FETCH",
 }  # fmt: skip
 
 
