@@ -74,14 +74,16 @@ def record_of(source: Any) -> dict[str, Any]:
 
 def image_of(options: dict[str, Any], doc: dict[str, Any] | None, source: Any) -> Image:
     """Return what the image is made of: what `options` leave out, `doc` says. `Rejected` with what is missing."""
+    from coordinator.model.schema import dataset_fields
     from launcher.containerize import Image
 
     given, beside = doc or {}, Path(getattr(source, "name", "")).parent
     name, named = options["name"], given.get("image")
     if name and named not in (None, name):
         raise Rejected(f"--submit takes a job document without an image or with {name}.")
-    found = {**options, "name": name or named, "dataset": options["dataset"] or given.get("dataset")}
-    found["base"] = options["base"] or given.get("base")
+    found = {**options, "name": name or named, "base": options["base"] or given.get("base")}
+    if not dataset_fields.address(given):  # what is fetched the launch names: a signature in it is not for a registry
+        found["dataset"] = options["dataset"] or given.get("dataset")
     for field in ("name", "base", "dataset"):
         if found[field] is not None and not isinstance(found[field], str):
             raise Rejected(f"{'image' if field == 'name' else field} must be a text, not {found[field]!r:.60}.")
