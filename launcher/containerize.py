@@ -147,7 +147,7 @@ def _values(image: Image, archive: Path | None, record: Path | None = None, unch
     values = {
         "image": image.name,
         "base": image.base,
-        "dataset": image.dataset or "",
+        "names_dataset": _names_dataset(image.dataset),
         "code": _full(image.code),
         "packages": package_list(image),
         "unchanged": "yes" if unchanged else "",
@@ -161,6 +161,12 @@ def _values(image: Image, archive: Path | None, record: Path | None = None, unch
         "sidecar_packages": " ".join(_packages()),
     }
     return as_text(values)
+
+
+def _names_dataset(dataset: str | None) -> str:
+    """Return the line of a Containerfile that says where the data set is; empty without one."""
+    quoted = re.sub(r'([\\"$])', r"\\\1", dataset or "")
+    return f'ENV RESHAPE_DATASET="{quoted}"\n' if dataset else ""
 
 
 def _full(path: Path | None) -> str:

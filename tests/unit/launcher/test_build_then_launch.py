@@ -28,7 +28,8 @@ def buildah(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Notes its words; fails to push while there is a file `broken` beside the notes."""
     (tmp_path / "bin").mkdir()
     script, notes = tmp_path / "bin" / "buildah", tmp_path / "notes"
-    script.write_text(f'#!/bin/sh\necho "$@" >> {notes}\n[ "$1" != push ] || [ ! -e {tmp_path}/broken ]\n')
+    lines = f'echo "$@" >> {notes}', f'[ "$1" != build ] || cat "$4" > {notes}.recipe'
+    script.write_text("\n".join(("#!/bin/sh", *lines, f'[ "$1" != push ] || [ ! -e {tmp_path}/broken ]', "")))
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     return notes
@@ -48,7 +49,7 @@ def test_the_image_is_built_and_pushed_and_then_its_job_is_submitted(
         assert list(live.coordinator.documents) == ["train"]
     last = buildah.read_text().splitlines()[-2:]
     assert [words.split()[0] for words in last] == ["build", "push"]
-    assert "RESHAPE_DATASET=/data/digits" in last[0]
+    assert Path(f"{buildah}.recipe").read_text().endswith('\nENV RESHAPE_DATASET="/data/digits"\n')
 
 
 def test_a_document_that_is_refused_is_refused_before_anything_is_built(

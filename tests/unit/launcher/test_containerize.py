@@ -39,7 +39,7 @@ def test_values_are_text_and_never_templates(tmp_path: Path) -> None:
     Loader.add_constructor("!unsafe", lambda loader, node: seen.append(loader.construct_mapping(node)) or seen[0])
     text = containerize._values(image(tmp_path, dataset="{{ lookup('pipe', 'id') }}"), tmp_path / "a.tar.new")
     values = yaml.load(text, Loader)
-    assert values["dataset"] == "{{ lookup('pipe', 'id') }}"
+    assert values["names_dataset"] == "ENV RESHAPE_DATASET=\"{{ lookup('pipe', 'id') }}\"\n"
     assert seen == [values]
     assert values["archive"] == str(tmp_path / "a.tar.new")
     assert "tornado==" in values["sidecar_packages"]
