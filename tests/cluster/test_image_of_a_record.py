@@ -65,7 +65,8 @@ def test_one_file_becomes_an_image_and_its_job_and_what_has_not_changed_is_used_
         uploaded = len(kept.uploaded)
         assert first.startswith(f"{kept.host}/me/train:") and uploaded
         assert submit(live, "again") == first and len(kept.uploaded) == uploaded, "neither built nor pushed"
-        buildah("rmi", "--force", first)
+        buildah("tag", first, f"{first}-kept")  # so that its layers stay
+        buildah("rmi", first)
         assert submit(live, "elsewhere") == first and len(kept.uploaded) == uploaded, "the registry has it"
         assert not buildah("images", "--quiet", "--filter", f"reference={first}"), "nor built, then"
         (home / "train.py").write_text(f"import numpy\nprint('step=1 total=1 changed')  # {tmp_path}\n")
@@ -79,4 +80,4 @@ def test_one_file_becomes_an_image_and_its_job_and_what_has_not_changed_is_used_
         assert "data.example" not in buildah("inspect", container), "an address may hold a signature"
     finally:
         buildah("rm", container)
-        buildah("rmi", "--force", changed)
+        buildah("rmi", "--force", changed, f"{first}-kept")
