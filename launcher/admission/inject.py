@@ -251,20 +251,25 @@ def _give_gpus(trainer: Doc, one: Injection, settings: PodSettings) -> None:
 
 
 def _claim(spec: Doc, trainer: Doc, one: Injection, settings: PodSettings) -> None:
-    """Mount the job's folder of the claim for checkpoints in the trainer and in the sidecar, which verifies them.
-
-    A pod that has a volume of that claim keeps that one: the kubelet starts none that has two.
-    """
+    """Mount the job's folder of the claim for checkpoints in the trainer and in the sidecar, which verifies them."""
     if not (claim := one.claim or settings.checkpoint_claim):
         return
-    by_claim = {(each.get("persistentVolumeClaim") or {}).get("claimName"): each for each in spec["volumes"]}
-    if (volume := by_claim.get(claim)) is None:
-        volume = {"name": CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": claim}}
-        _extend(spec, "volumes", [volume])
-    mount = {**_mount(volume["name"], CHECKPOINTS), "subPath": one.job}
+    mount = {**_mount(volume_of_claim(spec, claim, CLAIM_VOLUME), CHECKPOINTS), "subPath": one.job}
     for container in (trainer, *(spec.get("initContainers") or [])):
         if container is trainer or container.get("name") == SIDECAR_CONTAINER:
             _extend(container, "volumeMounts", [dict(mount)])
+
+
+def volume_of_claim(spec: Doc, claim: str, name: str) -> str:
+    """Return the name of the pod's volume of this claim; add one called `name` if it has none.
+
+    The kubelet starts no pod that has two volumes of one claim.
+    """
+    by_claim = {(each.get("persistentVolumeClaim") or {}).get("claimName"): each for each in spec.get("volumes") or []}
+    if claim in by_claim:
+        return str(by_claim[claim]["name"])
+    _extend(spec, "volumes", [{"name": name, "persistentVolumeClaim": {"claimName": claim}}])
+    return name
 
 
 def _give_time(spec: Doc, settings: PodSettings) -> None:

@@ -55,13 +55,13 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(content: bytes) -> Iterator[DataServer]:
+def serving(content: bytes, host: str = "127.0.0.1") -> Iterator[DataServer]:
     """Serve it under /data.npz; at once, unless a test clears `go`."""
     data = DataServer(content)
     data.go.set()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"data": data}))
+    server = ThreadingHTTPServer((host, 0), type("Answers", (_Answers,), {"data": data}))
     server.daemon_threads = True
-    data.url = f"http://127.0.0.1:{server.server_port}/data.npz"
+    data.url = f"http://{host}:{server.server_port}/data.npz"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

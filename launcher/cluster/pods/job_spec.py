@@ -209,9 +209,11 @@ def _give_dataset(spec: Doc, trainer: Doc, doc: JobRow, settings: PodSettings) -
     claim, place = doc.get("dataset_claim"), dataset_fields.place(doc)
     if not claim and not place:
         return
-    kind: Doc = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
-    mount = {"name": FETCHER, "mountPath": DATASET}
-    spec["volumes"] = [*(spec.get("volumes") or []), {"name": FETCHER, **kind}]
+    if claim:
+        name = pods.volume_of_claim(spec, claim, FETCHER)
+    else:
+        name, spec["volumes"] = FETCHER, [*(spec.get("volumes") or []), {"name": FETCHER, "emptyDir": {}}]
+    mount = {"name": name, "mountPath": DATASET}
     trainer["volumeMounts"] = [*(trainer.get("volumeMounts") or []), {**mount, "readOnly": True}]
     if place:
         values = {fetch.ADDRESS: dataset_fields.address(doc) or "", fetch.SHA256: doc.get("dataset_sha256") or ""}

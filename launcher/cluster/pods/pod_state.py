@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.admission.inject import CLAIM_VOLUME, GPU, NONE, VISIBLE, node_of
+from launcher.admission.inject import CHECKPOINTS, GPU, NONE, VISIBLE, node_of
 from launcher.names import CONTAINER, FETCHER, LAUNCH
 
 Doc = dict[str, Any]
@@ -96,8 +96,10 @@ class Pod:
 
     @property
     def claim(self) -> str | None:
-        """The PersistentVolumeClaim of its checkpoints."""
-        ours: Mapping[str, Any] = next((v for v in self.spec.get("volumes") or [] if v.get("name") == CLAIM_VOLUME), {})
+        """The PersistentVolumeClaim of its checkpoints, of which the pod may have had a volume of its own."""
+        mounts = [mount for each in self.spec.get("containers") or [] for mount in each.get("volumeMounts") or []]
+        names = {mount.get("name") for mount in mounts if mount.get("mountPath") == CHECKPOINTS}
+        ours: Mapping[str, Any] = next((v for v in self.spec.get("volumes") or [] if v.get("name") in names), {})
         return (ours.get("persistentVolumeClaim") or {}).get("claimName")
 
     @property

@@ -99,9 +99,11 @@ def test_a_pod_that_was_made_when_something_else_was_meant_is_made_again() -> No
     assert acts(view(record(), (pinned,), job())) == [DeletePod(pinned)]
     bare = member(1, WAITING, "Pending")
     assert acts(view(record(doc={"checkpoint_claim": "kept"}), (bare,), job())) == [DeletePod(bare)]
-    claim = [{"name": "reshape-checkpoints", "persistentVolumeClaim": {"claimName": "kept"}}]
-    kept = member(1, WAITING, "Pending", volumes=claim)
-    assert acts(view(record(doc={"checkpoint_claim": "kept"}), (kept,), job())) == [AdoptPod(kept, 1)]
+    for name in ("reshape-checkpoints", "their-own"):
+        claim = [{"name": name, "persistentVolumeClaim": {"claimName": "kept"}}]
+        mounts = [{"name": "main", "volumeMounts": [{"name": name, "mountPath": "/reshape/checkpoints"}]}]
+        kept = member(1, WAITING, "Pending", volumes=claim, containers=mounts)
+        assert acts(view(record(doc={"checkpoint_claim": "kept"}), (kept,), job())) == [AdoptPod(kept, 1)]
 
 
 def test_in_recreate_mode_a_pod_holds_its_own_part() -> None:

@@ -177,6 +177,15 @@ def test_a_data_set_on_a_claim_is_mounted_to_be_read_and_the_training_told_where
     assert told(secret)["env"]["RESHAPE_DATASET"] == found
 
 
+def test_a_pod_that_mounts_the_claim_of_its_data_set_itself_has_one_volume_of_it() -> None:
+    theirs = {"name": "all", "persistentVolumeClaim": {"claimName": "shared"}}
+    pod = pod_of(made(dataset_claim="shared", checkpoint_claim="shared", pod={"volumes": [theirs]})[1])
+    assert [each for each in pod["volumes"] if "persistentVolumeClaim" in each] == [theirs]
+    mounts = {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts["/dataset"] == {"name": "all", "mountPath": "/dataset", "readOnly": True}
+    assert mounts["/reshape/checkpoints"]["name"] == "all"
+
+
 ADDRESS = "https://data.example/sets/digits.npz?sig=a$(b)"
 
 
