@@ -141,7 +141,7 @@ class Installed:
 
         def there() -> bool:
             with self.table("events") as events:
-                found[:] = events.find({"job_id": job_id}).sort("_id")
+                found[:] = sorted(events.find({"job_id": job_id}), key=lambda each: each["_id"])  # nx sorts as text
             return sum(each["type"] == kind for each in found) >= times
 
         answered(f"event {kind} of job {job_id}", there)
