@@ -312,7 +312,7 @@ def heartbeats(folder: Path, count: int, rounds: int) -> tuple[Counter[RoundTrip
         cluster = Cluster(store, RemotePlatform(), Config(heartbeat_s=BEAT_S), Settings(), key)
         cluster.coordinator.start()
         try:
-            _wait_read(cluster, count)
+            wait_until_read(cluster, count)
             _round(cluster, jobs, 1, rng)  # the first one tells a coordinator that was just started
             threading.Event().wait(HISTORY_S)
             before, began = len(listener.trips), time.monotonic()
@@ -328,7 +328,7 @@ def heartbeats(folder: Path, count: int, rounds: int) -> tuple[Counter[RoundTrip
     return found, took, len(gpus)
 
 
-def _wait_read(cluster: Cluster, count: int) -> None:
+def wait_until_read(cluster: Cluster, count: int) -> None:
     deadline, cache = time.monotonic() + WITHIN_S, cluster.coordinator.cache
     while cache.read_number is None or len(cache.jobs()) < count:
         if time.monotonic() > deadline:

@@ -21,6 +21,7 @@ from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
 from coordinator.events.traces import ReshapeTraces
 from coordinator.forecasts.forecaster import Forecaster
+from coordinator.giving_way import spare_what_lives
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord, takes_work
 from coordinator.model.tables import JobRow, plain
@@ -91,8 +92,7 @@ class Coordinator:
         self._first: Callable[[], None] = lambda: None  # what the acting one writes before all others
         self.stale = threading.Event()  # another process wrote to the store
         self.stale.set()
-        self._read_at, self._cycle_s = 0.0, 0.0  # when the store was read last; length of the last cycle
-        self._cycle_began_at = clock.now()  # begin of the present cycle
+        self._read_at, self._cycle_s, self._cycle_began_at = 0.0, 0.0, clock.now()  # when read; a cycle's length, begin
         self.succeeded = threading.Event()  # another coordinator acts now
         self.trouble = "Starting."  # empty after a cycle without an error
         self.api = ApiService(
@@ -221,8 +221,7 @@ class Coordinator:
     def _renewer(self) -> None:
         """Renew the term while a cycle of the loop takes long, but not for one that hangs."""
         while not self._stopping.wait(self.config.term_s / 5):
-            turns = self.clock.now() - self._cycle_began_at < STUCK_TERMS * self.config.term_s
-            if turns and self.elector.leads:
+            if self.elector.leads and self.clock.now() - self._cycle_began_at < STUCK_TERMS * self.config.term_s:
                 with suppress(ReshapeError):
                     self.elector.try_to_lead()
 
@@ -319,6 +318,7 @@ class Coordinator:
                     self._reconcile(job_id)
             finally:
                 self.queue.done(job_id)
+            self.telemetry.give_way()
 
     def _reconcile(self, job_id: str) -> None:
         if not self.elector.leads or self.elector.rewound:  # once mended, all are looked at
@@ -342,8 +342,7 @@ class Coordinator:
     def _show(self, job_id: str, trouble: str) -> None:
         """Show users an error that retries will not fix."""
         log.error("job %s: %s", job_id, trouble)
-        job = self.cache.job(job_id)
-        if job is not None and job.doc.get("message") != trouble:
+        if (job := self.cache.job(job_id)) is not None and job.doc.get("message") != trouble:
             with suppress(ReshapeError):
                 self.cache.write_job(job, {"message": trouble}, "trouble")
 
@@ -369,6 +368,7 @@ class Coordinator:
         pause_s = FIRST_PRUNE_S
         while not self._stopping.wait(pause_s):
             pause_s = PRUNE_S
+            spare_what_lives()
             try:
                 if self.elector.leads:
                     removed = retention.prune(self.store, self.config.keep, self.clock.wall())

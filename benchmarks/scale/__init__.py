@@ -13,7 +13,6 @@ import argparse
 import random
 import secrets
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from tornado.netutil import bind_sockets
 from adaptive_scheduler.settings import Settings
 from benchmarks.cluster import GPU_TYPE, Cluster
 from benchmarks.result import Result, Row, WrongAnswer
-from benchmarks.round_trips import RemotePlatform, Running, population
+from benchmarks.round_trips import RemotePlatform, Running, population, wait_until_read
 from benchmarks.scale import history, over_http
 from benchmarks.scale.memory import kib_of_a_job
 from benchmarks.scale.timing import ROUNDS, timed
@@ -34,7 +33,6 @@ from benchmarks.serving import serving
 from coordinator.config import Config
 from coordinator.http.app import make_app, make_server
 from coordinator.ports import Store
-from coordinator.service import MIN_PAUSE_S
 from coordinator.stores.opening import open_store
 
 NODE_GPUS = 8
@@ -99,11 +97,10 @@ def measure(count: int, folder: Path) -> Costs:
         asked = jobs[:SAMPLE]
         seq = iter(range(2, 1_000))
         ours, bare = _over_http(cluster, asked, seq, rng)
-        late = _late_ms(cluster, jobs, next(seq), rng)
         found = Costs(
             over_http=ours,
             bare=bare,
-            late=late,
+            late=0.0,
             heartbeat=timed(lambda: _report(cluster, asked, next(seq), rng), len(asked))
             - timed(lambda: _sidecars(asked, rng), len(asked)),
             look=timed(lambda: [coordinator.reconciler.reconcile(job.doc["_id"]) for job in asked], len(asked)),
@@ -115,9 +112,10 @@ def measure(count: int, folder: Path) -> Costs:
         if changed := [job.id for job in coordinator.cache.jobs().values() if job.doc["version"] != 1]:
             raise WrongAnswer(f"changed without reason: {changed[:5]}")
         numbers = iter(range(1_000))
-        return replace(found, arrival=timed(lambda: _arrive(cluster, f"new-{next(numbers)}", jobs[0]), 1))
+        arrival = timed(lambda: _arrive(cluster, f"new-{next(numbers)}", jobs[0]), 1)
     finally:
         store.close()
+    return replace(found, arrival=arrival, late=_late_ms(open_store(f"sqlite:///{database}"), key, jobs, rng))
 
 
 def _put_speeds(store: Store, job_type: str) -> None:
@@ -153,17 +151,21 @@ def _over_http(cluster: Cluster, jobs: list[Running], seq: Iterator[int], rng: r
     return ours, bare
 
 
-def _late_ms(cluster: Cluster, jobs: list[Running], seq: int, rng: random.Random) -> float:
-    """All report once in `BEAT_S`, while the decision loop reads the store and decides beside it, turn after turn."""
-    messages, sockets = [_message(job, seq, rng) for job in jobs], bind_sockets(0, "127.0.0.1")
+def _late_ms(store: Store, key: bytes, jobs: list[Running], rng: random.Random) -> float:
+    """All report once in `BEAT_S` to a coordinator whose threads all run: it reads, decides and writes beside that."""
+    cluster = Cluster(store, RemotePlatform(), Config(), Settings(), key)
+    sockets = bind_sockets(0, "127.0.0.1")
     server = make_server(make_app(cluster.api, secrets.token_hex(16)))
     with over_http.client() as pool, serving(server, sockets):
-        waits = pool.submit(over_http.waits_s, sockets[0].getsockname()[1], messages, BEAT_S)
-        while not waits.done():
-            began = time.monotonic()
-            cluster.coordinator.loop.tick()
-            time.sleep(max(MIN_PAUSE_S, time.monotonic() - began))  # as the coordinator rests
-        return 1000 * waits.result()
+        cluster.coordinator.start()
+        try:
+            wait_until_read(cluster, len(jobs))
+            _report(cluster, jobs, 1, rng)  # the first ones are news
+            rounds = [[_message(job, seq, rng) for job in jobs] for seq in range(2, 2 + ROUNDS)]
+            port = sockets[0].getsockname()[1]
+            return 1000 * median(pool.submit(over_http.waits_s, port, beats, BEAT_S).result() for beats in rounds)
+        finally:
+            cluster.coordinator.stop()
 
 
 def _message(job: Running, seq: int, rng: random.Random) -> over_http.Message:

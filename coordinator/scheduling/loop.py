@@ -79,7 +79,7 @@ class DecisionLoop:
         """`nothing_runs`: the platform's word that no process of a missing job is left; it also ends those that are."""
         self.cache, self.telemetry, self.clock = cache, telemetry, clock
         self.config, self.settings, self._record = config, settings, record
-        self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder()
+        self.inputs, self._snapshots = SnapshotInputs(), SnapshotBuilder(telemetry.give_way)
         self.queues: dict[str, QueueRow] = {}  # Volcano's queues, as the launcher copies them
         self._tables: dict[str, list[Doc]] = {}  # the rows of `TABLES`
         self.tables_number: int | None = None  # of the store's changes, at their last reading
@@ -258,6 +258,7 @@ class DecisionLoop:
         self._news |= self.telemetry.follow(jobs)
         grown = self.telemetry.progress.look(jobs, self.telemetry.reports.of, at, self.profiles)
         for job_id in sorted(grown.keys() | (self._news & jobs.keys())):
+            self.telemetry.give_way()
             changes = grown.get(job_id, {}) | self._shown(jobs[job_id])
             if changes:
                 with suppress(Conflict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -44,8 +44,9 @@ NOTHING = ClusterSnapshot((), ())
 class SnapshotBuilder:
     """Builds one snapshot after the other, and works out again only what depends on records that have changed."""
 
-    def __init__(self) -> None:
-        self._jobs, self._gpus, self._nodes = SnapshotJobs(), _GroupedGpus(), _Nodes()
+    def __init__(self, give_way: Callable[[], None] = lambda: None) -> None:
+        """`give_way` is called after each job and each node."""
+        self._jobs, self._gpus, self._nodes = SnapshotJobs(give_way), _GroupedGpus(), _Nodes(give_way)
         self._changing = Picked(lambda job: job.operation is not None)
         self._ahead = math.inf  # the clock of `now` less the wall clock
         self._last: ClusterSnapshot | None = None
@@ -144,7 +145,8 @@ class _GroupedGpus:
 class _Nodes:
     """The nodes of one snapshot after the other, worked out again only where one of its jobs or GPUs has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_way: Callable[[], None]) -> None:
+        self._give_way = give_way
         self._touched: set[str] = set()
         self._beats: dict[str, dict[str, Heartbeat | None]] = {}  # by node and job
         self._place: dict[str, str] = {}  # by job
@@ -181,6 +183,7 @@ class _Nodes:
         changed |= (self._touched & names) | (before.keys() - docs.keys()) | moved
         self._names = sorted(names) if moved else self._names
         for name in changed:
+            self._give_way()
             self._nodes.pop(name, None)
             if name in names:
                 beats = list(self._beats.get(name, {}).values())

@@ -55,7 +55,8 @@ class _Kept:
 class SnapshotJobs:
     """The jobs of one snapshot after the other. A job of which nothing has changed is the same object as before."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_way: Callable[[], None]) -> None:
+        self._give_way = give_way
         self._kept: dict[str, _Kept] = {}
         self._basis: Basis | None = None
         self._of: tuple[Mapping[str, JobRecord], Mapping[str, ObservedJob], Collection[str]] = {}, {}, ()
@@ -104,6 +105,7 @@ class SnapshotJobs:
         lasting = self._basis is not None and self._basis.checkpoints_last is basis.checkpoints_last
         self._basis = None  # until all are worked out: an error leaves them stale
         for job_id in stale:
+            self._give_way()
             kept, record = self._kept.get(job_id), jobs.get(job_id)
             if record is None:
                 self._put(job_id, None)

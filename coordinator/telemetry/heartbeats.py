@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.model.records import JobRecord
@@ -19,8 +19,12 @@ TABLE = "heartbeats"
 class HeartbeatBatches:
     """`flush` is called by one thread. After a restart the stored rows are shown until sidecars report again."""
 
-    def __init__(self, store: Store, reports: Reports, cache: Cache, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, reports: Reports, cache: Cache, clock: Clock, give_way: Callable[[], None] = lambda: None
+    ) -> None:
+        """`give_way` is called after each row."""
         self._store, self._reports, self._cache, self._clock = store, reports, cache, clock
+        self._give_way = give_way
         batches = {str(batch["_id"]): sound(batch.get("rows"), ReportRow) for batch in store.list(TABLE)}
         self._written: list[list[Doc]] = [batches.get(f"batch-{n}", []) for n in range(len(batches))]
         self.stored: dict[str, Doc] = {str(row["job_id"]): row for rows in self._written for row in rows}
@@ -31,12 +35,12 @@ class HeartbeatBatches:
         The row of a job that has not reported to this process yet stays.
         """
         jobs, wall = self._cache.jobs(), self._clock.wall()
-        beats = {job_id: beat for job_id, job in jobs.items() if (beat := self._reports.of(job)) is not None}
-        rows = [
-            heartbeat_row(job, beats[job_id], wall) if job_id in beats else dict(self.row(job))
-            for job_id, job in jobs.items()
-            if job_id in beats or self.row(job)
-        ]
+        rows = list[Doc]()
+        for job in jobs.values():
+            beat = self._reports.of(job)
+            if row := dict(self.row(job)) if beat is None else heartbeat_row(job, beat, wall):
+                rows.append(row)
+            self._give_way()
         batches = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)]
         for number in range(max(len(batches), len(self._written))):
             batch = batches[number] if number < len(batches) else []

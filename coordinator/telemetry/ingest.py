@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping
 
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
+from coordinator.giving_way import GiveWay
 from coordinator.model.progress import ObservedJob
 from coordinator.model.records import JobRecord
 from coordinator.ports import Clock, Measurements, Store
@@ -42,13 +43,14 @@ class Telemetry:
     ) -> None:
         self._cache, self._clock, self._settings = cache, clock, settings
         self.reports = Reports(clock, heartbeat_s)
+        self.give_way = GiveWay(lambda: self.reports.heard)
         self.nodes = NodeReports(clock, heartbeat_s)
         self.gpu_faults = GpuFaults()
         self.progress = ProgressTracker(settings)
         self.estimator = ProfileEstimator(store)
         self.measured = MeasuredUse(clock, measurements, self.nodes.others)
         self.profiler = ObservationProfiler(self.estimator, clock, measurements, self.measured)
-        self.batches = HeartbeatBatches(store, self.reports, cache, clock)
+        self.batches = HeartbeatBatches(store, self.reports, cache, clock, self.give_way)
         self.profiles = Profiles()  # as the loop last read them from the store
         self.reshaped_at: dict[str, float] = {}  # when each job was last reshaped, on `clock.now`
         self._changed = ChangedJobs()  # jobs whose cool-down has changed
@@ -117,7 +119,10 @@ class Telemetry:
         stale = {*jobs} if self._followed_with is None else {*changed(self._followed, jobs)} | (news & jobs.keys())
         self._followed_with = None  # until all are looked at: after an error all are
         if stale or jobs is not self._followed:
-            found = {**self.observed, **{job_id: self.seen(jobs[job_id]) for job_id in stale}}
+            found = dict(self.observed)
+            for job_id in stale:
+                found[job_id] = self.seen(jobs[job_id])
+                self.give_way()
             if len(found) > len(jobs):
                 found = {job_id: observed for job_id, observed in found.items() if job_id in jobs}
             self.observed, self._followed = found, jobs

@@ -28,6 +28,7 @@ class Reports:
         self._clock, self._heartbeat_s = clock, heartbeat_s
         self._started = clock.now()
         self.changed = ChangedJobs()  # jobs of which `of` or `pods` may answer something else
+        self.heard = 0  # heartbeats that were kept
         self._lock = threading.Lock()
         self._newest: dict[str, dict[_Place, _Kept]] = {}  # by job and place: the heartbeat, and when it came
         self._renewed: dict[str, float] = {}  # by job that is set aside: when its lease was last renewed
@@ -60,6 +61,7 @@ class Reports:
                 left.add((place, old[0].boot))
             others = {at: kept for at, kept in self._newest.get(job.id, {}).items() if at[0] >= job.launch}
             self._newest[job.id] = {**others, place: (beat, self._clock.now())}
+            self.heard += 1
         self.changed.add(job.id)
         return old is None or _calls_for_action(old[0], beat)
 
