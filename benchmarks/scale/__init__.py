@@ -32,7 +32,7 @@ from benchmarks.scale.timing import ROUNDS, timed
 from benchmarks.serving import serving
 from coordinator.config import Config
 from coordinator.http.app import make_app, make_server
-from coordinator.ports import Store
+from coordinator.ports import Doc, Store
 from coordinator.stores.opening import open_store
 
 NODE_GPUS = 8
@@ -76,16 +76,12 @@ def measure(count: int, folder: Path) -> Costs:
     for index, gpu in enumerate(gpus):
         gpu["node"] = f"n{index // NODE_GPUS}"
     node = {gpu["_id"]: gpu["node"] for gpu in gpus}
+    for job in jobs:
+        job.doc |= {"node": node[job.doc["gpu_ids"][0]], "optional_num_gpus": [*COUNTS], "elastic": True}
+    late = _late_ms(_filled(folder / f"{count}-late.db", jobs, gpus), key, jobs, rng)
     database = folder / f"{count}.db"
-    store = open_store(f"sqlite:///{database}")
+    store = _filled(database, jobs, gpus)
     try:
-        for job in jobs:
-            job.doc |= {"node": node[job.doc["gpu_ids"][0]], "optional_num_gpus": [*COUNTS], "elastic": True}
-            store.insert("jobs", job.doc)
-        for gpu in gpus:
-            store.insert("gpus", gpu)
-        for job_type in sorted({job.doc["job_type"] for job in jobs}):
-            _put_speeds(store, job_type)
         memory = kib_of_a_job(database, key, count)
         cluster = Cluster(store, RemotePlatform(), Config(term_s=TERM_S), Settings(), key)
         coordinator = cluster.coordinator
@@ -100,7 +96,7 @@ def measure(count: int, folder: Path) -> Costs:
         found = Costs(
             over_http=ours,
             bare=bare,
-            late=0.0,
+            late=late,
             heartbeat=timed(lambda: _report(cluster, asked, next(seq), rng), len(asked))
             - timed(lambda: _sidecars(asked, rng), len(asked)),
             look=timed(lambda: [coordinator.reconciler.reconcile(job.doc["_id"]) for job in asked], len(asked)),
@@ -112,10 +108,19 @@ def measure(count: int, folder: Path) -> Costs:
         if changed := [job.id for job in coordinator.cache.jobs().values() if job.doc["version"] != 1]:
             raise WrongAnswer(f"changed without reason: {changed[:5]}")
         numbers = iter(range(1_000))
-        arrival = timed(lambda: _arrive(cluster, f"new-{next(numbers)}", jobs[0]), 1)
+        return replace(found, arrival=timed(lambda: _arrive(cluster, f"new-{next(numbers)}", jobs[0]), 1))
     finally:
         store.close()
-    return replace(found, arrival=arrival, late=_late_ms(open_store(f"sqlite:///{database}"), key, jobs, rng))
+
+
+def _filled(database: Path, jobs: list[Running], gpus: list[Doc]) -> Store:
+    """A store that holds these jobs and GPUs, and how fast each type of job trains."""
+    store = open_store(f"sqlite:///{database}")
+    store.put_many("jobs", [job.doc for job in jobs])
+    store.put_many("gpus", gpus)
+    for job_type in sorted({job.doc["job_type"] for job in jobs}):
+        _put_speeds(store, job_type)
+    return store
 
 
 def _put_speeds(store: Store, job_type: str) -> None:
@@ -166,6 +171,7 @@ def _late_ms(store: Store, key: bytes, jobs: list[Running], rng: random.Random) 
             return 1000 * median(pool.submit(over_http.waits_s, port, beats, BEAT_S).result() for beats in rounds)
         finally:
             cluster.coordinator.stop()
+            store.close()
 
 
 def _message(job: Running, seq: int, rng: random.Random) -> over_http.Message:
