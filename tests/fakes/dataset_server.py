@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.fakes.http_thread import serving_in_thread
+
 
 @dataclass
 class DataServer:
@@ -62,12 +64,8 @@ def serving(content: bytes, host: str = "127.0.0.1") -> Iterator[DataServer]:
     server = ThreadingHTTPServer((host, 0), type("Answers", (_Answers,), {"data": data}))
     server.daemon_threads = True
     data.url = f"http://{host}:{server.server_port}/data.npz"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield data
-    finally:
-        data.go.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_in_thread(server):
+        try:
+            yield data
+        finally:
+            data.go.set()

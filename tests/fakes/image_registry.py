@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from coordinator.adapters.clock import SystemClock
 from launcher.admission import certificates
+from tests.fakes.http_thread import serving_in_thread
 
 
 @dataclass
@@ -104,11 +104,5 @@ def registry(folder: Path) -> Iterator[ImageRegistry]:
     server.daemon_threads = True
     server.socket = context.wrap_socket(server.socket, server_side=True)
     kept.host = f"localhost:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with serving_in_thread(server):
         yield kept
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

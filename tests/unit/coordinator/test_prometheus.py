@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from coordinator.adapters.prometheus import Prometheus
 from coordinator.errors import Transient
+from tests.fakes.http_thread import serving_in_thread
 
 Answer = tuple[int, Any]
 PODS = [{"name": "a.b-0", "namespace": "team", "node": 'no"de'}, {"name": "a.b-1", "namespace": "team", "node": "n"}]
@@ -58,12 +58,8 @@ def samples(*pairs: tuple[float, str], **labels: str) -> dict[str, Any]:
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.http.shutdown()
-    thread.join()
-    server.http.server_close()
+    with serving_in_thread(server.http):
+        yield server
 
 
 def asked(server: Server, pods: list[dict[str, Any]] | None = None) -> dict[str, Any]:

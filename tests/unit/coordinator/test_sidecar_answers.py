@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.errors import Transient
 from sidecar.protocol import HEADER_SIGNATURE, ShimStatus, StartCall, StopCall, sign
+from tests.fakes.http_thread import serving_in_thread
 
 KEY, JOB = b"k" * 64, "job-1"
 SAYS = msgspec.json.encode(ShimStatus(trainer="exited", generation=9, exit_code=0))
@@ -37,14 +37,8 @@ def _answers(signature: str | None, body: bytes = SAYS) -> Iterator[str]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving_in_thread(server):
         yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def _stop(url: str) -> ShimStatus:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -16,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from coordinator.events import traces
 from coordinator.stores.elector import TERM
+from tests.fakes.http_thread import serving_in_thread
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
 
@@ -78,12 +78,8 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", received
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_in_thread(server):
+        yield f"http://127.0.0.1:{server.server_port}", received
 
 
 def test_a_collector_gets_what_was_sent_before_the_end(

@@ -17,6 +17,7 @@ import pytest
 from coordinator.errors import Conflict, Fatal, Rejected, Transient
 from launcher.cluster.api import FIELD_MANAGER, Expired, KubernetesApi
 from launcher.cluster.process import DEEPEST
+from tests.fakes.http_thread import serving_in_thread
 
 pytest.importorskip("kubernetes")
 
@@ -59,11 +60,8 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def serving() -> Iterator[Server]:
     made = Server()
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    try:
+    with serving_in_thread(made):
         yield made
-    finally:
-        made.shutdown()
 
 
 def kubeconfig(server: Server, folder: Path) -> Path:

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.errors import Rejected, Transient
 from launcher.cluster.registry import ImageCommands, ImageName, read
+from tests.fakes.http_thread import serving_in_thread
 from tests.patience import eventually
 
 Doc = dict[str, Any]
@@ -70,12 +71,8 @@ def registry() -> Iterator[type[Registry]]:
 @pytest.fixture
 def host(registry: type[Registry]) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), registry)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving_in_thread(server):
+        yield f"127.0.0.1:{server.server_address[1]}"
 
 
 def test_the_configuration_of_the_linux_image_is_read_and_only_its_registry_sees_the_token(
