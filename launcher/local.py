@@ -24,7 +24,7 @@ from coordinator.ports import Doc, Evidence, LivingLaunch
 from launcher import playbook
 from launcher.datasets.dataset_cache import DatasetCache
 from launcher.launch_records import LaunchRecords, ask_status
-from launcher.local_spec import Folders, LocalSettings, launch_spec
+from launcher.local_spec import DATASETS, Folders, LocalSettings, launch_spec
 from launcher.names import job_name, launch_name, may_be_launch_of
 from launcher.playbook_queue import Cancelled, PlaybookQueue, Verb
 from sidecar import protocol
@@ -50,10 +50,8 @@ class LocalPlatform:
         self._coordinator, self._master_key = coordinator, master_key
         self._groups = f"node-{zlib.crc32(str(self._jobs).encode()):08x}"
         self._playbooks, self._settings = playbooks.absolute(), settings or LocalSettings()
-        self._datasets, self._records = (
-            DatasetCache(state.absolute() / "datasets"),
-            LaunchRecords(state.absolute(), self._jobs),
-        )
+        self._datasets = DatasetCache(state.absolute() / DATASETS)
+        self._records = LaunchRecords(state.absolute(), self._jobs)
         self._runs = PlaybookQueue(self._carry_out, prepare=self._datasets.wait_for)
 
     def launch(self, doc: JobRow) -> None:

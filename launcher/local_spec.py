@@ -48,6 +48,9 @@ class LocalSettings:
     operator_token: str | None = field(default=None, repr=False)  # sidecars forward requests that carry it
 
 
+DATASETS = "datasets"  # below the state folder
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """The folders of one launch. `job` outlives the launch: it holds checkpoints and output."""
@@ -71,7 +74,7 @@ class Folders:
     @property
     def datasets(self) -> Path:
         """What was fetched for the trainings of this machine."""
-        return self.launch.parent.parent / "datasets"
+        return self.launch.parent.parent / DATASETS
 
 
 def launch_spec(

@@ -18,6 +18,10 @@ from sidecar.protocol import Usage
 Ask = Callable[[str], Sequence[Series]]
 Pod = tuple[str, str]  # namespace, name
 
+CPU, MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
+# Counters of bytes, both ways.
+DISK = "container_fs_reads_bytes_total", "container_fs_writes_bytes_total"
+NETWORK = "container_network_receive_bytes_total", "container_network_transmit_bytes_total"
 RANGE = f"[{MEASURED_S:.0f}s]"
 BY_POD, BY_CONTAINER = "sum by (namespace, pod)", "sum by (namespace, pod, container)"
 OWN = "reshape-"  # prefix of the names of our own containers beside a training
@@ -26,10 +30,10 @@ NODE_EXPORTER = (
     '"nodename", "(.*)"))'
 )
 NODE_CPU = (
-    f'max by (node) (sum by (node, instance) (rate(container_cpu_usage_seconds_total{{id="/",node!=""}}{RANGE}))) or '
+    f'max by (node) (sum by (node, instance) (rate({CPU}{{id="/",node!=""}}{RANGE}))) or '
     + NODE_EXPORTER.format(f'sum by (job, instance) (rate(node_cpu_seconds_total{{mode!~"idle|iowait"}}{RANGE}))')
 )
-NODE_MEMORY = 'max by (node) (container_memory_working_set_bytes{id="/",node!=""}) or ' + NODE_EXPORTER.format(
+NODE_MEMORY = f'max by (node) ({MEMORY}{{id="/",node!=""}}) or ' + NODE_EXPORTER.format(
     "node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes"
 )
 
@@ -58,11 +62,11 @@ class _Used(NamedTuple):
 def measured_now(ask: Ask, pods: Sequence[LaunchedPod]) -> MeasuredNow:
     """Return the use of nodes by what is none of `pods`, and of each launch of which all pods are known."""
     where = _where(pods)
-    cpu = _by_container(ask, f"rate(container_cpu_usage_seconds_total{where}{RANGE})") if pods else {}
-    memory = _by_container(ask, f"container_memory_working_set_bytes{where}") if pods else {}
-    disk = _moved(ask, BY_CONTAINER, "container_fs_{}_bytes_total", ("reads", "writes"), where) if cpu else {}
+    cpu = _by_container(ask, f"rate({CPU}{where}{RANGE})") if pods else {}
+    memory = _by_container(ask, f"{MEMORY}{where}") if pods else {}
+    disk = _moved(ask, BY_CONTAINER, DISK, where) if cpu else {}
     devices = where[:-1] + ',interface!="lo"}'
-    traffic = _moved(ask, BY_POD, "container_network_{}_bytes_total", ("receive", "transmit"), devices) if cpu else {}
+    traffic = _moved(ask, BY_POD, NETWORK, devices) if cpu else {}
     launches: dict[tuple[str, int], list[Pod]] = {}
     for each in pods:
         launches.setdefault((each.uid, each.launch), []).append(each.pod)
@@ -99,9 +103,9 @@ def _by_container(ask: Ask, rate: str) -> dict[Pod, _Used]:
     return _pods(ask(f"{BY_CONTAINER} ({rate})"))
 
 
-def _moved(ask: Ask, by: str, metric: str, ways: Iterable[str], where: str) -> dict[Pod, _Used]:
+def _moved(ask: Ask, by: str, metrics: Iterable[str], where: str) -> dict[Pod, _Used]:
     """Bytes per second, both ways together."""
-    return _pods(ask(" + ".join(f"{by} (rate({metric.format(way)}{where}{RANGE}))" for way in ways)))
+    return _pods(ask(" + ".join(f"{by} (rate({metric}{where}{RANGE}))" for metric in metrics)))
 
 
 def _pods(series: Iterable[Series]) -> dict[Pod, _Used]:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from coordinator.adapters.present_use import LaunchedPod, measured_now
+from coordinator.adapters.present_use import CPU, DISK, MEMORY, NETWORK, LaunchedPod, measured_now
 from coordinator.errors import Transient
 from coordinator.model.tables import JobRow
 from coordinator.ports import Doc, MeasuredNow
@@ -25,11 +25,7 @@ from coordinator.telemetry.usage import Series, from_counters, last
 TIMEOUT_S = 5.0
 ANSWER_MAX = 8 * 1024 * 1024
 MOST_S = 6 * 3600.0  # of a longer run the last hours: all its samples would be megabytes
-CPU, MEMORY = "container_cpu_usage_seconds_total", "container_memory_working_set_bytes"
-MOVED = {  # counters of bytes, by the field that tells how many move in a second
-    "used_block_io": ("container_fs_reads_bytes_total", "container_fs_writes_bytes_total"),
-    "used_network_io": ("container_network_receive_bytes_total", "container_network_transmit_bytes_total"),
-}
+MOVED = {"used_block_io": DISK, "used_network_io": NETWORK}  # by the field that tells how many bytes move in a second
 CONTAINERS = 'container!="",container!="POD",container!~"reshape-.*"'  # neither pause nor own containers
 WHOLE_POD = 'container="",image=""'
 

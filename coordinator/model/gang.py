@@ -107,7 +107,7 @@ def first_failed(here: Sequence[Heartbeat], fine: Collection[int] = RESHAPE_EXIT
         bad = code is not None and code != 0
         odd = bad and code not in fine
         kind = 0 if odd and not shim.stop_asked else 1 if odd else 2 if bad else 3 if code == 0 else 4
-        return kind, _ran_s(shim)
+        return kind, lived_s(shim)
 
     return min(here, key=guilt)
 
@@ -143,7 +143,7 @@ def find_stall(beats: Mapping[int, Heartbeat], wanted: int) -> GangFailure | Non
     if not over or len(over) == wanted:
         return None
     why = f"the training in pod {over[0].member} has ended, and that in other pods goes on without it"
-    return GangFailure(why, True, max(_ran_s(beat.shim) for beat in over))
+    return GangFailure(why, True, max(lived_s(beat.shim) for beat in over))
 
 
 def _why(worst: Heartbeat, fine: Collection[int]) -> GangFailure:
@@ -153,10 +153,11 @@ def _why(worst: Heartbeat, fine: Collection[int]) -> GangFailure:
         return GangFailure(f"pod {worst.member} was out of the coordinator's reach longer than its lease")
     if shim.stop_asked or shim.exit_code in fine:
         return GangFailure(f"the training in pod {worst.member} was stopped")
-    return GangFailure(describe_exit(shim, f" in pod {worst.member}"), True, _ran_s(shim))
+    return GangFailure(describe_exit(shim, f" in pod {worst.member}"), True, lived_s(shim))
 
 
-def _ran_s(shim: ShimStatus) -> float:
+def lived_s(shim: ShimStatus) -> float:
+    """Seconds that the shim's last trainer lived."""
     return (shim.exit_at or 0.0) - (shim.spawn_at or 0.0)
 
 

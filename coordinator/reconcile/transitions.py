@@ -10,7 +10,7 @@ from dataclasses import replace
 from coordinator.model import requirements
 from coordinator.model import states as s
 from coordinator.model.events import JobCancelled, JobCompleted, JobFailed, JobRestarting, JobYielded, OperationUndone
-from coordinator.model.gang import describe_exit
+from coordinator.model.gang import describe_exit, lived_s
 from coordinator.model.progress import last_measurement
 from coordinator.model.records import UNLIMITED
 from coordinator.model.resumption import NOT_TWICE, resumability_shown
@@ -47,7 +47,7 @@ def ended_by_itself(w: ObservedState) -> Step:
     why = describe_exit(w.shim, w.exit_place)
     if is_permanent(w):
         return fail_permanently(w, why)
-    return retry(w, why, (w.shim.exit_at or 0.0) - (w.shim.spawn_at or 0.0))
+    return retry(w, why, lived_s(w.shim))
 
 
 def save_failure(w: ObservedState) -> str:
@@ -177,9 +177,9 @@ def _queued(w: ObservedState, why: str) -> JobChanges:
 
 def _trained_s(w: ObservedState) -> float:
     """Seconds that it has trained; of one that ended before it was seen to train, as long as its process lived."""
-    counted, begun, ended = w.job.ran_s(w.wall), w.shim.spawn_at, w.shim.exit_at
+    counted = w.job.ran_s(w.wall)
     of_before = w.job.operation is None or w.job.runs_since is not None or w.shim.generation != w.job.generation
-    return counted if of_before or begun is None or ended is None else counted + max(0.0, ended - begun)
+    return counted if of_before or w.shim.spawn_at is None else counted + max(0.0, lived_s(w.shim))
 
 
 def _members(w: ObservedState) -> JobChanges:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidecar.resources.host import IDLE, PROC, TIMES
-from sidecar.resources.usage import processor_seconds
+from sidecar.resources.usage import kernel_text, processor_seconds
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PROCESSOR = re.compile(r"(?m)^cpu([0-9]+) (.*)$")
@@ -68,7 +68,7 @@ class MachineMeter:
 
     def _busy_s(self) -> float | None:
         """Return the seconds that our processors have worked since the machine started, all together."""
-        rows = PROCESSOR.findall(_read(self._proc / "stat"))
+        rows = PROCESSOR.findall(kernel_text(self._proc / "stat"))
         times = [list(map(int, words.split()[:TIMES])) for number, words in rows if int(number) in self._processors]
         if not times or any(len(one) < TIMES for one in times):
             return None
@@ -76,18 +76,11 @@ class MachineMeter:
 
     def _memory(self) -> tuple[int, int]:
         """Return the bytes of the machine's memory, and those that a new process could have."""
-        fields = dict(FIELD.findall(_read(self._proc / "meminfo")))
+        fields = dict(FIELD.findall(kernel_text(self._proc / "meminfo")))
         return int(fields.get("MemTotal", 0)) * 1024, int(fields.get("MemAvailable", 0)) * 1024
 
 
 def _held(proc: Path, pid: int) -> int:
     """Return the bytes of a process that could not be dropped: pages of files are no use of memory."""
-    fields = dict(FIELD.findall(_read(proc / str(pid) / "status")))
+    fields = dict(FIELD.findall(kernel_text(proc / str(pid) / "status")))
     return (int(fields.get("RssAnon", 0)) + int(fields.get("RssShmem", 0))) * 1024
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # it has ended, or this kernel has no such file
-        return ""

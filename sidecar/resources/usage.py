@@ -89,10 +89,10 @@ class UsageMeter:
 
         The group of its limit does not count: it is not charged for what the trainer had before.
         """
-        text = _text(f"{self._proc}/{pid}/cgroup")
+        text = kernel_text(f"{self._proc}/{pid}/cgroup")
         if text == self._ours:
             return None
-        self._ours = _text(f"{self._proc}/self/cgroup")
+        self._ours = kernel_text(f"{self._proc}/self/cgroup")
         theirs, ours = _groups(text), _groups(self._ours)
         if "" in theirs and theirs[""] != ours.get("") and not Path(theirs[""]).name.startswith(LIMIT_GROUP):
             return self._version_2(self._cgroups / theirs[""].lstrip("/"))
@@ -105,7 +105,7 @@ class UsageMeter:
         if used is None or memory is None:
             return None
         spare = _pairs(group / "memory.stat").get("inactive_file", 0)
-        disk = sum(int(n) for n in re.findall(r"\b[rw]bytes=([0-9]+)", _text(group / "io.stat")))
+        disk = sum(int(n) for n in re.findall(r"\b[rw]bytes=([0-9]+)", kernel_text(group / "io.stat")))
         return _Counters(used / 1e6, max(0, memory - spare), True, disk)
 
     def _version_1(self, groups: dict[str, str]) -> _Counters | None:
@@ -125,7 +125,9 @@ def _groups(text: str) -> dict[str, str]:
 
 def cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> float | None:
     """Return the cores that our own container may use at most; None without a quota."""
-    words = _text(cgroups / "cpu.max") or " ".join(_text(cgroups / f"cpu/cpu.cfs_{w}_us") for w in ("quota", "period"))
+    words = kernel_text(cgroups / "cpu.max") or " ".join(
+        kernel_text(cgroups / f"cpu/cpu.cfs_{w}_us") for w in ("quota", "period")
+    )
     numbers = [int(word) for word in words.split() if word.isdecimal()]
     return numbers[0] / numbers[1] if len(numbers) == 2 and numbers[1] else None
 
@@ -142,13 +144,13 @@ def _rate(before: int | None, now: int | None, seconds: float) -> float | None:
 
 def _disk(proc: Path, pid: int) -> int | None:
     """Return the bytes that a process, and children that it has reaped, moved to and from disks."""
-    found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", _text(f"{proc}/{pid}/io")))
+    found = dict(re.findall(r"(?m)^(read_bytes|write_bytes): ([0-9]+)$", kernel_text(f"{proc}/{pid}/io")))
     return sum(map(int, found.values())) if found else None
 
 
 def _traffic(proc: Path) -> int | None:
     """Return the bytes received and sent by all network devices but the loopback."""
-    rows = [line.partition(":") for line in _text(proc / "net" / "dev").splitlines()]
+    rows = [line.partition(":") for line in kernel_text(proc / "net" / "dev").splitlines()]
     fields = [after.split() for name, _, after in rows if after and name.strip() != "lo"]
     return sum(int(one[0]) + int(one[8]) for one in fields if len(one) > 8 and one[0].isdecimal()) if fields else None
 
@@ -190,7 +192,7 @@ def _stats_below(proc: Path, pid: int) -> _Stats:
         with contextlib.suppress(OSError):
             for task in os.listdir(tasks):  # noqa: PTH208 (of a process with many threads, at each heartbeat)
                 waiting += [
-                    child for child in map(int, _text(f"{tasks}/{task}/children").split()) if child not in found
+                    child for child in map(int, kernel_text(f"{tasks}/{task}/children").split()) if child not in found
                 ]
     return _stats(proc, [str(one) for one in found])
 
@@ -200,13 +202,13 @@ def _stats(proc: Path, pids: Iterable[str] | None = None) -> _Stats:
     found: _Stats = {}
     for pid in [entry.name for entry in proc.iterdir() if entry.name.isdigit()] if pids is None else pids:
         # The command's name stands in parentheses and may itself hold spaces and parentheses.
-        fields = _text(f"{proc}/{pid}/stat").rpartition(")")[2].split()
+        fields = kernel_text(f"{proc}/{pid}/stat").rpartition(")")[2].split()
         if len(fields) > 21:
             found[int(pid)] = (int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
     return found
 
 
-def _text(path: Path | str) -> str:
+def kernel_text(path: Path | str) -> str:
     """Return what a file of the kernel's holds; not by `open`, which asks the kernel twice as often."""
     pieces: list[bytes] = []
     try:
@@ -222,10 +224,10 @@ def _text(path: Path | str) -> str:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = kernel_text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def _pairs(path: Path) -> dict[str, int]:
-    rows = [line.split() for line in _text(path).splitlines()]
+    rows = [line.split() for line in kernel_text(path).splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
