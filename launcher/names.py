@@ -21,6 +21,7 @@ CONTAINER = f"{PREFIX}/container"  # annotation of a pod: which container trains
 SIDECAR = f"{PREFIX}/sidecar"  # annotation of a pod: `in-image` when its own image carries shim and sidecar
 DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared` or `recreate`
 FETCHER = "reshape-dataset"  # the init container that fetches a data set, and the volume that it lies on
+DATASET = "/dataset"  # where that volume is mounted
 
 NAME_LENGTH = 253  # of objects that are named by subdomains
 LABEL_LENGTH = 63  # DNS-1123 label, the shortest limit of all that carry the name

@@ -30,7 +30,7 @@ from coordinator.model.tables import JobRow
 from launcher import launch_file
 from launcher.admission import inject as pods
 from launcher.admission.inject import Devices, Injection, PodSettings
-from launcher.names import FETCHER, INJECT, JOB, JOB_ID, LAUNCH, SIDECAR, job_name, launch_name
+from launcher.names import DATASET, FETCHER, INJECT, JOB, JOB_ID, LAUNCH, SIDECAR, job_name, launch_name
 from sidecar import protocol
 from sidecar.startup import fetch
 
@@ -44,7 +44,6 @@ WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job 
 POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
 # A pod that a gang gives back counts as evicted.
 POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
-DATASET = "/dataset"  # where the volume with the data set is mounted
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # taints of a node that is out of reach
 
 

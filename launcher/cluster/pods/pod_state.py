@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.admission.inject import CHECKPOINTS, GPU, NONE, VISIBLE, node_of
-from launcher.names import CONTAINER, FETCHER, LAUNCH
+from launcher.names import CONTAINER, DATASET, FETCHER, LAUNCH
 
 Doc = dict[str, Any]
 
@@ -96,11 +96,8 @@ class Pod:
 
     @property
     def claim(self) -> str | None:
-        """The PersistentVolumeClaim of its checkpoints, of which the pod may have had a volume of its own."""
-        mounts = [mount for each in self.spec.get("containers") or [] for mount in each.get("volumeMounts") or []]
-        names = {mount.get("name") for mount in mounts if mount.get("mountPath") == CHECKPOINTS}
-        ours: Mapping[str, Any] = next((v for v in self.spec.get("volumes") or [] if v.get("name") in names), {})
-        return (ours.get("persistentVolumeClaim") or {}).get("claimName")
+        """The PersistentVolumeClaim of its checkpoints."""
+        return self._claim_at(CHECKPOINTS)
 
     @property
     def phase(self) -> str:
@@ -184,8 +181,14 @@ class Pod:
     @property
     def _fetches_on(self) -> bool:
         """True if what it has fetched outlives it."""
-        volumes = self.spec.get("volumes") or []
-        return any(one.get("name") == FETCHER and "persistentVolumeClaim" in one for one in volumes)
+        return self._claim_at(DATASET) is not None
+
+    def _claim_at(self, path: str) -> str | None:
+        """The PersistentVolumeClaim that is mounted there; its volume may be the pod's own, with any name."""
+        mounts = [mount for each in self.spec.get("containers") or [] for mount in each.get("volumeMounts") or []]
+        names = {mount.get("name") for mount in mounts if mount.get("mountPath") == path}
+        found: Mapping[str, Any] = next((v for v in self.spec.get("volumes") or [] if v.get("name") in names), {})
+        return (found.get("persistentVolumeClaim") or {}).get("claimName")
 
     @property
     def _refused(self) -> bool:

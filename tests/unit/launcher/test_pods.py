@@ -109,11 +109,13 @@ def test_which_gpus_a_pod_was_made_for() -> None:
     assert not Pod(counted).holds(["c"])
 
 
-@pytest.mark.parametrize(
-    ("volume", "said"), [({"emptyDir": {}}, "name a PersistentVolumeClaim"), ({"persistentVolumeClaim": {}}, "goes on")]
-)
+CLAIMED = {"persistentVolumeClaim": {"claimName": "data"}}
+
+
+@pytest.mark.parametrize("name", ["reshape-dataset", "their-own"])
+@pytest.mark.parametrize(("volume", "said"), [({"emptyDir": {}}, "name a PersistentVolumeClaim"), (CLAIMED, "goes on")])
 def test_a_pod_whose_data_set_is_fetched_is_waited_for_and_one_that_cannot_be_says_why(
-    volume: dict[str, Any], said: str
+    volume: dict[str, Any], said: str, name: str
 ) -> None:
     def fetching(state: dict[str, Any]) -> Pod:
         about = [{"name": "reshape-dataset", "state": state}]
@@ -121,7 +123,8 @@ def test_a_pod_whose_data_set_is_fetched_is_waited_for_and_one_that_cannot_be_sa
             pod(
                 None,
                 "Pending",
-                volumes=[{"name": "reshape-dataset", **volume}],
+                volumes=[{"name": name, **volume}],
+                containers=[{"name": "main", "volumeMounts": [{"name": name, "mountPath": "/dataset"}]}],
                 status={"initContainerStatuses": about},
             )
         )
