@@ -6,7 +6,10 @@ whole machine, also inside a container, as needed here. Called by the node agent
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+from sidecar.resources.usage import kernel_text
 
 PROC = Path("/proc")
 IDLE = (3, 4)  # columns of /proc/stat: idle, and idle because a disk is slow
@@ -32,12 +35,8 @@ class HostUsage:
 
     def memory(self) -> float | None:
         """Return the share of memory that is not available to a new process; caches count as available."""
-        try:
-            lines = (self._proc / "meminfo").read_text().splitlines()
-            bytes_of = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-            return min(1.0, max(0.0, 1.0 - bytes_of["MemAvailable"] / bytes_of["MemTotal"]))
-        except (OSError, ValueError, LookupError, ZeroDivisionError):
-            return None
+        whole, available = memory_bytes(self._proc)
+        return min(1.0, max(0.0, 1.0 - available / whole)) if whole else None
 
     def _times(self) -> list[int]:
         """Return the times of all cores together since the machine started; empty if unreadable."""
@@ -47,3 +46,9 @@ class HostUsage:
         except (OSError, ValueError):
             return []
         return times if words[:1] == ["cpu"] and len(times) == TIMES else []
+
+
+def memory_bytes(proc: Path) -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and those that a new process could have; zeros if unknown."""
+    found = dict(re.findall(r"(?m)^(MemTotal|MemAvailable):\s+([0-9]+) kB$", kernel_text(proc / "meminfo")))
+    return (int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024) if len(found) == 2 else (0, 0)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar.resources.host import IDLE, PROC, TIMES
+from sidecar.resources.host import IDLE, PROC, TIMES, memory_bytes
 from sidecar.resources.usage import kernel_text, processor_seconds
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -45,7 +45,7 @@ class MachineMeter:
 
         `roots`: processes that are ours with all their descendants. `now`: seconds of a clock that never jumps.
         """
-        busy_s, whole, unused = self._busy_s(), *self._memory()
+        busy_s, whole, unused = self._busy_s(), *memory_bytes(self._proc)
         seconds, members = dict[int, float](), set[int]()
         for root in sorted(set(roots)):
             if root not in members:  # else it stands below another one
@@ -73,11 +73,6 @@ class MachineMeter:
         if not times or any(len(one) < TIMES for one in times):
             return None
         return sum(sum(one) - sum(one[i] for i in IDLE) for one in times) / TICKS
-
-    def _memory(self) -> tuple[int, int]:
-        """Return the bytes of the machine's memory, and those that a new process could have."""
-        fields = dict(FIELD.findall(kernel_text(self._proc / "meminfo")))
-        return int(fields.get("MemTotal", 0)) * 1024, int(fields.get("MemAvailable", 0)) * 1024
 
 
 def _held(proc: Path, pid: int) -> int:
