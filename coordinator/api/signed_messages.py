@@ -92,7 +92,7 @@ class SignedMessages:
 
     def _hear(self, job: JobRecord, beat: Heartbeat) -> bool:
         """Keep a heartbeat; returns whether its launch shall go on. A job that is set aside keeps its lease only."""
-        if job.id in self._cache.set_aside():
+        if self._cache.is_set_aside(job.id):
             self._telemetry.reports.renewed(job.id)
             return True
         coming = job.coming is not None and beat.launch == job.coming.launch

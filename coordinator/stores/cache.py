@@ -66,12 +66,16 @@ class Cache:
 
     def jobs(self) -> Mapping[str, JobRecord]:
         """All accepted jobs that are not closed, by id."""
+        if (found := self._jobs_as_read) is not None:  # without the lock, for which answers to heartbeats would wait
+            return found
         with self._lock:
             if self._jobs_as_read is None:
                 self._jobs_as_read = MappingProxyType(dict(self._jobs))
             return self._jobs_as_read
 
     def gpus(self) -> Mapping[str, GpuRecord]:
+        if (found := self._gpus_as_read) is not None:
+            return found
         with self._lock:
             if self._gpus_as_read is None:
                 self._gpus_as_read = MappingProxyType(dict(self._gpus))
@@ -271,6 +275,10 @@ class Cache:
         """Jobs with invalid documents, by id, without the invalid fields; they are not reconciled."""
         with self._lock:
             return dict(self._aside)
+
+    def is_set_aside(self, job_id: str) -> bool:
+        """Whether a job of this id is in `set_aside()`."""
+        return job_id in self._aside
 
     def set_aside_rows(self) -> list[Doc]:
         """Their documents as they lay in the store, with the invalid fields."""

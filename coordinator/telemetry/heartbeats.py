@@ -45,7 +45,7 @@ class HeartbeatBatches:
         for number in range(max(len(batches), len(self._written))):
             batch = batches[number] if number < len(batches) else []
             before = self._written[number] if number < len(self._written) else None
-            if before is None or _without_time(batch) != _without_time(before):
+            if before is None or _differ(batch, before):
                 self._store.put(TABLE, {"_id": f"batch-{number}", "rows": batch})
         self._written = batches
         self.stored = {str(row["job_id"]): row for row in rows}
@@ -59,8 +59,10 @@ class HeartbeatBatches:
         return {g["gpu_id"]: g for row in self.stored.values() for g in row.get("gpus", ())}
 
 
-def _without_time(rows: list[Doc]) -> list[Doc]:
-    return [{k: v for k, v in row.items() if k != "at"} for row in rows]
+def _differ(rows: list[Doc], before: list[Doc]) -> bool:
+    """Whether they say anything else but the time."""
+    pairs = zip(rows, before, strict=False)
+    return len(rows) != len(before) or any({**row, "at": 0} != {**old, "at": 0} for row, old in pairs)
 
 
 def heartbeat_row(job: JobRecord, beat: Heartbeat, wall: float) -> Doc:

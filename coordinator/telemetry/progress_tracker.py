@@ -262,12 +262,11 @@ class ProgressTracker:
         read = jobs if due else self._on_cpu.of(jobs)
         before = {job_id: self._watched[job_id].facts for job_id in read}
         training = {j.id: (j, beat) for j in read.values() if (beat := beats(j)) is not None and _trains(j, beat)}
-        with self._lock:
-            if due:
-                self._due = at.now + self._settings.specon.interval_s
-                self._categorise(training, at.now)
-            if "flowcon" in self._settings.systems:
-                self._measure(training, at.now)
+        if due:
+            self._due = at.now + self._settings.specon.interval_s
+            self._categorise(training, at.now)
+        if "flowcon" in self._settings.systems:
+            self._measure(training, at.now)
         self._predict(jobs, profiles or Profiles())
         self.changed.add(*training)
         changed = [job_id for job_id in read if self._watched[job_id].facts != before[job_id]]
@@ -293,7 +292,9 @@ class ProgressTracker:
     def _categorise(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
         for job_id, (job, beat) in sorted(training.items()):
             watched, moved = self._watched[job_id], job.doc.get("migrated_ts") is not None
-            reading = _reading(job, beat, watched.for_growth.take(), now)
+            with self._lock:  # for one job at a time: heartbeats wait for it
+                used = watched.for_growth.take()
+            reading = _reading(job, beat, used, now)
             watched.growth = categorise(watched.growth, reading, self._settings.specon, moved)
 
     def _measure(self, training: Mapping[str, tuple[JobRecord, Heartbeat]], now: float) -> None:
@@ -309,7 +310,9 @@ class ProgressTracker:
                 continue
             for job_id, (job, beat) in members.items():
                 watched = self._watched[job_id]
-                reading = _reading(job, beat, watched.for_efficiency.take(), now)
+                with self._lock:
+                    used = watched.for_efficiency.take()
+                reading = _reading(job, beat, used, now)
                 watched.efficiency = measure(watched.efficiency, reading, self._settings.flowcon)
             records = [self._watched[job_id].efficiency for job_id in members]
             self._pace[node] = pace.stepped(now, pool, records, self._settings.flowcon)
