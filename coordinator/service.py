@@ -21,7 +21,6 @@ from coordinator.events.event_recorder import EventRecorder
 from coordinator.events.metrics import Metrics
 from coordinator.events.traces import ReshapeTraces
 from coordinator.forecasts.forecaster import Forecaster
-from coordinator.giving_way import spare_what_lives
 from coordinator.model import states as s
 from coordinator.model.records import JobRecord, takes_work
 from coordinator.model.tables import JobRow, plain
@@ -30,12 +29,12 @@ from coordinator.reconcile.reconciler import Reconciler
 from coordinator.recovery.recovery import recover, restore
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.stores import retention
-from coordinator.stores.bootstrap import FoundGpu, FoundNode, forget_node, judge_gpu, register_node
+from coordinator.stores.bootstrap import forget_node, judge_gpu, register_node
 from coordinator.stores.cache import Cache
 from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
+from coordinator.telemetry.node_reports import found_node
 from coordinator.workqueue import WorkQueue
-from sidecar.protocol import NodeReport
 from sidecar.startup import log_format
 
 log = logging.getLogger(__name__)
@@ -46,6 +45,7 @@ MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call
 STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up
 PRUNE_S = 3600.0  # between two removals of what is too old; the first one follows some seconds after the start
 FIRST_PRUNE_S = 20.0
+LOOK_S = 60.0  # at most between two looks at a job that waits for nothing
 WATCH_S = 1.0  # longest wait for a change of the store, which delays `stop`
 
 
@@ -72,7 +72,7 @@ class Coordinator:
         self.store, self.sidecars, self.platform, self.clock, self.config = store, sidecars, platform, clock, config
         self.master_key, self.agent_key, self.elector = master_key, agent_key, elector
         self.metrics = Metrics(version)
-        self.queue = WorkQueue(clock.now)
+        self.queue = WorkQueue(clock.now, lambda job_id: self.reconciler.overdue_s(job_id))
         self.cache = Cache(store, elector.continuous)
         self.telemetry = Telemetry(store, self.cache, clock, config.heartbeat_s, settings, measurements)
         self.event_log = EventLog(store, clock)
@@ -282,7 +282,7 @@ class Coordinator:
         """Write inventories reported by node agents that are not in the store yet."""
         for name, report in self.telemetry.nodes.changed().items():
             try:
-                register_node(self.store, _discovered(name, report))
+                register_node(self.store, found_node(name, report))
             except Conflict:  # a GPU was changed meanwhile
                 self.wake.set()
                 continue
@@ -326,8 +326,7 @@ class Coordinator:
         try:
             wait = self.reconciler.reconcile(job_id)
             self.queue.forgive(job_id)
-            if wait.seconds is not None:
-                self.queue.add(job_id, wait.seconds)
+            self._look_again(job_id, wait.seconds)
         except Conflict:
             self.queue.add(job_id, 0.05)
         except Transient as error:
@@ -338,6 +337,13 @@ class Coordinator:
         except Exception as error:  # an error in one job must not end the others
             log.exception("job %s: %s", job_id, error)
             self.queue.retry(job_id)
+
+    def _look_again(self, job_id: str, wait_s: float | None) -> None:
+        """Have the reconciler look again in `wait_s` seconds; None: once its sidecar is silent, but now and then."""
+        if wait_s is not None:
+            self.queue.add(job_id, wait_s)
+        elif self.cache.job(job_id) is not None:
+            self.queue.watch(job_id, max(self.reconciler.overdue_s(job_id), self.config.poll_s), LOOK_S)
 
     def _show(self, job_id: str, trouble: str) -> None:
         """Show users an error that retries will not fix."""
@@ -368,7 +374,6 @@ class Coordinator:
         pause_s = FIRST_PRUNE_S
         while not self._stopping.wait(pause_s):
             pause_s = PRUNE_S
-            spare_what_lives()
             try:
                 if self.elector.leads:
                     removed = retention.prune(self.store, self.config.keep, self.clock.wall())
@@ -389,11 +394,3 @@ class Coordinator:
                     self.look()
             except ReshapeError:
                 self._stopping.wait(1.0)
-
-
-def _discovered(name: str, report: NodeReport) -> FoundNode:
-    gpus = [
-        FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, "" if g.healthy else g.problem or "it does not work")
-        for g in report.gpus
-    ]
-    return FoundNode(name, tuple(gpus), report.cores, float(report.memory))

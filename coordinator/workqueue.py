@@ -18,14 +18,18 @@ BACKOFF_S, BACKOFF_MAX_S = 0.2, 10.0
 class WorkQueue:
     """Keys to process. All methods may be called from any thread."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, fresh_s: Callable[[str], float] = lambda key: 0.0
+    ) -> None:
+        """`fresh_s`: for how many seconds the newest report on a key still counts; 0 or less: it is silent."""
+        self._now, self._fresh_s = now, fresh_s
         self._changed = threading.Condition()
         self._ready: dict[str, None] = {}  # ordered set
         self._working: set[str] = set()
         self._requeued: set[str] = set()
         self._later: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}  # the one entry of `_later` that counts for each key
+        self._watched: dict[str, float] = {}  # until when at most that entry is put off, of keys that are only watched
         self._failures: dict[str, int] = {}
         self._closed = False
 
@@ -40,8 +44,18 @@ class WorkQueue:
                 self._ready[key] = None
             self._changed.notify()
 
+    def watch(self, key: str, delay_s: float, at_latest_s: float) -> None:
+        """Process `key` in `delay_s` seconds, or later while something fresh is known of it, but in `at_latest_s`."""
+        with self._changed:
+            now = self._now()
+            if now + delay_s < self._due.get(key, math.inf):
+                self._add_later(now + delay_s, key)
+                self._watched[key] = now + at_latest_s
+            self._changed.notify()
+
     def _add_later(self, due: float, key: str) -> None:
         """Keep only the earliest delay of a key; else each delayed call would start a chain of its own."""
+        self._watched.pop(key, None)
         if due < self._due.get(key, math.inf):
             self._due[key] = due
             heapq.heappush(self._later, (due, key))
@@ -106,8 +120,18 @@ class WorkQueue:
             if self._due.get(key) != due:
                 continue
             del self._due[key]
+            if (put_off_s := self._put_off_s(key, now)) > 0:
+                self._due[key] = now + put_off_s
+                heapq.heappush(self._later, (now + put_off_s, key))
+                continue
+            self._watched.pop(key, None)
             if key in self._working:
                 self._requeued.add(key)
             else:
                 self._ready[key] = None
         return self._later[0][0] - now if self._later else None
+
+    def _put_off_s(self, key: str, now: float) -> float:
+        """For how long a key that is due is put off, as it is only watched and something fresh is known of it."""
+        until = self._watched.get(key)
+        return 0.0 if until is None else min(self._fresh_s(key), until - now)

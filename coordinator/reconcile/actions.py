@@ -75,7 +75,7 @@ class StartTrainer:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until a report arrives or `seconds` have passed (None: until a report)."""
+    """Nothing to do until a report has news or `seconds` have passed (None: until a report has news, or is overdue)."""
 
     seconds: float | None
     why: str = ""

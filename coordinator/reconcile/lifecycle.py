@@ -341,7 +341,7 @@ def _without_operation(w: ObservedState) -> Step:
         return ended_by_itself(w)
     if w.shim.generation < w.job.generation:  # a restarted shim
         return _start(w) or Wait(None)
-    return scale_pods(w) or Wait(None)
+    return scale_pods(w) or Wait(POLL_S if w.partly_ended else None)
 
 
 def _ensure_at_rest(w: ObservedState) -> Step | None:

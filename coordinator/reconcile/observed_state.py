@@ -103,10 +103,15 @@ class ObservedState:
         return find_failure(self.pods, self.job.members, self.lost_pods, command, self.job.reshape_exit_codes)
 
     @property
+    def partly_ended(self) -> GangFailure | None:
+        """Pods of a gang that train on after others ended, which is a failure if it lasts."""
+        gang = self.job.gpus_per_pod is not None
+        return find_stall(self.pods, self.job.members) if gang and self.trains else None
+
+    @property
     def stall(self) -> GangFailure | None:
         """A failure if pods of a gang train on long after others ended: they would keep their GPUs for ever."""
-        late = self.job.gpus_per_pod is not None and self.waited_s > self.config.init_timeout_s
-        return find_stall(self.pods, self.job.members) if late and self.trains else None
+        return self.partly_ended if self.waited_s > self.config.init_timeout_s else None
 
     @property
     def start_id(self) -> str:

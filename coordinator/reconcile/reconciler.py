@@ -96,16 +96,16 @@ class Reconciler:
                 return Wait(None, "gone")
             step = next_step(observed)  # 2 decide
             if isinstance(step, Wait):
-                return step if step.seconds is not None else Wait(self._next_look_s(observed.job), step.why)
+                return step
             self._failpoint(f"before:{step.name}")
             self._perform(observed, step)  # 3 persist or act
             self._failpoint(f"after:{step.name}")
         raise Fatal(f"job {job_id} takes more than {STEPS_AT_ONCE} steps in a row")
 
-    def _next_look_s(self, job: JobRecord) -> float:
-        """Seconds until a job that waits for nothing is looked at again: by then its sidecar should have reported."""
-        silence_s = self.reports.stale_s(job) if job.launch else 0.0
-        return max(silence_s, self.config.poll_s)
+    def overdue_s(self, job_id: str) -> float:
+        """Seconds until the next report of a job's sidecar is overdue; 0 or less if it is, or if none is expected."""
+        job = self.cache.job(job_id)
+        return self.reports.stale_s(job) if job is not None and job.launch else 0.0
 
     def _read(self, job_id: str) -> ObservedState | None:
         job = self.cache.job(job_id)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from coordinator.errors import Conflict
 from coordinator.model.tables import NodeChanges, NodeRow
 from coordinator.ports import Clock
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from coordinator.telemetry.measured.other_load import OtherLoad
 from sidecar.protocol import NodeJobs, NodeReport
 
@@ -99,3 +100,12 @@ class NodeReports:
 def _content(report: NodeReport) -> object:
     """The inventory: the fields that are stored."""
     return report.gpus, report.cores, report.memory
+
+
+def found_node(name: str, report: NodeReport) -> FoundNode:
+    """A node as it is written into the store."""
+    gpus = [
+        FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, "" if g.healthy else g.problem or "it does not work")
+        for g in report.gpus
+    ]
+    return FoundNode(name, tuple(gpus), report.cores, float(report.memory))

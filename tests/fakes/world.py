@@ -217,9 +217,8 @@ class World:
         queue = self.c.queue
         for job_id in sorted(iter(queue.take, None)):
             try:
-                wait_s = self.c.reconciler.reconcile(job_id).seconds if self.c.elector.leads else None
-                if wait_s is not None:
-                    queue.add(job_id, wait_s)
+                if self.c.elector.leads:
+                    self.c._look_again(job_id, self.c.reconciler.reconcile(job_id).seconds)
             except (Conflict, Transient):
                 queue.add(job_id)
             finally:

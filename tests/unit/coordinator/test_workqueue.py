@@ -11,12 +11,15 @@ import pytest
 from coordinator.workqueue import BACKOFF_MAX_S, BACKOFF_S, WorkQueue
 from tests.patience import patient
 
+FRESH_S = 10.0
+
 
 class Hand:
     """A queue on a clock that is set by hand."""
 
     def __init__(self) -> None:
-        self.now, self.queue = 100.0, WorkQueue(lambda: self.now)
+        self.now, self.heard_at = 100.0, 0.0
+        self.queue = WorkQueue(lambda: self.now, lambda key: self.heard_at + FRESH_S - self.now)
 
     def take(self) -> str | None:
         return self.queue.take()
@@ -48,6 +51,38 @@ def test_a_key_that_nobody_added_meanwhile_does_not_come_back(hand: Hand) -> Non
     hand.take()
     hand.queue.done("a")
     assert hand.take() is None
+
+
+def test_a_key_that_is_watched_is_put_off_while_it_is_heard_from_but_not_for_ever(hand: Hand) -> None:
+    hand.heard_at = hand.now
+    hand.queue.watch("a", FRESH_S, 60.0)
+    for _ in range(5):
+        hand.now += FRESH_S
+        hand.heard_at = hand.now - 1.0
+        assert hand.take() is None
+    hand.now += FRESH_S
+    hand.heard_at = hand.now
+    assert [hand.take(), hand.take()] == ["a", None], "after a minute"
+
+
+def test_a_key_that_is_watched_comes_as_soon_as_it_is_silent(hand: Hand) -> None:
+    hand.heard_at = hand.now
+    hand.queue.watch("a", FRESH_S, 60.0)
+    hand.now, hand.heard_at = hand.now + 5.0, hand.now + 4.0
+    assert hand.take() is None
+    hand.now = hand.heard_at + FRESH_S - 0.1
+    assert hand.take() is None
+    hand.now += 0.2
+    assert hand.take() == "a"
+
+
+def test_a_delay_of_a_key_that_is_watched_is_put_off_no_more(hand: Hand) -> None:
+    hand.heard_at = hand.now
+    hand.queue.watch("a", FRESH_S, 60.0)
+    hand.queue.add("a", 20.0)
+    hand.now += FRESH_S
+    hand.heard_at = hand.now
+    assert [hand.take(), hand.take()] == ["a", None]
 
 
 def test_a_delayed_key_comes_when_it_is_due_and_not_before(hand: Hand) -> None:
