@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 
 from tornado.httpserver import HTTPServer
 
+Beside = Callable[[], AbstractAsyncContextManager[object]]
+
 
 @contextmanager
-def serving(server: HTTPServer, sockets: list[socket.socket]) -> Iterator[None]:
-    """Let this server answer on these sockets, which do not block."""
+def serving(server: HTTPServer, sockets: list[socket.socket], beside: Beside = nullcontext) -> Iterator[None]:
+    """Let this server answer on these sockets, which do not block; `beside` is entered in its thread."""
     ready, hand = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def serve() -> None:
         server.add_sockets(sockets)
         done = asyncio.Event()
         hand.append((asyncio.get_running_loop(), done))
-        ready.set()
-        await done.wait()
+        async with beside():
+            ready.set()
+            await done.wait()
         server.stop()
         await server.close_all_connections()
 

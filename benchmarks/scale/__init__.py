@@ -32,6 +32,7 @@ from benchmarks.scale.timing import ROUNDS, timed
 from benchmarks.serving import serving
 from coordinator.config import Config
 from coordinator.http.app import make_app, make_server
+from coordinator.http.heartbeats.heartbeat_process import heartbeat_process
 from coordinator.ports import Doc, Store
 from coordinator.stores.opening import open_store
 
@@ -157,18 +158,18 @@ def _over_http(cluster: Cluster, jobs: list[Running], seq: Iterator[int], rng: r
 
 
 def _late_ms(store: Store, key: bytes, jobs: list[Running], rng: random.Random) -> float:
-    """All report once in `BEAT_S` to a coordinator whose threads all run: it reads, decides and writes beside that."""
+    """All report once in `BEAT_S` to a coordinator as on a cluster: it reads, decides and writes beside that."""
     cluster = Cluster(store, RemotePlatform(), Config(), Settings(), key)
     sockets = bind_sockets(0, "127.0.0.1")
-    server = make_server(make_app(cluster.api, secrets.token_hex(16)))
-    with over_http.client() as pool, serving(server, sockets):
+    app = make_app(cluster.api, secrets.token_hex(16))
+    with over_http.client() as pool, serving(make_server(app), sockets, lambda: heartbeat_process(app)):
         cluster.coordinator.start()
         try:
             wait_until_read(cluster, len(jobs))
             _report(cluster, jobs, 1, rng)  # the first ones are news
-            rounds = [[_message(job, seq, rng) for job in jobs] for seq in range(2, 2 + ROUNDS)]
+            rounds = [[_message(job, seq, rng) for job in jobs] for seq in range(2, 3 + ROUNDS)]
             port = sockets[0].getsockname()[1]
-            return 1000 * median(pool.submit(over_http.waits_s, port, beats, BEAT_S).result() for beats in rounds)
+            return 1000 * median(pool.submit(over_http.waits_s, port, rounds, BEAT_S).result())
         finally:
             cluster.coordinator.stop()
             store.close()

@@ -9,14 +9,16 @@ from __future__ import annotations
 import gc
 import http.client
 import multiprocessing
-import threading
+import resource
+import select
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import quantiles
 from time import process_time
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from tornado.httpserver import HTTPServer
@@ -26,6 +28,8 @@ from benchmarks.result import WrongAnswer
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
 
 CONNECTIONS = 8
+ANSWER_S = 60.0  # after which an answer comes no more
+SPARE_FILES = 100
 ADDRESS = "/v1/heartbeats"
 Message = tuple[str, bytes, str]  # job, body, signature
 
@@ -79,27 +83,79 @@ def _ask(connection: http.client.HTTPConnection, message: Message) -> None:
         raise WrongAnswer(f"a heartbeat was answered {response.status}: {answer[:200]!r}")
 
 
-def waits_s(port: int, messages: list[Message], within_s: float) -> float:
-    """The 99th percentile of the seconds from when a message was due to its answer; they are due evenly in `within_s`.
+def waits_s(port: int, rounds: Sequence[Sequence[Message]], within_s: float) -> list[float]:
+    """For each round but the first the 99th percentile of the seconds from when a message was due to its answer.
 
-    A message that had to wait for the one before it counts from when it was due, so a server that falls behind shows.
+    Each sidecar keeps a connection of its own. The messages of a round are due evenly within `within_s`, and count from
+    then, so a server that falls behind shows. The first round, one message after the other, opens the connections.
     """
-    began, taken = time.monotonic() + 0.1, list[float]()
+    _allow_files(len(rounds[0]) + SPARE_FILES)
+    with ExitStack() as stack, select.epoll() as poll:
+        sidecars = [stack.enter_context(Sidecar(port, message)) for message in rounds[0]]
+        for sidecar in sidecars:
+            poll.register(sidecar.socket, select.EPOLLIN)
+        found = (_answered_s(poll, sidecars, messages, within_s) for messages in rounds[1:])
+        return [quantiles(taken, n=100)[-1] for taken in found]
 
-    def some(first: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        for number in range(first, len(messages), CONNECTIONS):
-            due = began + within_s * number / len(messages)
-            time.sleep(max(0.0, due - time.monotonic()))
-            _ask(connection, messages[number])
-            taken.append(time.monotonic() - due)
-        connection.close()
 
-    threads = [threading.Thread(target=some, args=(first,)) for first in range(CONNECTIONS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(taken) != len(messages):
-        raise WrongAnswer(f"{len(messages) - len(taken)} heartbeats were not answered")
-    return quantiles(taken, n=100)[-1]
+class Sidecar:
+    """A connection that is kept."""
+
+    def __init__(self, port: int, message: Message) -> None:
+        """Open it and have a first message answered."""
+        self.due = 0.0
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(_request(message))
+        self.take()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def take(self) -> float:
+        """Read the answer; returns seconds since the message was due."""
+        answer = self.socket.recv(65_536)
+        if not answer.startswith(b"HTTP/1.1 200 ") or b'"known":false' in answer:
+            raise WrongAnswer(f"a heartbeat was answered {answer[:300]!r}")
+        return time.monotonic() - self.due
+
+
+def _answered_s(
+    poll: select.epoll, sidecars: Sequence[Sidecar], messages: Sequence[Message], within_s: float
+) -> list[float]:
+    """The seconds of each answer of a round."""
+    requests, by_file = list(map(_request, messages)), {each.socket.fileno(): each for each in sidecars}
+    began, sent, taken = time.monotonic() + 0.1, 0, list[float]()
+    while len(taken) < len(sidecars):
+        due = began + within_s * sent / len(sidecars)
+        if sent < len(sidecars) and due <= time.monotonic():
+            sidecars[sent].due = due
+            sidecars[sent].socket.sendall(requests[sent])
+            sent += 1
+            continue
+        waits = max(0.0, due - time.monotonic()) if sent < len(sidecars) else ANSWER_S
+        came = poll.poll(waits)
+        if not came and waits == ANSWER_S:
+            raise WrongAnswer(f"{sent - len(taken)} heartbeats were not answered within {ANSWER_S:.0f} s")
+        taken += [by_file[file].take() for file, _ in came]
+    return taken
+
+
+def _request(message: Message) -> bytes:
+    job, raw, signature = message
+    headers = {
+        "Host": "127.0.0.1", HEADER_JOB: job, HEADER_LAUNCH: "1", HEADER_SIGNATURE: signature,
+        "Content-Type": "application/json", "Content-Length": len(raw),
+    }  # fmt: skip
+    lines = [f"POST {ADDRESS} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode() + raw
+
+
+def _allow_files(enough: int) -> None:
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < enough:
+        raise WrongAnswer(f"this user may have {most} files open, and {enough} are needed: raise it (`ulimit -n`)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(few, enough), most))

@@ -6,7 +6,6 @@ against it.
 
 from __future__ import annotations
 
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,15 @@ from coordinator.adapters.clock import local_time
 from coordinator.dashboard.pages import Pages
 from coordinator.http import events, extender, jobs, profiles, signed
 from coordinator.http.auth import Failures
-from coordinator.http.base import BODY_S, Handler, NothingHandler, log_access
+from coordinator.http.base import Handler, NothingHandler, log_access
 from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.http.dashboard import handlers as dashboard
 from coordinator.http.dashboard.base_page import Dashboard
+from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS, is_heartbeat
+from coordinator.http.heartbeats.server_limits import limited_server
 
 OPENAPI = Path(__file__).with_name("openapi.yaml").read_bytes()
 MAX_BODY = 2 * profiles.ProfilesHandler.body_limit  # beyond it the server cuts the connection without an error body
-IDLE_S = 60.0  # seconds that a connection may stay open without a request
-LARGEST_HEADER = 16 * 1024  # bytes
-CONNECTIONS = 65_536  # open files that are enough for ten thousand sidecars, launchers, browsers and the store
 
 
 class HealthHandler(Handler):
@@ -79,7 +77,7 @@ class OpenApiHandler(Handler):
 
 ID = f"([^/]{{1,{jobs.LONGEST_ID}}})"
 ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
-    (signed.HEARTBEATS, signed.HeartbeatHandler),  # all that `KnownHeartbeat` does not answer
+    (HEARTBEATS, signed.HeartbeatHandler),  # all that `KnownHeartbeat` does not answer
     (r"/v1/jobs", jobs.JobsHandler),
     (rf"/v1/jobs/{ID}", jobs.JobHandler),
     (rf"/v1/jobs/{ID}/reshape", jobs.ReshapeHandler),
@@ -115,7 +113,7 @@ ADDRESSES: list[tuple[str, type[RequestHandler]]] = [
 
 class _Application(Application):
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
-        if signed.KnownHeartbeat.fits(request):
+        if is_heartbeat(str(request.method), request.path, request.headers):
             return signed.KnownHeartbeat(self, request)
         return super().find_handler(request, **kwargs)
 
@@ -142,15 +140,4 @@ def make_server(app: Application) -> HTTPServer:
 
     Stop it with `server.stop()` and `await server.close_all_connections()`, which ends the event streams, too.
     """
-    _allow_connections()
-    return HTTPServer(
-        app, max_body_size=MAX_BODY, max_header_size=LARGEST_HEADER, body_timeout=BODY_S, idle_connection_timeout=IDLE_S
-    )
-
-
-def _allow_connections() -> None:
-    """Let this process have many files open: each sidecar keeps a connection, and many systems begin with 1,024."""
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = CONNECTIONS if most == resource.RLIM_INFINITY else min(CONNECTIONS, most)
-    if few != resource.RLIM_INFINITY and few < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
+    return limited_server(app, MAX_BODY)

@@ -27,6 +27,7 @@ from coordinator.errors import Rejected, ReshapeError, Transient
 from coordinator.events import metrics, traces
 from coordinator.http.app import make_app, make_server
 from coordinator.http.coordinator_api import CoordinatorApi
+from coordinator.http.heartbeats.heartbeat_process import heartbeat_process
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import seed_profiles
 from coordinator.stores.elector import Elector, Holder
@@ -105,10 +106,11 @@ async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str)
         target=turns.run, args=(app, lambda: loop.call_soon_threadsafe(done.set)), name="turns", daemon=True
     )
     turning.start()
-    log.info("listens on port %d", listener.getsockname()[1])
-    await done.wait()
-    turns.ending.set()
-    await asyncio.to_thread(turning.join)
+    async with heartbeat_process(app):
+        log.info("listens on port %d", listener.getsockname()[1])
+        await done.wait()
+        turns.ending.set()
+        await asyncio.to_thread(turning.join)
     server.stop()
     await server.close_all_connections()
     return turns.status

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from coordinator.http import signed
-from coordinator.http.app import CONNECTIONS
 from coordinator.http.base import BODY_LIMIT
-from coordinator.http.signed import HEARTBEATS
+from coordinator.http.heartbeats import heartbeat_request
+from coordinator.http.heartbeats.heartbeat_request import HEARTBEATS
+from coordinator.http.heartbeats.server_limits import CONNECTIONS
 from tests.api.caller import Caller
 from tests.fakes.coordinator_api import TOKEN, Live
 from tests.patience import patient
@@ -52,7 +52,7 @@ def test_a_long_heartbeat_is_refused_even_of_a_job_that_is_known(live: Live) -> 
 
 
 def test_a_heartbeat_without_end_is_cut_off(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signed, "BODY_S", 0.1)
+    monkeypatch.setattr(heartbeat_request, "BODY_S", 0.1)
     with raw(live, head(path=HEARTBEATS, Content_Length="100") + b"{") as connection:
         assert connection.recv(4096) == b""
 

@@ -129,6 +129,23 @@ def test_one_that_was_killed_is_succeeded_once_its_term_has_run_out(ground: Grou
     wait_for(lambda: ready(two), what="the second acts")
 
 
+def test_the_process_that_takes_heartbeats_ends_with_its_coordinator_however_that_ends(ground: Ground) -> None:
+    ground.store_up()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process, client = ground.coordinator()
+        wait_for(lambda client=client: ready(client), what="it acts")
+        (beside,) = children(process.pid)
+        process.send_signal(number)
+        process.wait(patient(20))
+        wait_for(lambda beside=beside: not Path(f"/proc/{beside}/stat").exists(), what="nothing of it is left")
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+
+
 def test_a_coordinator_waits_for_its_store_alive_and_not_ready(ground: Ground) -> None:
     process, client = ground.coordinator()
     assert not ready(client) and probe(client, "/livez")
