@@ -127,6 +127,8 @@ class Job:
     length_unsure: bool = False  # `iterations_left` is only its maximum: no visible progress to its target
 
     # trained on CPU (SpeCon, FlowCon)
+    beside_cores: float = 0.0  # requested by its pod for our sidecar, beside what its task requests
+    beside_memory: float = 0.0  # likewise, bytes
     demand: float = math.inf  # cores it can use when alone
     rate: float | None = None  # iterations per second lately; None: not measured
     share: float | None = None  # cores during that; None: its water-filling share
@@ -160,13 +162,13 @@ class Job:
 
     @property
     def cores(self) -> float:
-        """Cores that all replicas of its present task request; 0: none requested."""
-        return self.tasks[0].cores * self.tasks[0].replicas if self.tasks else 0.0
+        """Cores that all replicas of its present task request, and its pod beside; 0: none requested."""
+        return self.beside_cores + (self.tasks[0].cores * self.tasks[0].replicas if self.tasks else 0.0)
 
     @property
     def memory(self) -> float:
         """Bytes of memory, likewise."""
-        return self.tasks[0].memory * self.tasks[0].replicas if self.tasks else 0.0
+        return self.beside_memory + (self.tasks[0].memory * self.tasks[0].replicas if self.tasks else 0.0)
 
 
 def aligned(before: tuple[Any, ...], jobs: tuple[Any, ...]) -> tuple[Any, list[int]]:

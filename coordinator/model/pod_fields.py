@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from coordinator.model.records import show
 from coordinator.model.tables import JobChanges, JobField, JobRow
@@ -24,6 +24,18 @@ NAMED: dict[JobField, re.Pattern[str]] = {
 }  # fmt: skip
 LISTS = ("volumes", "containers", "initContainers")  # lists that the launcher extends or merges
 MOST_PARTS, MOST_DEPTH, MOST_TEXT = 10_000, 32, 32_768
+WHOLE = ("cpu", "memory")  # the resources that decide about the class Guaranteed
+
+
+class SidecarRequests(NamedTuple):
+    """Cores and bytes that Kubernetes keeps for a sidecar."""
+
+    cores: float = 0.0
+    memory: float = 0.0
+
+
+OF_GUARANTEED = SidecarRequests(0.1, 256 * 2**20)  # its limits, too
+OF_OTHERS = SidecarRequests(0.01, 64 * 2**20)
 
 
 def problems(doc: JobRow) -> Iterator[str]:
@@ -43,6 +55,40 @@ def pod_spec(doc: JobRow) -> dict[str, Any]:
     """The `pod` field as an object; it may be JSON text. `ValueError` if that cannot be parsed."""
     pod = doc.get("pod")
     return dict(json.loads(pod) if isinstance(pod, str) else pod or {})
+
+
+def trainer_resources(container: Mapping[str, Any], doc: JobRow) -> dict[str, Any]:
+    """The resources of the container that trains: the document's `resources` win over those in its `pod`."""
+    theirs, given = container.get("resources") or {}, doc.get("resources")
+    cores, memory = (given.get("cores"), given.get("memory")) if isinstance(given, dict) else (None, None)
+    requests = {
+        **({"cpu": f"{round(float(cores) * 1000)}m"} if cores else {}),
+        **({"memory": str(round(memory)) if isinstance(memory, int | float) else str(memory)} if memory else {}),
+    }
+    return {**theirs, "requests": {**(theirs.get("requests") or {}), **requests}} if requests else dict(theirs)
+
+
+def sidecar_requests(containers: Iterable[Mapping[str, Any]]) -> SidecarRequests:
+    """What our sidecar requests beside these containers: it keeps a pod of class Guaranteed in that class."""
+    return OF_GUARANTEED if all(_is_guaranteed(one.get("resources") or {}) for one in containers) else OF_OTHERS
+
+
+def requested_beside(doc: JobRow) -> SidecarRequests:
+    """What our sidecar requests in the pod of this job: nothing where it runs in the container that trains."""
+    if doc.get("single_container"):
+        return SidecarRequests()
+    try:
+        pod = pod_spec(doc)
+        trainer, others = (pod.get("containers") or [{}])[0], pod.get("initContainers") or []
+        return sidecar_requests([{"resources": trainer_resources(trainer, doc)}, *others])
+    except (TypeError, ValueError, AttributeError):  # the launcher refuses it
+        return OF_OTHERS
+
+
+def _is_guaranteed(resources: Mapping[str, Any]) -> bool:
+    """True if all requests equal the limits; a request that is not set is its limit."""
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return all(name in limits and str(requests.get(name, limits[name])) == str(limits[name]) for name in WHOLE)
 
 
 def storable_pod(doc: JobRow) -> JobChanges:

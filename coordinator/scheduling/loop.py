@@ -242,11 +242,11 @@ class DecisionLoop:
 
     def _read_changed_tables(self, changed: Sequence[str]) -> None:
         self._tables |= {table: self.cache.store.list(table) for table in changed}
-        rows = [self._tables[t] for t in ("speed_profiles", "overheads", "accuracy_profiles")]
+        profiles = self.telemetry.profiles = Profiles.from_rows(*(self._tables[table] for table in TABLES[:3]))
         nodes = {str(doc["_id"]): doc for doc in self._tables["nodes"]}
         self.queues = {str(doc["_id"]): doc for doc in self._tables["queues"]}
-        self.telemetry.profiles, known = Profiles.from_rows(*rows), self.telemetry.estimator.observations()
-        self.inputs = SnapshotInputs(self.telemetry.profiles, known, nodes, self.config.checkpoints_last)
+        known, config = self.telemetry.estimator.observations(), self.config
+        self.inputs = SnapshotInputs(profiles, known, nodes, config.checkpoints_last, config.many_pods)
 
     @property
     def profiles(self) -> Profiles:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from adaptive_scheduler.snapshot import Job, JobState, Worker
-from coordinator.model import requirements, resumption
+from coordinator.model import pod_fields, requirements, resumption
 from coordinator.model import states as s
 from coordinator.model.progress import (
     Moment,
@@ -38,6 +38,7 @@ class Basis(NamedTuple):
     nodes: Mapping[str, str]  # by GPU
     ahead: float  # the clock of `now` less the wall clock
     checkpoints_last: bool
+    in_pods: bool
 
 
 @dataclass
@@ -102,7 +103,7 @@ class SnapshotJobs:
         booked: Collection[str],
     ) -> None:
         """Work out what `stale` has named. `seen` is without an entry for a job of which nothing was observed."""
-        lasting = self._basis is not None and self._basis.checkpoints_last is basis.checkpoints_last
+        alike = self._basis is not None and self._basis[2:] == basis[2:]
         self._basis = None  # until all are worked out: an error leaves them stale
         for job_id in stale:
             self._give_way()
@@ -110,8 +111,8 @@ class SnapshotJobs:
             if record is None:
                 self._put(job_id, None)
                 continue
-            same = kept is not None and kept.record is record and lasting
-            of_document = kept.of_document if kept and same else _of_document(record, basis.checkpoints_last)
+            same = kept is not None and kept.record is record and alike
+            of_document = kept.of_document if kept and same else _of_document(record, basis)
             found = seen.get(job_id, NOT_OBSERVED)
             self._put(job_id, _kept(record, found, basis.nodes, at, job_id in booked, of_document))
         self._basis, self._of = basis, (jobs, seen, booked)
@@ -150,10 +151,11 @@ def _kept(
     return _Kept(record, seen, booked, of_document, made, _until(record, at.wall))
 
 
-def _of_document(job: JobRecord, checkpoints_last: bool) -> Callable[..., Job]:
+def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
     """The job with the fields that its document alone decides; it needs those of `_observed`."""
     held = _held(job)
-    stays = not (checkpoints_last or job.doc.get("checkpoint_claim"))
+    stays = not (basis.checkpoints_last or job.doc.get("checkpoint_claim"))
+    beside = pod_fields.requested_beside(job.doc) if basis.in_pods and job.uses_cpu else pod_fields.SidecarRequests()
     target = requirements.target(job.doc)
     return partial(
         Job,
@@ -176,6 +178,8 @@ def _of_document(job: JobRecord, checkpoints_last: bool) -> Callable[..., Job]:
         gpus_per_pod=job.gpus_per_pod or 0,
         target=target.value if target else None,
         epoch_iterations=job.epoch_iterations,
+        beside_cores=beside.cores,
+        beside_memory=beside.memory,
         limitable=job.unlimitable is None,
         rebalanced=bool(job.doc.get("rebalanced")),
         sla_s=requirements.seconds(job.doc.get("sla")),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from coordinator.errors import Rejected
+from coordinator.model.pod_fields import OF_GUARANTEED, sidecar_requests
 from launcher.names import CONTAINER, JOB, JOB_ID, LAUNCH, SIDECAR
 
 Doc = dict[str, Any]
@@ -36,7 +37,6 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE = "void"  # value of VISIBLE: no GPU
 HOSTNAME = "kubernetes.io/hostname"  # label of nodes: not always their name
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-WHOLE = ("cpu", "memory")  # the resources that decide about the class Guaranteed
 
 
 class CannotInject(Rejected):
@@ -348,17 +348,9 @@ def _sidecar(spec: Mapping[str, Any], one: Injection, settings: PodSettings) -> 
 
 def resources(spec: Mapping[str, Any]) -> Doc:
     """Return resources that keep a pod of class Guaranteed in it: it may own cores, and is evicted last."""
-    if all(_is_guaranteed(one) for one in _containers(spec)):
-        whole = {"cpu": "100m", "memory": "256Mi"}
-        return {"requests": whole, "limits": dict(whole)}
-    return {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
-
-
-def _is_guaranteed(container: Mapping[str, Any]) -> bool:
-    """True if all requests equal the limits; a request that is not set is its limit."""
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    return all(name in limits and str(requests.get(name, limits[name])) == str(limits[name]) for name in WHOLE)
+    asked = sidecar_requests(_containers(spec))
+    requests = {"cpu": f"{asked.cores * 1000:.0f}m", "memory": f"{asked.memory / 2**20:.0f}Mi"}
+    return {"requests": requests, "limits": dict(requests) if asked is OF_GUARANTEED else {"memory": "256Mi"}}
 
 
 def rights() -> Doc:

@@ -104,11 +104,12 @@ def _own_place(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
 
 def _smaller_requests(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     first = job.tasks[0]
-    left = [allocatable_on(world, node.name) for node in world.nodes if node.open and node.cores > 0]
-    for cores in sorted({room.cores // first.replicas for room in left if room.cores >= first.replicas}, reverse=True):
+    left = [allocatable_on(world, node.name).cores - job.beside_cores
+            for node in world.nodes if node.open and node.cores > 0]  # fmt: skip
+    for cores in sorted({room // first.replicas for room in left if room >= first.replicas}, reverse=True):
         if 0 < cores < first.cores:
             task = replace(first, cores=cores)
-            binds = f"its request of {job.cores:g} cores"
+            binds = f"its request of {first.cores * first.replicas:g} cores"
             yield Change(binds, f"with {cores * first.replicas:g}", replace(job, tasks=(task, *job.tasks[1:])))
 
 

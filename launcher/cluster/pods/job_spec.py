@@ -193,9 +193,8 @@ def _pod(doc: JobRow, settings: PodSettings) -> Doc:
     trainer["env"] = [*(one for one in trainer.get("env") or [] if one.get("name") not in named), *env]
     if code := doc.get("code"):
         trainer["workingDir"] = code
-    if requests := _requests(doc.get("resources")):
-        theirs_too = trainer.get("resources") or {}
-        trainer["resources"] = {**theirs_too, "requests": {**(theirs_too.get("requests") or {}), **requests}}
+    if resources := about_pods.trainer_resources(trainer, doc):
+        trainer["resources"] = resources
     _give_dataset(theirs, trainer, doc, settings)
     if theirs.get("hostNetwork"):
         theirs.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
@@ -241,16 +240,6 @@ def _outage_tolerations(spec: Doc) -> list[Doc]:
     said = {one.get("key") or None for one in about}
     unsaid = [key for key in OUTAGES if not said & {key, None}]  # without a key all taints are meant
     return [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in unsaid]
-
-
-def _requests(resources: object) -> dict[str, str]:
-    """Return requests in Kubernetes' notation of cores and bytes."""
-    found = resources if isinstance(resources, dict) else {}
-    cores, memory = found.get("cores"), found.get("memory")
-    return {
-        **({"cpu": f"{round(float(cores) * 1000)}m"} if cores else {}),
-        **({"memory": str(round(memory)) if isinstance(memory, int | float) else str(memory)} if memory else {}),
-    }
 
 
 def _object(version: str, kind: str, name: str, job: JobRecord, doc: JobRow, settings: PodSettings) -> Doc:

@@ -51,6 +51,14 @@ def test_what_placed_jobs_asked_for_is_not_given_again_even_if_they_do_not_use_i
         assert isinstance(start, Start) and start.node == place
 
 
+def test_what_a_pod_requests_beside_its_task_takes_room_too():
+    lazy = on_cpu("j", "a", tasks=asks(2.0, 4 * GB), beside_cores=0.5, beside_memory=GB)
+    for beside, fits in (((0.5, GB), True), ((0.6, GB), False), ((0.5, 2 * GB), False)):
+        newcomer = new(tasks=asks(1.0, 2 * GB), beside_cores=beside[0], beside_memory=beside[1])
+        answered = answer(lazy, nodes=[cpu_node("a", cores=4.0, memory=8 * GB)], newcomer=newcomer)
+        assert isinstance(answered, Start) == fits
+
+
 def test_every_node_is_kept_with_what_it_would_lead_to():
     there = on_cpu("j", "a", iterations_left=50.0, rate=1.0, share=1.0)
     start = answer(there, nodes=[cpu_node("a"), cpu_node("b")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from adaptive_scheduler.settings import Settings
 from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundNode
 from tests.fakes.shims import Behaviour
-from tests.fakes.world import World
+from tests.fakes.world import SHORT, World
 
 CPUS = (FoundNode("c", cores=2.0), FoundNode("d", cores=2.0))
 WHY = Explanation("test", "so it was decided.")
@@ -41,6 +42,19 @@ def test_a_job_that_asks_for_more_cores_than_any_node_has_waits_with_the_reason(
     world.tick()
     assert world.states()["one"] == s.SUBMITTED
     assert "one waits: no node takes it" in world.job("one").doc["message"]
+
+
+def test_in_pods_what_the_sidecars_request_is_room_that_no_other_job_gets() -> None:
+    """Else one pod too many is bound to a node, and waits there for the others to end while another node has room."""
+    nodes = (FoundNode("c", cores=0.2), FoundNode("d", cores=0.2))
+    in_pods = World(settings=Settings(systems=("elastic",)), nodes=nodes)
+    in_processes = World(settings=Settings(systems=("elastic",)), nodes=nodes, config=replace(SHORT, many_pods=False))
+    for world in (in_pods, in_processes):
+        for number in range(6):
+            world.submit(f"job-{number}", [0], Behaviour(iterations=200), resources={"cores": 0.06})
+        world.tick()
+    starts = [sum(state != s.SUBMITTED for state in world.states().values()) for world in (in_pods, in_processes)]
+    assert starts == [4, 6], "two of 60m and 10m each fit in 200m, three of 60m do"
 
 
 def test_staying_is_stored_with_its_rejected_hosts_and_spends_the_move_only_if_nothing_was_better() -> None:
@@ -84,7 +98,7 @@ def test_a_move_is_told_with_both_nodes_and_cools_the_job_down() -> None:
 
 
 def test_who_yields_starts_again_only_after_those_it_yields_to() -> None:
-    world = cluster("elastic", "deadline", nodes=(FoundNode("c", cores=1.0),))
+    world = cluster("elastic", "deadline", nodes=(FoundNode("c", cores=1.1),))
     running(world, resources={"cores": 1})
     world.submit("two", [0], Behaviour(iterations=10), resources={"cores": 1})
     world.tick()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from coordinator.model import states as s
 from coordinator.stores.bootstrap import FoundNode
 from coordinator.telemetry.measured.other_load import FRESH_S, MEAN_S, HeldByOthers, OtherLoad, held_by_others
 from tests.fakes.shims import Behaviour
-from tests.fakes.world import FakeClock, World
+from tests.fakes.world import SHORT, FakeClock, World
 
 GIB = 2.0**30
 NODE = {"_id": "n", "cores": 4.0, "memory": 16 * GIB}
 BEAT_S = 5.0
+ONE_MACHINE = replace(SHORT, many_pods=False)  # no pods, in which our sidecar requests something, too
 
 
 class Ground:
@@ -93,7 +95,7 @@ def test_what_is_requested_and_used_counts_once(ground: Ground) -> None:
 
 
 def test_a_job_waits_for_cores_that_others_use_is_told_so_and_starts_when_they_rest() -> None:
-    world = World(gpus=0, nodes=[FoundNode("c", cores=4.0, memory=16 * GIB)])
+    world = World(gpus=0, nodes=[FoundNode("c", cores=4.0, memory=16 * GIB)], config=ONE_MACHINE)
     world.c.telemetry.nodes.others.take("c", 1.0, 0.0, "processes", {"cpu_use": 0.25, "memory_use": 0.125})
     world.submit("wide", [0], resources={"cores": 4})
     world.tick()
@@ -111,7 +113,7 @@ def test_a_job_waits_for_cores_that_others_use_is_told_so_and_starts_when_they_r
 
 
 def test_a_job_that_trains_is_left_alone_whatever_others_begin_to_use_and_newcomers_wait() -> None:
-    world = World(gpus=0, nodes=[FoundNode("c", cores=4.0, memory=16 * GIB)])
+    world = World(gpus=0, nodes=[FoundNode("c", cores=4.0, memory=16 * GIB)], config=ONE_MACHINE)
     others = world.c.telemetry.nodes.others
     world.submit("there", [0], Behaviour(iterations=1_000), resources={"cores": 4, "memory": 8 * GIB})
     world.run(lambda world: world.job("there").state == s.RUNNING)

@@ -305,7 +305,7 @@ def test_through_any_history_a_snapshot_built_on_the_last_one_equals_one_built_f
                 jobs = {name: jobs[name] for name in rng.sample(sorted(jobs), len(jobs))}
             case "inputs":
                 tables = some(rng, known.profiles, Profiles()), some(rng, known.observations, Observations())
-                known = SnapshotInputs(*tables, checkpoints_last=some(rng, True, False))
+                known = SnapshotInputs(*tables, checkpoints_last=some(rng, True, False), in_pods=some(rng, True, False))
             case "time":
                 passes = rng.randrange(1, 100) / 4
                 at = Moment(at.now + passes, at.wall + passes)

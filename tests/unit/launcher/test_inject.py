@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.model import pod_fields
 from launcher.admission import inject as pods
 from launcher.admission.inject import CannotInject, Injection, PodSettings, inject
 from launcher.admission.json_patch import difference
+from launcher.cluster.pods import foreign_usage
+from launcher.cluster.pods.foreign_usage import PodRequests
 from launcher.names import CONTAINER, JOB, JOB_ID, LAUNCH, SIDECAR
 
 SETTINGS = PodSettings(image="ours:1", coordinator="http://reshape-coordinator:8080")
@@ -337,6 +340,23 @@ def test_a_pod_of_the_class_guaranteed_stays_one() -> None:
     for resources in ({"limits": limits, "requests": {"cpu": "1"}}, {"limits": {"cpu": "4"}}, None):
         spec = injected({"containers": [{**MAIN, "resources": resources}]}).spec
         assert "cpu" not in container(spec, "reshape-sidecar")["resources"]["limits"]
+
+
+@pytest.mark.parametrize("cpu", [None, "2", "500m"])
+@pytest.mark.parametrize("limits", [None, {"cpu": "2", "memory": "8Gi"}])
+@pytest.mark.parametrize("resources", [None, {"cores": 2}, {"cores": 1, "memory": 2**33}])
+def test_the_coordinator_knows_what_our_sidecar_requests(
+    cpu: str | None, limits: dict[str, str] | None, resources: dict[str, Any] | None
+) -> None:
+    theirs = {**({"requests": {"cpu": cpu}} if cpu else {}), **({"limits": limits} if limits else {})}
+    doc = {"pod": {"containers": [{"resources": theirs}]}, **({"resources": resources} if resources else {})}
+    trainer = {**MAIN, "resources": pod_fields.trainer_resources({"resources": theirs}, doc)}
+    spec = injected({"containers": [trainer]}).spec
+    with_it = PodRequests(*(foreign_usage.requested(spec, kind) for kind in ("cpu", "memory")))
+    without = PodRequests(*(foreign_usage.requested({"containers": [trainer]}, kind) for kind in ("cpu", "memory")))
+    added = with_it.cores - without.cores, with_it.memory - without.memory
+    assert added == pytest.approx(pod_fields.requested_beside(doc))
+    assert pod_fields.requested_beside({**doc, "single_container": True}) == (0.0, 0.0)
 
 
 def test_a_claim_for_checkpoints_is_mounted_where_both_look() -> None:
