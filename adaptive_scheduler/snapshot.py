@@ -47,6 +47,7 @@ class Node:
     memory: float = 0.0  # bytes, likewise; 0: unknown, never a reason to refuse
     used_cores: float = 0.0  # more, that others use just now without having requested them; not part of `cores`
     used_memory: float = 0.0  # likewise
+    lent_cores: float = 0.0  # that others request and are not seen to use: no part of `cores`, but no limit keeps them
     used_by: str = ""  # for people: who uses how much
     cpu_use: float = 0.0  # R(w, t): share of the cores in use lately, 0..1 (S18)
     memory_use: float = 0.0  # likewise; breaks ties of cpu_use

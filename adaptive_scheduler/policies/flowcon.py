@@ -33,6 +33,7 @@ def schedule_limits(snapshot: ClusterSnapshot, now: float, settings: Settings) -
     for node in snapshot.nodes if snapshot.on_cpu else ():
         training = [j for j in snapshot.on_cpu[node.name] if j.state == "running" and not j.leased]
         if training and node.heard and node.cores > 0:
+            node = replace(node, cores=node.cores + node.lent_cores)  # a quota would only keep those idle (F10)
             parts = _parts(snapshot, node, training, now, settings)
             limits = (_limit(node, part, now, settings.flowcon) for part in parts)
             decided += [limit for limit in limits if limit is not None]

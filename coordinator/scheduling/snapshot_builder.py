@@ -209,6 +209,7 @@ def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: 
         used_cores=others.used_cores,
         used_memory=others.used_memory,
         used_by=others.sentence,
+        lent_cores=min(others.lent_cores, cores),
         schedulable=takes_work(doc),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),

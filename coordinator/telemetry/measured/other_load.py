@@ -36,6 +36,7 @@ class HeldByOthers(NamedTuple):
     source: Source = "requests"
     used_cores: float = 0.0  # of these, what is used without being requested: it comes back when the load falls
     used_memory: float = 0.0
+    lent_cores: float = 0.0  # requested, and not seen in use: the kernel lends them to whoever computes
 
     @property
     def sentence(self) -> str:
@@ -109,9 +110,10 @@ def held_by_others(doc: NodeRow) -> HeldByOthers:
     """What others hold of a node, of a document as `OtherLoad.added` returns it."""
     asked, seen = _amounts(doc.get("others")), _amounts(doc.get("used_by_others"))
     seen = min(seen[0], MOST * (number(doc.get("cores")) or 0.0)), seen[1]
-    more = tuple(max(0.0, used - wanted) for used, wanted in zip(seen, asked, strict=True))
-    source: Source = doc["used_by_others"]["from"] if any(more) else "requests"
-    return HeldByOthers(asked[0] + more[0], asked[1] + more[1], source, *more)
+    cores, memory = (max(0.0, used - wanted) for used, wanted in zip(seen, asked, strict=True))
+    source: Source = doc["used_by_others"]["from"] if cores or memory else "requests"
+    lent_cores = max(0.0, asked[0] - seen[0])
+    return HeldByOthers(asked[0] + cores, asked[1] + memory, source, cores, memory, lent_cores)
 
 
 def _amounts(given: object) -> tuple[float, float]:

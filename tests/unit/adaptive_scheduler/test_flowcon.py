@@ -152,6 +152,12 @@ def test_limits_are_in_cores_of_the_node():
     assert limits(job("vae", "CL", 0.04), on_cpu("mnist"), cores=16.0) == {"vae": 4.0}
 
 
+def test_f10_cores_that_others_have_requested_and_leave_idle_are_shared_out_too():
+    """Limits of a tenth of the node would keep nine tenths idle, which no other pod is kept from by a larger one."""
+    jobs = job("a", "CL", 0.01), job("b", "NL", 0.06)
+    assert limits(*jobs, cores=0.4, lent_cores=3.6) == limits(*jobs, cores=4.0)
+
+
 def test_a_limit_in_force_is_not_told_again_until_half_its_time_is_over():
     vae = job("vae", "CL", 0.04, cpu_limit=0.25, limit_until_s=300.0)
     told = [bool(limits(vae, on_cpu("mnist"), now=now)) for now in (0.0, 149.0, 151.0)]

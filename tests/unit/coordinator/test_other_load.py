@@ -88,7 +88,7 @@ def test_cores_count_to_half_of_the_node_and_memory_to_all_of_it(ground: Ground)
 def test_what_is_requested_and_used_counts_once(ground: Ground) -> None:
     ground.take(1.5, memory=2 * GIB)
     asks_more = ground.held(others={"cores": 3.0, "memory": 4 * GIB})
-    assert asks_more == HeldByOthers(3.0, 4 * GIB, "requests", 0.0, 0.0)
+    assert asks_more == HeldByOthers(3.0, 4 * GIB, "requests", 0.0, 0.0, lent_cores=1.5)
     assert asks_more.sentence == ""
     asks_less = ground.held(others={"cores": 1.0, "memory": 4 * GIB})
     assert asks_less == HeldByOthers(1.5, 4 * GIB, "processes", 0.5, 0.0)
