@@ -44,6 +44,7 @@ WAITING = "volcano.sh/sla-waiting-time"  # Volcano's sla plugin: how long a job 
 POLICIES = (("PodEvicted", "TerminateJob"), ("PodFailed", "TerminateJob"), ("TaskCompleted", "CompleteJob"))
 # A pod that a gang gives back counts as evicted.
 POLICIES_OF_GANGS = (("TaskCompleted", "CompleteJob"),)
+WARM = "RESHAPE_WARM"  # `sidecar.warm`: 0 for no waiting interpreter
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # taints of a node that is out of reach
 
 
@@ -95,7 +96,7 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "pod_uid": str((pod.get("metadata") or {}).get("uid") or ""),
         "progress": _progress(doc, beside),
         "command": [],
-        "env": launch_file.variables(doc, pods.CHECKPOINTS, DATASET) | _dataset(doc),
+        "env": launch_file.variables(doc, pods.CHECKPOINTS, DATASET) | _dataset(doc) | _waiting_interpreter(job),
         "workdir": None,
         "output": output_of(member),
         "tee": True,
@@ -109,6 +110,16 @@ def launch_json(doc: JobRow, pod: Mapping[str, Any], settings: PodSettings, emul
         "visible_gpus": list(job.parts(job.gpu_ids)[member]) if recreate else None,
         "device_plugin": recreate and not emulated,
     }
+
+
+def _waiting_interpreter(job: JobRecord) -> dict[str, str]:
+    """Return the variable that switches it off or sets its time. The shim reads it here, not in its own environment.
+
+    Off beside a training on CPU: its pod never gets another count, and the imports would take the cores that it trains
+    on.
+    """
+    said = (job.doc.get("env") or {}).get(WARM, "0" if job.uses_cpu else None)
+    return {} if said is None else {WARM: str(said)}
 
 
 def _dataset(doc: JobRow) -> dict[str, str]:

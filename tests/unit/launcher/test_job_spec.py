@@ -162,6 +162,22 @@ def test_what_shim_and_sidecar_are_told_is_what_they_can_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"optional_num_gpus": [0]}, "0"),
+        ({"optional_num_gpus": [0], "env": {"RESHAPE_WARM": "2"}}, "2"),
+        ({"env": {"RESHAPE_WARM": "0"}}, "0"),
+    ],
+)
+def test_no_interpreter_waits_beside_a_training_on_cpu_unless_its_user_says_so(
+    changes: dict[str, Any], said: str | None
+) -> None:
+    secret, _ = made(**changes)
+    assert told(secret)["env"].get("RESHAPE_WARM") == said
+
+
+@pytest.mark.parametrize(
     ("dataset", "found"), [(None, "/dataset"), ("2012/train", "/dataset/2012/train"), ("/data", "/data")]
 )
 def test_a_data_set_on_a_claim_is_mounted_to_be_read_and_the_training_told_where(
