@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.cluster_deadlines import figures, runs
 from benchmarks.cluster_deadlines.runs import ALGORITHMS, ClusterOutcome
-from benchmarks.cluster_deadlines.workload import Alone, drawn
+from benchmarks.cluster_deadlines.workload import SCALE, Alone, drawn
 from benchmarks.result import machine, versions
 from experiments.papers import results
 from reshape.output.tables import table
@@ -109,8 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[0], metavar="N", help="of sizes, arrivals and targets (default 0)"
     )
-    scale = "times the epochs, of which a large job has the paper's (default 1; take 0.03 with MNIST itself)"
-    parser.add_argument("--scale", type=float, default=1.0, help=scale)
+    scale = (
+        f"times the epochs, of which a large job has the paper's (default {SCALE:g}, with which a job trains for "
+        "longer than its containers take to start; take 0.2 with MNIST itself, whose epochs are 40 times as long)"
+    )
+    parser.add_argument("--scale", type=float, default=SCALE, help=scale)
     parser.add_argument("--only", nargs="+", choices=ALGORITHMS, help="only these algorithms")
     parser.add_argument("--deadlines", choices=SIDES, default="both", help="only the runs with them, or without")
     return parser

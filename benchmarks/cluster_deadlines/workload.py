@@ -20,6 +20,9 @@ TASKS = (("prepare", "data", 1), ("extract", "feature", 3), ("train", "model", 3
 PARAMS = ((64, 14), (128, 56), (256, 14))
 """Batch size and epochs of each replica of the last task."""
 RATE = 0.0001
+SCALE = 8.0
+"""With the paper's epochs a job on digits takes 13 s alone, and containers that start take 10 s of them: what would be
+compared is how long they take, and a sidecar has two more."""
 # A share of these epochs, and millicores of one replica of each task.
 SIZES = {"small": (0.25, (10, 20, 40)), "medium": (0.5, (12, 25, 50)), "large": (1.0, (15, 30, 60))}
 EVERY = 0.15  # of what a job takes alone: between two arrivals, in the mean
