@@ -24,7 +24,10 @@ SCALE = 8.0
 """With the paper's epochs a job on digits takes 13 s alone, and containers that start take 10 s of them: what would be
 compared is how long they take, and a sidecar has two more."""
 # A share of these epochs, and millicores of one replica of each task.
-SIZES = {"small": (0.25, (10, 20, 40)), "medium": (0.5, (12, 25, 50)), "large": (1.0, (15, 30, 60))}
+SIZES = {"small": (0.25, (20, 40, 80)), "medium": (0.5, (25, 50, 100)), "large": (1.0, (30, 60, 120))}
+LIMIT = 200
+"""Millicores that a replica may use: without a limit those that run share all that the dummies hold by name only, each
+slows down the others, and how long one takes says nothing of when the next may begin."""
 EVERY = 0.15  # of what a job takes alone: between two arrivals, in the mean
 SLACK = (1.5, 4.0)  # a target is so many times what all tasks take alone
 MEMORY = 64 * 2**20

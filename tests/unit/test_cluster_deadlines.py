@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.cluster_deadlines import figures, runs
-from benchmarks.cluster_deadlines.runs import ClusterOutcome, cores, requested
+from benchmarks.cluster_deadlines.runs import ClusterOutcome, DeadlineVolcano, PlainVolcano, cores, requested
 from benchmarks.cluster_deadlines.workload import MnistJob, drawn, history
+from coordinator.scheduling.slaml.slaml_object import row_of
+from coordinator.scheduling.slaml.slaml_spec import Slaml, documents
 from experiments.papers import results
+from launcher.admission.inject import PodSettings
+from launcher.cluster.pods import job_spec
+from launcher.cluster.pods.limit_rules import amount
 from tests.e2e.test_slaml_example import slaml
 
 ALONE = {"small": (1.0, 2.0, 7.0), "medium": (1.0, 2.0, 17.0), "large": (1.0, 2.0, 27.0)}
@@ -32,6 +38,30 @@ def test_a_large_job_has_the_tasks_replicas_and_parameters_of_the_paper() -> Non
         (part.spec["type"], part.replicas, part.params) for part in paper
     ]
     assert [["python", "mnist.py", t.name] for t in ours] == [["python", *p.spec["command"][1:]] for p in paper]
+
+
+def test_both_sides_have_the_same_pods() -> None:
+    """Command, image, requests and limits of what our launcher makes of a Slaml; the rest is what the method costs."""
+    applied: list[dict[str, Any]] = []
+    on: Any = SimpleNamespace(cluster=SimpleNamespace(apply=applied.append))
+    job = MnistJob("a", "medium", target_s=60)
+    PlainVolcano(on).submit(job)
+    DeadlineVolcano(on).submit(job)
+    plain, slaml_object = applied
+    (theirs,) = plain["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    about = {**slaml_object["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}
+    row: Any = {**row_of({**slaml_object, "metadata": about}), "_id": "u"}
+    doc: Any = documents(Slaml.of(row))[0]
+    settings = PodSettings(image="ours", coordinator="http://c")
+    _, made = job_spec.objects({**doc, "uid": "u", "launch": 1}, settings, b"m" * 64, True)
+    (ours,) = made["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    assert ours["command"][-3:] == theirs["command"] == ["python", "mnist.py", "prepare"]
+    assert ours["image"] == theirs["image"]
+    amounts = [
+        {kind: {name: amount(str(value)) for name, value in each[kind].items()} for kind in ("requests", "limits")}
+        for each in (ours["resources"], theirs["resources"])
+    ]
+    assert amounts[0] == amounts[1] and amounts[0]["limits"]["cpu"] == amount("200m")
 
 
 def test_response_times_of_jobs_that_both_sides_did_become_figures_of_the_paper() -> None:
