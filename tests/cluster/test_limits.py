@@ -27,7 +27,7 @@ FLAT = ["--seconds", "0.05", "--flat", "10"]  # its loss hardly changes any more
 HAS: Doc = {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 GROUPS = Path("/sys/fs/cgroup")
 SLOWED_S, SOON_S = 120.0, 30.0
-NEAR = 0.02  # cores: what pods of others ask for may change by as little meanwhile
+NEAR = 0.02  # cores, by which a limit may differ from what was wanted
 COORDINATORS = (SYSTEM, "app.kubernetes.io/component=coordinator")
 wall = SystemClock().wall
 
@@ -48,9 +48,9 @@ def quota(pid: int) -> float | None:
 
 
 def limit(on: Installed, node: str) -> float:
-    """Cores: 1 / (beta x jobs) = a quarter of what pods of others leave of the node."""
+    """Cores: 1 / (beta x jobs) = a quarter of the node, as pods of others are not seen to use what they request."""
     (view,) = [each for each in on.client.nodes() if each["node"] == node]
-    return float(view["cores"] - view["others_cores"]) / 4
+    return float(view["cores"]) / 4
 
 
 def same(cores: object, wanted: float) -> bool:
