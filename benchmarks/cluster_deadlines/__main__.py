@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             alone = runs.measured(on, options.scale)
             for size, seconds in alone.items():
                 print(f"{size}: its tasks take {', '.join(f'{s:.1f} s' for s in seconds)} alone", flush=True)
-            with runs.loaded(on, alone) as left:
+            with runs.only_deadlines(on), runs.loaded(on, alone) as left:
                 print(f"{options.jobs} jobs a run; cores left by the dummies: {left}", flush=True)
                 for outcome in _outcomes(on, options, alone):
                     outcomes.append(outcome)

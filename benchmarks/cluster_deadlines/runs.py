@@ -1,7 +1,7 @@
 """One of the six runs: Volcano's configuration, dummy pods that hold most of the CPU, and the stream of jobs.
 
 Without deadlines each task is a Volcano Job that is submitted once the one before is completed, as a workflow engine
-would: Volcano's own `dependsOn` only waits until pods run. With deadlines each job is a Slaml, and all our systems act.
+would: Volcano's own `dependsOn` only waits until pods run. With deadlines each job is a Slaml, as the paper has it.
 How long each task takes alone is measured first.
 """
 
@@ -28,7 +28,7 @@ from tests.cluster.bed_kubectl import until
 from tests.cluster.bed_network import NODES
 from tests.cluster.bed_processes import BedError
 from tests.cluster.bed_volcano import pod_template, volcano_job
-from tests.cluster.installed import EXTENDER, Installed
+from tests.cluster.installed import EXTENDER, PARTS, START_S, SYSTEM, Installed, answered, is_ready
 from tests.cluster.steps_job import CLAIM, NAMESPACE
 
 Doc = dict[str, Any]
@@ -284,7 +284,24 @@ def configuration(bed: Bed, algorithm: str, deadlines: bool) -> str:
     return str(yaml.safe_dump(conf, sort_keys=False))
 
 
-# the load
+# the coordinator and the load
+
+
+@contextmanager
+def only_deadlines(on: Installed) -> Iterator[None]:
+    """Of our systems only that of the paper acts, as in the simulation: the test bed's SpeCon moves after seconds."""
+    try:
+        _set_coordinator(on, "RESHAPE_SYSTEMS=deadline")
+        yield
+    finally:
+        _set_coordinator(on, "RESHAPE_SYSTEMS-")
+
+
+def _set_coordinator(on: Installed, variable: str) -> None:
+    """Set or take away a variable of the coordinators, which Kubernetes then starts anew."""
+    on.cluster.kubectl("set", "env", "deployment/reshape-coordinator", variable, "-n", SYSTEM)
+    until("the coordinators are new", lambda: all(is_ready(on.cluster, part) for part in PARTS), START_S)
+    answered("the coordinator acts", lambda: on.client.health()["ok"], START_S)
 
 
 @contextmanager

@@ -246,7 +246,7 @@ def _apply(bed: Bed) -> None:
             SYSTEM,
         )
     about.write_text(json.dumps(now))
-    until("all our parts are ready", lambda: all(_ready(bed.cluster, part) for part in PARTS), START_S)
+    until("all our parts are ready", lambda: all(is_ready(bed.cluster, part) for part in PARTS), START_S)
 
 
 def _applied(cluster: Cluster) -> bool:
@@ -254,7 +254,7 @@ def _applied(cluster: Cluster) -> bool:
     return True
 
 
-def _ready(cluster: Cluster, part: str) -> bool:
+def is_ready(cluster: Cluster, part: str) -> bool:
     """Of coordinators one is ready: the one that acts."""
     return all(_is_ready(each) for each in cluster.list(part, SYSTEM))
 
