@@ -50,9 +50,11 @@ def test_a_suspension_comes_to_its_end_though_each_step_of_it_is_a_crash(tmp_pat
         up.client.submit(digits("one", 300, [2]))
         up.until("one", "running")
         wait_for(lambda: up.job("one")["iters_done"] > 5, what="it trains")
-        up.client.suspend("one")
         up.kill()
-        for seam in SUSPENDING:
+        up.start(SUSPENDING[0])  # before it is suspended: else the stop may have been sent by one that does not crash
+        up.client.suspend("one")
+        wait_for(lambda: up.gone, what=f"{SUSPENDING[0]} is reached")
+        for seam in SUSPENDING[1:]:
             up.start(seam)
             wait_for(lambda: up.gone, what=f"{seam} is reached")
         up.start()
