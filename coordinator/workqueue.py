@@ -57,8 +57,11 @@ class WorkQueue:
         """Keep only the earliest delay of a key; else each delayed call would start a chain of its own."""
         self._watched.pop(key, None)
         if due < self._due.get(key, math.inf):
-            self._due[key] = due
-            heapq.heappush(self._later, (due, key))
+            self._put_later(due, key)
+
+    def _put_later(self, due: float, key: str) -> None:
+        self._due[key] = due
+        heapq.heappush(self._later, (due, key))
 
     def retry(self, key: str) -> float:
         """Process `key` again after a pause that doubles with each failure in a row; returns the pause."""
@@ -121,8 +124,7 @@ class WorkQueue:
                 continue
             del self._due[key]
             if (put_off_s := self._put_off_s(key, now)) > 0:
-                self._due[key] = now + put_off_s
-                heapq.heappush(self._later, (now + put_off_s, key))
+                self._put_later(now + put_off_s, key)
                 continue
             self._watched.pop(key, None)
             if key in self._working:

@@ -7,7 +7,6 @@ keeps its connections, as sidecars do. Besides: how long answers take where side
 from __future__ import annotations
 
 import gc
-import http.client
 import multiprocessing
 import resource
 import select
@@ -25,6 +24,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
 from benchmarks.result import WrongAnswer
+from coordinator.http.heartbeats.server_limits import allow_connections
 from sidecar.protocol import HEADER_JOB, HEADER_LAUNCH, HEADER_SIGNATURE
 
 CONNECTIONS = 8
@@ -66,21 +66,10 @@ def taken(pool: Executor, port: int, messages: list[Message]) -> float:
 
 def send(port: int, messages: list[Message]) -> None:
     """Send them one after the other, on some connections in turn."""
-    connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(CONNECTIONS)]
-    for number, message in enumerate(messages):
-        _ask(connections[number % CONNECTIONS], message)
-    for connection in connections:
-        connection.close()
-
-
-def _ask(connection: http.client.HTTPConnection, message: Message) -> None:
-    job, raw, signature = message
-    headers = {HEADER_JOB: job, HEADER_LAUNCH: "1", HEADER_SIGNATURE: signature, "Content-Type": "application/json"}
-    connection.request("POST", ADDRESS, raw, headers)
-    response = connection.getresponse()
-    answer = response.read()
-    if response.status != 200 or b'"known":false' in answer:
-        raise WrongAnswer(f"a heartbeat was answered {response.status}: {answer[:200]!r}")
+    with ExitStack() as stack:
+        sidecars = [stack.enter_context(Sidecar(port)) for _ in range(CONNECTIONS)]
+        for number, message in enumerate(messages):
+            sidecars[number % CONNECTIONS].ask(message)
 
 
 def waits_s(port: int, rounds: Sequence[Sequence[Message]], within_s: float) -> list[float]:
@@ -89,10 +78,14 @@ def waits_s(port: int, rounds: Sequence[Sequence[Message]], within_s: float) -> 
     Each sidecar keeps a connection of its own. The messages of a round are due evenly within `within_s`, and count from
     then, so a server that falls behind shows. The first round, one message after the other, opens the connections.
     """
-    _allow_files(len(rounds[0]) + SPARE_FILES)
+    allow_connections()
+    few, enough = resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(rounds[0]) + SPARE_FILES
+    if few != resource.RLIM_INFINITY and few < enough:
+        raise WrongAnswer(f"this user may have {few} files open, and {enough} are needed: raise it (`ulimit -n`)")
     with ExitStack() as stack, select.epoll() as poll:
-        sidecars = [stack.enter_context(Sidecar(port, message)) for message in rounds[0]]
-        for sidecar in sidecars:
+        sidecars = [stack.enter_context(Sidecar(port)) for _ in rounds[0]]
+        for sidecar, message in zip(sidecars, rounds[0], strict=True):
+            sidecar.ask(message)
             poll.register(sidecar.socket, select.EPOLLIN)
         found = (_answered_s(poll, sidecars, messages, within_s) for messages in rounds[1:])
         return [quantiles(taken, n=100)[-1] for taken in found]
@@ -101,11 +94,13 @@ def waits_s(port: int, rounds: Sequence[Sequence[Message]], within_s: float) -> 
 class Sidecar:
     """A connection that is kept."""
 
-    def __init__(self, port: int, message: Message) -> None:
-        """Open it and have a first message answered."""
+    def __init__(self, port: int) -> None:
         self.due = 0.0
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, message: Message) -> None:
+        """Have it answered before anything else is sent."""
         self.socket.sendall(_request(message))
         self.take()
 
@@ -152,10 +147,3 @@ def _request(message: Message) -> bytes:
     }  # fmt: skip
     lines = [f"POST {ADDRESS} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode() + raw
-
-
-def _allow_files(enough: int) -> None:
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < enough:
-        raise WrongAnswer(f"this user may have {most} files open, and {enough} are needed: raise it (`ulimit -n`)")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(few, enough), most))

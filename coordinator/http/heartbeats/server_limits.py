@@ -17,14 +17,14 @@ CONNECTIONS = 65_536  # open files that are enough for ten thousand sidecars, la
 
 def limited_server(serves: Application | HTTPServerConnectionDelegate, max_body: int = BODY_LIMIT) -> HTTPServer:
     """A server without a socket. A connection with a longer body is cut without an error body."""
-    _allow_connections()
+    allow_connections()
     return HTTPServer(
         serves, max_body_size=max_body, max_header_size=LARGEST_HEADER, body_timeout=BODY_S,
         idle_connection_timeout=IDLE_S,
     )  # fmt: skip
 
 
-def _allow_connections() -> None:
+def allow_connections() -> None:
     """Let this process have many files open: each sidecar keeps a connection, and many systems begin with 1,024."""
     few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = CONNECTIONS if most == resource.RLIM_INFINITY else min(CONNECTIONS, most)
