@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from tests.cluster import bed_build, bed_network, bed_nodes, built_images
@@ -82,7 +82,10 @@ class Bed:
         return [part for part in PARTS if self.processes.pid(part) is None]
 
     def up(self) -> None:
-        """Build what is not built, remove what an earlier run left, start everything; all of it or nothing."""
+        """Build what is not built, remove what an earlier run left, start everything; all of it or nothing.
+
+        What does not start is started once more, as an init system would, and what it said is printed.
+        """
         with one_at_a_time():
             _refuse_second(self.folder)
             if self.is_up():
@@ -90,12 +93,19 @@ class Bed:
             bed_build.ready()
             self._remove()
             try:
-                self._start()
-            except BaseException:
-                with undisturbed():
-                    self._remove()
-                raise
+                self._start_or_remove()
+            except BedError as error:
+                say(f"has not come up, and is started once more: {error}")
+                self._start_or_remove()
         return None
+
+    def _start_or_remove(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            with undisturbed():
+                self._remove()
+            raise
 
     def down(self) -> None:
         with one_at_a_time():
@@ -119,7 +129,7 @@ class Bed:
             node.start_proxy()
         self.control.start_dns(cluster, self.folder / "pki" / "coredns.kubeconfig")
         self.volcano.start(cluster)
-        self.wait_ready()
+        self.wait_ready(within_s=20)
         self._proxy_control()
         for part in PARTS:
             self.processes.check(part)
@@ -195,8 +205,15 @@ class Bed:
 
     def wait_ready(self, within_s: float = 60.0) -> None:
         """Both nodes are Ready: after a test that broke one."""
-        for node in NODES:
-            self.cluster.wait("node", node, lambda found: condition(found, "Ready"), within_s=within_s)
+        for node in self.nodes.values():
+            try:
+                until(f"node {node.name} is Ready", partial(self._is_ready, node.name), within_s, node.check)
+            except BedError as error:
+                raise BedError(f"{error}\n{node.describe(self.cluster)}") from None
+
+    def _is_ready(self, node: str) -> bool:
+        found = self.cluster.get("node", node)
+        return found is not None and condition(found, "Ready")
 
 
 @contextmanager

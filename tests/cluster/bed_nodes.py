@@ -73,6 +73,18 @@ class Node:
     def start_proxy(self) -> None:
         self._run("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={self.folder / 'kube-proxy.json'}"])
 
+    def check(self) -> None:
+        """BedError with the end of its log when one of the node's programs has ended."""
+        for part in PARTS:
+            self.processes.check(self._part(part))
+
+    def describe(self, cluster: Cluster) -> str:
+        """What the API server and the node's programs say of it: for a node that does not get Ready."""
+        found = (cluster.get("node", self.name) or {}).get("status", {}).get("conditions", [])
+        said = [f"{each['type']}={each['status']}: {each.get('message')}" for each in found]
+        logs = [f"the end of {self._part(part)}.log:\n{self.processes.tail(self._part(part))}" for part in PARTS]
+        return "\n".join([*(said or [f"the API server knows nothing of node {self.name}"]), *logs])
+
     def kill_kubelet(self) -> None:
         """What a lost node looks like to the API server; its containers run on."""
         self.processes.stop([self._part("kubelet")], kill=True)

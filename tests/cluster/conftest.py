@@ -69,8 +69,10 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
         pytest.skip("needs the test bed itself: run without RESHAPE_TEST_CLUSTER")
     bed = Bed()
     keep = bed.is_up() or request.config.getoption("--keep-bed")
+    capture = request.config.pluginmanager.getplugin("capturemanager")
     try:
-        bed.up()
+        with capture.global_and_fixture_disabled():  # how it came up is printed, a second attempt above all
+            bed.up()
     except Missing as missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
     yield bed
