@@ -152,9 +152,12 @@ def keep(recording: Recording | SavingTimes, file: Path) -> None:
 
 def kept(file: Path) -> list[dict[str, Any]]:
     """Return the recordings of a file that can be written. OSError or ValueError, which say why it cannot be used."""
+    is_new = not file.exists()
     with file.open("a+") as opened:
         opened.seek(0)
         rows = json.loads(opened.read() or "[]")
+    if is_new:
+        file.unlink()  # a training that fails leaves no empty file
     if not isinstance(rows, list) or not all(
         isinstance(row, dict) and {"model", "framework"} <= row.keys() for row in rows
     ):

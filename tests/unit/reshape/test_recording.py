@@ -66,6 +66,12 @@ def test_a_newer_recording_of_a_model_takes_the_place_of_the_older_one(tmp_path:
     assert [(row["framework"], row["cpu_s"]) for row in rows] == [("keras", 7.0), ("torch", first.cpu_s)]
 
 
+def test_a_training_that_fails_leaves_no_file_that_was_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "recordings.json"
+    assert run(["record", "gru", "--python", python(tmp_path, code=7), "--into", str(file)]) != 0
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("held", ["not JSON", '{"model": "gru"}', None])
 def test_a_file_that_cannot_take_a_recording_is_refused_before_anything_trains(
     tmp_path: Path, held: str | None
