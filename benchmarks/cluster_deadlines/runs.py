@@ -195,8 +195,7 @@ class DeadlineVolcano:
 
 def measured(on: Installed, scale: float) -> Alone:
     """Run a job of each size alone on Volcano; return the seconds that each of its tasks took. Raises `BedError`."""
-    for node in NODES:
-        training_images.provide(on.bed, "torch", node)
+    on.bed.provide(training_images.archive("torch"))
     side, found = PlainVolcano(on), dict[str, list[float]]()
     try:
         for size in SIZES:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import hashlib
 import shutil
 import signal
 import sys
@@ -173,17 +172,20 @@ class Bed:
     def provide_images(self, kinds: Iterable[str] = IMAGE_KINDS) -> None:
         """Build what has changed of our own images, and give the nodes those that they have not got."""
         for kind in kinds:
-            archive = built_images.archive(kind)
-            digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-            for node in self.nodes.values():
-                stamp = node.folder / f"imported-{kind}"
-                if not stamp.exists() or stamp.read_text() != digest:
-                    node.import_image(archive)
-                    stamp.write_text(digest)
+            self.provide(built_images.archive(kind))
 
-    def import_image(self, archive: Path, nodes: Iterable[str] = tuple(NODES)) -> None:
-        for node in nodes:
-            self.nodes[node].import_image(archive)
+    def provide(self, archive: Path, nodes: Iterable[str] = tuple(NODES)) -> None:
+        """Give these nodes, all at once, an image that they have not got."""
+        made = str(archive.stat().st_mtime_ns)
+        stamps = {node: self.nodes[node].folder / f"imported-{archive.stem}" for node in nodes}
+        missing = [node for node, stamp in stamps.items() if not stamp.exists() or stamp.read_text() != made]
+        with ThreadPoolExecutor() as beside:
+            for node in beside.map(lambda node: self._import(archive, node), missing):
+                stamps[node].write_text(made)
+
+    def _import(self, archive: Path, node: str) -> str:
+        self.nodes[node].import_image(archive)
+        return node
 
     def kill_kubelet(self, node: str) -> None:
         self.nodes[node].kill_kubelet()
@@ -265,7 +267,7 @@ def main() -> int:
         if asked.do == "status":
             return status(bed)
         if asked.do == "import":
-            bed.import_image(asked.archive)
+            bed.provide(asked.archive)
         else:
             {"up": bed.up, "down": bed.down, "images": bed.provide_images}[asked.do]()
     except BedError as error:

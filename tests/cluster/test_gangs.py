@@ -260,8 +260,7 @@ def test_a_gang_that_is_done_leaves_a_completed_volcano_job(installed: Installed
 @pytest.fixture
 def image(installed: Installed, kind: str) -> str:
     """That of a framework, on both nodes."""
-    for node in NODES:
-        training_images.provide(installed.bed, kind, node)
+    installed.bed.provide(training_images.archive(kind))
     return training_images.name_of(kind)
 
 

@@ -98,7 +98,7 @@ def test_a_build_that_fails_says_so_and_leaves_no_archive(tmp_path: Path, images
 
 
 def test_a_pod_of_it_trains_on_a_node(numpy_image: Path, bed: Bed, namespace: str) -> None:
-    bed.import_image(numpy_image, nodes=["node-a"])
+    bed.provide(numpy_image, ["node-a"])
     trainer = {
         "name": "trainer",
         "image": training_images.name_of("numpy"),

@@ -32,7 +32,7 @@ TIGHT = "600Mi"  # for TensorFlow and a training: 490 MiB; a second process want
 
 @pytest.fixture
 def image(installed: Installed) -> str:
-    training_images.provide(installed.bed, "keras", NODE)
+    installed.bed.provide(training_images.archive("keras"), [NODE])
     return training_images.name_of("keras")
 
 
@@ -127,7 +127,7 @@ def sidecar(pod: Object) -> dict[str, Any]:
 @pytest.fixture
 def scripts(installed: Installed, tmp_path: Path) -> Iterator[Callable[..., Script]]:
     """`scripts(memory)` submits one; all are ended afterwards."""
-    training_images.provide(installed.bed, training_images.STOCK, NODE)
+    installed.bed.provide(training_images.archive(training_images.STOCK), [NODE])
     about = {"name": CONFIG_MAP, "namespace": steps_job.NAMESPACE}
     code = {"keras_fit.py": (ROOT / SCRIPT).read_text()}
     installed.cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": code})

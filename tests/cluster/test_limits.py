@@ -218,7 +218,7 @@ def test_a_limit_whose_coordinator_is_gone_is_lifted_first_thing_by_the_next_lau
 def images(installed: Installed) -> dict[str, str]:
     """Those of both frameworks, by kind, on node-b only: they are large."""
     for kind in training_images.FRAMEWORKS:
-        training_images.provide(installed.bed, kind, "node-b")
+        installed.bed.provide(training_images.archive(kind), ["node-b"])
     return {kind: training_images.name_of(kind) for kind in training_images.FRAMEWORKS}
 
 

@@ -62,7 +62,7 @@ def test_move(moved: Callable[[str], Moved], installed: Installed, report: Repor
 
 @pytest.fixture
 def image(installed: Installed) -> str:
-    training_images.provide(installed.bed, "numpy", "node-a")
+    installed.bed.provide(training_images.archive("numpy"), ["node-a"])
     return training_images.name_of("numpy")
 
 

@@ -98,8 +98,7 @@ class Play:
 @pytest.fixture(scope="module")
 def play(installed: Installed) -> Play:
     """Two that progress beside a GRU: converged, it moves to where one trains; then both end, and it moves back."""
-    for node in NODES:
-        training_images.provide(installed.bed, "torch", node)
+    installed.bed.provide(training_images.archive("torch"))
     scene = Scene(installed)
     try:
         job = scene.insert("gru", job_type="gru", image=training_images.name_of("torch"), command=ZOO)
@@ -158,8 +157,7 @@ def grown(installed: Installed) -> dict[str, Moved]:
     """A training of each framework, grown onto the other node; played once for both."""
     images = {kind: training_images.name_of(kind) for kind in SCRIPTS}
     for kind in SCRIPTS:
-        for node in NODES:
-            training_images.provide(installed.bed, kind, node)
+        installed.bed.provide(training_images.archive(kind))
     scripts = {kind: ["python", script, "--iterations", str(ENDLESS)] for kind, script in SCRIPTS.items()}
     return cross_host(installed, {kind: {"image": images[kind], "command": scripts[kind]} for kind in SCRIPTS})
 

@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 
 from tests.cluster import built_images
-from tests.cluster.bed import Bed
 from tests.cluster.built_images import BUILT, IMAGES, ROOT, BuildFailed
 
 FRAMEWORKS = {"keras": "tensorflow", "torch": "torch"}  # kind -> the image below it, in frameworks/
@@ -53,15 +52,6 @@ def archive(kind: str) -> Path:
         stamp.write_text(wanted)
         print(f"{name_of(kind)}: built in {time.monotonic() - began:.0f} s, {tar.stat().st_size / 1e6:.0f} MB")
         return tar
-
-
-def provide(bed: Bed, kind: str, node: str) -> None:
-    """The image is on that node; imported if it is not there or another one."""
-    tar, there = archive(kind), bed.nodes[node].folder / f"imported-train-{kind}"
-    wanted = str(tar.stat().st_mtime_ns)
-    if not there.exists() or there.read_text() != wanted:
-        bed.import_image(tar, [node])
-        there.write_text(wanted)
 
 
 def _code(kind: str) -> Path:
