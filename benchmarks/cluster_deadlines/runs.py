@@ -28,7 +28,7 @@ from tests.cluster.bed_kubectl import until
 from tests.cluster.bed_network import NODES
 from tests.cluster.bed_processes import BedError
 from tests.cluster.bed_volcano import pod_template, volcano_job
-from tests.cluster.installed import EXTENDER, PARTS, START_S, SYSTEM, Installed, answered, is_ready
+from tests.cluster.installed import EXTENDER, Installed
 from tests.cluster.steps_job import CLAIM, NAMESPACE
 
 Doc = dict[str, Any]
@@ -290,17 +290,10 @@ def configuration(bed: Bed, algorithm: str, deadlines: bool) -> str:
 def only_deadlines(on: Installed) -> Iterator[None]:
     """Of our systems only that of the paper acts, as in the simulation: the test bed's SpeCon moves after seconds."""
     try:
-        _set_coordinator(on, "RESHAPE_SYSTEMS=deadline")
+        on.set_coordinator("RESHAPE_SYSTEMS=deadline")
         yield
     finally:
-        _set_coordinator(on, "RESHAPE_SYSTEMS-")
-
-
-def _set_coordinator(on: Installed, variable: str) -> None:
-    """Set or take away a variable of the coordinators, which Kubernetes then starts anew."""
-    on.cluster.kubectl("set", "env", "deployment/reshape-coordinator", variable, "-n", SYSTEM)
-    until("the coordinators are new", lambda: all(is_ready(on.cluster, part) for part in PARTS), START_S)
-    answered("the coordinator acts", lambda: on.client.health()["ok"], START_S)
+        on.set_coordinator("RESHAPE_SYSTEMS-")
 
 
 @contextmanager

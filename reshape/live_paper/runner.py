@@ -17,8 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,25 @@ class LivePlan:
     trainings: trainings.Trainings
 
 
+@dataclass(frozen=True)
+class LiveSystem:
+    """A coordinator that acts as one contender, and what is known of the place where its jobs train."""
+
+    client: Client
+    violations: Callable[[], int]
+    """Return how often a GPU had two users."""
+    let_move: Callable[[str], None]
+    """Let a job move that only had to begin on a node."""
+    document: Callable[[View], View] = lambda doc: doc
+    """Add what a job needs in this place."""
+    after: int = 0
+    """The number of the last event before this contender."""
+
+
+Place = Callable[[LivePlan, Contender, Path], AbstractContextManager[LiveSystem]]
+"""Runs the coordinator of a contender for as long as the context lasts, with files in that folder."""
+
+
 def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path | None, out: Path, output: str) -> int:
     """Run, print the table or JSON, and write both to the folder `out`. Raises `Rejected` with a sentence."""
     writable_folder(out, "--out")
@@ -76,7 +97,7 @@ def run(*, name: str, scale: float | None, runs: int, trainer: str, data: Path |
         raise
     shutil.rmtree(folder)
     click.echo(to_json(result) if output == "json" else outcome.as_table(result))
-    click.echo("\n".join(f"wrote {path}" for path in _written(result, out)), err=True)
+    click.echo("\n".join(f"wrote {path}" for path in written(result, out)), err=True)
     return 0
 
 
@@ -92,7 +113,7 @@ def _known(out: Path) -> View:
     return known
 
 
-def _written(result: View, out: Path) -> list[Path]:
+def written(result: View, out: Path) -> list[Path]:
     """Write the result to a file of its own, and its figures to `live.json` beside those of other experiments."""
     whole, figures = out / f"{result['experiment']}.json", out / results.LIVE
     whole.write_text(to_json(result) + "\n")
@@ -107,8 +128,13 @@ def _draw(name: str, seed: int, data: Path | None) -> Workload:
     return workload
 
 
-def train(workloads: Sequence[Workload], scale: float, folder: Path, trainer: str = "numpy") -> View:
-    """Train the draws of one experiment under each of its policies, with all files in `folder`; return all figures."""
+def train(
+    workloads: Sequence[Workload], scale: float, folder: Path, trainer: str = "numpy", place: Place | None = None
+) -> View:
+    """Train the draws of one experiment under each of its policies, with all files in `folder`; return all figures.
+
+    `place`: where; default: on emulated nodes of this machine.
+    """
     plans, name = _plans(workloads, scale, trainer), workloads[0].name
     contenders, held = scaling.contenders(workloads[0], scale), cores_of_their_own()
     rows, draws, violations = list[report.Row](), list[tuple[View, View]](), 0
@@ -117,9 +143,11 @@ def train(workloads: Sequence[Workload], scale: float, folder: Path, trainer: st
         for plan in plans:
             ran = []
             for contender in contenders:
-                events, twice = _run(plan, contender, folder / f"{plan.workload.seed}-{contender.name}", bar.update)
+                files = folder / f"{plan.workload.seed}-{contender.name}"
+                with (place or on_this_machine)(plan, contender, files) as system:
+                    events = _run(plan, contender, system, bar.update)
+                    violations += system.violations()
                 ran.append(outcome.row(contender.name, plan.workload, scale, plan.jobs, events))
-                violations += twice
             ran = outcome.with_gains(ran)
             simulated = [one.row for one in compare(plan.workload, [c.name for c in contenders])]
             draws.append((report.summary(plan.workload, ran), report.summary(plan.workload, simulated)))
@@ -162,8 +190,9 @@ def _stands_in(plan: LivePlan, held: bool, trainer: str) -> list[str]:
     return said
 
 
-def _run(plan: LivePlan, contender: Contender, folder: Path, ended: Callable[[int], None]) -> tuple[list[View], int]:
-    """Run all jobs under one contender; return the events, and how often a GPU had two users."""
+@contextlib.contextmanager
+def on_this_machine(plan: LivePlan, contender: Contender, folder: Path) -> Iterator[LiveSystem]:
+    """Run a `reshape up` with emulated nodes."""
     locks = folder / "gpu-locks"
     beat_s = scaling.heartbeat_s(plan.workload, plan.scale)
     variables = {
@@ -172,27 +201,28 @@ def _run(plan: LivePlan, contender: Contender, folder: Path, ended: Callable[[in
     }  # fmt: skip
     options = [*scaling.node_options(plan.workload, plan.core), "--policy", contender.policy]
     with running(folder, options, variables) as client:
-        if not scaling.uses_cpu(plan.workload):
-            client.import_profiles("speed_profiles", scaling.speed_rows(plan.workload))
-        client.import_profiles("overheads", scaling.overhead_rows(plan.workload, plan.scale))
-        follower = _follower(client, plan)
-        with _arriving(client, plan, contender, follower.give_up):
-            follower.until(_all_closed(plan, folder / "state", ended))
-        return follower.events, len(gpu_locks.violations(locks))
+        yield LiveSystem(client, lambda: len(gpu_locks.violations(locks)), partial(_free, folder / "state"))
 
 
-def _follower(client: Client, plan: LivePlan) -> Follower:
+def _run(plan: LivePlan, contender: Contender, system: LiveSystem, ended: Callable[[int], None]) -> list[View]:
+    """Run all jobs under one contender; return its events."""
+    if not scaling.uses_cpu(plan.workload):
+        system.client.import_profiles("speed_profiles", scaling.speed_rows(plan.workload))
+    system.client.import_profiles("overheads", scaling.overhead_rows(plan.workload, plan.scale))
     limit_s = PATIENCE_S + PATIENCE * max(job.arrival_s for job in plan.jobs)
-    return Follower(client, lambda event, seconds: None, time.monotonic() + limit_s)
+    follower = Follower(system.client, lambda event, seconds: None, time.monotonic() + limit_s, system.after)
+    with _arriving(system, plan, contender, follower.give_up):
+        follower.until(_all_closed(plan, system, ended))
+    return follower.events
 
 
-def _all_closed(plan: LivePlan, state: Path, ended: Callable[[int], None]) -> Callable[[View], bool]:
+def _all_closed(plan: LivePlan, system: LiveSystem, ended: Callable[[int], None]) -> Callable[[View], bool]:
     """Return what looks at each event, until nothing of any job is left."""
     closed, begins_at = set[str](), {job.id for job in plan.jobs if job.node is not None}
 
     def look(event: View) -> bool:
         if event["type"] == "initialized" and event["job_id"] in begins_at:
-            _free(state, event["job_id"])
+            system.let_move(event["job_id"])
             begins_at.discard(event["job_id"])
         if event["type"] == "closed":
             closed.add(event["job_id"])
@@ -217,7 +247,7 @@ def _free(state: Path, job_id: str) -> None:
 
 @contextlib.contextmanager
 def _arriving(
-    client: Client, plan: LivePlan, contender: Contender, failed: Callable[[RunFailed], None]
+    system: LiveSystem, plan: LivePlan, contender: Contender, failed: Callable[[RunFailed], None]
 ) -> Iterator[None]:
     """Submit each job at its time, beside the body; call `failed` with what went wrong."""
     over, began = threading.Event(), time.monotonic()
@@ -227,7 +257,8 @@ def _arriving(
             if over.wait(max(0.0, began + job.arrival_s - time.monotonic())):
                 return
             try:
-                submit(client, job.document(plan.trainings(job.kind), fixed=contender.name == "default"))
+                document = job.document(plan.trainings(job.kind), fixed=contender.name == "default")
+                submit(system.client, system.document(document))
             except RunFailed as failure:
                 failed(failure)
                 return

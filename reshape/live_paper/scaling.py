@@ -143,10 +143,11 @@ def _variables(settings: Any, usual: Any, prefix: str, scale: float) -> Iterator
             continue
         value = value * scale if field.name.endswith("_s") else value
         if value != getattr(usual, field.name):
-            yield name, _text(value)
+            yield name, text(value)
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """Return a setting as a variable has it."""
     if isinstance(value, bool):
         return str(int(value))
     return ",".join(value) if isinstance(value, tuple) else f"{value}"

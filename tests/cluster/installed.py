@@ -68,6 +68,12 @@ class Installed:
         with pymongo.MongoClient[Doc](address, directConnection=True) as client:
             yield client.get_default_database("reshape")[name]
 
+    def set_coordinator(self, *variables: str) -> None:
+        """Set variables of the coordinators (`NAME=value`) or take them away (`NAME-`); return once a new one acts."""
+        self.cluster.kubectl("set", "env", "deployment/reshape-coordinator", *variables, "-n", SYSTEM)
+        until("the coordinators are new", lambda: all(is_ready(self.cluster, part) for part in PARTS), START_S)
+        answered("the coordinator acts", lambda: self.client.health()["ok"], START_S)
+
     # jobs
 
     def insert(self, job_id: str, total: int, counts: list[int], **more: Any) -> str:
@@ -200,14 +206,14 @@ def answered(what: str, look: Callable[[], T], within_s: float = 60.0) -> T:
     return until(what, asked, within_s)  # type: ignore[return-value]
 
 
-def install(bed: Bed) -> Installed:
+def install(bed: Bed, manifests: Path = MANIFESTS) -> Installed:
     """All of it, or nothing to do."""
     shared = bed.folder / "nodes" / "shared"
     for name in ("gpu-locks", "checkpoints"):
         (shared / name).mkdir(parents=True, exist_ok=True)
         (shared / name).chmod(0o777)
     bed.provide_images()
-    _apply(bed)
+    _apply(bed, manifests)
     bed.cluster.apply(steps_job.objects(shared))
     bed.volcano.add_extender(EXTENDER)
     found = Installed(bed, shared)
@@ -225,16 +231,16 @@ def _end_what_is_left(found: Installed) -> None:
     found.end(*left)
 
 
-def _apply(bed: Bed) -> None:
+def _apply(bed: Bed, manifests: Path) -> None:
     """As a user would; only what differs from the last time. A new image of the same name needs new pods."""
     about = bed.folder / "nodes" / "installed.json"
     before = json.loads(about.read_text()) if about.exists() else {}
     now = {
-        "manifests": bed.cluster.kubectl("kustomize", str(MANIFESTS)),
+        "manifests": bed.cluster.kubectl("kustomize", str(manifests)),
         "image": built_images.archive("reshape").stat().st_mtime_ns,
     }
     if before.get("manifests") != now["manifests"]:
-        until("the manifests apply", partial(_applied, bed.cluster), 30)
+        until("the manifests apply", partial(_applied, bed.cluster, manifests), 30)
     if before.get("image", now["image"]) != now["image"]:
         bed.cluster.kubectl(
             "rollout",
@@ -249,8 +255,8 @@ def _apply(bed: Bed) -> None:
     until("all our parts are ready", lambda: all(is_ready(bed.cluster, part) for part in PARTS), START_S)
 
 
-def _applied(cluster: Cluster) -> bool:
-    cluster.apply(MANIFESTS)
+def _applied(cluster: Cluster, manifests: Path) -> bool:
+    cluster.apply(manifests)
     return True
 
 

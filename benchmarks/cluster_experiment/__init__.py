@@ -1,0 +1,1 @@
+"""An experiment with GPUs in pods of the test bed."""
