@@ -40,8 +40,8 @@ SCALE = 0.03
 """Times the paper's: with it an average job trains for a minute, and the pods of 40 jobs start on two cores in time."""
 IMAGE = training_images.name_of("numpy")
 CODE = "python", "numpy_digits.py"
-USUAL = {"RESHAPE_COOLDOWN_FACTOR": "10", "RESHAPE_FIRST_STEP_TIMEOUT_S": "30", "RESHAPE_SYSTEMS": "sidecar"}
-"""Defaults that the test bed changes; of our systems only that of the paper acts."""
+USUAL = {"RESHAPE_COOLDOWN_FACTOR": "10", "RESHAPE_FIRST_STEP_TIMEOUT_S": "30"}
+"""Defaults that the test bed changes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         workload = _workload(options)
         with _installed(workload) as on, tempfile.TemporaryDirectory() as folder:
-            place = _Pods(on).running
+            place = Pods(on).running
             result = train([workload], options.scale, Path(folder), place=place)
     except (BedError, BuildFailed, NoWorkload, RunFailed) as error:
         print(error, file=sys.stderr)
@@ -79,7 +79,7 @@ def _workload(options: argparse.Namespace) -> Workload:
     return replace(found, jobs=found.jobs[: options.jobs], policy_setups=setups)
 
 
-class _Pods:
+class Pods:
     """The place where each job is a pod of the test bed."""
 
     def __init__(self, on: Installed) -> None:
@@ -88,21 +88,22 @@ class _Pods:
     @contextmanager
     def running(self, plan: LivePlan, contender: Contender, folder: Path) -> Iterator[LiveSystem]:
         """Have the coordinators act as this contender; nothing of its jobs is left afterwards."""
-        variables = USUAL | _policy(contender.policy) | dict(contender.variables)
-        self._on.set_coordinator(*(f"{name}={value}" for name, value in variables.items()))
+        given = variables(contender)
+        self._on.set_coordinator(*(f"{name}={value}" for name, value in given.items()))
         twice = len(self._on.gpus.violations())
         try:
             yield LiveSystem(
-                self._on.client, lambda: len(self._on.gpus.violations()) - twice, lambda job: None, self._document,
+                self._on.client, lambda: len(self._on.gpus.violations()) - twice, lambda job: None, self.document,
                 self._last_event(),
             )  # fmt: skip
         finally:
             self._on.end(*(job.id for job in plan.jobs))
             for job in plan.jobs:
                 self._on.client.remove(job.id)
-            self._on.set_coordinator(*(f"{name}-" for name in variables))
+            self._on.set_coordinator(*(f"{name}-" for name in given))
 
-    def _document(self, doc: View) -> View:
+    def document(self, doc: View) -> View:
+        """Return the job document of the live run as one of the test bed."""
         words = doc["command"]
         return {
             **doc, "image": IMAGE, "command": [*CODE, *words[len(CODE) :]], "namespace": steps_job.NAMESPACE,
@@ -114,10 +115,13 @@ class _Pods:
             return max((int(each["_id"]) for each in events.find({}, {"_id": 1})), default=0)
 
 
-def _policy(name: str) -> dict[str, str]:
-    """Return the variables that a coordinator of a cluster has in place of `reshape up --policy NAME`."""
-    given = POLICIES[name].config | POLICIES[name].settings
-    return {f"RESHAPE_{field.upper()}": scaling.text(value) for field, value in given.items()}
+def variables(contender: Contender) -> dict[str, str]:
+    """Return the environment in which coordinators of a cluster act as `reshape up --policy` does."""
+    of_policy = POLICIES[contender.policy].config | POLICIES[contender.policy].settings
+    return {
+        **USUAL, **{f"RESHAPE_{field.upper()}": scaling.text(value) for field, value in of_policy.items()},
+        **contender.variables,
+    }  # fmt: skip
 
 
 @contextmanager
