@@ -30,13 +30,14 @@ def record(
     from reshape import recording
     from reshape.saving import SHARES, measure
 
-    if shutil.which(python) is None:
+    if (program := shutil.which(python)) is None:
         raise click.BadParameter(f"{python} is no program.", param_hint="--python")
     if into:
         try:
             recording.kept(into)
         except (OSError, ValueError) as why:
             raise click.BadParameter(f"{into} cannot take a recording: {why}", param_hint="--into") from None
+    python = str(Path(program).absolute())  # a training runs in a folder of its own
     options = [*(("--epochs", str(epochs)) if epochs else ()), "--samples", str(samples)]
     try:
         found = (
@@ -54,4 +55,4 @@ def record(
 
 
 def as_text(found: object) -> str:
-    return "\n".join(f"{name:<11}{value}" for name, value in asdict(found).items())  # type: ignore[call-overload]
+    return "\n".join(f"{name:<13}{value}" for name, value in asdict(found).items())  # type: ignore[call-overload]

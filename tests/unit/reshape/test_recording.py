@@ -66,6 +66,16 @@ def test_a_newer_recording_of_a_model_takes_the_place_of_the_older_one(tmp_path:
     assert [(row["framework"], row["cpu_s"]) for row in rows] == [("keras", 7.0), ("torch", first.cpu_s)]
 
 
+@pytest.mark.parametrize("more", [[], ["--saving"]])
+def test_python_may_be_named_by_a_path_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    python(tmp_path, code=7)
+    monkeypatch.chdir(tmp_path)
+    assert run(["record", "gru", "--python", "./python", *more]) != 0
+    assert "loss=" in capsys.readouterr().err, "it ran"
+
+
 def test_a_training_that_fails_leaves_no_file_that_was_not_there(tmp_path: Path) -> None:
     file = tmp_path / "recordings.json"
     assert run(["record", "gru", "--python", python(tmp_path, code=7), "--into", str(file)]) != 0
