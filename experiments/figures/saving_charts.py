@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from experiments.figures.chart import Chart, ChartBars, ChartPanel
 from experiments.workloads.saving_times import BELOW_S, SIGMA_S, Row, both, mean
 
-UNIT = "CPU seconds to save and resume"
+UNIT = "seconds to save and resume"
 SHARES = (0.3, 0.7)
 
 
@@ -45,5 +45,5 @@ def _nearest(row: Row, share: float) -> float:
 def _chart(title: str, rows: Sequence[Row], bars: Sequence[ChartBars], notes: Sequence[str]) -> Chart:
     where = ", ".join(dict.fromkeys(f"{row['machine']}, {row['date']}" for row in rows))
     panel = ChartPanel("", "", UNIT, bars=[bar for bar in bars if bar.values])
-    said = (*notes, f"The paper: below {BELOW_S:g} s, by the clock. Each start is cold, with all imports.")
+    said = (*notes, f"The paper: below {BELOW_S:g} s. Each start is cold, with all imports.")
     return Chart(title, f"Measured: trainings of the zoo on {where}", [panel], said)

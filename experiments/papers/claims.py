@@ -52,13 +52,13 @@ def _percent(shares: Iterable[float]) -> str:
 
 
 def _saved() -> Claim:
-    """Return the row of what saving and resuming takes: CPU seconds, mean and deviation over the shares of a VAE."""
+    """Return the row of what saving and resuming takes: seconds, mean and deviation over the shares of a VAE."""
     rows = [row for row in saving_times.rows() if row["model"] == "vae"]
     others = [seconds for row in saving_times.rows() if row not in rows for seconds in saving_times.both(row)]
     ours = ", ".join(f"{row['framework']} {saving_times.mean(saving_times.both(row))}" for row in rows)
     most = max(seconds for row in rows for seconds in saving_times.both(row))
     return Claim(
-        SPECON, "Figures 2, 3", "to save and resume a VAE takes so long at any progress; ours: CPU time",
+        SPECON, "Figures 2, 3", "to save and resume a VAE takes so long at any progress",
         f"`reshape paper {saving_times.EXPERIMENT} --plot DIR`",
         "below, as stated" if most < saving_times.BELOW_S else "more", "cold",
         f"< {saving_times.BELOW_S:g} s, σ {saving_times.SIGMA_S}", "5 s are charged",

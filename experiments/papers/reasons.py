@@ -74,8 +74,7 @@ TEXTS: Mapping[str, str] = {
     "slower.",
     "cold": "Each start is a process of its own that imports PyTorch or TensorFlow of today, which is most of its "
     "time. In the product an interpreter waits with these imports done; that is not counted here. The machine had "
-    "other things to do: its clock says little, and of CPU time, too, there may be some more than on an idle one. How "
-    "the paper's trainings start again is not said.",
+    "nothing else to do. How the paper's trainings start again is not said.",
     "load": "In the paper a node's load slows all of its pods. At the load of nine tenths here both nodes are full "
     "whatever the placement, so that binpack's response time is within 2 % of the others'; at a third of that load, "
     "and with more speed lost to pods beside each other, it is the highest.",

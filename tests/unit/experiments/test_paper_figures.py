@@ -139,7 +139,7 @@ def test_a_moved_container_is_marked_where_it_changes_its_worker() -> None:
 
 def test_saving_and_resuming_is_shown_by_progress_and_by_model() -> None:
     row = {"model": "vae", "framework": "torch", "machine": "m", "date": "d", "at": [0.1, 0.302, 0.7, 0.9],
-           "save_cpu_s": [1.0, 1.0, 2.0, 2.0], "resume_cpu_s": [3.0, 4.0, 5.0, 6.0]}  # fmt: skip
+           "save_s": [1.0, 1.0, 2.0, 2.0], "resume_s": [3.0, 4.0, 5.0, 6.0]}  # fmt: skip
     gru = row | {"model": "gru", "framework": "keras"}
     by_progress, by_model = (
         figure.build([row, gru]) for figure in paper_figures.of(saving_times.EXPERIMENT) if figure.build

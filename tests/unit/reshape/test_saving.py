@@ -72,12 +72,12 @@ def test_the_command_stops_it_at_every_tenth_and_keeps_the_times(
     assert main.run(["--state", str(tmp_path), "record", "gru", *options]) == 0
     (row,) = json.loads(file.read_text())
     assert row["at"] == [tenths / 10 for tenths in range(1, 10)]
-    assert len(saving_times.both(row)) == len(saving_times.both(row, "_s")) == 9
+    assert len(saving_times.both(row)) == len(saving_times.both(row, "_cpu_s")) == 9
 
 
 def test_what_is_shipped_is_of_every_stop_whole() -> None:
     for row in saving_times.rows():
-        assert row["at"] == sorted(row["at"]) and len(row["at"]) >= 2
+        assert row["at"] == sorted(row["at"]) and len(row["at"]) == 9
         assert all(len(row[name]) == len(row["at"]) for name in ("save_s", "resume_s", "save_cpu_s", "resume_cpu_s"))
         assert len(saving_times.cells(row)) == len(saving_times.HEAD)
-    assert [row["model"] for row in saving_times.rows()].count("vae") == 2, "Figure 2 is of a VAE, in both frameworks"
+    assert len(saving_times.rows()) == 18, "nine models in two frameworks"
