@@ -60,7 +60,7 @@ soak: install ## real trainings arrive while processes are killed at random (SEC
 bench: install ## measure, and print the numbers that README quotes
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-cluster: install ## the Slaml paper's PyTorch jobs on a real Volcano (20 min; ARGS="--jobs 3"), or EXPERIMENT=elastic-w1 in pods (40 min)
+bench-cluster: install ## the Slaml paper's PyTorch jobs on a real Volcano (20 min; ARGS="--jobs 3"), or EXPERIMENT=elastic-w1 in pods (25 min)
 	@$(BIN)/python -m benchmarks.$(if $(EXPERIMENT),cluster_experiment $(EXPERIMENT),cluster_deadlines) $(ARGS)
 
 cluster: install ## a real Kubernetes with Volcano on this machine, to play with (Linux, root, Go; cold builds take 8 min)

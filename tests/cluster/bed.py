@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from tests.cluster import bed_build, bed_network, bed_nodes, built_images
 from tests.cluster.bed_build import BINARIES, BUILT, IMAGES, say
 from tests.cluster.bed_control import API, Control
-from tests.cluster.bed_kubectl import Cluster, condition, until
+from tests.cluster.bed_kubectl import Cluster, Object, condition, until
 from tests.cluster.bed_network import CONTROL, NODES
 from tests.cluster.bed_nodes import Node
 from tests.cluster.bed_pki import Authority, Tokens
@@ -209,13 +209,13 @@ class Bed:
         """Both nodes are Ready: after a test that broke one."""
         for node in self.nodes.values():
             try:
-                until(f"node {node.name} is Ready", partial(self._is_ready, node.name), within_s, node.check)
+                self.cluster.wait("node", node.name, _is_ready, within_s=within_s, check=node.check)
             except BedError as error:
                 raise BedError(f"{error}\n{node.describe(self.cluster)}") from None
 
-    def _is_ready(self, node: str) -> bool:
-        found = self.cluster.get("node", node)
-        return found is not None and condition(found, "Ready")
+
+def _is_ready(node: Object) -> bool:
+    return condition(node, "Ready")
 
 
 @contextmanager

@@ -79,15 +79,16 @@ class Cluster:
         self.kubectl("patch", kind, name, "-n", namespace, "--type=merge", "-p", json.dumps(change), *options)
 
     def wait(
-        self, kind: str, name: str, so: Callable[[Object], Any], namespace: str = "default", within_s: float = 120.0
-    ) -> Object:
+        self, kind: str, name: str, so: Callable[[Object], Any], namespace: str = "default", within_s: float = 120.0,
+        check: Callable[[], None] = lambda: None,
+    ) -> Object:  # fmt: skip
         """The object once `so` holds for it."""
 
         def look() -> Object | None:
             found = self.get(kind, name, namespace)
             return found if found is not None and so(found) else None
 
-        return until(f"{kind} {namespace}/{name}", look, within_s)
+        return until(f"{kind} {namespace}/{name}", look, within_s, check)
 
     def wait_gone(self, kind: str, name: str, namespace: str = "default", within_s: float = 120.0) -> None:
         until(f"{kind} {namespace}/{name} gone", lambda: self.get(kind, name, namespace) is None, within_s)

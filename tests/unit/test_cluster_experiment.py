@@ -29,7 +29,8 @@ def test_coordinators_of_a_cluster_act_as_reshape_up_does_with_each_policy() -> 
 
 def test_a_job_is_the_training_of_the_live_run_in_a_pod(tmp_path: Path) -> None:
     workload = build("elastic-w1", 0, None)
-    place: Any = on_cluster.Pods(SimpleNamespace(shared=tmp_path))  # type: ignore[arg-type]
+    on: Any = SimpleNamespace(shared=tmp_path)
+    place = on_cluster.Pods(on)
     for job in scaling.live_jobs(workload, on_cluster.SCALE, 1.0, {}):
         doc = place.document(job.document(trainings.paced_digits(job.kind), fixed=False))
         assert not validate("jobs", {"_id": job.id, **doc}).invalid_fields
