@@ -5,25 +5,61 @@ Added to the command by `main.py`. Imports only click until a verb runs.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reshape.cli import slaml_verbs
-from reshape.output.terminal import JOB_ID, CliSettings, print_out, printing
+from reshape.output.terminal import JOB_ID, JOB_IDS, CliSettings, for_each_job, print_out, printing, with_job_id
+
+if TYPE_CHECKING:
+    from reshape.client import Client
 
 _NODE = click.argument("node", metavar="NODE")
+Job = Mapping[str, Any]
+
+
+def _meant(
+    client: Client, job_ids: tuple[str, ...], every: bool, fits: Callable[[Job], bool], *, ended: bool = False
+) -> list[str]:
+    """Return the ids that were given, or with --all those of the jobs that fit; `ended`: look at ended ones, too."""
+    if every == bool(job_ids):
+        raise click.UsageError("Name one or more jobs, or give --all.")
+    if not every:
+        return list(job_ids)
+    found = [str(job["job_id"]) for job in client.jobs(include_ended=ended) if fits(job)]
+    if not found:
+        click.echo("There is no such job; `reshape jobs -a` lists all.", err=True)
+    return found
 
 
 @click.command()
-@JOB_ID
+@JOB_IDS
+@click.option("-a", "--all", "every", is_flag=True, help="All jobs that have not ended.")
 @printing
 @click.pass_obj
-def cancel(settings: CliSettings, job_id: str) -> None:
-    """Stop a job for good and free its GPUs; of a Slaml (slaml.NAMESPACE.NAME) all its jobs."""
-    if slaml_verbs.cancelled(settings, job_id):
-        return
-    print_out(settings, settings.client().cancel(job_id), _cancelled)
+def cancel(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
+    """Stop jobs for good and free their GPUs; of a Slaml (slaml.NAMESPACE.NAME) all its jobs."""
+    client = settings.client()
+
+    def cancel_one(job_id: str) -> None:
+        if not slaml_verbs.cancelled(settings, job_id):
+            print_out(settings, client.cancel(job_id), _cancelled)
+
+    return for_each_job(client, _meant(client, job_ids, every, _is_open), cancel_one)
+
+
+def _is_open(job: Job) -> bool:
+    return not job.get("finish_ts")
+
+
+def _has_ended(job: Job) -> bool:
+    return bool(job.get("finish_ts"))
+
+
+def _is_suspended(job: Job) -> bool:
+    return bool(job.get("suspended"))
 
 
 def _cancelled(job: dict[str, Any]) -> str:
@@ -42,32 +78,53 @@ def reshape(settings: CliSettings, job_id: str, count: int | None, auto: bool, f
     """Change the GPU count of a running job."""
     if (count is None) != auto:
         raise click.UsageError("Give either --gpus N or --auto.")
-    answer = {"decision_id": settings.client().reshape(job_id, count, force)}
-    outcome = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
-    print_out(settings, answer, lambda a: f"Job {job_id} {outcome}; `reshape explain {job_id}` shows the result.")
-
-
-@click.command()
-@JOB_ID
-@printing
-@click.pass_obj
-def suspend(settings: CliSettings, job_id: str) -> None:
-    """Let a job save, give all its GPUs up and wait until it is resumed."""
     client = settings.client()
-    answer = {"decision_id": client.suspend(job_id)}
-    waits = settings.output == "table" and client.job(job_id)["state"] == "submitted"
-    does = "is not started" if waits else "saves, gives its GPUs up and waits"
-    print_out(settings, answer, lambda _: f"Job {job_id} {does} until `reshape resume {job_id}`.")
+    outcome = "is sized by the scheduler again" if auto else f"shall run on {count} GPU{'s' * (count != 1)}"
+
+    def reshape_one(name: str) -> None:
+        answer = {"decision_id": client.reshape(name, count, force)}
+        print_out(settings, answer, lambda _: f"Job {name} {outcome}; `reshape explain {name}` shows the result.")
+
+    with_job_id(client, job_id, reshape_one)
 
 
 @click.command()
-@JOB_ID
+@JOB_IDS
+@click.option("-a", "--all", "every", is_flag=True, help="All jobs that have not ended.")
 @printing
 @click.pass_obj
-def resume(settings: CliSettings, job_id: str) -> None:
-    """Let a suspended job start again, from where it had saved."""
-    answer = {"decision_id": settings.client().resume(job_id)}
-    print_out(settings, answer, lambda _: f"Job {job_id} is in the queue again; it starts as soon as there is room.")
+def suspend(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
+    """Let jobs save, give all their GPUs up and wait until they are resumed."""
+    client = settings.client()
+
+    def suspend_one(job_id: str) -> None:
+        answer = {"decision_id": client.suspend(job_id)}
+        waits = settings.output == "table" and client.job(job_id)["state"] == "submitted"
+        does = "is not started" if waits else "saves, gives its GPUs up and waits"
+        print_out(settings, answer, lambda _: f"Job {job_id} {does} until `reshape resume {job_id}`.")
+
+    def fits(job: Job) -> bool:
+        return _is_open(job) and not _is_suspended(job)
+
+    return for_each_job(client, _meant(client, job_ids, every, fits), suspend_one)
+
+
+@click.command()
+@JOB_IDS
+@click.option("-a", "--all", "every", is_flag=True, help="All suspended jobs.")
+@printing
+@click.pass_obj
+def resume(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
+    """Let suspended jobs start again, from where they had saved."""
+    client = settings.client()
+
+    def resume_one(job_id: str) -> None:
+        answer = {"decision_id": client.resume(job_id)}
+        print_out(
+            settings, answer, lambda _: f"Job {job_id} is in the queue again; it starts as soon as there is room."
+        )
+
+    return for_each_job(client, _meant(client, job_ids, every, _is_suspended), resume_one)
 
 
 @click.command()
@@ -106,13 +163,21 @@ def undrain(settings: CliSettings, node: str) -> None:
 @click.pass_obj
 def rerun(settings: CliSettings, job_id: str) -> None:
     """Submit a job that has ended once more, from the beginning, under its name."""
-    print_out(settings, settings.client().rerun(job_id), lambda job: f"Job {job['job_id']} is submitted again.")
+    client = settings.client()
+    answer = with_job_id(client, job_id, client.rerun)
+    print_out(settings, answer, lambda job: f"Job {job['job_id']} is submitted again.")
 
 
 @click.command()
-@JOB_ID
+@JOB_IDS
+@click.option("-a", "--all", "every", is_flag=True, help="All jobs that have ended.")
 @printing
 @click.pass_obj
-def rm(settings: CliSettings, job_id: str) -> None:
-    """Remove a job that has ended from the lists; its output and checkpoints stay where they are."""
-    print_out(settings, settings.client().remove(job_id), lambda job: f"Job {job['job_id']} is removed from the lists.")
+def rm(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
+    """Remove jobs that have ended from the lists; their output and checkpoints stay where they are."""
+    client = settings.client()
+
+    def remove_one(job_id: str) -> None:
+        print_out(settings, client.remove(job_id), lambda job: f"Job {job['job_id']} is removed from the lists.")
+
+    return for_each_job(client, _meant(client, job_ids, every, _has_ended, ended=True), remove_one)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.output.terminal import CliSettings, print_out, printing, width
+from reshape.output.terminal import CliSettings, print_out, printing, width, with_job_id
 
 if TYPE_CHECKING:
     from reshape.client import Client
@@ -108,8 +108,20 @@ def events(settings: CliSettings, job_id: str | None, after: int | None) -> None
 
     from reshape.output import render
 
-    for event in settings.client().events(after, job_id):
+    client = settings.client()
+    if job_id is not None:
+        job_id = _known(client, job_id)
+    for event in client.events(after, job_id):
         click.echo(json.dumps(event) if settings.output == "json" else render.event(event))
+
+
+def _known(client: Client, given: str) -> str:
+    """Return the id of the job that is meant; without one its events would be waited for without end."""
+    from reshape.cli import slaml_verbs
+
+    if slaml_verbs.known(client, given):
+        return given
+    return str(with_job_id(client, given, client.job)["job_id"])
 
 
 @click.command()

@@ -38,6 +38,7 @@ from reshape.output.terminal import (
     reader_has_gone,
     to_json,
     width,
+    with_job_id,
 )
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def job(settings: CliSettings, job_id: str) -> None:
     """Show one job."""
     from reshape.output import render
 
-    print_out(settings, settings.client().job(job_id), lambda view: render.job(view, time.time()))
+    client = settings.client()
+    print_out(settings, with_job_id(client, job_id, client.job), lambda view: render.job(view, time.time()))
 
 
 @cli.command()
@@ -189,7 +191,7 @@ def explain(settings: CliSettings, job_id: str) -> None:
     from reshape.output import render
 
     client = settings.client()
-    decisions = _decisions(client, job_id)
+    decisions, job_id = with_job_id(client, job_id, lambda name: (_decisions(client, name), name))
     if not decisions and settings.output == "table":
         click.echo(f"Nothing has been decided about job {job_id} yet.", err=True)
     said = [str(d.get("sentence")) for d in decisions]
@@ -256,6 +258,7 @@ def logs(settings: CliSettings, job_id: str, follow: bool, tail: int | None) -> 
     from reshape.client.job_output import last_lines, patiently, pieces
 
     client = settings.client()
+    job_id = str(with_job_id(client, job_id, client.job)["job_id"])
     found = pieces(client, job_id, follow) if tail is None else last_lines(client, job_id, tail, follow)
     for piece in patiently(found):
         sys.stdout.buffer.write(piece)

@@ -6,12 +6,14 @@ none that looks like a secret, and to refuse a program that the shell would not 
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -26,6 +28,18 @@ PREFIXES = ("CONDA_", "LC_", "HF_", "KERAS_", "OMP_", "MKL_", "TFDS_")
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]|\{\{|\{%|\{#")  # what no record may hold
 LONGEST = 32_768  # characters of one variable
+INTERPRETER = re.compile(r"(?P<python>python[\d.]*)|(?:ba|da|z|k)?sh")
+
+
+class _Options(NamedTuple):
+    """Options of an interpreter: those whose value may be a word of its own, and letters that stand for a script."""
+
+    with_value: frozenset[str]
+    instead: frozenset[str]
+
+
+PYTHON_OPTIONS = _Options(frozenset({"-W", "-X", "--check-hash-based-pycs"}), frozenset("cm"))
+SHELL_OPTIONS = _Options(frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"}), frozenset("cs"))
 SCRIPT = re.compile(r"(.*)\.(?:py|sh|bash|ipynb)")
 
 
@@ -69,6 +83,44 @@ def _by_path(word: str, folder: Path) -> str:
 
 def _or_python(word: str) -> str:
     return f", or python {word}" if word.endswith(".py") else ""
+
+
+def script(command: Sequence[str], folder: Path) -> None:
+    """Raise ClickException if the script that a Python or a shell is to run is not there."""
+    path = _script_of(command)
+    if path is None or (folder / path).exists():
+        return
+    raise click.ClickException(f"There is no file {path} in {folder}.{_alike(path, folder)}")
+
+
+def _script_of(command: Sequence[str]) -> str | None:
+    """Return the path of the script among the words of a command; None if it names none or is no interpreter."""
+    interpreter = INTERPRETER.fullmatch(Path(command[0]).name)
+    if interpreter is None:
+        return None
+    options = PYTHON_OPTIONS if interpreter["python"] else SHELL_OPTIONS
+    words = iter(command[1:])
+    for word in words:
+        if word == "-" or word == "--":
+            return None  # standard input, or a form that is rare enough
+        if not word.startswith(("-", "+")):
+            return word
+        if word in options.with_value:
+            next(words, None)
+        elif not word.startswith("--") and word[:2] not in options.with_value and set(word[1:]) & options.instead:
+            return None
+    return None
+
+
+def _alike(path: str, folder: Path) -> str:
+    """Ask whether the file beside it with the most similar name was meant; empty if there is none."""
+    wanted = folder / path
+    try:
+        beside = [entry.name for entry in wanted.parent.iterdir() if entry.suffix == wanted.suffix]
+    except OSError:
+        return ""
+    names = difflib.get_close_matches(wanted.name, beside, 1)
+    return f" Did you mean {Path(path).with_name(names[0])}?" if names else ""
 
 
 def in_words(word: str, path: str, environ: Mapping[str, str]) -> str:

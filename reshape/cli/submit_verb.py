@@ -27,6 +27,18 @@ NOT_SENT = (
     "The coordinator was named by its URL, so the folder and variables of this shell were not sent: on a cluster "
     "the image has its own."
 )
+FIELDS = {  # of a job document, by the option that sets them
+    "name": "job_id",
+    "code": "code",
+    "elastic": "elastic",
+    "deadline": "sla",
+    "gpu_type": "gpu_type",
+    "node": "node",
+    "after": "depends_on",
+    "env": "env",
+    "job_type": "job_type",
+    "iterations": "iterations",
+}
 KEEPS = "it keeps what it starts with until it has shown that it resumes"
 
 
@@ -41,6 +53,17 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
     elif re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
         return sorted({int(n) for n in text.split(",")})
     raise click.BadParameter(f"{text!r} is no GPU count: write one, such as 2, or those it can run on: 1,2,4 or 1-4.")
+
+
+def assignments(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str] | None:
+    """Callback: each NAME=VALUE as an item of an object; None without any."""
+    found = dict[str, str]()
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise click.BadParameter(f"{text!r} sets no variable: write NAME=VALUE, such as LEARNING_RATE=0.1.")
+        found[name] = value
+    return found or None
 
 
 @click.command()
@@ -59,6 +82,13 @@ def counts(_: click.Context, __: click.Parameter, text: str | None) -> list[int]
     help="The job saves on SIGTERM and resumes, so that it can be reshaped at once; or it must never be stopped.  "
     "[default: once it has shown that it resumes]",
 )  # fmt: skip
+@click.option("--deadline", metavar="TIME", help="From now until its end, such as 90s, 15m or 2h.")
+@click.option("--gpu-type", help="The only GPU type that it may run on.")
+@click.option("--node", help="The only node that it may run on.")
+@click.option("--after", multiple=True, metavar="ID", help="Start after this job is completed; repeat for several.")
+@click.option(
+    "--env", callback=assignments, multiple=True, metavar="NAME=VALUE", help="Set a variable; repeat for several."
+)
 @click.option("--job-type", help="Jobs of one type share measured speeds.")
 @click.option("--iterations", type=click.IntRange(1), help="Length of the job in iterations.")
 @click.option("--dry-run", is_flag=True, help="Only check, and print the documents that would be submitted.")
@@ -72,7 +102,7 @@ def submit(settings: CliSettings, /, source: Any, command: tuple[str, ...], **op
     wait, follow, dry_run = options.pop("wait"), options.pop("follow"), options.pop("dry_run")
     if dry_run and (wait or follow):
         raise click.UsageError("--dry-run submits nothing to wait for: leave --wait and --follow out.")
-    given = {name: value for name, value in options.items() if value not in (None, False) or name == "elastic"}
+    given = {name: value for name, value in options.items() if value not in (None, False, ()) or name == "elastic"}
     given = {name: value for name, value in given.items() if value is not None}
     if source is not None and (given or command):
         raise click.UsageError("Give a file or a command with its options, not both.")
@@ -144,6 +174,8 @@ def _typed(
 
     client, here = settings.client(), settings.here
     doc, said = document(command, given, here)
+    if here:
+        _fits_somewhere(client, min(doc["optional_num_gpus"]))
     if dry_run:
         _would_be(settings, client, doc, f" on {said}")
         return [], 0
@@ -154,6 +186,15 @@ def _typed(
     return [str(job["job_id"])], 0
 
 
+def _fits_somewhere(client: Client, fewest: int) -> None:
+    """Raise ClickException if no node has as many GPUs; one machine gets no others, so the job would wait for ever."""
+    most = max([int(node["gpus"]) for node in client.nodes()], default=0)
+    if most and fewest > most:
+        raise click.ClickException(
+            f"No node has {_gpus([fewest])}; the largest has {most}: write --gpus {most} or less."
+        )
+
+
 def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
     """Return the job document of a command and its description. `here`: the job runs on this machine."""
     from reshape.cli import shell
@@ -161,9 +202,7 @@ def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tu
     if given.get("cpu") and given.get("gpus", [0]) != [0]:
         raise click.UsageError("Give either --gpus or --cpu.")
     allowed = [0] if given.get("cpu") else given.get("gpus", [1])
-    names = {"name": "job_id"}
-    same = ("name", "code", "elastic", "job_type", "iterations")
-    doc = {names.get(name, name): given[name] for name in same if name in given}
+    doc = {field: given[option] for option, field in FIELDS.items() if option in given}
     doc |= {"command": list(command), "optional_num_gpus": allowed}
     said = [_gpus(allowed)]
     if here:
@@ -171,7 +210,8 @@ def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tu
         if not folder.is_dir():
             raise click.UsageError(f"--code: there is no folder {folder}.")
         path = shell.program(command[0], folder, os.environ)
-        doc |= {"code": str(folder), "env": shell.variables(os.environ)}
+        shell.script(command, folder)
+        doc |= {"code": str(folder), "env": shell.variables(os.environ) | given.get("env", {})}
         said += [f"in {folder}", f"with {shell.in_words(command[0], path, os.environ)}"]
     if len(allowed) > 1 and "elastic" not in given:
         said[0] += f" ({KEEPS})"

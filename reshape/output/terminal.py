@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 POLICY_NAMES = ("sidecar", "termination", "default")  # of coordinator/policies.py, which may be another project's file
 REFUSED, UNREACHABLE, INTERRUPTED = 1, 3, 130
 
+NOT_FOUND = 404
+MOST_NAMED = 5  # ids that one sentence names
+
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
 
 
 class ClusterDoor(NamedTuple):
@@ -134,6 +138,46 @@ def _job_ids(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
 
 
 JOB_ID = click.argument("job_id", metavar="ID", shell_complete=_job_ids)
+JOB_IDS = click.argument("job_ids", metavar="[ID]...", nargs=-1, shell_complete=_job_ids)
+
+
+def with_job_id(client: Client, given: str, call: Callable[[str], Answer]) -> Answer:
+    """Call with the id of a job, or with the only id that begins with what was given.
+
+    Raises the coordinator's own refusal where no job is meant, `UsageError` where several are.
+    """
+    from reshape.client import LATELY_S, CoordinatorRefused
+
+    try:
+        return call(given)
+    except CoordinatorRefused as unknown:
+        if unknown.status != NOT_FOUND:
+            raise
+        listed = [str(job["job_id"]) for job in client.jobs(within_s=LATELY_S)]
+        begun = [job_id for job_id in listed if job_id.startswith(given)]
+        if not begun:
+            raise
+        if len(begun) > 1:
+            raise click.UsageError(f"Several jobs begin with {given}: {_some(begun)}. Write more of the id.") from None
+        return call(begun[0])
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMED])
+    return shown if len(names) <= MOST_NAMED else f"{shown} and {len(names) - MOST_NAMED} more"
+
+
+def for_each_job(client: Client, job_ids: Sequence[str], call: Callable[[str], object]) -> int:
+    """Call once for each id; a refused one does not stop the others. Returns the exit code."""
+    from reshape.client import CoordinatorRefused
+
+    code = 0
+    for job_id in job_ids:
+        try:
+            with_job_id(client, job_id, call)
+        except CoordinatorRefused as refusal:
+            code = failed(refusal)
+    return code
 
 
 def printing(verb: Verb) -> Verb:

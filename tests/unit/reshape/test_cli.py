@@ -39,7 +39,7 @@ HEAVY = (
 
 
 def submit(reshape: Run, name: str = "a") -> None:
-    assert reshape("submit", "--name", name, "--gpus-allowed", "1,2", "--", "sh", "train.sh").code == 0
+    assert reshape("submit", "--name", name, "--gpus-allowed", "1,2", "--", "sh", "-c", "train").code == 0
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
 
 def test_a_command_becomes_a_job(reshape: Run, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {}
+    (tmp_path / "train.sh").write_text("exit 0")
     submit_ = live.coordinator.submit
     monkeypatch.setattr(live.coordinator, "submit", lambda doc: got.update(doc) or submit_(doc))
     done = reshape(
@@ -233,6 +234,38 @@ def test_explain_tells_an_unknown_job_from_an_undecided_one(reshape: Run) -> Non
     assert (undecided.code, "Nothing has been decided" in undecided.err) == (0, True)
     unknown = reshape("explain", "none")
     assert (unknown.code, "no job 'none'" in unknown.err) == (1, True)
+
+
+def test_the_beginning_of_an_id_is_enough_where_one_job_has_it(reshape: Run, live: Live) -> None:
+    for name in ("digits-1", "digits-2", "mnist-1"):
+        submit(reshape, name)
+    assert reshape("job", "mn").out.startswith("job:         mnist-1")
+    assert "job mnist-1 yet" in reshape("explain", "mn").err
+    several = reshape("cancel", "digits")
+    assert (several.code, several.out) == (2, "")
+    assert "Several jobs begin with digits: digits-1, digits-2. Write more of the id." in several.err
+    assert reshape("cancel", "mnist").out == "Job mnist-1 is being cancelled.\n"
+    submit(reshape, "digits")
+    assert reshape("job", "digits").out.startswith("job:         digits\n")
+
+
+def test_several_jobs_or_all_are_changed_by_one_command(reshape: Run, live: Live) -> None:
+    for name in ("a", "b", "c"):
+        submit(reshape, name)
+    done = reshape("suspend", "a", "nope", "b")
+    assert (done.code, done.err) == (1, "There is no job 'nope'; `reshape jobs -a` lists all.\n")
+    assert [line.split()[1] for line in done.out.splitlines()] == ["a", "b"]
+    assert [line.split()[1] for line in reshape("suspend", "--all").out.splitlines()] == ["c"]
+    assert [line.split()[1] for line in reshape("resume", "-a").out.splitlines()] == ["a", "b", "c"]
+    assert reshape("resume", "--all").err == "There is no such job; `reshape jobs -a` lists all.\n"
+    assert reshape("cancel", "--all").out.count("is being cancelled") == 3
+    for wrong in (["cancel"], ["cancel", "--all", "a"]):
+        assert "Name one or more jobs, or give --all." in reshape(*wrong).err
+
+
+def test_events_of_an_unknown_job_are_not_waited_for(reshape: Run) -> None:
+    done = reshape("events", "nope")
+    assert (done.code, done.err) == (1, "There is no job 'nope'; `reshape jobs -a` lists all.\n")
 
 
 def test_an_operators_wish_is_passed_on_and_withdrawn(reshape: Run, live: Live) -> None:
@@ -458,12 +491,12 @@ def test_verbs_that_change_something_say_what_they_did(reshape: Run, live: Live)
 
 
 def test_a_dry_run_submits_nothing_and_prints_what_would_be(reshape: Run, live: Live) -> None:
-    done = reshape("submit", "--dry-run", "--name", "a", "--gpus", "1,2", "--", "sh", "train.sh")
+    done = reshape("submit", "--dry-run", "--name", "a", "--gpus", "1,2", "--", "sh", "-c", "train")
     first, _, document = done.out.partition("\n")
     assert (done.code, live.coordinator.documents) == (0, {})
     assert first.startswith("Not submitted, as --dry-run says; the coordinator would accept job a on 1 or 2 GPUs")
     assert json.loads(document)["optional_num_gpus"] == [1, 2]
-    refused = reshape("submit", "--dry-run", "--name", "../x", "--", "sh", "train.sh")
+    refused = reshape("submit", "--dry-run", "--name", "../x", "--", "sh", "-c", "train")
     assert (refused.code, refused.out) == (1, "") and "job_id must be" in refused.err
     assert reshape("submit", "--dry-run", "--wait", "--", "sh").code == 2
 
@@ -491,11 +524,13 @@ def test_what_waits_and_which_policy_decides_can_be_asked(reshape: Run, live: Li
 
 
 def test_events_are_printed_as_they_happen(live: Live, process: Process) -> None:
+    live.coordinator.submit({"command": "x", "optional_num_gpus": [1], "job_id": "a"})
     live.coordinator.tell({"type": "started", "job_id": "a", "sentence": "trains"})
     live.coordinator.tell({"type": "started", "job_id": "b"})
     running = process("events", "--after", "0", "a")
     assert running.stdout is not None
     try:
+        assert running.stdout.readline().rstrip().endswith("  a  submitted")
         assert running.stdout.readline().rstrip().endswith("  a  started: trains")
         live.coordinator.tell({"type": "cancelled", "job_id": "a"})
         assert running.stdout.readline().rstrip().endswith("  a  cancelled")

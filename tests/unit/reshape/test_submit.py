@@ -142,6 +142,63 @@ def test_a_program_that_a_shell_would_not_find_is_refused_at_once(
     assert sentence.format(folder=folder) in done.err
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["python", "trian.py"], "There is no file trian.py in {folder}. Did you mean train.py?"),
+        (["python", "-u", "-W", "ignore", "trian.py", "x"], "There is no file trian.py in {folder}. Did you mean"),
+        (["sh", "-e", "nowhere/run.sh"], "There is no file nowhere/run.sh in {folder}.\n"),
+    ],
+)
+def test_a_script_that_is_not_there_is_refused_at_once(
+    reshape: Run, got: list[dict[str, Any]], folder: Path, command: list[str], sentence: str
+) -> None:
+    done = reshape("submit", "--", *command)
+    assert (done.code, done.out, got) == (1, "", [])
+    assert sentence.format(folder=folder) in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "-um", "trian"],
+        ["python", "-c", "print()"],
+        ["python", "-"],
+        ["sh", "-ec", "trian.py"],
+        ["sh", "run.sh", "no.py"],
+        ["python", "-s", "-Wignore::m", "train.py"],
+        ["env", "python", "trian.py"],
+    ],
+)
+def test_what_may_be_no_path_of_a_script_is_not_refused(
+    reshape: Run, got: list[dict[str, Any]], folder: Path, command: list[str]
+) -> None:
+    assert reshape("submit", "--", *command).code == 0
+    assert got[0]["command"] == command
+
+
+def test_what_it_needs_can_be_typed(reshape: Run, got: list[dict[str, Any]], folder: Path) -> None:
+    reshape("submit", "--name", "first", "--", "python", "train.py")
+    options = ["--deadline", "2h", "--gpu-type", "V100", "--node", "local", "--after", "first", "--env", "LR=a=b"]
+    assert reshape("submit", *options, "--", "python", "train.py").code == 0
+    env = got[1].pop("env")
+    assert env["LR"] == "a=b" and "PATH" in env
+    wanted = {"sla": "2h", "gpu_type": "V100", "node": "local", "depends_on": ["first"]}
+    assert {name: got[1].get(name) for name in wanted} == wanted
+    wrong = reshape("submit", "--env", "LR", "--", "python", "train.py")
+    assert (wrong.code, "'LR' sets no variable: write NAME=VALUE" in wrong.err) == (2, True)
+
+
+def test_more_gpus_than_any_node_has_are_refused_at_once(
+    reshape: Run, live: Live, got: list[dict[str, Any]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.coordinator, "nodes", lambda: [{"node": "a", "gpus": 8}, {"node": "b", "gpus": 4}])
+    done = reshape("submit", "--gpus", "9", "--", "python", "train.py")
+    assert (done.code, got) == (1, [])
+    assert "No node has 9 GPUs; the largest has 8: write --gpus 8 or less." in done.err
+    assert reshape("submit", "--gpus", "8,16", "--", "python", "train.py").code == 0
+
+
 def test_a_program_in_the_folder_named_is_found_there(tmp_path: Path, folder: Path) -> None:
     assert shell.program("./run.sh", folder, {}) == str(folder / "run.sh")
     with pytest.raises(click.ClickException, match=r"no file \./run\.sh in"):
@@ -194,7 +251,7 @@ def test_waiting_ends_with_the_job_and_with_its_outcome(
 
 def test_following_prints_what_the_job_writes(process: Callable[..., subprocess.Popen[str]], live: Live) -> None:
     thread = ends(live, "a", "completed", "completed", b"epoch 1\nepoch 2\n")
-    done = process("submit", "--follow", "--name", "a", "--", sys.executable, "train.py")
+    done = process("submit", "--follow", "--name", "a", "--", sys.executable, "-m", "train")
     out, err = done.communicate(timeout=60)
     thread.join()
     assert (done.returncode, err) == (0, "Job a is completed.\n")
@@ -204,7 +261,7 @@ def test_following_prints_what_the_job_writes(process: Callable[..., subprocess.
 def test_ctrl_c_ends_the_waiting_and_says_that_the_job_goes_on(
     process: Callable[..., subprocess.Popen[str]], live: Live
 ) -> None:
-    running = process("submit", "--follow", "--name", "a", "--", sys.executable, "train.py")
+    running = process("submit", "--follow", "--name", "a", "--", sys.executable, "-m", "train")
     assert running.stdout is not None
     running.stdout.readline()
     live.coordinator.documents["a"]["state"] = "running"
