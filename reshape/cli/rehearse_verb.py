@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reshape.cli.submit_verb import counts, document, insert
+from reshape.cli.submit_verb import counts, document
 from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain, print_out, printing
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def rehearse(settings: CliSettings, /, command: tuple[str, ...], seconds: float,
     planned by them.
     """
     from reshape import rehearsal
-    from reshape.cli.shell import name
+    from reshape.client.command import name
 
     client, here = settings.client(), settings.here
     given = {key: value for key, value in options.items() if value is not None}
     doc, said = document(command, given | {"elastic": None}, here)
-    job = str(insert(client, doc, f"rehearsal-{name(command)}")["job_id"])
+    job = str(client.submit_as(doc, f"rehearsal-{name(command)}")["job_id"])
 
     def tell(sentence: str) -> None:
         click.echo(f"{job} {sentence}", err=True)

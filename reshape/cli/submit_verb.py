@@ -21,7 +21,6 @@ from reshape.output.terminal import INTERRUPTED, REFUSED, CliSettings, complain,
 if TYPE_CHECKING:
     from reshape.client import Client
 
-NAMES_TRIED = 20
 MOST = 64  # counts of a range
 NOT_SENT = (
     "The coordinator was named by its URL, so the folder and variables of this shell were not sent: on a cluster "
@@ -170,7 +169,7 @@ def _would_be(settings: CliSettings, client: Client, doc: dict[str, Any], said: 
 def _typed(
     settings: CliSettings, command: Sequence[str], given: Mapping[str, Any], dry_run: bool
 ) -> tuple[list[str], int]:
-    from reshape.cli.shell import name
+    from reshape.client.command import name
 
     client, here = settings.client(), settings.here
     doc, said = document(command, given, here)
@@ -179,7 +178,7 @@ def _typed(
     if dry_run:
         _would_be(settings, client, doc, f" on {said}")
         return [], 0
-    job = insert(client, doc, name(command))
+    job = client.submit_as(doc, name(command))
     print_out(settings, job, lambda j: f"Job {j['job_id']} is submitted: {said}.")
     if not here and settings.output == "table":
         complain(NOT_SENT)
@@ -197,7 +196,7 @@ def _fits_somewhere(client: Client, fewest: int) -> None:
 
 def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tuple[dict[str, Any], str]:
     """Return the job document of a command and its description. `here`: the job runs on this machine."""
-    from reshape.cli import shell
+    from reshape.client.command import NotRunnable, in_folder, in_words, program
 
     if given.get("cpu") and given.get("gpus", [0]) != [0]:
         raise click.UsageError("Give either --gpus or --cpu.")
@@ -206,13 +205,15 @@ def document(command: Sequence[str], given: Mapping[str, Any], here: bool) -> tu
     doc |= {"command": list(command), "optional_num_gpus": allowed}
     said = [_gpus(allowed)]
     if here:
-        folder = Path(given.get("code", ".")).absolute().resolve()
+        folder = Path(given.get("code", "."))
         if not folder.is_dir():
-            raise click.UsageError(f"--code: there is no folder {folder}.")
-        path = shell.program(command[0], folder, os.environ)
-        shell.script(command, folder)
-        doc |= {"code": str(folder), "env": shell.variables(os.environ) | given.get("env", {})}
-        said += [f"in {folder}", f"with {shell.in_words(command[0], path, os.environ)}"]
+            raise click.UsageError(f"--code: there is no folder {folder.absolute()}.")
+        try:
+            doc |= in_folder(command, folder, given.get("env", {}))
+        except NotRunnable as fault:
+            raise click.ClickException(str(fault)) from None
+        path = program(command[0], Path(doc["code"]), os.environ)
+        said += [f"in {doc['code']}", f"with {in_words(command[0], path, os.environ)}"]
     if len(allowed) > 1 and "elastic" not in given:
         said[0] += f" ({KEEPS})"
     return doc, ", ".join(said)
@@ -223,23 +224,6 @@ def _gpus(allowed: Sequence[int]) -> str:
         return "on CPU only"
     *first, last = map(str, allowed)
     return f"{', '.join(first)}{' or ' if first else ''}{last} GPU{'s' * (allowed[-1] != 1)}"
-
-
-def insert(client: Client, doc: dict[str, Any], stem: str) -> dict[str, Any]:
-    """Submit under the given name, or the first free one after `stem`: `train-1`, `train-2`."""
-    from reshape.client import LATELY_S, CoordinatorRefused
-
-    if "job_id" in doc:
-        return client.submit(doc)
-    used = [re.fullmatch(rf"{re.escape(stem)}-(\d{{1,9}})", str(j["job_id"])) for j in client.jobs(within_s=LATELY_S)]
-    first = max([int(match[1]) for match in used if match], default=0) + 1
-    for number in range(first, first + NAMES_TRIED):
-        try:
-            return client.submit({**doc, "job_id": f"{stem}-{number}"})
-        except CoordinatorRefused as refusal:
-            if refusal.status != 409:
-                raise
-    return client.submit(doc)  # the coordinator finds one
 
 
 # waiting for the end

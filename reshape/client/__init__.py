@@ -5,6 +5,8 @@ the distribution `reshape-client` (`reshape/pyproject.toml`). With await: `resha
 """
 
 from reshape.client.client import LATELY_S, Client
+from reshape.client.command import NotRunnable
 from reshape.client.connection import CoordinatorRefused, CoordinatorUnreachable, View
+from reshape.client.job import SubmittedJob
 
-__all__ = ["LATELY_S", "Client", "CoordinatorRefused", "CoordinatorUnreachable", "View"]
+__all__ = ["LATELY_S", "Client", "CoordinatorRefused", "CoordinatorUnreachable", "NotRunnable", "SubmittedJob", "View"]

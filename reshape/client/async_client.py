@@ -43,6 +43,9 @@ class AsyncClient:
         self.blocking = Client(url, token)
 
     submit = _in_thread(Client.submit)
+    submit_as = _in_thread(Client.submit_as)
+    map = _in_thread(Client.map)
+    output = _in_thread(Client.output)
     explain = _in_thread(Client.explain)
     what_if = _in_thread(Client.what_if)
     remove = _in_thread(Client.remove)

@@ -1,8 +1,8 @@
 """The client whose calls return when the coordinator has answered.
 
     client = Client()  # the `reshape up` of this user on this machine, or what RESHAPE_URL names
-    job = client.submit({"command": ["python", "train.py"], "optional_num_gpus": [1, 2, 4]})
-    client.wait(job["job_id"])
+    job = client.submit("train.py", gpus=[1, 2, 4])
+    job.wait()
 
 Raises `CoordinatorRefused` with the sentence of the coordinator where it refuses, `CoordinatorUnreachable` where it
 does not answer. `reshape/client/async_client.py` has the same calls.
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from reshape.client import job_output
+from reshape.client import command, job_output
 from reshape.client.connection import (
     Connection,
     CoordinatorRefused,
@@ -26,12 +27,15 @@ from reshape.client.connection import (
     EventStream,
     View,
 )
+from reshape.client.job import SubmittedJob
 from reshape.client.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from coordinator.forecasts.what_if import WhatIf
 
 LATELY_S = 86_400  # jobs that ended within a day are still of interest
+NAMES_TRIED = 20  # of a job that is numbered after its script
+CONFLICT = 409  # the coordinator answers: the name is taken
 HEADER_OFFSET = "X-Reshape-Offset"
 STATE = "~/.reshape"
 ALONE = (
@@ -44,6 +48,7 @@ class Client:
 
     def __init__(self, url: str | None = None, token: str = "") -> None:
         """Without `url`: RESHAPE_URL and RESHAPE_TOKEN, else what `find` finds in RESHAPE_STATE or ~/.reshape."""
+        self.here = url is None and "RESHAPE_URL" not in os.environ  # jobs run on this machine
         if url is None:
             url, token = _known()
         self._connection = Connection(url, token)
@@ -54,15 +59,77 @@ class Client:
     @classmethod
     def find(cls, state: Path) -> Client:
         """Return a client of the coordinator that `reshape up` started with this state folder, by its `up.json`."""
-        return cls(*_written(state))
+        client = cls(*_written(state))
+        client.here = True
+        return client
 
-    def submit(self, doc: Mapping[str, Any], dry_run: bool = False) -> View:
-        """Submit a job (docs/reference/job.md), or on one machine a Slaml (docs/deadlines.md), and return its view.
+    def submit(
+        self,
+        /,
+        job: Mapping[str, Any] | str | Sequence[str],
+        dry_run: bool = False,
+        *,
+        gpus: int | Sequence[int] | None = None,
+        name: str | None = None,
+        code: str | Path = ".",
+        env: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> SubmittedJob:
+        """Submit a script, the words of a command or a job document, and return the job.
 
-        `dry_run`: only check it; the view is what it would be.
+        A script such as "train.py" and words run as `reshape submit` runs them: in the folder `code`, with this
+        interpreter and these variables (`env` adds some), on `gpus`: a count, or those it can run on; 0 is a CPU job.
+        `fields` are those of a job document (docs/reference/job.md). A document is sent as it is, but for a relative
+        `code`; on one machine it may be a Slaml (docs/deadlines.md). `dry_run`: only check it; the job is what it would
+        be. Raises `NotRunnable` if there is no such script, program or folder.
         """
+        if isinstance(job, Mapping):
+            if fields or name or env or gpus is not None or code != ".":
+                raise TypeError("A job document holds all that is said of a job: write the other fields into it.")
+            doc = dict(job)
+            if self.here and isinstance(doc.get("code"), str):
+                doc["code"] = str(Path(doc["code"]).expanduser().absolute())
+            return self._submit(doc, dry_run)
+        words = self._words(job)
+        counts = [1] if gpus is None else [gpus] if isinstance(gpus, int) else list(gpus)
+        doc = {"command": words, "optional_num_gpus": counts, **fields, **({"env": dict(env)} if env else {})}
+        if self.here:
+            doc |= command.in_folder(words, Path(code), env or {})
+        if name is not None or dry_run:
+            return self._submit(doc | ({} if name is None else {"job_id": name}), dry_run)
+        return self.submit_as(doc, command.name(words))
+
+    def submit_as(self, doc: Mapping[str, Any], stem: str) -> SubmittedJob:
+        """Submit under the document's own id, else under the first free one after `stem`: `train-1`, `train-2`."""
+        if "job_id" in doc:
+            return self._submit(doc)
+        numbered = re.compile(rf"{re.escape(stem)}-(\d{{1,9}})")
+        used = [numbered.fullmatch(str(job["job_id"])) for job in self.jobs(within_s=LATELY_S)]
+        first = max([int(match[1]) for match in used if match], default=0) + 1
+        for number in range(first, first + NAMES_TRIED):
+            try:
+                return self._submit({**doc, "job_id": f"{stem}-{number}"})
+            except CoordinatorRefused as refusal:
+                if refusal.status != CONFLICT:
+                    raise
+        return self._submit(doc)  # the coordinator finds a name
+
+    def map(
+        self, /, job: str | Sequence[str], arguments: Iterable[Sequence[object]], **options: Any
+    ) -> list[SubmittedJob]:
+        """Submit a command once for each list of further words, as for a sweep; options as of `submit`."""
+        words = self._words(job)
+        if isinstance(job, str) and words[0] == "sh":
+            raise TypeError("Give a script or the words of a command: a text for a shell takes no further words.")
+        return [self.submit([*words, *map(str, more)], **options) for more in arguments]
+
+    def _words(self, job: str | Sequence[str]) -> list[str]:
+        """Return the words of a command; elsewhere the image has a Python of its own."""
+        return command.words_of(job) if self.here else command.words_of(job, "python3")
+
+    def _submit(self, doc: Mapping[str, Any], dry_run: bool = False) -> SubmittedJob:
         table = "slamls" if doc.get("kind") == "Slaml" else "jobs"
-        return self._ask("POST", f"/v1/{table}{'?dry_run=true' if dry_run else ''}", doc)
+        return SubmittedJob(self, self._ask("POST", f"/v1/{table}{'?dry_run=true' if dry_run else ''}", doc))
 
     def wait(self, job_id: str, timeout_s: float | None = None, progress: bool = True) -> View:
         """Wait until a job has ended, or was not accepted, and return it; look at its `state`.
@@ -78,6 +145,11 @@ class Client:
     def follow(self, job_id: str) -> Iterator[str]:
         """Yield the lines that a job's training prints, until the job ends."""
         return job_output.patiently(job_output.lines(job_output.pieces(self, job_id, True)))
+
+    def output(self, job_id: str) -> str:
+        """Return what a job's training has printed so far; what is no UTF-8 is shown as a question mark."""
+        pieces = job_output.patiently(job_output.pieces(self, job_id, False))
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def explain(self, job_id: str) -> str:
         """Return why a job has the GPUs it has, or waits: what was decided about it, oldest first, and the present."""
@@ -135,9 +207,9 @@ class Client:
         query = "?ended=true" if include_ended else f"?ended_within={within_s}" if within_s else ""
         return self._rows(f"/v1/jobs{query}", "jobs")
 
-    def job(self, job_id: str) -> View:
+    def job(self, job_id: str) -> SubmittedJob:
         """Return one job as it is now."""
-        return self._ask("GET", f"/v1/jobs/{_part(job_id)}")
+        return SubmittedJob(self, self._ask("GET", f"/v1/jobs/{_part(job_id)}"))
 
     def cancel(self, job_id: str) -> View:
         """Stop a job for good."""

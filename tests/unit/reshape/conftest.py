@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +41,12 @@ def reshape(state: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ou
 @pytest.fixture
 def process(state: Path) -> Callable[..., subprocess.Popen[str]]:
     return lambda *arguments: start(state, *arguments)
+
+
+@pytest.fixture
+def got(live: Live, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The documents that were submitted."""
+    docs: list[dict[str, Any]] = []
+    submit = live.coordinator.submit
+    monkeypatch.setattr(live.coordinator, "submit", lambda doc: docs.append(doc) or submit(doc))
+    return docs

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable
+from reshape.client import Client, CoordinatorRefused, CoordinatorUnreachable, NotRunnable
 from tests.fakes.coordinator_api import TOKEN, Live
+
+Got = list[dict[str, Any]]  # the documents that were submitted
 
 GOOD = {"command": ["true"], "optional_num_gpus": [1, 2]}
 
@@ -110,3 +114,88 @@ def test_no_token_file_is_like_no_coordinator(tmp_path: Path) -> None:
     (tmp_path / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "token_file": "token"}))
     with pytest.raises(CoordinatorUnreachable, match="reshape up"):
         Client.find(tmp_path)
+
+
+@pytest.fixture
+def here(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """The client of a `reshape up` on this machine, asked in a folder with a script."""
+    (tmp_path / "up.json").write_text(json.dumps({"url": live.url, "token": TOKEN}))
+    (tmp_path / "train.py").write_text("print('step=1 total=1')\n")
+    monkeypatch.setenv("RESHAPE_STATE", str(tmp_path))
+    monkeypatch.delenv("RESHAPE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return Client()
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("train.py", [sys.executable, "train.py"]),
+        (["python", "train.py", "--lr", "0.1"], [sys.executable, "train.py", "--lr", "0.1"]),
+        (["sh", "-c", "exit 0"], ["sh", "-c", "exit 0"]),
+        ("python train.py --lr 0.1", ["sh", "-c", "python train.py --lr 0.1"]),
+    ],
+)
+def test_a_command_runs_in_this_folder_with_this_python(
+    here: Client, got: Got, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str | list[str], words: list[str]
+) -> None:
+    monkeypatch.setenv("HF_HOME", "/data/hf")
+    here.submit(job, gpus=[1, 2], env={"LR": "1"}, sla="2h")
+    (doc,) = got
+    assert (doc["command"], doc["optional_num_gpus"], doc["code"], doc["sla"]) == (words, [1, 2], str(tmp_path), "2h")
+    assert (doc["env"]["HF_HOME"], doc["env"]["LR"]) == ("/data/hf", "1")
+
+
+def test_jobs_are_named_after_their_script_or_as_asked(here: Client, got: Got) -> None:
+    assert [here.submit("train.py").job_id for _ in range(2)] == ["train-1", "train-2"]
+    assert here.submit("train.py", gpus=0, name="mine").job_id == "mine"
+    assert got[-1]["optional_num_gpus"] == [0]
+
+
+def test_a_sweep_is_one_job_for_each_list_of_words(here: Client, live: Live) -> None:
+    jobs = here.map("train.py", [["--lr", 0.1], ["--lr", 0.01]], gpus=1)
+    assert [live.coordinator.documents[job.job_id]["command"][2:] for job in jobs] == [
+        ["--lr", "0.1"],
+        ["--lr", "0.01"],
+    ]
+    with pytest.raises(TypeError, match="takes no further words"):
+        here.map("echo hi", [["a"]])
+
+
+def test_what_cannot_run_is_said_before_anything_is_sent(here: Client, live: Live) -> None:
+    with pytest.raises(NotRunnable, match=r"no file trian\.py in .*\. Did you mean train\.py\?"):
+        here.submit("trian.py")
+    with pytest.raises(NotRunnable, match="no folder"):
+        here.submit("train.py", code="nowhere")
+    with pytest.raises(TypeError, match="holds all that is said of a job"):
+        here.submit(GOOD, gpus=1)
+    assert live.coordinator.documents == {}
+
+
+def test_a_relative_folder_of_a_document_is_that_of_who_submits_it(here: Client, got: Got, tmp_path: Path) -> None:
+    here.submit({**GOOD, "code": "."})
+    assert got[0]["code"] == str(tmp_path)
+
+
+def test_a_coordinator_elsewhere_is_sent_no_folder_and_no_variables(client: Client, got: Got) -> None:
+    client.submit(["python3", "/code/train.py"], env={"LR": "1"})
+    (doc,) = got
+    assert ("code" in doc, doc["env"]) == (False, {"LR": "1"})
+    assert doc["command"] == ["python3", "/code/train.py"]
+
+
+def test_a_job_shows_itself_and_knows_its_client(here: Client, live: Live) -> None:
+    job = here.submit("train.py", name="a")
+    live.coordinator.outputs["a"] = b"step=1\nstep=2\n"
+    live.coordinator.documents["a"] |= {
+        "state": "running",
+        "num_gpus": 2,
+        "iters_done": 3,
+        "iterations": 9,
+        "message": "<b>",
+    }
+    assert repr(job.refresh()) == "<Job a running 2 3/9 <b>>"
+    assert "<td>3/9</td><td>&lt;b&gt;</td>" in job._repr_html_()
+    assert (job["state"], job.logs()) == ("running", "step=1\nstep=2\n")
+    assert job.cancel()["state"] == "cancelled"
+    assert job.wait(progress=False)["state"] == "cancelled"

@@ -13,23 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from reshape.cli import main, shell, submit_verb
+from reshape.cli import main, submit_verb
+from reshape.client import command as shell
 from tests.fakes.coordinator_api import TOKEN, Live
 from tests.fakes.terminal import Output
 
 Run = Callable[..., Output]
-
-
-@pytest.fixture
-def got(live: Live, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The documents that were submitted."""
-    docs: list[dict[str, Any]] = []
-    submit = live.coordinator.submit
-    monkeypatch.setattr(live.coordinator, "submit", lambda doc: docs.append(doc) or submit(doc))
-    return docs
 
 
 @pytest.fixture
@@ -201,7 +192,7 @@ def test_more_gpus_than_any_node_has_are_refused_at_once(
 
 def test_a_program_in_the_folder_named_is_found_there(tmp_path: Path, folder: Path) -> None:
     assert shell.program("./run.sh", folder, {}) == str(folder / "run.sh")
-    with pytest.raises(click.ClickException, match=r"no file \./run\.sh in"):
+    with pytest.raises(shell.NotRunnable, match=r"no file \./run\.sh in"):
         shell.program("./run.sh", tmp_path, {})
 
 

@@ -1,7 +1,7 @@
-"""Resolves program, folder and variables of a command as the user's shell would.
+"""Turns a command into a job document as the user's shell or notebook would run it: program, folder and variables.
 
-Used by `submit_verb.py`, so that a job trains as if started by hand. Promises to take only variables of an allow list,
-none that looks like a secret, and to refuse a program that the shell would not find.
+Used by `reshape submit` and `Client.submit`, so that a job trains as if started by hand. Promises to take only
+variables of an allow list, none that looks like a secret, and to refuse what would not be found.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import difflib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import click
+
+class NotRunnable(ValueError):
+    """Raised if a command cannot be run as it is written; the sentence says what to write instead."""
+
 
 NAMES = frozenset(
     {
@@ -28,6 +32,7 @@ PREFIXES = ("CONDA_", "LC_", "HF_", "KERAS_", "OMP_", "MKL_", "TFDS_")
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]|\{\{|\{%|\{#")  # what no record may hold
 LONGEST = 32_768  # characters of one variable
+PYTHONS = ("python", "python3")
 INTERPRETER = re.compile(r"(?P<python>python[\d.]*)|(?:ba|da|z|k)?sh")
 
 
@@ -55,29 +60,27 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def program(word: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """The file that a shell in `folder` would run for `word`; ClickException says what to write instead."""
+    """The file that a shell in `folder` would run for `word`; NotRunnable says what to write instead."""
     if "/" in word:
         return _by_path(word, folder)
     if found := shutil.which(word, path=environ.get("PATH", os.defpath)):
         return found
     if re.search(r"[\s;|&<>$]", word):
-        raise click.ClickException(f"{word!r} is no program; for what only a shell understands, write sh -c '…'.")
+        raise NotRunnable(f"{word!r} is no program; for what only a shell understands, write sh -c '…'.")
     if (folder / word).is_file():
-        raise click.ClickException(f"{word} is not on PATH; for the file in {folder} write ./{word}{_or_python(word)}.")
-    raise click.ClickException(
-        f"There is no program {word} on PATH: look how it is written, or activate its environment."
-    )
+        raise NotRunnable(f"{word} is not on PATH; for the file in {folder} write ./{word}{_or_python(word)}.")
+    raise NotRunnable(f"There is no program {word} on PATH: look how it is written, or activate its environment.")
 
 
 def _by_path(word: str, folder: Path) -> str:
     path = folder / word
     if not path.exists():
         where = "" if Path(word).is_absolute() else f" in {folder}"
-        raise click.ClickException(f"There is no file {word}{where}.")
+        raise NotRunnable(f"There is no file {word}{where}.")
     if path.is_dir() or not os.access(path, os.X_OK):
         kind = "a folder" if path.is_dir() else "not executable"
         mend = "" if path.is_dir() else f": chmod +x {word}{_or_python(word)}"
-        raise click.ClickException(f"{word} is {kind}{mend}.")
+        raise NotRunnable(f"{word} is {kind}{mend}.")
     return str(path)
 
 
@@ -86,11 +89,11 @@ def _or_python(word: str) -> str:
 
 
 def script(command: Sequence[str], folder: Path) -> None:
-    """Raise ClickException if the script that a Python or a shell is to run is not there."""
+    """Raise NotRunnable if the script that a Python or a shell is to run is not there."""
     path = _script_of(command)
     if path is None or (folder / path).exists():
         return
-    raise click.ClickException(f"There is no file {path} in {folder}.{_alike(path, folder)}")
+    raise NotRunnable(f"There is no file {path} in {folder}.{_alike(path, folder)}")
 
 
 def _script_of(command: Sequence[str]) -> str | None:
@@ -121,6 +124,32 @@ def _alike(path: str, folder: Path) -> str:
         return ""
     names = difflib.get_close_matches(wanted.name, beside, 1)
     return f" Did you mean {Path(path).with_name(names[0])}?" if names else ""
+
+
+def words_of(command: str | Sequence[str], python: str = sys.executable) -> list[str]:
+    """Return the words that run a command given in Python: a script, a text for `sh`, or words as they are.
+
+    A Python without a folder becomes `python`, by default the one that asks: a notebook's is seldom first on PATH.
+    """
+    if not isinstance(command, str):
+        first, *others = [str(word) for word in command] or [""]
+        return [python if first in PYTHONS else first, *others]
+    if command.endswith(".py") and not re.search(r"\s", command):
+        return [python, command]
+    return ["sh", "-c", command]
+
+
+def in_folder(command: Sequence[str], folder: Path, extra: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a job document by which `command` runs in `folder` as here; `extra` variables come first.
+
+    Raises `NotRunnable`.
+    """
+    where = folder.expanduser().absolute().resolve()
+    if not where.is_dir():
+        raise NotRunnable(f"There is no folder {where}.")
+    program(command[0], where, os.environ)
+    script(command, where)
+    return {"command": list(command), "code": str(where), "env": {**variables(os.environ), **extra}}
 
 
 def in_words(word: str, path: str, environ: Mapping[str, str]) -> str:
