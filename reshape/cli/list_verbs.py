@@ -36,7 +36,8 @@ ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline"
 def jobs(settings: CliSettings, /, ended: bool, watch: bool, **conditions: Any) -> None:
     """List jobs that wait, run or ended within a day.
 
-    GPUS: now, the fewest and the most that it can run on. END: until its end, or its start.
+    GPUS: now, and the most that it can run on. END: until its end, or its start. TIME: how long it has run. A terminal
+    shows one line per job; `reshape job ID` and `reshape explain ID` tell the whole reason.
     """
     client = settings.client()
     if watch and settings.output == "table":

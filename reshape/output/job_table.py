@@ -1,7 +1,8 @@
 """Lists jobs for the terminal: which of them, in which order, and the columns that fit. Pure; used by the verbs.
 
-Where a line is too short, columns in which no job has anything go first, then the least useful ones; a reason is never
-cut. Text of users is escaped, as in all tables.
+Each job has one line. Where a terminal is too narrow, columns in which no job has anything go first, then the least
+useful ones, and a long name or reason is cut: `reshape job` and `explain` tell it whole, as does a table that goes into
+a file. Text of users is escaped, as in all tables.
 """
 
 from __future__ import annotations
@@ -11,29 +12,36 @@ from typing import Any
 
 from coordinator.dashboard import words
 from coordinator.dashboard.words import measured, progress, text
-from reshape.output.tables import NONE, Cells, fitted
+from reshape.output.tables import NONE, Cells, middle_cut, one_line_each, plain
 
 View = Mapping[str, Any]
 
-HEAD = ("JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "AGE", "MESSAGE")
-LEAST_WANTED = ("RESHAPES", "AGE", "QUEUE", "NODE", "DEADLINE", "END")
+HEAD = ("JOB", "QUEUE", "STATE", "GPUS", "NODE", "RESHAPES", "PROGRESS", "END", "DEADLINE", "TIME", "AGE", "MESSAGE")
+LEAST_WANTED = ("RESHAPES", "AGE", "TIME", "QUEUE", "NODE", "DEADLINE", "PROGRESS", "END")
+LONGEST_NAME = 0.25  # of the width of a terminal
 EMULATED = "The GPUs are emulated."
 LAST = float("inf")  # of jobs without a value to sort by
 
 
 def table(rows: Sequence[View], now: float, width: int | None = None) -> str:
-    """A line per job; its message beside it, or below where it does not fit. `now`: seconds since 1970.
+    """A line per job. `now`: seconds since 1970; `width`: columns of the terminal, None for no limit.
 
-    GPUS are those that it has, the fewest and the most that it can run on.
+    GPUS are those that it has and the most that it can run on; TIME is how long it has run, or ran.
     """
-    cells = [_cells(view, now) for view in rows]
+    cells: list[Cells] = [_cells(view, now, short=width is not None) for view in rows]
     empty = [name for at, name in enumerate(HEAD) if all(row[at] == NONE for row in cells)]
-    lines = fitted(HEAD, cells, width, list(dict.fromkeys([*(n for n in LEAST_WANTED if n in empty), *LEAST_WANTED])))
+    head: Cells = HEAD
+    if width is not None:
+        cells = [(middle_cut(plain(row[0]), int(width * LONGEST_NAME)), *row[1:]) for row in cells]
+        if HEAD[-1] in empty:
+            head, cells = HEAD[:-1], [row[:-1] for row in cells]
+    least_wanted = dict.fromkeys([*(name for name in LEAST_WANTED if name in empty), *LEAST_WANTED])
+    lines = one_line_each(head, cells, width, list(least_wanted))
     emulated = any(view.get("emulated") and view.get("num_gpus") for view in rows)
     return f"{lines}\n{EMULATED}" if emulated else lines
 
 
-def _cells(view: View, now: float) -> Cells:
+def _cells(view: View, now: float, short: bool) -> Cells:
     return (
         text(view.get("job_id")),
         text(view.get("queue")),
@@ -41,9 +49,10 @@ def _cells(view: View, now: float) -> Cells:
         gpus(view),
         text(view.get("node")),
         text(view.get("reshapes")),
-        progress(view),
+        _percent(view) if short else progress(view),
         _end(view, now),
         _deadline(view, now),
+        _time(view, now),
         measured(view.get("submit_ts"), lambda at: words.brief(now - at)) or NONE,
         text(_remark(view)),
     )
@@ -56,13 +65,29 @@ def _remark(view: View) -> Any:
 
 
 def gpus(view: View) -> str:
-    """`2/1/4`: now, the fewest, the most; `cpu` of a job that trains without any."""
+    """`2/4`: now, and the most if it can run on several counts; `cpu` of a job that trains without any."""
     counts = view.get("optional_num_gpus")
     allowed = [n for n in counts if isinstance(n, int)] if isinstance(counts, list) else []
     now = view.get("num_gpus") or 0
     if not allowed:
         return text(now)
-    return "cpu" if max(allowed) == 0 else f"{now}/{min(allowed)}/{max(allowed)}"
+    if max(allowed) == 0:
+        return "cpu"
+    return text(now) if now and len(allowed) == 1 else f"{now}/{max(allowed)}"
+
+
+def _percent(view: View) -> str:
+    """Its progress in few columns: `30 %` where its length is known."""
+    done, total = view.get("iters_done") or 0, view.get("iterations")
+    if view.get("iterations_left") is None and isinstance(done, int) and isinstance(total, int) and total > 0:
+        return f"{100 * done // total} %"
+    return progress(view)
+
+
+def _time(view: View, now: float) -> str:
+    """How long it has run since it started first, or ran until its end."""
+    until = view.get("finish_ts") or now
+    return measured(view.get("start_ts") or None, lambda at: words.brief(until - at)) or NONE
 
 
 def _end(view: View, now: float) -> str:

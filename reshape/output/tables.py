@@ -13,6 +13,7 @@ Cells = Sequence[str]
 
 GAP = "  "
 LEAST = 10  # columns: what is left of the last column on a narrow terminal
+LEAST_REASON = 14  # columns: what a table of jobs leaves for why a job is as it is
 NONE = "-"
 
 
@@ -51,6 +52,35 @@ def fitted(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: 
     first, *lines = table(shown, _of(head, rows, shown), width).splitlines()
     under = [_under(line, row[-1], width) for line, row in zip(lines, rows, strict=True)]
     return "\n".join([first, *(part for parts in under for part in parts)])
+
+
+def one_line_each(head: Cells, rows: Sequence[Cells], width: int | None, least_wanted: Sequence[str]) -> str:
+    """A line for each row, none wider than `width` columns: those of `least_wanted` go first, then the last is cut.
+
+    They go until `LEAST_REASON` columns are left for the last one, if a row has so much to say there.
+    """
+    if width is None:
+        return table(head, rows)
+    shown = list(head)
+    longest = max((columns(plain(row[-1])) for row in [head, *rows]), default=0)
+    for name in least_wanted:
+        before = _widest(table(shown[:-1], _of(head, rows, shown[:-1]))) + len(GAP)
+        if before + min(longest, LEAST_REASON) <= width:
+            break
+        shown.remove(name)
+    return table(shown, _of(head, rows, shown), width)
+
+
+def middle_cut(text: str, width: int) -> str:
+    """The text in at most so many columns, with a mark in the middle: names often differ at their ends."""
+    if columns(text) <= width:
+        return text
+    kept = text
+    while columns(kept) >= width:
+        at = len(kept) // 2
+        kept = kept[:at] + kept[at + 1 :]
+    at = (len(kept) + 1) // 2
+    return f"{kept[:at]}…{kept[at:]}"
 
 
 def folded(head: Cells, rows: Sequence[Cells], width: int | None = None) -> str:

@@ -192,17 +192,34 @@ LONG = "waits for 2 GPUs: job train-1 has not shown that it resumes, so that it 
 
 
 @pytest.mark.parametrize("width", [48, 60, 80, 100])
-def test_the_reason_of_a_job_is_never_cut_and_no_line_is_wider_than_the_terminal(width: int) -> None:
+def test_each_job_has_one_line_within_the_terminal_and_its_whole_reason_elsewhere(width: int) -> None:
     views = [
         {"job_id": "train-1", "state": "running", "num_gpus": 2, "emulated": True, "node": "a-node-of-some-name.local",
          "iters_done": 1200, "iterations": 40000, "eta_s": 3900.0, "reshapes": 0, "message": "trains"},
-        {"job_id": "train-2", "state": "submitted", "num_gpus": 0, "reshapes": 0, "message": LONG},
+        {"job_id": "sweep-of-" + "x" * 60 + "-17", "state": "submitted", "num_gpus": 0, "reshapes": 0, "message": LONG},
     ]  # fmt: skip
     lines = job_table.table(views, 1000.0, width).splitlines()
     assert max(map(tables.columns, lines)) <= width
     assert lines[0].split()[:3] == ["JOB", "STATE", "GPUS"]
-    assert LONG in " ".join(line.strip() for line in lines)
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["JOB", "train-1", "train-2", "The"]
+    assert [line.split()[0] for line in lines[:2]] == ["JOB", "train-1"] and len(lines) == 4
+    name = lines[2].split()[0]
+    assert name.startswith("sweep") and name.endswith("-17") and "…" in name
+    assert "waits for 2" in lines[2] and lines[2].endswith("…")
+    assert LONG in job_table.table(views, 1000.0) and LONG in render.job(views[1])
+
+
+def test_forty_jobs_take_forty_lines_of_80_columns() -> None:
+    lines = job_table.table([{**view, "message": LONG} for view in views(40)], 1000.0, 80).splitlines()
+    assert len(lines) == 41 and max(map(tables.columns, lines)) <= 80
+    assert {"JOB", "STATE", "GPUS", "PROGRESS", "MESSAGE"} <= set(lines[0].split())
+
+
+@given(TEXT, st.integers(2, 40))
+def test_a_name_is_cut_in_its_middle(text: str, width: int) -> None:
+    text = tables.plain(text)
+    cut = tables.middle_cut(text, width)
+    assert tables.columns(cut) <= width
+    assert cut == text or "…" in cut
 
 
 @pytest.mark.parametrize("width", [64, 80, 100])
@@ -248,9 +265,24 @@ def test_epochs_are_shown_with_two_digits(epochs: float, said: str) -> None:
 def views(count: int) -> list[dict[str, Any]]:
     """Jobs of all kinds, the oldest first."""
     kinds: list[dict[str, Any]] = [
-        {"state": "running", "num_gpus": 2, "node": "a", "eta_s": 90.0, "deadline_ts": 1600.0, "iters_done": 50},
+        {
+            "state": "running",
+            "num_gpus": 2,
+            "node": "a",
+            "eta_s": 90.0,
+            "deadline_ts": 1600.0,
+            "iters_done": 50,
+            "start_ts": 960.0,
+        },
         {"state": "submitted", "num_gpus": 0, "suspended": True, "queue": "low", "iters_done": 10},
-        {"state": "completed", "num_gpus": 0, "finish_ts": 940.0, "deadline_ts": 990.0, "iters_done": 100},
+        {
+            "state": "completed",
+            "num_gpus": 0,
+            "finish_ts": 940.0,
+            "deadline_ts": 990.0,
+            "iters_done": 100,
+            "start_ts": 910.0,
+        },
         {"state": "submitted", "num_gpus": 0, "start_in_s": 30.0, "start_guesses": ["j0"]},
     ]
     common = {"optional_num_gpus": [1, 2, 4], "iterations": 100, "reshapes": 0}
@@ -261,8 +293,8 @@ def test_each_job_is_listed_with_its_counts_its_end_its_deadline_and_its_age() -
     head, *rows = (line.split("  ") for line in job_table.table(views(4), 1000.0).splitlines())
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert [cell.strip() for cell in head if cell.strip()] == list(job_table.HEAD)
-    assert cells[0][2:] == ["running", "2/1/4", "a", "0", "50/100 (50 %)", "in 90s", "in 10m", "100s", "-"]
-    assert cells[1][1:4] == ["low", "suspended", "0/1/4"]
+    assert cells[0][2:] == ["running", "2/4", "a", "0", "50/100 (50 %)", "in 90s", "in 10m", "40s", "100s", "-"]
+    assert cells[1][1:4] == ["low", "suspended", "0/4"]
     assert cells[2][7:9] == ["60s ago", "met"]
     assert "starts in 30s?" in cells[3]
 
