@@ -54,7 +54,7 @@ class Config:
     fences: bool = True
     """Whether a lease ends a training. Not on one machine, where a shim's lock proves whether it runs."""
     grace_s: float = 20.0
-    """G: how long a trainer may take to save after SIGTERM before it is killed."""
+    """G: how long a trainer may take to save after SIGTERM before it is killed, where it is not waited for."""
     kill_s: float = 10.0
     """K: how long killing may take after that."""
     poll_s: float = 5.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from coordinator.model import requirements
+from coordinator.model import grace, requirements
 from coordinator.model.records import JobRecord
 from coordinator.model.schema import dataset_fields
 from coordinator.model.tables import JobRow
@@ -37,13 +37,21 @@ def fields(job: JobRecord, coordinator: str, times: LaunchTimes) -> dict[str, An
         "uid": job.uid,
         "launch": job.launch,
         "lease_s": times.lease_s,
-        "grace_s": times.grace_s,
+        "grace_s": grace_s(job, times),
         "kill_s": times.kill_s,
         "heartbeat_s": times.heartbeat_s,
         "coordinator": coordinator,
         "progress": progress(job.doc),
         "hooks": job.doc.get("hooks") is not False,
     }
+
+
+def grace_s(job: JobRecord, times: LaunchTimes) -> float:
+    """Return how long it may take to save where no stop says it: at the end of its lease or its launch.
+
+    At most half the lease, so that a longer one of the record leaves time to train.
+    """
+    return max(times.grace_s, min(grace.at_least_s(job, times.grace_s), times.lease_s / 2))
 
 
 def progress(doc: JobRow) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class Checkpoints:
                 return name
             except CheckpointError:  # as memory has become full, or a file cannot be moved there
                 pass
-        temporary = self.folder / f"{TEMPORARY}{name}-{os.getpid()}"
+        temporary, began = self.folder / f"{TEMPORARY}{name}-{os.getpid()}", boottime()
         try:
             if not self._already(name):
                 _write_set(temporary, self._manifest(step), files)
@@ -243,7 +243,9 @@ class Checkpoints:
                 f"the checkpoint of step {step} could not be saved in {self.folder}: {why}; "
                 "make room there or make it writable"
             ) from error
-        report(f"checkpoint={name} step={step}{self.label} time={boottime():.6f}")
+        now = boottime()
+        took = "" if self.label else f" took={now - began:.3f}"  # by which is told how long a stop may take
+        report(f"checkpoint={name} step={step}{self.label} time={now:.6f}{took}")
         return name
 
     def newest(self, prefer: str | None = None) -> Saved | None:

@@ -45,6 +45,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
     first_step_at: float | None = None  # first step of this generation
     last_step_at: float | None = None  # newest step of this generation
     previous_last_step_at: float | None = None  # newest step of the generation before
+    longest_gap_s: float = 0.0  # longest time between two reports of steps of one generation, such as an evaluation
+    save_s: float | None = None  # how long the newest checkpoint took, where its hook tells it
 
 
 class GpuReading(msgspec.Struct, omit_defaults=True):
@@ -109,6 +111,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     exit_at: float | None = None  # last process of the trainer gone
     spawn_at: float | None = None  # this trainer spawned
     output_from: int | None = None  # where in its log file the output of this trainer begins, bytes
+    patient: bool = False  # whether it was asked to stop and no SIGKILL follows before it has answered
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command certainly cannot be started
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
@@ -185,11 +188,12 @@ class StartCall(msgspec.Struct, kw_only=True):
 
 
 class StopCall(msgspec.Struct, kw_only=True):
-    """`POST /v1/stop`: SIGTERM, save, exit; SIGKILL after `grace_s`."""
+    """`POST /v1/stop`: SIGTERM, save, exit; SIGKILL after `grace_s`, or later while it writes checkpoints."""
 
     generation: int
     command_id: str
     grace_s: float
+    wait: bool = False  # for one that announced that it saves when asked, without a SIGKILL: it ends at a safe point
     in_place: bool = False  # training goes on here at once, so what it saves may be in memory before it is on the disk
 
 

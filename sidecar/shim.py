@@ -32,12 +32,15 @@ MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which 
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
 RESTART_S, RESTART_MOST_S, RESTART_CALM_S, NEVER = 0.2, 10.0, 60.0, 1e15  # JSON has no infinity
 ENDLESS_LEASE_S = 1e8  # as in `sidecar/protocol.py`
+SAVES_S, SAVES_MOST_S = 10.0, 600.0  # a kill waits while files of checkpoints have changed within; at most so long
+LOOK_S, MOST_FILES = 1.0, 50_000  # between two looks at those, and how many are looked at
 FAREWELL_S, STOPPED = 3.0, 128 + signal.SIGTERM  # for a sidecar elsewhere to report the end; exit status
 LIBC, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = ctypes.CDLL(None), 1, 36  # loaded before any fork
 FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
     "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None, "output_from": None,
     "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None, "cold": "",
+    "patient": False,
 }  # fmt: skip
 
 
@@ -82,6 +85,16 @@ def family(strangers: "list[Child]") -> "dict[int, str]":
                 found[child] = name
                 todo.append(child)
     return found
+
+
+def size_of(folder: str) -> "tuple[int, int]":
+    """Return how many files are in a folder and those in it, and their bytes."""
+    count = size = 0
+    for here, _, names in os.walk(folder):
+        for name in names[: MOST_FILES - count]:
+            with contextlib.suppress(OSError):
+                count, size = count + 1, size + os.lstat(os.path.join(here, name)).st_size
+    return count, size
 
 
 def unfit(launch: argparse.Namespace) -> str:
@@ -224,6 +237,9 @@ class Shim:
         self.asked: set[int] = set()  # of the trainer's descendants
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
+        self.grace_s = launch.grace_s  # of the newest stop
+        self.files: Any = None  # of its checkpoints, before it is killed: number and bytes
+        self.looked_at = self.changed_at = 0.0
         self.tick_s, self.calm, self.heard = TICK_S, False, False  # nothing has happened for long; a client asked
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
@@ -317,7 +333,7 @@ class Shim:
             raise Refused("the lease of this trainer is over already; renew it and start again")
         told = {str(name): str(value) for name, value in (ask.get("env") or {}).items()}
         env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
-        self.kill_at, self.asked, self.killed = NEVER, set(), {}
+        self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
@@ -378,7 +394,11 @@ class Shim:
         return (named or [str(index) for index in range(len(gpu_ids))])[: len(gpu_ids)]
 
     def _stop(self, ask: "dict[str, Any]") -> None:
-        self._quit(boottime() + float(ask.get("grace_s", self.launch.grace_s)), in_place=ask.get("in_place") is True)
+        """Stop the trainer. With `wait` one that announced that it saves when asked is not killed before it has."""
+        self.grace_s = float(ask.get("grace_s", self.launch.grace_s))
+        patient = ask.get("wait") is True and bool(self.trainer and self._announced(b"SIGUSR1"))
+        kill_at = NEVER if patient and self.trainer and self.trainer.returncode is None else boottime() + self.grace_s
+        self._quit(kill_at, in_place=ask.get("in_place") is True)
 
     def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False) -> None:
         """SIGTERM, once and to the leader only (torchrun tells its own); `kill_at` can only come nearer.
@@ -386,6 +406,7 @@ class Shim:
         `in_place`: its successor starts here at once, so memory may keep what it saves, if it announced that it does.
         """
         self.kill_at, self.in_place = min(self.kill_at, kill_at), in_place
+        self.status["patient"] = self.alive and self.kill_at == NEVER
         if self.copy and not in_place:
             self.copy.withdraw()
         if self.trainer and self.trainer.returncode is None and not self.status["stop_asked"]:
@@ -417,11 +438,27 @@ class Shim:
             self._quit(lease, fenced=True)
         if self.alive and self.ending:
             self._quit(now + self.launch.grace_s)
-        if self.alive and self.trainer and (self.trainer.returncode is not None or now >= self.kill_at):
+        if self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]:
+            self._quit(now + self.grace_s, in_place=self.in_place)  # it has answered
+        due = now >= self.kill_at - 2 * LOOK_S and not self._saves(now) and now >= self.kill_at
+        if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             self._clear(self.trainer, now)
         for part in filter(None, (self.warm, self.copy)):
             part.tick(now)
         self._keep_sidecar(now)
+
+    def _saves(self, now: float) -> bool:
+        """Return whether its checkpoints' files change, so that it is not killed yet. Ask shortly before that, too."""
+        if self._leased(now) or now > self.kill_at + SAVES_MOST_S:
+            return False
+        if now >= self.looked_at + LOOK_S:
+            before, self.files, self.looked_at = self.files, size_of(self.launch.checkpoints), now
+            self.changed_at = now if before is not None and self.files != before else self.changed_at
+        return now < self.changed_at + SAVES_S
+
+    def _leased(self, now: float) -> bool:
+        """Return whether its lease ends this trainer: then we wait for no disk, as one that hangs would hold us up."""
+        return bool(0 < self.status["lease_deadline"] < now + ENDLESS_LEASE_S)
 
     def _clear(self, trainer: Child, now: float) -> None:
         """End all that is left of a trainer whose leader has ended or whose time is over."""

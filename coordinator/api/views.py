@@ -139,6 +139,9 @@ def _length(job: JobRecord, to_do: float | None, needs: int | None) -> View:
     return {"iterations_left": to_do, "epochs_left": epochs, "length_unsure": unsure}
 
 
+WAITED_FOR = "was told to stop and comes to a step at which it can save, so it is waited for; cancel it to end it now"
+
+
 def _live(beat: Heartbeat, to_do: float | None) -> View:
     progress, speed = beat.progress, beat.progress.seconds_per_iteration
     live: View = {
@@ -154,6 +157,8 @@ def _live(beat: Heartbeat, to_do: float | None) -> View:
     }
     if progress.value is not None:
         live |= {"value": progress.value, "value_name": progress.value_name}
+    if beat.shim.patient:
+        live["message"] = WAITED_FOR
     return live
 
 

@@ -60,6 +60,7 @@ class StopTrainer:
 
     generation: int
     in_place: bool = False  # it goes on in the same launch at once
+    wait: bool = True  # until one that saves when asked has answered; else it is killed after its grace
     name: ClassVar[str] = "stop"
 
 

@@ -8,7 +8,7 @@ The journal of `reliability.md` section 3, for every kind of operation:
     1 claim      the GPUs of `to` that the job does not have (a victim's too: reserved, still held by it)
     2 ready      a newcomer is launched and initialized; a victim waits for its newcomer, a move for its next launch,
                  a reshape in place shortly for the interpreter that begins to wait for the next start
-    3 stop       SIGTERM, save, exit. No return once the shim has obeyed
+    3 stop       SIGTERM, save, exit: waited for, unless somebody agreed to a loss. No return once the shim has obeyed
     4 grant      generation, GPUs and checkpoint are persisted
     5 free       the GPUs that the job no longer has; a newcomer takes those over that were promised to it
     6 start      GPUs are marked as held, then the sidecar is commanded
@@ -217,7 +217,8 @@ def _stop(w: ObservedState) -> Step | None:
     if w.seen is None:
         return Wait(POLL_S, "its sidecar has not reported yet")
     if w.runs:  # pods of a gang share a disk, and no memory
-        return StopTrainer(w.op.generation, w.reshapes_in_place and w.job.gpus_per_pod is None)
+        in_place = w.reshapes_in_place and w.job.gpus_per_pod is None
+        return StopTrainer(w.op.generation, in_place, wait=not w.op.forced)
     if w.trains:
         return Wait(POLL_S, "saving")
     relaunch = w.op.how == "relaunch" or (w.lost_pods and w.op.kind not in ("requeue", "finish"))
@@ -380,12 +381,14 @@ def _cancel(w: ObservedState) -> Step:
 
 
 def _stop_for_good(w: ObservedState) -> Step:
-    if w.trains and not w.runs:
+    """Stop it without a next start. One that was cancelled is not waited for longer than its grace."""
+    hurry = w.job.cancel
+    if w.trains and not w.runs and not (hurry and any(shim.patient for shim in w.shims)):
         return Wait(POLL_S, "saving")
     highest = max(w.job.generation, w.op.generation if w.job.operation else 0, w.shim.generation)
     stop = command_id(w.job.id, highest, "stop")  # other pods of a gang may have obeyed it already
-    asked = highest > w.job.generation and any(shim.command_id == stop for shim in w.shims)
-    return StopTrainer(highest if asked else highest + 1)
+    obeyed = [shim for shim in w.shims if shim.command_id == stop and not (hurry and shim.patient)]
+    return StopTrainer(highest if obeyed and highest > w.job.generation else highest + 1, wait=not hurry)
 
 
 def _close(w: ObservedState) -> Step:

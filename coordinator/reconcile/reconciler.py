@@ -21,6 +21,7 @@ from coordinator.model.events import (
     StartSent,
     StopSent,
 )
+from coordinator.model.grace import ENDLESS_S, grace_s
 from coordinator.model.records import JobRecord
 from coordinator.model.resumption import leased
 from coordinator.model.tables import JobRow
@@ -272,7 +273,7 @@ class Reconciler:
                 continue
             sent_at = self.clock.now()
             try:
-                self.reports.learn(job, self._call(job, beat, step), sent_at, member)
+                self.reports.learn(job, self._call(observed, beat, step), sent_at, member)
                 sent += 1
             except ReshapeError as error:
                 failed.append(error)
@@ -282,13 +283,20 @@ class Reconciler:
         if failed:
             raise failed[0]
 
-    def _call(self, job: JobRecord, beat: Heartbeat, step: StopTrainer | StartTrainer) -> ShimStatus:
+    def _call(self, observed: ObservedState, beat: Heartbeat, step: StopTrainer | StartTrainer) -> ShimStatus:
         """`Conflict` says that the shim has seen a higher generation; its next heartbeat names it."""
+        job = observed.job
         key = launch_key(self._master_key, job.uid, job.launch)
         command = command_id(job.id, step.generation, step.name)
         if isinstance(step, StopTrainer):
+            # Of a gang only the first pod announces; the others save with it.
+            together = step.wait and job.gpus_per_pod is not None and observed.seen is not None and observed.seen.hook
             stop = StopCall(
-                generation=step.generation, command_id=command, grace_s=self.config.grace_s, in_place=step.in_place
+                generation=step.generation,
+                command_id=command,
+                grace_s=ENDLESS_S if together else grace_s(job, beat, self.config.grace_s),
+                wait=step.wait,
+                in_place=step.in_place,
             )
             return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)
         start = StartCall(

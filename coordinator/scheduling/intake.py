@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from coordinator.model import fields, pod_fields, requirements
+from coordinator.model import fields, grace, pod_fields, requirements
 from coordinator.model import states as s
 from coordinator.model.records import SHARED, JobRecord, number, show, whole
 from coordinator.model.schema import dataset_fields
@@ -224,6 +224,9 @@ def _rest(doc: JobRow) -> Iterator[str]:
         )
     if doc.get("hooks") is not None and not isinstance(doc["hooks"], bool):
         yield f"hooks must be true or false, not {show(doc['hooks'])}"
+    grace_s = doc.get("grace_s")
+    if grace_s is not None and not 1 <= (number(grace_s) or 0) <= grace.MOST_S:
+        yield f"grace_s must be a number of seconds from 1 to {grace.MOST_S:g}, not {show(grace_s)}"
     codes = doc.get("reshape_exit_codes")
     if codes is not None and not (isinstance(codes, list) and all(whole(c, -64) and c < 256 for c in codes)):
         yield f"reshape_exit_codes must be a list of exit codes such as [143, -15], not {show(codes)}"

@@ -90,6 +90,8 @@ class Telemetry:
         """Progress and speed of the whole job."""
         self.measured.heard(job, beat)
         self.progress.heard(job, self.measured.told(job, beat)[0])
+        if (save_s := beat.progress.save_s) is not None:
+            self.estimator.save(job.job_type, self.profiles, save_s)
         speed = beat.progress.seconds_per_iteration
         measured = beat.progress.iterations >= LEARN_AFTER and beat.shim.trainer == "running"
         gpu = self._cache.first_gpu(job)

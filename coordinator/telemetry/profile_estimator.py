@@ -22,6 +22,7 @@ from coordinator.ports import Doc, Store
 
 LEAST_CHANGE = 0.02  # a speed that changed by less than this share is not written again
 SPEED_SHARE = 0.1  # weight of the newest speed, small as jobs of one type differ a little
+LEAST_CHANGE_OF_SAVE = 0.25  # likewise, of how long a save takes
 NEW_SHARE = 0.5  # weight of the newest overhead
 QUARTERS = 4  # points of an accuracy curve that are kept per doubling of the iterations
 OBSERVATIONS, IMPORTED = "observations", "imported"
@@ -80,6 +81,20 @@ class ProfileEstimator:
                 row[name] = before if now is None else now if not seen_before else before + NEW_SHARE * (now - before)
             row["measured"] = sorted({*row.get("measured", ()), *found})
             self._rows[key] = {**row, "_id": key[1], "job_type": job_type, "origin": MEASURED}
+            self._changed.add(key)
+
+    def save(self, job_type: str, profiles: Profiles, seconds: float) -> None:
+        """Learn how long a save of a training takes, until a stop has shown what it takes there (`overheads`)."""
+        key, known = ("overheads", f"{job_type}|{MEASURED}"), profiles.overheads(job_type)
+        with self._lock:
+            row: dict[str, Any] = dict(self._rows.get(key) or {})
+            stopped = "ckpt" in row.get("measured", ()) or (known.origin == MEASURED and not row)
+            before = row.get("ckpt", known.ckpt)
+            if stopped or not 0 <= seconds <= LARGEST or abs(seconds - before) <= LEAST_CHANGE_OF_SAVE * before:
+                return
+            learned = {name: row.get(name, asdict(known)[name]) for name in OVERHEADS} | {"ckpt": seconds}
+            about = {"_id": key[1], "job_type": job_type, "origin": MEASURED, "measured": row.get("measured", [])}
+            self._rows[key] = {**learned, **about}
             self._changed.add(key)
 
     def curve(self, job_type: str, points: Sequence[Point]) -> None:

@@ -87,6 +87,7 @@ class Injection:
     emulated: bool = False  # whether the node's GPUs are
     gpu_ids: tuple[str, ...] = ()  # granted; matters in recreate mode
     node: str | None = None  # decided by the coordinator
+    grace_s: float = 0.0  # by its record, if that is more than the cluster's
     claim: str | None = None  # its own PersistentVolumeClaim for checkpoints, in place of the cluster's
 
     def plugin(self) -> bool:
@@ -119,7 +120,7 @@ def inject(spec: Mapping[str, Any], metadata: Mapping[str, Any], one: Injection,
     _extend(after, "volumes", _volumes(one))
     _claim(after, trainer, one, settings)
     _give_gpus(trainer, one, settings)
-    _give_time(after, settings)
+    _give_time(after, one, settings)
     _pin(after, one)
     return InjectedPod(after, annotations | {LAUNCH: one.launch, JOB_ID: one.job_id}, labels | {JOB: one.job})
 
@@ -135,9 +136,9 @@ def node_of(spec: Mapping[str, Any]) -> str | None:
     return found.pop() if len(found) == 1 and None not in found else (spec.get("nodeSelector") or {}).get(HOSTNAME)
 
 
-def grace_s(settings: PodSettings) -> int:
+def grace_s(one: Injection, settings: PodSettings) -> int:
     """Return the seconds that a pod needs between SIGTERM and SIGKILL."""
-    return math.ceil(settings.grace_s + settings.kill_s + SPARE_S)
+    return math.ceil(max(one.grace_s, settings.grace_s) + settings.kill_s + SPARE_S)
 
 
 # what is refused
@@ -272,9 +273,9 @@ def volume_of_claim(spec: Doc, claim: str, name: str) -> str:
     return name
 
 
-def _give_time(spec: Doc, settings: PodSettings) -> None:
+def _give_time(spec: Doc, one: Injection, settings: PodSettings) -> None:
     theirs = spec.get("terminationGracePeriodSeconds")
-    spec["terminationGracePeriodSeconds"] = max(USUAL_GRACE_S if theirs is None else theirs, grace_s(settings))
+    spec["terminationGracePeriodSeconds"] = max(USUAL_GRACE_S if theirs is None else theirs, grace_s(one, settings))
 
 
 def _pin(spec: Doc, one: Injection) -> None:

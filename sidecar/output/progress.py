@@ -39,6 +39,7 @@ _BREAK = re.compile(r"[\r\n\x08]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
 _CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
+_TOOK = re.compile(rf"(?<!\S)took=({NUMBER})(?!\S)")
 _SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # on which data; at a name's beginning
 _VALIDATION = re.compile(r"val_[A-Za-z0-9_]{1,40}")
 
@@ -113,6 +114,8 @@ class ProgressReader:
         own = number(pairs.get("time"))
         when = own if own is not None and 0 < own <= at + CLOCK_SLACK_S else None if late else at
         if marked := "checkpoint=" in text and _CHECKPOINT.search(text):
+            if (took := _TOOK.search(text)) and (save_s := number(took[1])) is not None:
+                self.progress = msgspec.structs.replace(self.progress, save_s=max(0.0, save_s))
             if when is not None:
                 self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
         elif self._pattern is not None:
@@ -166,8 +169,10 @@ class ProgressReader:
             self._extend_window(step, at)
         self._newest_step = step
         first = p.first_step_at if p.first_step_at is not None else at
+        last = max(at, p.last_step_at or at)
+        gap_s = max(p.longest_gap_s, last - (p.last_step_at or last))
         self.progress = msgspec.structs.replace(
-            p, first_step_at=first, last_step_at=max(at, p.last_step_at or at), seconds_per_iteration=self._speed()
+            p, first_step_at=first, last_step_at=last, longest_gap_s=gap_s, seconds_per_iteration=self._speed()
         )
 
     def _extend_window(self, step: int, at: float) -> None:

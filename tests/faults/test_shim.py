@@ -127,6 +127,73 @@ def test_a_trainer_deaf_to_sigterm_is_killed_with_its_children(tmp_path):
         assert status["exit_at"] - status["stop_at"] >= 0.3
 
 
+def test_one_that_announced_that_it_saves_is_waited_for_however_long_that_takes(tmp_path):
+    with running_shim(tmp_path, trainer("saves_late", str(tmp_path / "safe"))) as shim:
+        shim.client.start(1)
+        eventually(lambda: "step=1" in shim.output.read_text(), "it trains")
+        assert shim.client.stop(2, grace_s=0.1, wait=True)["status"]["patient"] is True
+        time.sleep(0.5)  # five times its grace
+        assert shim.client.status()["trainer"] == "stopping"
+        (tmp_path / "safe").touch()
+        status = shim.client.wait("exited")
+        assert (status["exit_code"], status["exit_note"], status["patient"]) == (143, "", False)
+        assert "saved" in shim.output.read_text()
+
+
+def test_one_that_is_waited_for_is_killed_after_the_grace_of_a_stop_that_does_not_wait(tmp_path):
+    with running_shim(tmp_path, trainer("saves_late", str(tmp_path / "safe"))) as shim:
+        shim.client.start(1)
+        eventually(lambda: "step=1" in shim.output.read_text(), "it trains")
+        shim.client.stop(2, wait=True)
+        assert shim.client.stop(3, grace_s=0.2)["status"]["patient"] is False
+        assert shim.client.wait("exited")["exit_code"] == -signal.SIGKILL
+
+
+def test_one_that_did_not_announce_that_it_saves_is_not_waited_for_longer_than_its_grace(tmp_path):
+    with running_shim(tmp_path, trainer("ignores_sigterm")) as shim:
+        shim.client.start(1)
+        eventually(lambda: "ready" in shim.output.read_text(), "ready")
+        shim.client.stop(2, grace_s=0.2, wait=True)
+        assert shim.client.wait("exited")["exit_code"] == -signal.SIGKILL
+
+
+def test_what_a_trainer_leaves_behind_is_not_waited_for_once_it_has_saved(tmp_path):
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        "open(os.environ['RESHAPE_ANNOUNCE'], 'w').write('SIGUSR1')\n"
+        f"subprocess.Popen([sys.executable, '-c', {deaf!r}], start_new_session=True)\n"
+        "while True: time.sleep(0.01)"
+    )
+    with running_shim(tmp_path, [sys.executable, "-c", code]) as shim:
+        shim.client.start(1)
+        eventually(lambda: "deaf" in shim.output.read_text(), "its child is deaf")
+        shim.client.stop(2, grace_s=0.2, wait=True)
+        assert "had to kill" in shim.client.wait("exited")["exit_note"]
+        assert shim.left() == []
+
+
+def test_a_kill_waits_while_files_of_checkpoints_grow(tmp_path):
+    code = (
+        "import os, pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        "    for k in range(60):\n"
+        "        time.sleep(0.1); (pathlib.Path(sys.argv[1]) / str(k)).write_text('x')\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save); print('trains', flush=True)\n"
+        "while True: time.sleep(0.01)"
+    )
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    with running_shim(tmp_path / "f", [sys.executable, "-c", code, str(saved)], checkpoints=str(saved)) as shim:
+        shim.client.start(1)
+        eventually(lambda: "trains" in shim.output.read_text(), "it trains")
+        shim.client.stop(2, grace_s=3)
+        assert shim.client.wait("exited")["exit_code"] == 143
+        assert len(list(saved.iterdir())) == 60
+
+
 def test_an_orphan_in_its_own_session_does_not_outlive_the_trainer(tmp_path):
     with running_shim(tmp_path, trainer("forks_setsid")) as shim:
         shim.client.start(1)

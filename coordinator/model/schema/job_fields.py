@@ -148,6 +148,10 @@ HOW_IT_STOPS = (
     Field("hooks", {"type": "boolean"}, "true",
           "false: our code is kept out of its interpreter, so that it saves only by what its script does itself.",
           False),
+    Field("grace_s", {"type": "number", "minimum": 1, "maximum": 3600}, "`RESHAPE_GRACE_S`, 20",
+          "Seconds that it may take to save and end when it is cancelled, before it is killed; more where its saves "
+          "have taken longer, and while files of its checkpoints change. A reshape, a move or a suspension waits for a "
+          "training that has announced that it saves.", 120),
     Field("reshape_exit_codes", listing(whole(-64, 255)), "42, 75, 143 and -15",
           "Exit codes of a training that was stopped and has saved.", [143, -15]),
 )  # fmt: skip

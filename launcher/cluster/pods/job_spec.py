@@ -60,6 +60,7 @@ def objects(doc: JobRow, settings: PodSettings, master_key: bytes, emulated: boo
     template = _template(job, settings, Injection(
         job_id=job.id, job=job_name(job.id, job.uid), launch=name, devices=devices_of(doc), emulated=emulated,
         gpu_ids=job.gpu_ids, node=doc.get("node"), claim=doc.get("checkpoint_claim"),
+        grace_s=launch_file.grace_s(job, settings),
     ))  # fmt: skip
     secret = launch_secret(doc, template, settings, master_key, emulated)
     return secret, _volcano_job(job, name, template, settings)

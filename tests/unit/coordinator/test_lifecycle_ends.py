@@ -214,8 +214,23 @@ def test_a_job_that_does_not_train_is_cancelled_at_once(name: str) -> None:
 @pytest.mark.parametrize("of", [running(cancel=True), victim(cancel=True), restarting(cancel=True)])
 def test_a_job_that_trains_is_stopped_first_above_every_generation(of: JobRecord) -> None:
     step = next_step(world(of, seen(), BOOKED))
-    assert step == StopTrainer(2 if of.operation is None else 3)
+    assert step == StopTrainer(2 if of.operation is None else 3, wait=False)
     waits(world(of, seen("stopping", generation=3, verb="stop"), BOOKED), "saving")
+
+
+def test_one_that_is_waited_for_until_it_has_saved_is_waited_for_no_longer_once_it_is_cancelled() -> None:
+    asked = seen("stopping", generation=2, verb="stop", patient=True)
+    waits(world(victim(), asked, BOOKED), "saving")
+    assert next_step(world(victim(cancel=True), asked, BOOKED)) == StopTrainer(3, wait=False)
+    hurried = seen("stopping", generation=3, verb="stop", patient=False)
+    waits(world(victim(cancel=True), hurried, BOOKED), "saving")
+
+
+def test_only_an_operator_who_agreed_to_the_loss_does_not_wait_for_a_save() -> None:
+    for agreed in (False, True):
+        op = reshape_of(("a", "b"), ("a",), forced=agreed)
+        step = next_step(world(job(s.ADJUSTING, "a", "b", op=op), seen(), mine("a", "b")))
+        assert step == StopTrainer(2, in_place=True, wait=not agreed)
 
 
 def test_a_running_job_of_which_nothing_was_heard_yet_is_not_called_cancelled() -> None:

@@ -300,5 +300,5 @@ def test_a_job_that_can_be_told_nothing_any_more_is_cancelled_by_removing_its_la
     """On one machine no lease would ever end it: its sidecar may have lost its coordinator for good."""
     silent = world(plain(s.RUNNING, "a", cancel=True, generation=1, launch=1), told(), mine("a"))
     assert next_step(replace(silent, unreachable=True)) == RequestRemoval()
-    assert next_step(silent) == StopTrainer(2)
+    assert next_step(silent) == StopTrainer(2, wait=False)
     assert isinstance(next_step(replace(silent, unreachable=True, remove_asked=True)), Wait)

@@ -73,6 +73,21 @@ def test_a_first_measurement_replaces_what_was_assumed_and_later_ones_are_averag
     assert row(store, "overheads")["measured"] == ["ckpt"]
 
 
+def test_the_saves_of_a_training_are_the_prediction_until_a_stop_has_shown_what_it_takes(store: MemoryStore) -> None:
+    estimator = ProfileEstimator(store)
+    estimator.save("t", profiles(), 22.0)
+    estimator.flush()
+    assert {k: row(store, "overheads")[k] for k in KNOWN} == {**KNOWN, "ckpt": 22.0}
+    before = store.writes
+    estimator.save("t", profiles(), 23.0)  # each save differs a little
+    estimator.flush()
+    assert store.writes == before
+    estimator.overheads("t", profiles(), ckpt=2.0)
+    estimator.save("t", profiles(), 22.0)
+    estimator.flush()
+    assert row(store, "overheads")["ckpt"] == 2.0
+
+
 def test_what_was_not_measured_or_cannot_be_true_is_not_written(store: MemoryStore) -> None:
     estimator = ProfileEstimator(store)
     estimator.overheads("t", profiles(), ckpt=None, proc_init=-1.0)

@@ -16,6 +16,7 @@ import pytest
 from reshape_hooks import plain
 from reshape_hooks.adapters import session
 from reshape_hooks.plain import CheckpointError, Checkpoints, boottime
+from sidecar.output.progress import ProgressReader
 
 ROOT = Path(__file__).parents[3]
 FILES = {"weights.bin": b"weights" * 10, "velocity.bin": lambda path: Path(path).write_bytes(b"velocity" * 10)}
@@ -147,8 +148,12 @@ def test_a_saved_checkpoint_is_found_again_with_all_its_files(folder):
 def test_each_save_says_so_in_a_line_that_the_sidecar_reads(folder, capsys):
     before = boottime()
     Checkpoints(folder, "job", 1).save(7, FILES)
-    name, step, time = capsys.readouterr().out.split()
+    line = capsys.readouterr().out
+    name, step, time, took = line.split()
     assert (name, step) == ("checkpoint=g1-s7", "step=7")
+    reader = ProgressReader()
+    reader.line(line.strip(), boottime())
+    assert reader.progress.save_s == float(took.removeprefix("took=")) <= boottime() - before + 0.001
     assert before <= float(time.removeprefix("time=")) + 1e-6 <= boottime() + 1e-6
 
 

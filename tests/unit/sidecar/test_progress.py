@@ -267,3 +267,14 @@ def test_steps_that_are_read_at_once_tell_the_speed_between_two_looks() -> None:
         reader.feed("".join(f"step={step}\n" for step in steps).encode(), 6.0 + 5 * look)
         if look:
             assert reader.progress.seconds_per_iteration == pytest.approx(0.2)
+
+
+def test_the_longest_time_between_two_reports_of_a_training_is_kept_over_its_generations():
+    reader = ProgressReader()
+    reader.new_generation(0.0)
+    for step, at in ((1, 1.0), (2, 2.0), (3, 62.0), (4, 63.0)):
+        reader.line(f"step={step}", at)
+    assert reader.progress.longest_gap_s == 60.0
+    reader.new_generation(100.0)
+    reader.line("step=5", 500.0)  # its first step has nothing to do with evaluations
+    assert reader.progress.longest_gap_s == 60.0
