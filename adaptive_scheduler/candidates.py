@@ -36,6 +36,7 @@ class RankedCandidate(NamedTuple):
     keeps: int = 0
     refused: str = ""
     workers: tuple[Worker, ...] = ()  # GPUs per host; empty: all on `node`
+    possible: bool = True  # False: it would have to wait, and its times do not count that
 
     @property
     def rank(self) -> int:
@@ -163,6 +164,7 @@ def _candidate(profiles: Profiles, ranked: RankedCandidate, rejected: str) -> Ca
         victim_num_gpus=ranked.keeps if ranked.victim else None,
         rejected=rejected,
         low_confidence=not sure,
+        possible=ranked.possible,
     )
 
 

@@ -25,6 +25,7 @@ class Candidate:
     victim_num_gpus: int | None = None  # count that the victim would keep
     rejected: str = ""  # reason; empty for the chosen one
     low_confidence: bool = False  # rests on an extrapolated speed or an unknown length
+    possible: bool = True  # False: it would have to wait, and its times do not count that
 
 
 @dataclass(frozen=True, slots=True)

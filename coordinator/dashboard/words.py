@@ -260,6 +260,8 @@ def candidate(view: View) -> tuple[str, ...]:
     source = NONE if taken is None else f"{taken}, which keeps {view.get('victim_num_gpus')}"
     doubt = " ~" if view.get("low_confidence") else ""
     makespan, total, own = (measured(view.get(f), exact) or NONE for f in ("makespan_s", "sum_s", "job_s"))
+    if view.get("possible") is False:  # its times leave the wait out, and would look better than the chosen ones
+        doubt, makespan, total, own = "", NONE, NONE, NONE
     chosen = not view.get("rejected")
     gpus, node = text(view.get("num_gpus")), text(view.get("node"))
     return ("->" if chosen else "", gpus, node, source, makespan + doubt, total, own, view.get("rejected") or "chosen")

@@ -361,7 +361,8 @@ def _refused_candidates(evaluated: EvaluatedCandidates, most: int) -> list[Ranke
         lambda c: -new.victims.gives[cells.option[c]],
     ]
     chosen = smallest(np.arange(len(cells.node)), columns, most).tolist()
-    return [evaluated.candidate(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
+    refused = [evaluated.candidate(cell, REFUSED, i, _why(new, cells, cell)) for i, cell in enumerate(chosen)]
+    return [candidate._replace(possible=False) for candidate in refused]
 
 
 def _why(new: IncomingJob, cells: _Cells, cell: int) -> str:

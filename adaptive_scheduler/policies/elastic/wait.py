@@ -27,7 +27,7 @@ def rigid_candidates(table: CostTable, job: Job) -> list[RankedCandidate]:
         candidates.append(
             RankedCandidate(
                 (REFUSED, 0.0, -LISTED + place), job, node, count, *table.scope.replace(job.id, job_s), job_s, other,
-                other.num_gpus, f"job {other.id} {reshape_obstacle(other, table.now)}")
+                other.num_gpus, f"job {other.id} {reshape_obstacle(other, table.now)}", possible=False)
         )  # fmt: skip
     return candidates
 

@@ -431,6 +431,12 @@ def test_a_hold_lists_every_way_and_why_it_would_have_to_wait():
     assert held.explanation.sentence.endswith("v has its smallest count, 1.")
 
 
+def test_only_those_that_would_have_to_wait_are_impossible():
+    decision = incoming(cluster(running("v", 2, optional=(1, 2)), waiting(optional=(1, 2, 4)), idle=1))
+    possible = {c.num_gpus: c.possible for c in decision.explanation.candidates if c.victim is None}
+    assert (possible[1], possible[4]) == (True, False)
+
+
 def test_a_node_closed_to_new_jobs_gives_neither_idle_gpus_nor_victims():
     closed = node("a", idle=4, used=4, schedulable=False)
     held = incoming(cluster(running("v", 4), waiting(optional=(2,)), nodes=(closed, node("b", used=4))))

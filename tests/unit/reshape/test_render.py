@@ -236,6 +236,19 @@ def test_a_decision_is_told_whole_within_the_terminal(width: int) -> None:
     assert refused in told
 
 
+def test_no_time_is_shown_of_a_candidate_that_would_have_to_wait() -> None:
+    view = {
+        "num_gpus": 4,
+        "node": "vm",
+        "makespan_s": 6.5,
+        "sum_s": 7.5,
+        "job_s": 5.5,
+        "rejected": "would have to wait",
+    }
+    assert words.candidate({**view, "possible": False})[4:7] == ("-", "-", "-")
+    assert words.candidate({**view, "possible": True})[4:7] == ("6.5 s", "7.5 s", "5.5 s")
+
+
 def test_the_memory_of_a_gpu_is_never_cut() -> None:
     row = {"gpu_id": "EMULATED-V100-0", "node": "vm", "gpu_type": "V100", "emulated": True, "state": "in use",
            "job_id": "digits-numpy", "held_by": "digits-numpy", "memory_total": 16 * 2**30}  # fmt: skip
