@@ -105,9 +105,8 @@ class LocalPlatform:
         return Evidence((*self._records.open(), *self._records.ended(jobs)), tuple(self._living()))
 
     def _living(self) -> Iterator[LivingLaunch]:
-        for folder in sorted(self._jobs.glob("*-l*")):
-            if (known := _written(folder / "launch.json")) and not _unlocked(folder / "shim.lock"):
-                yield LivingLaunch(str(known["job_id"]), known["uid"], known["launch"], ask_status(folder))
+        for folder, known in _living(self._jobs):
+            yield LivingLaunch(str(known["job_id"]), known["uid"], known["launch"], ask_status(folder))
 
     def ended(self, doc: JobRow) -> frozenset[int]:
         """Return no members: this platform runs no gangs (`Config.many_pods`)."""
@@ -219,6 +218,17 @@ class LocalPlatform:
     def _play(self, name: str, folders: Folders, timeout_s: float, cancelled: Cancelled) -> None:
         values = {"python": sys.executable, "shim": str(SIDECAR / "shim.py"), "folder": str(folders.launch)}
         playbook.run(self._playbooks / name, folders.launch, values, timeout_s, cancelled)
+
+
+def running_jobs(state: Path) -> set[str]:
+    """Return the jobs of a state folder of which processes run."""
+    return {str(known["job_id"]) for _, known in _living(state / "jobs")}
+
+
+def _living(jobs: Path) -> Iterator[tuple[Path, Doc]]:
+    for folder in sorted(jobs.glob("*-l*")):
+        if (known := _written(folder / "launch.json")) and not _unlocked(folder / "shim.lock"):
+            yield folder, known
 
 
 def cores_of_their_own() -> bool:

@@ -148,12 +148,16 @@ def up(settings: CliSettings, /, detach: bool, **options: Any) -> int | None:
 
 
 @cli.command()
+@click.option("--cancel-all", is_flag=True, help="Cancel all jobs first, so that nothing trains on.")
 @click.pass_obj
-def down(settings: CliSettings) -> int:
-    """Stop the `reshape up` of this state folder; what trains goes on."""
+def down(settings: CliSettings, cancel_all: bool) -> int:
+    """Stop the `reshape up` of this state folder; what trains goes on.
+
+    Jobs that were cancelled or suspended are waited for, at most 80 s; one that has not stopped by then is named.
+    """
     from reshape.services.detached import stop
 
-    return stop(settings.state.absolute())
+    return stop(settings.state.absolute(), cancel_all)
 
 
 @cli.command()

@@ -18,13 +18,18 @@ from typing import Any
 
 import click
 
+from coordinator.config import Config
+from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected
+from launcher.local import running_jobs
 from reshape.client import Client, CoordinatorUnreachable
 
 LOG = "up.log"
 POLL_S = 0.1
 STARTS_S = 120.0  # how long a start may take before it is left to itself
-ENDS_S = 60.0
+STOPS_S = 60.0  # how long, beyond the usual grace, `reshape up` waits at its end for jobs that were told to stop
+RECENT_S = 3600  # of ended jobs, whose processes may still run
+ENDS_S = 30.0  # how long it may take to end beyond what it waits for
 
 
 def start(
@@ -65,21 +70,45 @@ def _answering(state: Path, process: subprocess.Popen[bytes], file: Path, began:
     raise Rejected(f"`reshape up` has not answered within {STARTS_S:.0f} s, but still starts; see {file}.")
 
 
-def stop(state: Path) -> int:
-    """Stop it as Ctrl-C would, and return once it has ended."""
+def stop(state: Path, cancel_all: bool = False) -> int:
+    """Stop it as Ctrl-C would, and return once it has ended. `Rejected` if what was told to stop still runs then."""
     pid = _written(state).get("pid")
     if not runs(state) or not isinstance(pid, int):
         raise CoordinatorUnreachable(f"No `reshape up` runs with the state folder {state}; there is nothing to stop.")
     if not _is_ours(pid):
         raise Rejected(f"`reshape up` with the state folder {state} is just starting; try again in some seconds.")
+    client = Client.find(state)
+    for job in client.jobs() if cancel_all else []:
+        client.cancel(str(job["job_id"]))
+    stopping = _told_to_stop(client)
+    if stopping:
+        click.echo(f"Waits until {listed(stopping)} has stopped.")
     os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + ENDS_S
+    began = time.monotonic()
     while runs(state):
-        if time.monotonic() > until:
-            raise Rejected(f"`reshape up` (process {pid}) was told to end {ENDS_S:.0f} s ago and still runs; wait.")
+        waited_s = time.monotonic() - began
+        if waited_s > STOPS_S + Config().grace_s + ENDS_S:
+            raise Rejected(f"`reshape up` (process {pid}) was told to end {waited_s:.0f} s ago and still runs; wait.")
         time.sleep(POLL_S)
+    if still := sorted({*stopping} & running_jobs(state)):
+        raise Rejected(
+            f"Reshape is down, but {listed(still)}, which was told to stop, still runs: it comes to a step at which it "
+            "can save, or hangs. The next `reshape up` ends it."
+        )
     click.echo("Reshape is down. What trains goes on; the next `reshape up` finds it again.")
     return 0
+
+
+def _told_to_stop(client: Client) -> list[str]:
+    """Return the jobs that were cancelled or suspended and may still run."""
+    try:
+        jobs = client.jobs(within_s=RECENT_S)
+    except CoordinatorUnreachable:
+        return []
+    stops = [
+        job for job in jobs if job.get("cancel") or (job.get("reshape") or {}).get("kind") in ("requeue", "finish")
+    ]
+    return sorted(str(job["job_id"]) for job in stops if not job.get("closed"))
 
 
 def runs(state: Path) -> bool:

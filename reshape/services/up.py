@@ -17,7 +17,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,11 @@ from adaptive_scheduler.settings import Settings
 from coordinator.adapters.clock import SystemClock
 from coordinator.adapters.sidecars import HttpSidecars
 from coordinator.config import Config, from_environment
+from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected, ReshapeError
 from coordinator.events import traces
+from coordinator.model import states as s
+from coordinator.model.records import JobRecord
 from coordinator.policies import POLICIES
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
@@ -41,6 +45,7 @@ from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
 from reshape import __version__, shipped
 from reshape.services import process_log
+from reshape.services.detached import STOPS_S
 from reshape.services.inventory import check_types, in_words, inventory
 from reshape.services.local_gpus import watch_gpus
 from reshape.services.machine_load import watch_load
@@ -54,6 +59,7 @@ log = logging.getLogger(__name__)
 
 KNOW_TYPES = ("speed_profiles", "gpus")  # tables that name GPU types
 
+POLL_S = 0.1
 FENCELESS = {"RESHAPE_FENCES": "0"}
 """Trainings go on for any time without a coordinator."""
 
@@ -180,17 +186,41 @@ async def _serve(
 
     server = make_server(make_app(coordinator.api, address.token))
     server.add_sockets([listener])
-    done = asyncio.Event()
+    told: asyncio.Queue[None] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, done.set)
+        asyncio.get_running_loop().add_signal_handler(number, told.put_nowait, None)
     up_file = state / "up.json"
     _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
     click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
     click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()
-    await done.wait()
+    await told.get()
+    await _end_stops(coordinator, told)
     server.stop()
     await server.close_all_connections()
+
+
+async def _end_stops(coordinator: Coordinator, told: asyncio.Queue[None]) -> None:
+    """Wait until the jobs that were told to end have ended: nobody else would end them. Not after a second signal."""
+    until, said = time.monotonic() + coordinator.config.grace_s + STOPS_S, False
+    while (ending := being_stopped(coordinator.cache.jobs().values())) and time.monotonic() < until and told.empty():
+        if not said:
+            click.echo(
+                f"Waits until {listed(ending)} has stopped, as it was told to. Ctrl-C again does not wait for it."
+            )
+            sys.stdout.flush()
+        said = True
+        await asyncio.sleep(POLL_S)
+
+
+def being_stopped(jobs: Iterable[JobRecord]) -> list[str]:
+    """Return the jobs that were told to end, by their user or by what they reached, and have not."""
+    return sorted(job.id for job in jobs if job.launch and not job.doc.get("closed") and _ends(job))
+
+
+def _ends(job: JobRecord) -> bool:
+    operation = job.operation
+    return job.cancel or job.state in s.ENDED or (operation is not None and operation.kind in ("requeue", "finish"))
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from reshape.client import Client
+from reshape.client import Client, CoordinatorRefused
 from tests.e2e.up import of_folder
 from tests.fakes.terminal import environment
 from tests.patience import eventually
@@ -49,3 +51,70 @@ def test_what_cannot_start_says_why_and_down_ends_no_other_process(tmp_path: Pat
     finally:
         bystander.kill()
         bystander.wait()
+
+
+TRAINS = "import time\nwhile True: print('step=1', flush=True); time.sleep(0.1)"
+DEAF = (
+    "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "open(os.environ['RESHAPE_ANNOUNCE'], 'w').write('SIGUSR1 143')\n"
+    "while True: print('step=1', flush=True); time.sleep(0.1)"
+)
+
+
+def trainings(state: Path) -> list[str]:
+    return [line for line in of_folder(state).values() if "step=1" in line]
+
+
+def submit(client: Client, job_id: str, script: str) -> None:
+    client.submit({"job_id": job_id, "command": [sys.executable, "-c", script], "optional_num_gpus": [1]})
+    eventually(lambda: client.job(job_id)["state"] == "running", f"{job_id} trains")
+
+
+def test_what_was_cancelled_has_ended_once_it_is_down(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    try:
+        assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
+        client = Client.find(state)
+        submit(client, "ends", TRAINS)
+        submit(client, "stays", TRAINS)
+        assert len(trainings(state)) == 2
+        client.cancel("ends")
+        code, out, complaint = reshape(state, "down")
+        assert (code, complaint) == (0, "") and out.endswith("the next `reshape up` finds it again.\n")
+        assert len(trainings(state)) == 1
+        assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
+    finally:
+        code, out, _ = reshape(state, "down", "--cancel-all")
+    assert code == 0 and out.startswith("Waits until stays has stopped.\n")
+    eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
+
+
+def test_what_was_told_to_stop_and_has_not_is_named_once_it_is_down(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    try:
+        assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
+        client = Client.find(state)
+        submit(client, "deaf", DEAF)
+        eventually(lambda: not suspend_refused(client), "it has announced itself")
+        pid = json.loads((state / "up.json").read_text())["pid"]
+        down = subprocess.Popen(
+            [sys.executable, "-m", "reshape", "--state", str(state), "down"], env=environment(state),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert down.stdout is not None
+        assert down.stdout.readline() == "Waits until deaf has stopped.\n"
+        eventually(lambda: "Waits until deaf" in (state / "up.log").read_text(), "it was told to end")
+        os.kill(pid, signal.SIGTERM)  # as a second Ctrl-C
+        assert "deaf, which was told to stop, still runs" in down.communicate()[1] and down.returncode == 1
+        assert reshape(state, "up", "--detach", "--gpus", "2xV100")[0] == 0
+    finally:
+        assert reshape(state, "down", "--cancel-all")[0] == 0
+    eventually(lambda: not of_folder(state), f"nothing is left: {of_folder(state)}")
+
+
+def suspend_refused(client: Client) -> bool:
+    try:
+        client.suspend("deaf")
+    except CoordinatorRefused:
+        return True
+    return False
