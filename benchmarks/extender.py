@@ -1,15 +1,14 @@
-"""Measures how long a session of Volcano's scheduler waits for the extender: `jobEnqueueable` of 1,000 jobs, and the
-nodes of those that start, of 100, beside a bare Tornado handler that parses the same bodies and says `{}`.
+"""Measures how long a session of Volcano's scheduler waits for the extender: `jobEnqueueable` of 1,000 jobs, beside a
+bare Tornado handler that parses the same bodies and says `{}`.
 
 One call after the other on one connection, as Volcano makes them; each server is a process of its own. Bodies are
-recorded ones of Volcano 1.10 with other names, eight pods on each node.
+recorded ones of Volcano 1.10 with other names.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import copy
 import http.client
 import json
 import multiprocessing
@@ -28,7 +27,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from benchmarks.result import Result, Row, Table, WrongAnswer
-from coordinator.api.volcano_extender import DECIDED_SCORE, VolcanoExtender
+from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.http.app import make_app, make_server
 from coordinator.http.coordinator_api import CoordinatorApi
 from coordinator.model.records import JobRecord
@@ -37,7 +36,6 @@ from coordinator.model.tables import JobChanges
 RECORDED = Path(__file__).resolve().parents[1] / "tests" / "api" / "volcano"
 GOAL_S = 1.0
 FLOOR = 2.0  # times the bare handler
-PODS = 8  # on each node
 TRIES = 5
 QUEUES = 5
 BUSY = "processor"
@@ -60,12 +58,12 @@ class Server:
 
 
 def run(options: argparse.Namespace) -> Result:
-    waiting, starting, nodes = (50, 2, 10) if options.tiny else (1_000, 10, 100)
-    calls = session(waiting, starting, nodes)
+    waiting, starting = (50, 2) if options.tiny else (1_000, 10)
+    calls = session(waiting, starting)
     with serving(_ours, waiting) as ours, serving(_bare, waiting) as bare:
         check(ours.port, waiting)
         rounds = [(measure(ours, calls), measure(bare, calls)) for _ in range(2 if options.tiny else TRIES)]
-    kinds = ("jobEnqueueable", "prioritize", "queueOverused")
+    kinds = ("jobEnqueueable", "queueOverused")
     median = {k: [statistics.median(r[side][k] for r in rounds) for side in (0, 1)] for k in kinds}
     whole = [statistics.median(sum(r[side][k] for k in kinds) for r in rounds) for side in (0, 1)]
     busy = [statistics.median(r[side][BUSY] for r in rounds) for side in (0, 1)]
@@ -77,7 +75,7 @@ def run(options: argparse.Namespace) -> Result:
         goals="issue 5",
         title="what one session of Volcano's scheduler waits for us",
         against="bare handler",
-        sizes={"waiting jobs": waiting, "starting jobs": starting, "nodes": nodes, "pods per node": PODS},
+        sizes={"waiting jobs": waiting, "starting jobs": starting},
         rows=[
             Row("one session", whole[0], whole[1], whole[0] / whole[1], "s", FLOOR),
             Row("processor time of the server", busy[0], busy[1], busy[0] / max(busy[1], TICK_S), "s", FLOOR),
@@ -90,18 +88,11 @@ def run(options: argparse.Namespace) -> Result:
     )
 
 
-def session(waiting: int, starting: int, nodes: int) -> list[Call]:
-    """The calls of one session: every waiting job may enter or not, those that start are placed."""
+def session(waiting: int, starting: int) -> list[Call]:
+    """The calls of one session: every waiting job may enter or not."""
     calls = [("queueOverused", _recorded("queueOverused"))] * (QUEUES + starting)
     enqueueable = _recorded("jobEnqueueable").decode()
-    calls += [("jobEnqueueable", enqueueable.replace("train-mnist", f"job-{n}").encode()) for n in range(waiting)]
-    prioritize = json.loads(_recorded("prioritize"))
-    node, task = prioritize["nodes"][0], prioritize["task"]
-    node["Tasks"] = {f"{n:036}": copy.deepcopy(task) for n in range(PODS)}
-    prioritize["nodes"] = [{**node, "Name": f"node-{n}"} for n in range(nodes)]
-    placing = json.dumps(prioritize, separators=(",", ":"))
-    calls += [("prioritize", placing.replace("train-mnist", f"job-{n}").encode()) for n in range(starting)]
-    return calls
+    return calls + [("jobEnqueueable", enqueueable.replace("train-mnist", f"job-{n}").encode()) for n in range(waiting)]
 
 
 def _recorded(verb: str) -> bytes:
@@ -109,13 +100,11 @@ def _recorded(verb: str) -> bytes:
 
 
 def check(port: int, waiting: int) -> None:
-    """`WrongAnswer` unless decided jobs enter and are placed, and others wait."""
-    calls = dict(session(waiting, 1, 2))
-    answers = {verb: _post(_connection(port), verb, raw) for verb, raw in calls.items()}
-    asked = session(waiting, 0, 1)
-    entering = [_post(_connection(port), *call) for call in (asked[QUEUES], asked[QUEUES + 1])]
-    if entering != [{"status": 0}, {"status": -1}] or answers["prioritize"] != {"nodeScore": {"node-1": DECIDED_SCORE}}:
-        raise WrongAnswer(f"the extender answers {entering} and {answers['prioritize']}")
+    """`WrongAnswer` unless the decided job enters and others wait."""
+    decided, undecided = session(waiting, 0)[QUEUES:][:2]
+    entering = [_post(_connection(port), *call) for call in (decided, undecided)]
+    if entering != [{"status": 0}, {"status": -1}]:
+        raise WrongAnswer(f"the extender answers {entering}")
 
 
 def measure(server: Server, calls: list[Call]) -> dict[str, float]:

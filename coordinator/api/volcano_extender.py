@@ -2,13 +2,14 @@
 
 Promises: answers from memory and reads only the fields that matter; abstains on jobs that are not ours, so that
 Volcano and its other plugins decide alone. Called by `ApiService.extend` with the body as Volcano sent it. Field names
-without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/extender` and `api`, 1.10).
+without JSON tags in Go are Go's own (`volcano/pkg/scheduler/plugins/extender` and `api`, 1.10 and 1.15).
 
 jobEnqueueable  0 (no opinion) or -1 (not now), never 1: in a tier without a -1, a 1 skips all later tiers.
                 A Volcano Job of a user that is to be reshaped waits until the coordinator has decided where it
-                starts; one that our launcher made was decided before it existed.
-prioritize      the decided node, so much that no other plugin outweighs it; of a gang, that of this pod.
-predicate       refuses any other node. Not in the configuration that we ship: one call for each task and node.
+                starts; one that our launcher made was decided before it existed. A PodGroup that cannot be read
+                waits too if it bears a sign of ours: let in, its pods would be bound before anything is decided.
+predicate       refuses any node but the decided one. Not in the configuration that we ship: one call for each task
+                and node, and the pods are pinned to their node anyway.
 preemptable     a job of ours never is. Its GPUs are not in Volcano's books, so evicting it frees none that Volcano
                 could give away. The coordinator orders the jobs of our queues and makes room by reshaping.
                 Others: no opinion.
@@ -20,6 +21,7 @@ queueOverused   never: Volcano itself counts what a queue has used.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -36,15 +38,23 @@ JOB_LABEL = PREFIX + "job"  # on objects that our launcher made or attached
 JOB_ID = PREFIX + "job-id"
 INJECT = PREFIX + "inject"
 ASKS = frozenset({PREFIX + "gpus", PREFIX + "job"})  # annotations of a user's Volcano Job that is to be reshaped
-DECIDED_SCORE = 1e6  # other plugins add up to a few thousand
 ENTER, WAIT = 0, -1
 ABSTAIN, PERMIT = 0, 1
 NEVER_HERE = 3  # Volcano's UnschedulableAndUnresolvable: no eviction would help
 
+VOLCANO_GROUP = "batch.volcano.sh/"  # Kubernetes' own Jobs and those of others have the kind Job, too
+UNREADABLE = (
+    "Volcano's scheduler asks about a job whose PodGroup is in no shape that this version reads (%s). It and others "
+    "like it wait; running jobs keep training. Install a volcano-reshape that knows your Volcano, or Volcano 1.10 to "
+    "1.15; `reshape doctor` says when it is well."
+)
+
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class Owner(msgspec.Struct):
+    apiVersion: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -59,13 +69,25 @@ class Metadata(msgspec.Struct):
     @property
     def volcano_job(self) -> Owner | None:
         """The Volcano Job that owns the object, if any."""
-        return next((o for o in self.ownerReferences or () if o.kind == "Job"), None)
+        owners = self.ownerReferences or ()
+        return next((o for o in owners if o.kind == "Job" and o.apiVersion.startswith(VOLCANO_GROUP)), None)
+
+
+class PodGroup(Metadata):
+    """Up to Volcano 1.13 Go embeds its metadata without a name, so that its fields lie flat; since 1.14 it has one."""
+
+    metadata: Metadata | None = None
+
+    @property
+    def about(self) -> Metadata | None:
+        """Its metadata in either shape; None if it is in neither."""
+        return next((found for found in (self.metadata, self) if found is not None and found.name), None)
 
 
 class JobInfo(msgspec.Struct, rename="pascal"):
     namespace: str = ""
     queue: str = ""
-    pod_group: Metadata | None = None  # Go embeds it without a name, so that its fields lie flat
+    pod_group: PodGroup | None = None
 
 
 class ExtenderPod(msgspec.Struct):
@@ -84,10 +106,6 @@ class NodeInfo(msgspec.Struct, rename="pascal"):
 
 class EnqueueableRequest(msgspec.Struct):
     job: JobInfo
-
-
-class PrioritizeRequest(msgspec.Struct):
-    task: TaskInfo
 
 
 class PredicateRequest(msgspec.Struct):
@@ -112,9 +130,9 @@ class VolcanoExtender:
         node_of: Callable[[str], str | None] = lambda gpu: None,
     ) -> None:  # fmt: skip
         self._job, self._queues, self._node_of = job, queues, node_of
+        self._said_unreadable = False
         self._verbs: dict[str, Callable[[bytes], Any]] = {
             "jobEnqueueable": self._enqueueable,
-            "prioritize": self._prioritize,
             "predicate": self._predicate,
             "preemptable": lambda raw: self._victims(raw, lambda job: True),
             "reclaimable": lambda raw: self._victims(raw, lambda job: job.operation is not None),
@@ -128,8 +146,17 @@ class VolcanoExtender:
         return msgspec.json.encode(self._verbs[verb](raw))
 
     def _enqueueable(self, raw: bytes) -> Doc:
-        job = _read(raw, EnqueueableRequest).job
-        group = job.pod_group or Metadata()
+        try:
+            job = _read(raw, EnqueueableRequest).job
+        except Rejected as why:
+            if PREFIX.encode() not in raw:
+                raise  # a refusal lets the job in, since Volcano is told to go on without us
+            return {"status": self._held(str(why))}
+        by_queue = bool(self._queues().get(job.queue, {}).get("inject"))
+        group = (job.pod_group or PodGroup()).about
+        if group is None:
+            of_us = by_queue or PREFIX.encode() in raw
+            return {"status": self._held(f"namespace {job.namespace}, queue {job.queue}") if of_us else ENTER}
         if group.volcano_job is None or _made(group, group.volcano_job):
             return {"status": ENTER}
         known = self._user_job(job.namespace, group.volcano_job)
@@ -139,12 +166,13 @@ class VolcanoExtender:
         # Volcano gives a PodGroup the annotations and labels of its Volcano Job, not those of the template.
         labelled = (group.labels or {}).get(INJECT) == "true"
         asks = labelled or not (group.annotations or {}).keys().isdisjoint(ASKS)
-        return {"status": WAIT if asks or self._queues().get(job.queue, {}).get("inject") else ENTER}
+        return {"status": WAIT if asks or by_queue else ENTER}
 
-    def _prioritize(self, raw: bytes) -> Doc:
-        task = _read(raw, PrioritizeRequest).task
-        node = self._decided(self._of(task), task)
-        return {"nodeScore": {node: DECIDED_SCORE} if node else {}}
+    def _held(self, about: str) -> int:
+        if not self._said_unreadable:  # Volcano asks about each job once a second
+            self._said_unreadable = True
+            log.warning(UNREADABLE, about)
+        return WAIT
 
     def _predicate(self, raw: bytes) -> Doc:
         asked = _read(raw, PredicateRequest)

@@ -20,7 +20,7 @@ MOST_LARGE = 4  # large bodies read at the same time; Volcano sends one after th
 
 class ExtenderHandler(Handler):
     public = True
-    body_limit = 16 * 1024 * 1024  # `prioritize` carries all nodes with all their pods
+    body_limit = 16 * 1024 * 1024  # the verbs for evictions carry all pods that may be evicted
 
     def prepare(self) -> None:
         cast(HTTP1Connection, self.request.connection).set_max_body_size(self.body_limit)

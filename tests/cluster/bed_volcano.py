@@ -24,7 +24,7 @@ SERVICE = "volcano-admission-service"
 ADMISSION_PORT = 8443
 LEFT_OUT = {"Deployment", "Job"}  # its programs run as processes here, its certificate comes from the bed's CA
 PERIOD = "250ms"  # between two looks of the scheduler; a pod needs two. By default a second: tests start some 150 pods
-EXTENDER_VERBS = ("jobEnqueueable", "prioritize", "preemptable", "reclaimable", "queueOverused")
+EXTENDER_VERBS = ("jobEnqueueable", "preemptable", "reclaimable", "queueOverused")
 
 
 @dataclass
