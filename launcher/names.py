@@ -20,6 +20,7 @@ INJECT = f"{PREFIX}/inject"  # label of queues, and of pods of jobs in other que
 CONTAINER = f"{PREFIX}/container"  # annotation of a pod: which container trains
 SIDECAR = f"{PREFIX}/sidecar"  # annotation of a pod: `in-image` when its own image carries shim and sidecar
 DEVICES = f"{PREFIX}/devices"  # annotation of a queue: `shared` or `recreate`
+VOLCANO_JOBS = "batch.volcano.sh/"  # API group of Volcano's Jobs; Kubernetes' own and those of others are a Job, too
 FETCHER = "reshape-dataset"  # the init container that fetches a data set, and the volume that it lies on
 DATASET = "/dataset"  # where that volume is mounted
 

@@ -259,6 +259,12 @@ class JobRecord:
         return bool(self.doc.get("cancel"))
 
     @property
+    def cancel_reason(self) -> str:
+        """Why it was cancelled: whoever asks for it without a reason is a user."""
+        reason = self.doc.get("cancel_reason")
+        return reason if reason and isinstance(reason, str) else "cancelled by the user"
+
+    @property
     def suspended(self) -> bool:
         """True if an operator wants it to wait until it is resumed."""
         return self.doc.get("suspended") is True

@@ -377,7 +377,7 @@ def _cancel(w: ObservedState) -> Step:
     # A launch that is still coming up may fail, so there is nothing to wait for.
     if w.seen is None and not w.lost and w.job.doc.get("up") == w.job.launch:
         return Wait(POLL_S, "its sidecar has not reported yet")
-    return end(w, s.CANCELLED, "cancelled by the user")
+    return end(w, s.CANCELLED, w.job.cancel_reason)
 
 
 def _stop_for_good(w: ObservedState) -> Step:

@@ -68,7 +68,9 @@ def settle(
         raise Rejected(f"Nothing contradicts job {name}, so there is nothing to settle{others}.")
     shared = {other.id: set(other.gpu_ids) & set(chosen.gpu_ids) for other in held.values() if other.id != name}
     changes: dict[str, JobChanges] = {name: {"contradiction": None}}
-    changes |= {other: {"contradiction": None, "cancel": True} for other, both in shared.items() if both}
+    why = f"job {name} was chosen to go on with the GPUs that both claimed (reshape store settle)"
+    lost: JobChanges = {"contradiction": None, "cancel": True, "cancel_reason": why}
+    changes |= {other: {**lost} for other, both in shared.items() if both}
     mine: GpuChanges = {"state": s.IN_USE, "job_id": chosen.raw_id, "held_by": chosen.raw_id}
     both = set().union(*shared.values())
     return changes, {str(gpu["_id"]): mine for gpu in gpus if str(gpu["_id"]) in both}

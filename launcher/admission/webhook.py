@@ -26,7 +26,7 @@ from tornado.web import Application, RequestHandler
 from coordinator.errors import Transient
 from launcher.admission.inject import CannotInject, Devices, InjectedPod, Injection, PodSettings, inject, is_injected
 from launcher.admission.json_patch import difference
-from launcher.names import INJECT, JOB, JOB_ID, is_launch_of, job_name, member_of, secret_of_pod
+from launcher.names import INJECT, JOB, JOB_ID, VOLCANO_JOBS, is_launch_of, job_name, member_of, secret_of_pod
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ Report = Callable[[str, Mapping[str, Any], str, str], None]
 """`report(namespace, owner, reason, sentence)`: an Event on the Volcano Job of that ownerReference. Must not wait."""
 
 
+class LeftAlone(Exception):
+    """The pod is in a queue of ours but of no Volcano Job: it runs as it is; says so to its user."""
+
+
 class BadReview(Exception):
     """The request is no AdmissionReview."""
 
@@ -104,10 +108,12 @@ class Injector:
             try:
                 if changes := _patch(pod, await self._injected(pod, namespace)):
                     return "injected", answer | changes
+            except LeftAlone as why:
+                self._tell(request, _first_owner(pod), namespace, "NotReshaped", str(why))
             except CannotInject as why:
                 outcome = "refused"
                 answer |= {"allowed": False, "status": {"code": 400, "reason": why.reason, "message": str(why)}}
-                self._tell(request, pod, namespace, why)
+                self._tell(request, _owner(pod.get("metadata") or {}), namespace, why.reason, str(why))
             except Transient as why:  # Volcano tries again
                 outcome = "unknown"
                 answer |= {"allowed": False, "status": {"code": 503, "reason": "NotKnownYet", "message": str(why)}}
@@ -123,6 +129,8 @@ class Injector:
         wanted = labels.get(INJECT) == "true" or by_queue
         if not wanted and (owner is None or not await self._stays_ours(owner, metadata)):
             return None
+        if owner is None and labels.get(INJECT) != "true":
+            raise LeftAlone(_left_alone(metadata, str(queue)))
         if owner is None or not name:
             raise CannotInject(
                 f"This pod is labelled {INJECT}, but it is not of a Volcano Job: label the pods of a Volcano Job's "
@@ -159,10 +167,9 @@ class Injector:
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._decisions.decided, *about)
         return await asyncio.wait_for(work, PATIENCE_S)
 
-    def _tell(self, request: Doc, pod: Mapping[str, Any], namespace: str, why: CannotInject) -> None:
-        owner = _owner(pod.get("metadata") or {})
+    def _tell(self, request: Doc, owner: Doc | None, namespace: str, reason: str, sentence: str) -> None:
         if owner is not None and not request.get("dryRun"):
-            self._report(namespace, owner, why.reason, str(why))
+            self._report(namespace, owner, reason, sentence)
 
 
 class MutateHandler(RequestHandler):
@@ -250,7 +257,20 @@ def _patch(pod: Mapping[str, Any], injected: InjectedPod | None) -> Doc:
 def _owner(metadata: Mapping[str, Any]) -> Doc | None:
     """Return the ownerReference of the Volcano Job that made this pod, or None."""
     owners = metadata.get("ownerReferences") or []
-    return next((one for one in owners if str(one.get("apiVersion", "")).startswith("batch.volcano.sh/")), None)
+    return next((one for one in owners if str(one.get("apiVersion", "")).startswith(VOLCANO_JOBS)), None)
+
+
+def _first_owner(pod: Mapping[str, Any]) -> Doc | None:
+    return next(iter((pod.get("metadata") or {}).get("ownerReferences") or []), None)
+
+
+def _left_alone(metadata: Mapping[str, Any], queue: str) -> str:
+    owner = next(iter(metadata.get("ownerReferences") or []), None)
+    whose = f"a {owner.get('kind')} ({owner.get('apiVersion')})" if owner else "no Volcano Job"
+    return (
+        f"Pods of queue {queue} are reshaped, but this one is of {whose}: it runs as it is, without a sidecar. "
+        f"Only Volcano Jobs ({VOLCANO_JOBS}) are reshaped; put others into a queue without the label {INJECT}."
+    )
 
 
 def _made(metadata: Mapping[str, Any]) -> bool:

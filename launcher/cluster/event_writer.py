@@ -53,7 +53,7 @@ class EventWriter:
             log.warning("Event %s of %s was not written: %s", reason, about["metadata"]["name"], error)
 
     def _event(self, about: Mapping[str, Any], name: str, reason: str, message: str, warning: bool) -> dict[str, Any]:
-        meta, stamp = about["metadata"], _stamp(self._clock.wall())
+        meta, stamp = about["metadata"], event_stamp(self._clock.wall())
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -77,7 +77,8 @@ def _name(about: Mapping[str, Any], reason: str, message: str) -> str:
     return f"{str(meta['name'])[:200]}.{digest}"
 
 
-def _stamp(wall: float) -> str:
+def event_stamp(wall: float) -> str:
+    """Return a time of day, seconds since 1970, as Events have it; later times are greater texts."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -159,8 +159,9 @@ class SlamlController:
             if job is None or job.get("closed") or job.get("cancel"):
                 continue
             record = JobRecord(job)
+            why: JobChanges = {"cancel_reason": f"its Slaml {slaml.name} was deleted"}
             ended: JobChanges = {"state": s.CANCELLED, "closed": True, "finish_ts": self._clock.wall()}
-            changes: JobChanges = {"cancel": True} if record.accepted else ended
+            changes: JobChanges = {"cancel": True, **why} if record.accepted else ended
             self._cache.write_job(record, changes, "cancel")
         self._store.delete(TABLE, slaml.doc["_id"], {"version": slaml.doc.get("version")})
         self._rows.pop(slaml.uid, None)

@@ -22,7 +22,6 @@ from launcher.names import POD_SUFFIX
 Doc = dict[str, Any]
 
 LOOK_S = 3.0
-FAILED_CREATE = "FailedCreate"  # reason of Volcano's Event on its Volcano Job
 
 
 class LaunchStates:
@@ -124,10 +123,10 @@ class LaunchStates:
         if now - self._looked.setdefault(name, now) < LOOK_S:
             return None
         self._looked[name] = now
-        about = f"involvedObject.uid={job['metadata']['uid']},reason={FAILED_CREATE}"
-        found = self._cluster.list("Event", job["metadata"].get("namespace"), fields=about).items
-        newest = max(found, key=lambda event: str(event.get("lastTimestamp")), default=None)
-        return volcano_job_document.api_message(str(newest.get("message"))) if newest is not None else None
+        about = volcano_job_document.failed_creates(job["metadata"]["uid"])
+        return volcano_job_document.refusal(
+            self._cluster.list("Event", job["metadata"].get("namespace"), fields=about).items
+        )
 
     def _patient(self, record: LaunchRow, ended: bool) -> bool:
         """True if the pod of an ended job still has time to end by itself."""

@@ -19,7 +19,7 @@ from coordinator.scheduling.intake import WAITS_FOR_ITS_TURN
 from launcher.admission.inject import Injection, PodSettings, inject
 from launcher.cluster.api import KubernetesApi
 from launcher.cluster.controllers import volcano_job_document
-from launcher.cluster.event_writer import EventWriter
+from launcher.cluster.event_writer import EventWriter, event_stamp
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from launcher.names import DEVICES, INJECT
 
@@ -50,6 +50,7 @@ class VolcanoJobController:
         self._inserted: set[str] = set()
         self._refused: dict[str, str] = {}  # resource version of each Volcano Job that was refused
         self._ended: dict[str, float] = {}  # when a Volcano Job was first seen without a living job
+        self._evicted: dict[str, tuple[str, float, str]] = {}  # of each evicted pod: its owner, when it was seen, why
         self._waits: dict[str, tuple[float, str]] = {}  # when the last Event said why a Volcano Job waits, and what
         self._queues: dict[str, Doc] | None = None  # as written
         self._select_at = 0.0
@@ -57,6 +58,7 @@ class VolcanoJobController:
 
     def turn(self, observed: ObservedCluster, jobs: Mapping[str, JobRow]) -> None:
         labelled = self._keep_queues(observed, jobs)
+        self._remember_evictions(observed)
         for uid, job in sorted(observed.jobs.items()):
             self._tend(uid, job, labelled, observed, jobs)
         self._cancel_orphans(observed, jobs)
@@ -248,7 +250,33 @@ class VolcanoJobController:
             if job is None and self._there(origin):
                 continue  # our watch is behind
             if job is None or "deletionTimestamp" in job["metadata"] or volcano_job_document.phase(job) in TERMINATED:
-                self._change(doc, {"cancel": True})
+                self._change(doc, {"cancel": True, "cancel_reason": self._why_gone(str(origin.get("uid")), job)})
+
+    def _remember_evictions(self, observed: ObservedCluster) -> None:
+        """Note them: an evicted pod may be gone by the time that its Volcano Job is terminated for it."""
+        now = self._clock.now()
+        for uid in [uid for uid, (_, seen, _) in self._evicted.items() if now - seen >= RECENT_S]:
+            if uid not in observed.pods:
+                del self._evicted[uid]
+        for uid, pod in observed.pods.items():
+            if pod.owner and (why := pod.evicted):
+                self._evicted.setdefault(uid, (pod.owner, now, why))
+
+    def _why_gone(self, uid: str, job: Mapping[str, Any] | None) -> str:
+        """Return why a job ends whose Volcano Job ends or is gone, as far as the cluster tells."""
+        if job is None or "deletionTimestamp" in job["metadata"]:
+            return "its Volcano Job was deleted"
+        about, since = volcano_job_document.failed_creates(uid), event_stamp(self._clock.wall() - RECENT_S)
+        events = self._cluster.list("Event", job["metadata"].get("namespace"), fields=about).items
+        if refused := volcano_job_document.refusal(events, since):
+            return f"Volcano could not make its pod and gave up: {refused}"
+        first = self._clock.now() - RECENT_S
+        evictions = [(seen, why) for owner, seen, why in self._evicted.values() if owner == uid and seen > first]
+        if evictions:
+            return f"{max(evictions)[1]}; its Volcano Job was terminated for that"
+        state = (job.get("status") or {}).get("state") or {}
+        said = state.get("message") or state.get("reason")
+        return f"its Volcano Job was terminated{f': {said}' if said else ''}"
 
     def _there(self, origin: Mapping[str, Any]) -> bool:
         """Ask the API server whether the Volcano Job of this uid exists: a cancellation is final."""
@@ -307,6 +335,7 @@ class VolcanoJobController:
 
 
 TERMINATED = ("Terminating", "Terminated")
+RECENT_S = 600.0  # between what ended a Volcano Job and its end: Volcano tries for some three minutes to make a pod
 TOO_LATE = (
     "Its pod was there before this job was to be reshaped, so it has no sidecar and goes on as it is. "
     "To have it reshaped delete the Volcano Job and apply it again."

@@ -58,6 +58,11 @@ def ends_with_a_pod(job: Mapping[str, Any]) -> str | None:
     return None
 
 
+def failed_creates(uid: str) -> str:
+    """Return the field selector of the Events that Volcano writes about pods of a Volcano Job that it cannot make."""
+    return f"involvedObject.uid={uid},reason=FailedCreate"
+
+
 def api_message(message: str) -> str:
     """Return the API server's message within an Event of Volcano, which prints whole Go structures."""
     found = re.search(r'Message:("(?:[^"\\]|\\.)*")', message)
@@ -65,6 +70,17 @@ def api_message(message: str) -> str:
         return str(json.loads(found[1])) if found else message
     except ValueError:
         return message
+
+
+def refusal(events: Sequence[Mapping[str, Any]], since: str = "") -> str | None:
+    """Return what the newest of these Events of Volcano says of a pod that it could not make.
+
+    None if all are older than `since`, an ISO time.
+    """
+    newest = max(events, key=lambda event: str(event.get("lastTimestamp")), default=None)
+    if newest is None or str(newest.get("lastTimestamp")) < since:
+        return None
+    return api_message(str(newest.get("message")))
 
 
 def is_managed(job: Mapping[str, Any], queues: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.admission.inject import CHECKPOINTS, GPU, NONE, VISIBLE, node_of
-from launcher.names import CONTAINER, DATASET, FETCHER, LAUNCH
+from launcher.names import CONTAINER, DATASET, FETCHER, LAUNCH, VOLCANO_JOBS
 
 Doc = dict[str, Any]
 
@@ -34,6 +34,7 @@ UNKNOWN = "ContainerStatusUnknown"
 GARBAGE = "DeletionByPodGC"  # PodGC marks pods of lost nodes as failed without asking their kubelet
 # A kubelet that refuses a pod starts nothing of it.
 REFUSALS = frozenset({"NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError", "NodePorts"})
+DISRUPTED = "DisruptionTarget"  # condition of a pod that an eviction, a taint or a pod of more priority ends
 FINISHED = frozenset({"Succeeded", "Failed"})
 MESSAGE_LENGTH = 300
 FETCHES_ON = "its data set is still being fetched, and the next launch goes on with that"
@@ -83,7 +84,8 @@ class Pod:
     @property
     def owner(self) -> str | None:
         """The uid of its Volcano Job."""
-        return next((str(o.get("uid")) for o in self.meta.get("ownerReferences") or [] if o.get("kind") == "Job"), None)
+        owners = self.meta.get("ownerReferences") or []
+        return next((str(o.get("uid")) for o in owners if str(o.get("apiVersion")).startswith(VOLCANO_JOBS)), None)
 
     @property
     def node(self) -> str | None:
@@ -133,7 +135,19 @@ class Pod:
         if self._refused:
             why = self.status.get("message") or self.status.get("reason")
             return f"node {self.node} refused its pod: {_short(why)}"
+        if self.phase == "Failed" and (why := self.evicted):
+            return why
         return next(self._troubles(), None)
+
+    @property
+    def evicted(self) -> str | None:
+        """Return who took it from its node and why, as a sentence; None if nobody did."""
+        if self.status.get("reason") == "Evicted":  # by its kubelet
+            return _sentence(f"its pod was evicted from node {self.node}", self.status)
+        said = next((c for c in self.status.get("conditions") or [] if c.get("type") == DISRUPTED), None)
+        if said is None or said.get("status") != "True":
+            return None
+        return _sentence(f"its pod was evicted from node {self.node}", said)
 
     @property
     def unplaced(self) -> str | None:

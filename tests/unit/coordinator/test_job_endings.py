@@ -22,6 +22,14 @@ def test_a_job_cancelled_while_it_comes_up_leaves_no_launch_however_long_the_coo
     assert {world.gpu(f"gpu-{i}").state for i in range(4)} == {s.IDLE}
 
 
+def test_a_job_that_the_cluster_ended_says_why_and_not_that_its_user_did() -> None:
+    world = World.training([2], Behaviour(iterations=10**6))
+    why = "its pod was evicted from node node-a: Eviction API; its Volcano Job was terminated for that"
+    world.users.update("jobs", "one", {}, {"cancel": True, "cancel_reason": why})
+    world.run(lambda w: w.at_rest(), 60)
+    assert (world.job("one").state, world.api.job("one")["message"]) == (s.CANCELLED, why)
+
+
 def test_a_job_of_unknown_length_that_saves_and_ends_with_0_when_asked_goes_on_with_its_new_shape() -> None:
     behaviour = Behaviour(iterations=4_000, says_total=False, stop_code=0)
     world = World.training([1, 2, 4], behaviour, iterations=None)

@@ -321,6 +321,7 @@ def test_a_deleted_slaml_is_cancelled_jobs_and_leaves_only_them() -> None:
     w.users.update("slamls", UID, {}, {"deleted": True})
     w.run(lambda w: all(w.job(f"machine.slaml.{n}.0").doc.get("closed") for n in ("one", "two")), 60)
     assert set(w.states().values()) == {s.CANCELLED}
+    assert w.job("machine.slaml.one.0").doc["message"] == "its Slaml slaml was deleted"
     assert w.users.get("slamls", UID) is None
 
 

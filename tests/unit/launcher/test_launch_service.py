@@ -85,7 +85,9 @@ class Ground:
 
     def make_pods(self, *members: int) -> None:
         """As Volcano and our webhook do."""
-        owner = [{"kind": "Job", "uid": self.kube.of("Job")[0]["metadata"]["uid"]}]
+        owner = [
+            {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": self.kube.of("Job")[0]["metadata"]["uid"]}
+        ]
         for member in members:
             name, node = f"{NAME}-trainer-{member}", "node-a" if member == 0 else "node-b"
             doc = pod({"waiting": {"reason": "ContainerCreating"}}, "Pending", node)
@@ -388,7 +390,7 @@ def test_a_users_pod_gets_its_secret_and_owns_it(ground: Ground) -> None:
     origin = {"namespace": "default", "name": "train", "uid": "v"}
     ground.kube.put("Job", "train", apiVersion="batch.volcano.sh/v1alpha1", meta={"uid": "v"})
     ground.ask(origin="volcano", volcano=origin)
-    owner = [{"kind": "Job", "uid": "v"}]
+    owner = [{"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": "v"}]
     secret_name = f"{POD}-12345678"
     ground.show_pod(None, "Pending", annotations={"volcano-reshape.io/launch": secret_name}, ownerReferences=owner)
     ground.start()
@@ -408,7 +410,12 @@ def test_a_pod_of_another_namespace_that_names_its_owner_gets_no_key(ground: Gro
     ground.kube.put("Job", "train", "team", apiVersion="batch.volcano.sh/v1alpha1", meta={"uid": "v"})
     ground.ask(origin="volcano", volcano=origin, namespace="team")
     notes = {"volcano-reshape.io/launch": f"{POD}-12345678"}
-    ground.show_pod(None, "Pending", annotations=notes, ownerReferences=[{"kind": "Job", "uid": "v"}])
+    ground.show_pod(
+        None,
+        "Pending",
+        annotations=notes,
+        ownerReferences=[{"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": "v"}],
+    )
     service = ground.start()
     eventually(lambda: service.trouble == "")
     service.stop()

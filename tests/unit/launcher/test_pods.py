@@ -135,3 +135,33 @@ def test_a_pod_whose_data_set_is_fetched_is_waited_for_and_one_that_cannot_be_sa
     failed = fetching({"terminated": {"exitCode": 1, "message": why}})
     assert failed.trouble == f"its container reshape-dataset ended with exit code 1: {why}"
     assert failed.unplaced is None
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+            "its pod was evicted from node node-a: The node was low on resource: memory.",
+        ),
+        (
+            {
+                "phase": "Failed",
+                "conditions": [
+                    {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "more"}
+                ],
+            },
+            "its pod was evicted from node node-a: more",
+        ),
+    ],
+)
+def test_an_evicted_pod_says_why_it_was_and_not_that_its_container_ended(status: dict[str, Any], sentence: str) -> None:
+    assert Pod(pod({"terminated": {"exitCode": 137}}, status=status)).trouble == sentence
+
+
+@pytest.mark.parametrize("kind", ["batch/v1", "training.example.org/v1"])
+def test_only_volcanos_own_jobs_are_taken_for_one(kind: str) -> None:
+    owners = [{"apiVersion": kind, "kind": "Job", "uid": "theirs"}]
+    assert Pod(pod(RUNNING, meta={"ownerReferences": owners})).owner is None
+    own = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": "ours"}
+    assert Pod(pod(RUNNING, meta={"ownerReferences": [*owners, own]})).owner == "ours"

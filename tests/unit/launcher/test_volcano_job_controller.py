@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.model.records import JobRecord
 from coordinator.stores.sqlite import SqliteStore
 from launcher.admission.inject import PodSettings
-from launcher.cluster.controllers.volcano_job import VolcanoJobController
-from launcher.cluster.event_writer import EventWriter
+from launcher.cluster.controllers.volcano_job import RECENT_S, VolcanoJobController
+from launcher.cluster.event_writer import EventWriter, event_stamp
 from launcher.cluster.pods.pod_state import ObservedCluster, Pod
 from tests.fakes.kube import Kube
 from tests.fakes.shims import Behaviour
@@ -23,6 +25,7 @@ Doc = dict[str, Any]
 
 SETTINGS = PodSettings(image="ours:1", coordinator="http://c:8080")
 KEY = "volcano-1234abcd-0000"
+OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "uid": "1234abcd-0000"}
 
 
 class Time:
@@ -176,6 +179,69 @@ def test_a_deleted_or_terminated_volcano_job_is_a_cancelled_job(ground: Ground, 
     assert (ground.job() or {})["cancel"]
 
 
+def terminated(**state: Any) -> Doc:
+    return {**vcjob(), "status": {"state": {"phase": "Terminated", **state}}}
+
+
+def evicted_pod() -> Pod:
+    """As the API server's eviction (`kubectl drain`) marks it before its kubelet ends it."""
+    said = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API"}
+    evicted = pod(RUNNING, node="node-b", meta={"ownerReferences": [OWNER], "uid": "p"})
+    evicted["status"]["conditions"] = [said]
+    return Pod(evicted)
+
+
+def cancelled_since(ground: Ground) -> str:
+    job = ground.job() or {}
+    assert job["cancel"] is True
+    return JobRecord({"job_id": "team.train", **job}).cancel_reason
+
+
+def refuse_pods(ground: Ground, ago_s: float) -> None:
+    """What Volcano writes when the API server refuses a pod, in its words."""
+    quota = json.dumps('pods "train-trainer-0" is forbidden: exceeded quota: one-pod, requested: pods=1')
+    go = f'failed: &errors.StatusError{{ErrStatus:v1.Status{{Message:{quota}, Reason:"Forbidden"}}}}'
+    about = {"involvedObject": {"uid": "1234abcd-0000"}, "lastTimestamp": event_stamp(ground.time.wall() - ago_s)}
+    ground.kube.put("Event", "refused", "team", reason="FailedCreate", message=go, **about)
+
+
+def test_a_job_whose_pods_are_refused_until_volcano_gives_up_ends_with_the_words_of_the_refusal(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="initializing")
+    refuse_pods(ground, ago_s=20)
+    ground.turn(terminated())
+    refused = 'pods "train-trainer-0" is forbidden: exceeded quota: one-pod, requested: pods=1'
+    assert cancelled_since(ground) == f"Volcano could not make its pod and gave up: {refused}"
+
+
+def test_a_job_that_is_terminated_for_an_eviction_says_who_took_its_pod(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="running")
+    ground.turn(vcjob(), pods=(evicted_pod(),))
+    ground.turn(terminated())  # by its policy; the pod is gone by now
+    why = "its pod was evicted from node node-b: Eviction API; its Volcano Job was terminated for that"
+    assert cancelled_since(ground) == why
+
+
+def test_what_happened_long_ago_is_not_taken_for_the_reason(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="running")
+    ground.turn(vcjob(), pods=(evicted_pod(),))
+    refuse_pods(ground, ago_s=0)
+    ground.time.at += RECENT_S + 1
+    ground.turn(vcjob(), pods=(evicted_pod(),))
+    ground.turn(terminated(message="by its user"))
+    assert cancelled_since(ground) == "its Volcano Job was terminated: by its user"
+
+
+def test_a_deleted_volcano_job_and_a_cancelled_record_are_told_apart(ground: Ground) -> None:
+    ground.turn(vcjob())
+    ground.let_in(state="running")
+    ground.turn()
+    assert cancelled_since(ground) == "its Volcano Job was deleted"
+    assert JobRecord({"_id": "a", "cancel": True}).cancel_reason == "cancelled by the user"
+
+
 def test_one_in_a_namespace_that_is_watched_no_more_is_not_cancelled(ground: Ground) -> None:
     ground.turn(vcjob())
     ground.let_in(state="running")
@@ -221,7 +287,7 @@ def test_a_document_that_its_user_deleted_is_not_made_again(ground: Ground) -> N
 
 
 def test_a_pod_that_volcano_started_unasked_pins_a_new_job_there(ground: Ground) -> None:
-    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p"}
+    owner = {"ownerReferences": [OWNER], "uid": "p"}
     there = Pod(pod(RUNNING, node="node-b", meta=owner))
     ground.turn(vcjob())
     ground.turn(vcjob(), pods=(there,))  # not let in yet
@@ -236,7 +302,7 @@ def test_a_pod_that_volcano_started_unasked_pins_a_new_job_there(ground: Ground)
 
 def test_pods_of_a_gang_may_be_anywhere_and_pin_nothing(ground: Ground) -> None:
     ground.store.insert("gpus", {"_id": "g1", "node": "node-a"})
-    early = Pod(pod(RUNNING, meta={"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}]}))
+    early = Pod(pod(RUNNING, meta={"ownerReferences": [OWNER]}))
     ground.turn(gang(2))
     ground.turn(gang(2), pods=(early,))
     ground.let_in(pinned=None, launch=0, state="submitted")
@@ -254,7 +320,7 @@ def test_a_gang_that_must_keep_its_size_is_let_in_and_its_user_is_told_once(grou
 
 
 def test_a_pod_that_volcano_started_before_its_job_was_let_in_says_where_it_is_to_run(ground: Ground) -> None:
-    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p"}
+    owner = {"ownerReferences": [OWNER], "uid": "p"}
     there = Pod(pod(RUNNING, node="node-b", meta=owner))
     ground.store.insert("gpus", {"_id": "g", "node": "node-b"})
     ground.turn(vcjob())
@@ -263,7 +329,7 @@ def test_a_pod_that_volcano_started_before_its_job_was_let_in_says_where_it_is_t
 
 
 def test_a_job_that_was_launched_before_is_not_pinned_by_its_next_pod(ground: Ground) -> None:
-    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p"}
+    owner = {"ownerReferences": [OWNER], "uid": "p"}
     ground.turn(vcjob())
     ground.let_in(pinned=None, launch=2)
     ground.turn(vcjob(), pods=(Pod(pod(RUNNING, node="node-b", meta=owner)),))
@@ -271,7 +337,7 @@ def test_a_job_that_was_launched_before_is_not_pinned_by_its_next_pod(ground: Gr
 
 
 def test_a_job_whose_earlier_pod_does_not_go_waits_for_that(ground: Ground) -> None:
-    owner = {"ownerReferences": [{"kind": "Job", "uid": "1234abcd-0000"}], "uid": "p", "name": "p"}
+    owner = {"ownerReferences": [OWNER], "uid": "p", "name": "p"}
     stays = Pod(pod(RUNNING, node="node-b", meta={**owner, "deletionTimestamp": "2026-01-01T00:00:00Z"}))
     ground.turn(vcjob())
     ground.let_in(pinned=None, launch=1)

@@ -253,6 +253,19 @@ def test_a_dry_run_leaves_no_trace() -> None:
     assert desk.reports == []
 
 
+@pytest.mark.parametrize(
+    "owner",
+    [{"apiVersion": "batch/v1", "kind": "Job"}, {"apiVersion": "ray.io/v1", "kind": "RayCluster"}, None],
+)
+def test_a_pod_of_another_kind_in_a_queue_of_ours_is_left_alone_and_named(owner: dict[str, str] | None) -> None:
+    """It was refused by a sentence about a label that it does not have."""
+    desk, owners = Desk(queues={"gold": "shared"}), [{**owner, "name": "theirs", "uid": "u"}] if owner else []
+    metadata = {"labels": {"volcano.sh/queue-name": "gold"}, "ownerReferences": owners}
+    response = review(desk, pod(metadata=metadata))[1]["response"]
+    assert response == {"uid": "r-1", "allowed": True}
+    assert desk.reports == ([("team", "theirs", "NotReshaped")] if owner else [])
+
+
 def test_a_labelled_pod_of_nobody_is_refused() -> None:
     answer = review(Desk(), pod(metadata={"ownerReferences": []}))[1]
     assert "not of a Volcano Job" in answer["response"]["status"]["message"]

@@ -224,4 +224,6 @@ def test_settle_lets_one_of_two_go_on_and_cancels_the_other(filled: Path, capsys
         row["_id"]: (row["contradiction"], row.get("cancel")) for row in rows_of(filled)["jobs"] if row["_id"] != "old"
     }
     assert now == {"one": (None, True), "two": (None, None)}
+    (lost,) = [row for row in rows_of(filled)["jobs"] if row["_id"] == "one"]
+    assert lost["cancel_reason"] == "job two was chosen to go on with the GPUs that both claimed (reshape store settle)"
     assert {row["_id"]: row["held_by"] for row in rows_of(filled)["gpus"]} == {"g1": "two", "g2": "two", "g3": None}
