@@ -7,6 +7,7 @@ report what it may not read as unknown.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,10 @@ KINDS_NEEDED = ("jobs.batch.volcano.sh", "queues.scheduling.volcano.sh", "podgro
 OLDEST_VOLCANO, OLDEST_KUBERNETES = (1, 10), (1, 29)
 RESIZE = "pods/resize"
 SCHEDULER_CONF = "volcano-scheduler-configmap"
+COORDINATOR = "reshape-coordinator:8080"
+AGENT_PODS = "app.kubernetes.io/component=agent"
+GPU_COUNTS = re.compile(r"(nvidia|amd|intel|habana)\.(com|ai)/(gpu|mig-.*|xe|i915|gaudi)(\.shared)?")  # device plugins'
+GPU_LABELS = ("nvidia.com/gpu.present", "amd.com/gpu.present")  # of the operators, also where no plugin runs
 INJECT = "volcano-reshape.io/inject"
 DEVICES = "volcano-reshape.io/devices"
 WARN_DAYS = 60
@@ -47,7 +52,7 @@ class DoctorApi(Protocol):
 
     def rehearse(self, doc: Doc) -> Doc: ...
 
-    def through_service(self, namespace: str, service: str, path: str) -> bytes: ...
+    def through_service(self, namespace: str, service: str, path: str, body: Doc | None = None) -> bytes: ...
 
     def serves(self, part: str) -> bool: ...
 
@@ -97,6 +102,7 @@ def examine(api: DoctorApi, now: float) -> Iterator[Finding]:
         lambda: _scheduler(api),
         lambda: _secrets(api, now),
         lambda: _parts(api),
+        lambda: _extender(api),
         lambda: _gpus(api),
         lambda: _webhook(api),
         lambda: _rehearsal(api),
@@ -180,6 +186,9 @@ def _scheduler(api: DoctorApi) -> Iterator[Finding]:
         yield Finding("missing", f"Volcano would stop starting jobs when we are away: give our extender {wanted}.")
         return
     yield Finding("well", "Volcano's scheduler asks our extender.")
+    if any(plugin.get("extender.prioritizeVerb") for plugin in ours):
+        why = "it sends all nodes with their pods for each pod that is placed, and we no longer answer"
+        yield Finding("warning", f"Take `extender.prioritizeVerb` out of Volcano's scheduler configuration: {why}.")
     if not any(_asks_for_each_pod(text) for text in (found.get("data") or {}).values()):
         wanted = "`predicateErrorCacheEnable: false` for its action `allocate` (manifests/volcano)"
         yield Finding("warning", f"Jobs of several pods can start on one node only: give Volcano's scheduler {wanted}.")
@@ -266,11 +275,62 @@ def _agents(api: DoctorApi) -> Iterator[Finding]:
         yield Finding("missing", f"Only {ready} of {wanted} agents are ready: kubectl -n {NAMESPACE} get pods -o wide.")
     else:
         yield Finding("well", f"{ready} nodes run an agent.")
+    if found is not None:
+        yield from _nodes_without_agent(api)
+
+
+def _nodes_without_agent(api: DoctorApi) -> Iterator[Finding]:
+    """A DaemonSet counts only the nodes that it was let on: those with a taint are missed without a word."""
+    watched = {(pod.get("spec") or {}).get("nodeName") for pod in api.list("Pod", NAMESPACE, labels=AGENT_PODS).items}
+    missed = sorted(
+        name for node in api.list("Node").items if _has_gpus(node) and (name := node["metadata"]["name"]) not in watched
+    )
+    if missed:
+        some = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
+        hint = "give DaemonSet reshape-agent a toleration for their taints, and nodes its node selector asks for"
+        yield Finding("missing", f"No agent runs on {some}, so that GPUs there are not used: {hint}.")
+
+
+def _has_gpus(node: Doc) -> bool:
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    labels = node["metadata"].get("labels") or {}
+    counted = any(GPU_COUNTS.fullmatch(name) and str(count) != "0" for name, count in capacity.items())
+    return counted or any(labels.get(name) == "true" for name in GPU_LABELS)
+
+
+def _extender(api: DoctorApi) -> Iterator[Finding]:
+    """Ask as Volcano's scheduler does, in the shape of each version: a job that is to be reshaped must wait."""
+    wrong = []
+    for versions, group in (("1.10 to 1.13", POD_GROUP), ("1.14 and newer", {"metadata": POD_GROUP})):
+        asked = {"job": {"Namespace": "default", "Queue": "reshape-doctor", "PodGroup": group}}
+        try:
+            said = json.loads(api.through_service(NAMESPACE, COORDINATOR, "/v1/extender/jobEnqueueable", asked))
+        except (ReshapeError, ValueError) as error:
+            yield Finding("unknown", f"Whether waiting jobs are held back cannot be seen from here: {_plain(error)}.")
+            return
+        if said != {"status": -1}:
+            wrong.append(versions)
+    if wrong:
+        versions = " or ".join(wrong)
+        hint = f"where Volcano is {versions}, jobs start before they are decided. Install a newer volcano-reshape"
+        yield Finding("missing", f"The coordinator does not hold waiting jobs back: {hint}.")
+    else:
+        yield Finding("well", "Jobs that wait are held back, asked as Volcano 1.10 to 1.13 and as 1.14 and newer ask.")
+
+
+# Of a Volcano Job that nobody has made, which asks to be reshaped.
+POD_GROUP: Doc = {
+    "name": "reshape-doctor",
+    "annotations": {"volcano-reshape.io/gpus": "1"},
+    "ownerReferences": [
+        {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "reshape-doctor", "uid": "reshape-doctor"}
+    ],
+}
 
 
 def _gpus(api: DoctorApi) -> Iterator[Finding]:
     try:
-        text = api.through_service(NAMESPACE, "reshape-coordinator:8080", "/metrics").decode()
+        text = api.through_service(NAMESPACE, COORDINATOR, "/metrics").decode()
     except ReshapeError as error:  # a network policy may keep the API server out, which harms no other part
         yield Finding("unknown", f"How many GPUs are known cannot be seen from here: {_plain(error)}.")
         return

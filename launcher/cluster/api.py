@@ -121,11 +121,13 @@ class KubernetesApi:
         """Return what `create` would make, after admission, without keeping it (dry run)."""
         return self._ask("post", self._path(doc, named=False), body=doc, query_params=[("dryRun", "All")])
 
-    def through_service(self, namespace: str, service: str, path: str) -> bytes:
-        """GET from a Service through the API server's proxy, for which a user's kubeconfig suffices."""
+    def through_service(self, namespace: str, service: str, path: str, body: Doc | None = None) -> bytes:
+        """GET, or POST a body, to a Service through the API server's proxy: a user's kubeconfig suffices for it."""
         whole = f"{KINDS['Service'].path(namespace, service)}/proxy{path}"
-        with _translating(f"get {whole}"):
-            return bytes(self._client.request("get", whole, serialize=False, _request_timeout=TIMEOUT_S).data)
+        method = "get" if body is None else "post"
+        with _translating(f"{method} {whole}"):
+            about = {"serialize": False, "_request_timeout": TIMEOUT_S}
+            return bytes(self._client.request(method, whole, body=body, **about).data)
 
     def apply(self, doc: Doc) -> Doc:
         """Server-side apply: set the fields that `doc` has, also those other managers own; keep all others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from coordinator.api.volcano_extender import VolcanoExtender
 from coordinator.errors import Fatal, Transient
 from launcher.admission import setup
 from reshape import doctor
@@ -62,7 +64,9 @@ class Healthy(Memory):
         self.lists: dict[str, list[dict[str, Any]]] = {
             "Queue": [{"metadata": {"name": "reshape"}}],
             "Node": [{"metadata": {"name": "node-a"}, "status": {"allocatable": {"cpu": "8"}}}],
+            "Pod": [{"spec": {"nodeName": "node-a"}}],
         }
+        self.extender: Callable[[str, bytes], bytes] = VolcanoExtender({}.get, dict).answer
         self.answers: dict[str, bytes | Exception] = {"/metrics": METRICS}
         self.kubernetes = "v1.34.3"
         self.parts = {"pods/resize"}
@@ -76,7 +80,9 @@ class Healthy(Memory):
             raise self.made
         return self.made
 
-    def through_service(self, namespace: str, service: str, path: str) -> bytes:
+    def through_service(self, namespace: str, service: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        if body is not None:
+            return self.extender(path.rpartition("/")[2], json.dumps(body).encode())
         answer = self.answers[path]
         if isinstance(answer, Exception):
             raise answer
@@ -103,6 +109,57 @@ def test_nothing_is_missing_where_all_is_well(api: Healthy) -> None:
     assert found(api, "warning") == ""
     assert "NetworkPolicies" in found(api, "unknown")
     assert "8 GPUs are known." in found(api, "well")
+
+
+def test_it_asks_the_extender_in_the_shape_of_each_volcano(api: Healthy) -> None:
+    """A coordinator that reads one shape only lets every job start at once where Volcano writes the other."""
+    assert "as Volcano 1.10 to 1.13 and as 1.14 and newer ask" in found(api, "well")
+    true = api.extender
+
+    def reads_flat_ones_only(verb: str, raw: bytes) -> bytes:
+        return true(verb, raw) if b'"metadata"' not in raw else b'{"status": 0}'
+
+    api.extender = reads_flat_ones_only
+    assert "where Volcano is 1.14 and newer, jobs start before they are decided" in found(api, "missing")
+
+    def is_kept_out(verb: str, raw: bytes) -> bytes:
+        raise Transient("a network policy")
+
+    api.extender = is_kept_out
+    assert "Whether waiting jobs are held back cannot be seen from here: a network policy." in found(api, "unknown")
+    assert found(api, "missing") == ""
+
+
+def test_a_configuration_that_still_asks_for_scores_is_to_be_changed(api: Healthy) -> None:
+    more = CONF.replace("ignorable: true", "ignorable: true\n      extender.prioritizeVerb: prioritize")
+    api.objects["ConfigMap", doctor.SCHEDULER_CONF] = {"data": {"volcano-scheduler.conf": more}}
+    assert "Take `extender.prioritizeVerb` out" in found(api, "warning")
+    assert found(api, "missing") == ""
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        {"status": {"capacity": {"nvidia.com/gpu": "8"}}},
+        {"status": {"capacity": {"nvidia.com/mig-1g.10gb": "7"}}},
+        {"status": {"capacity": {"amd.com/gpu": "4"}}},
+        {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}},
+    ],
+)
+def test_a_node_with_gpus_and_no_agent_is_named(api: Healthy, has: dict[str, Any]) -> None:
+    """A taint keeps the agent away, and the DaemonSet counts such nodes neither as wanted nor as missing."""
+    tainted = {"metadata": {"name": "gpu-9", **has.get("metadata", {})}, "status": has.get("status", {})}
+    api.lists["Node"].append(tainted)
+    assert "No agent runs on gpu-9, so that GPUs there are not used" in found(api, "missing")
+    api.lists["Pod"].append({"spec": {"nodeName": "gpu-9"}})
+    assert found(api, "missing") == ""
+
+
+def test_a_node_without_gpus_needs_no_agent(api: Healthy) -> None:
+    api.lists["Node"].append(
+        {"metadata": {"name": "cpu-1"}, "status": {"capacity": {"cpu": "8", "nvidia.com/gpu": "0"}}}
+    )
+    assert found(api, "missing") == ""
 
 
 @pytest.mark.parametrize(
