@@ -11,7 +11,6 @@ import contextlib
 import gc
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -187,6 +186,5 @@ def leave(code: int) -> NoReturn:
     Taking TensorFlow down in good order costs a second and saves nothing. It can also hang for ever: a thread of
     `tf.data` that waits for a batch from Python is never given one by an interpreter that ends.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    plain.flush()
     os._exit(code)

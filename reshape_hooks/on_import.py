@@ -86,7 +86,10 @@ def adapt(adapter: str, module: ModuleType) -> None:
         sentence = (
             f"reshape: {module.__name__} was not prepared for saving ({fault!r}), so this training is left alone\n"
         )
-        sys.stderr.write(sentence)
+        try:
+            sys.stderr.write(sentence)
+        except Exception:  # noqa: S110 (nobody may read it)
+            pass
 
 
 def install() -> None:

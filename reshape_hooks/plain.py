@@ -9,11 +9,13 @@ CLOCK_BOOTTIME, which all processes of one machine share and which cannot be set
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import stat
@@ -45,9 +47,61 @@ def boottime() -> float:
 
 
 def tell(text: str) -> None:
-    """Print one line and flush: the sidecar times steps by it."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Report one line at once, as the sidecar times steps by it; raises nothing, since no report is worth a training.
+
+    It is printed. Where what is printed goes elsewhere than to the shim, as to `tee` or to a file, the shim is told
+    instead: the user's file holds what the script itself prints.
+    """
+    line = text + "\n"
+    if not (_printed_elsewhere() and _told_to_shim(line)):
+        _write(sys.stdout, line)
+
+
+def warn(text: str) -> None:
+    """Print one line for people on stderr; raises nothing."""
+    _write(sys.stderr, text + "\n")
+
+
+def flush() -> None:
+    """Write out what was printed, where that is possible."""
+    for stream in (sys.stdout, sys.stderr):
+        _write(stream, "")
+
+
+def _write(stream: Any, text: str) -> None:
+    with contextlib.suppress(Exception):  # its reader is gone, its disk full, or the script has closed or replaced it
+        stream.write(text)
+        stream.flush()
+
+
+def _printed_elsewhere() -> bool:
+    """True if the shim runs this process and does not read what it prints itself."""
+    read = os.environ.get("RESHAPE_OUTPUT")
+    if not read:
+        return False
+    try:
+        there = os.fstat(sys.stdout.fileno())
+    except Exception:  # the script has put something else in its place
+        return True
+    return read != f"{there.st_dev}:{there.st_ino}"
+
+
+def _told_to_shim(line: str) -> bool:
+    """Write the line to the pipe that the shim reads of all its processes; False if there is none."""
+    data = line.encode("utf-8", "replace")
+    if len(data) > select.PIPE_BUF:  # others could write into the middle of it
+        return False
+    try:
+        pipe = os.open(os.environ.get("RESHAPE_REPORTS", ""), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(pipe, data)
+    except OSError:  # the shim has not read for long: the next line tells the newest step, too
+        pass
+    finally:
+        os.close(pipe)
+    return True
 
 
 def say(**fields: Any) -> None:
@@ -110,11 +164,21 @@ def _step_seconds(text: str, count: int) -> float | None:
     return speeds[count]
 
 
+def this_process() -> str:
+    """Return what names this process, `<pid>@<start, in ticks of the kernel>`: pids are used again."""
+    try:
+        with Path("/proc/self/stat").open("rb") as file:
+            return f"{os.getpid()}@{int(file.read().rpartition(b')')[2].split()[19])}"
+    except OSError:  # /proc is not mounted
+        return ""
+
+
 class StopFlag:
     """Remembers SIGTERM (save and exit) and SIGUSR1 (save and go on) until the next step boundary.
 
-    Both handlers only set a flag: a model is whole between two steps, not inside one. SIGUSR1 is
-    announced in the file that the shim named, because it would kill a script that does not expect it.
+    Both handlers only set a flag: a model is whole between two steps, not inside one. Both are announced in the file
+    that the shim named, by the process that is to get them: SIGUSR1 would kill a script that does not expect it, and
+    SIGTERM the `tee` that a training prints to.
     While `idle` is true, as between two epochs of a loop, there is nothing to save: SIGTERM ends the process at once.
     """
 
@@ -127,12 +191,26 @@ class StopFlag:
         self.saving = False
         self.idle = False
         self.listen()
-        if announce:
-            Path(announce).write_text("SIGUSR1 143" if only_143 else "SIGUSR1")
+        self._announce = announce
+        self._tell_shim("SIGUSR1 143" if only_143 else "SIGUSR1")
         if only_143:
             # An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
             os.register_at_fork(after_in_child=self._let_go)
+
+    def leaving(self) -> None:
+        """Say that this training has been saved and ends unfinished, whatever the command around it then ends with."""
+        self._tell_shim("stopped")
+
+    def _tell_shim(self, words: str) -> None:
+        """Add a line with the words and this process to the announcement. Without one a training is never stopped."""
+        if not self._announce:
+            return
+        try:
+            with Path(self._announce).open("a") as file:
+                file.write(f"{words} {this_process()}\n")
+        except OSError as error:
+            warn(f"reshape: the shim was not told {words!r}: {self._announce} cannot be written ({error.strerror})")
 
     def listen(self) -> None:
         """Handle both signals from now on; call it again where a library has set its own handlers."""
@@ -157,6 +235,7 @@ class StopFlag:
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping = True
         if self.idle:
+            self.leaving()
             raise SystemExit(STOPPED)
 
     def _on_usr1(self, _number: int, _frame: FrameType | None) -> None:

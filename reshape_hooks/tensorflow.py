@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -57,8 +56,7 @@ class Gang:
         if self.size > 1 and code in (0, plain.STOPPED):
             with contextlib.suppress(tf.errors.OpError):  # a rank that is gone has ended well, or its shim reports how
                 self.any(False)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        plain.flush()
         os._exit(code)
 
     def _sum(self, array: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -59,6 +58,5 @@ class Gang:
         if self.size > 1 and code in (0, plain.STOPPED):
             with contextlib.suppress(RuntimeError):  # a rank that is gone has ended well, or its shim reports how
                 distributed.barrier()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        plain.flush()
         os._exit(code)

@@ -70,6 +70,22 @@ def everybody(name: str) -> "Iterator[tuple[int, bytes]]":
             yield int(pid), file.read()
 
 
+def born(pid: int) -> "tuple[int, int]":
+    """Return the parent of a living process and its start in ticks of the kernel; (0, 0) of one that has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return (0, 0) if fields[0] in b"ZX" else (int(fields[1]), int(fields[19]))
+    return 0, 0
+
+
+def dies_of_sigterm(pid: int) -> bool:
+    """True if this process neither handles nor ignores SIGTERM."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigIgn:", "SigCgt:"))]
+        return not any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+    return False
+
+
 def family(strangers: "list[Child]") -> "dict[int, str]":
     """Return pid -> name of all our descendants, except `strangers`, their descendants and their sessions."""
     below: dict[int, list[tuple[int, int, str]]] = {}
@@ -170,6 +186,8 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             if wait is not None:
                 signal.setitimer(signal.ITIMER_REAL, WAIT_BY_S)  # ends it unless our hooks come first and stop it
 
+        ours = os.fstat(pipe)  # by which a hook sees that what it prints is read here
+        env = {**env, "RESHAPE_OUTPUT": f"{ours.st_dev}:{ours.st_ino}"}
         with open(writer, "wb") as output:
             super().__init__(
                 command, env=env, cwd=workdir, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -192,21 +210,25 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
             self.watch(False)
             self.pipe.close()
         elif data and self.begun:
-            now = boottime()
-            self.came = len(data) + self.came * max(0.0, 1.0 - (now - self.wrote_at) / CALM_TICK_S)
-            self.tail, self.wrote_at = (self.tail + data)[-2048:], now
+            self.keep(data)
             self.watch(self is not self.shim.trainer or not self.shim.calm or len(data) == select.PIPE_BUF)
-            try:
-                if self.log.tell() + len(data) > BIG_LOG:
-                    os.replace(self.path, self.path + ".1")
-                    self.log = open(self.path, "ab", buffering=0)
-                    self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
-                self.log.write(data)
-                if self.tee and select.select([], [1], [], 0)[1]:  # a reader of our stdout that stops must not block us
-                    os.write(1, data)
-            except OSError as fault:
-                say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
         return bool(data)
+
+    def keep(self, data: bytes) -> None:
+        """Log what was printed or reported just now."""
+        now = boottime()
+        self.came = len(data) + self.came * max(0.0, 1.0 - (now - self.wrote_at) / CALM_TICK_S)
+        self.tail, self.wrote_at = (self.tail + data)[-2048:], now
+        try:
+            if self.log.tell() + len(data) > BIG_LOG:
+                os.replace(self.path, self.path + ".1")
+                self.log = open(self.path, "ab", buffering=0)
+                self.shim.status.update({"output_from": 0} if self is self.shim.trainer else {})
+            self.log.write(data)
+            if self.tee and select.select([], [1], [], 0)[1]:  # a reader of our stdout that stops must not block us
+                os.write(1, data)
+        except OSError as fault:
+            say(f"output for {self.path} is lost ({fault.strerror}); make room on that disk")
 
     def open_log(self) -> None:
         """Open the log where it is now: another child may have begun a new one meanwhile."""
@@ -218,6 +240,36 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         while self.read():
             pass
         self.begun = True
+
+
+class Reports:
+    """The pipe in F by which hooks report whose output goes elsewhere, as to `tee` or to a file."""
+
+    def __init__(self, shim: "Shim", open_to_all: bool) -> None:
+        self.shim, self.path, self.pipe, self.watched = shim, os.path.abspath("reports"), -1, False
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+            os.mkfifo(self.path, 0o600)
+            os.chmod(self.path, 0o622 if open_to_all else 0o600)
+            self.pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)  # a writer of our own: it never ends
+            fcntl.fcntl(self.pipe, 1031, 256 * 1024)
+        except OSError as fault:
+            say(f"hooks can report only by what they print: {self.path} cannot be made ({fault.strerror})")
+
+    def read(self) -> None:
+        """Log what has come, whole lines, behind what the trainer has printed. The loop reads on while much happens."""
+        data, trainer = b"", self.shim.trainer
+        with contextlib.suppress(OSError):
+            data = os.read(self.pipe, 256 * 1024)
+        if data and trainer:
+            trainer.keep((b"" if trainer.tail[-1:] in b"\n\r" else b"\n") + data)
+        if self.watched is self.shim.calm and self.pipe >= 0:
+            self.watched = not self.watched
+            if self.watched:
+                self.shim.selector.register(self.pipe, selectors.EVENT_READ, self.read)
+            else:
+                self.shim.selector.unregister(self.pipe)
 
 
 class Shim:
@@ -235,6 +287,8 @@ class Shim:
         self.trainer: Child | None = None
         self.sidecar: Child | None = None
         self.asked: set[int] = set()  # of the trainer's descendants
+        self.held: dict[int, int] = {}  # those that wait for one that saves -> when each was born
+        self.saving: dict[int, int] = {}  # those that were asked to save -> when each was born
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
         self.grace_s = launch.grace_s  # of the newest stop
@@ -246,6 +300,7 @@ class Shim:
         self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         self.env: dict[str, str] = {}
+        self.reports = Reports(self, launch.pod)
         self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
         self.warm: Any = WARM and WARM.WaitingInterpreter(self, self._wait, say)
         if launch.pod and os.path.exists("shim.state"):
@@ -334,6 +389,7 @@ class Shim:
         told = {str(name): str(value) for name, value in (ask.get("env") or {}).items()}
         env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
+        self.held, self.saving = {}, {}
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
@@ -345,7 +401,8 @@ class Shim:
             checkpoint, env["RESHAPE_MEMORY"] = self.copy.newer(checkpoint), self.copy.folder
         env.update(
             RESHAPE_JOB_ID=self.launch.job_id, RESHAPE_GENERATION=str(generation), RESHAPE_CHECKPOINT=checkpoint,
-            RESHAPE_ANNOUNCE=os.path.abspath("announce"), PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
+            RESHAPE_ANNOUNCE=os.path.abspath("announce"), RESHAPE_REPORTS=self.reports.path,
+            PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
             CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
             **told,
         )  # fmt: skip
@@ -401,7 +458,7 @@ class Shim:
         self._quit(kill_at, in_place=ask.get("in_place") is True)
 
     def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False) -> None:
-        """SIGTERM, once and to the leader only (torchrun tells its own); `kill_at` can only come nearer.
+        """SIGTERM, once; `kill_at` can only come nearer.
 
         `in_place`: its successor starts here at once, so memory may keep what it saves, if it announced that it does.
         """
@@ -412,20 +469,70 @@ class Shim:
         if self.trainer and self.trainer.returncode is None and not self.status["stop_asked"]:
             offered = in_place and self.copy and self._announced(b"SIGUSR1") and self.copy.offer()
             self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
-            send(self.trainer.pid, signal.SIGTERM)
+            self._ask_to_save(self.trainer)
             if offered:
                 self.copy.write(wait=True)
 
-    def _announced(self, word: bytes) -> bool:
-        """Return whether the trainer's hook announced this: SIGUSR1 (saves and goes on), 143 (else it has finished)."""
+    def _ask_to_save(self, trainer: Child) -> None:
+        """SIGTERM to those that announced that they save, or to the leader if none did (torchrun tells its own).
+
+        All others, such as the `tee` that one prints to, live until these have ended. Of the processes that wait for
+        them one that handles SIGTERM gets it, too. Any other would go on to the next command of a script, or end those
+        that save by its own end: it is held until they have ended, and then ends by the same signal.
+        """
+        self.saving = {pid: born(pid)[1] for pid in self._savers()} or {trainer.pid: born(trainer.pid)[1]}
+        for pid in self.saving:
+            above = born(pid)[0]
+            while above not in (0, os.getpid()) and above not in self.saving:
+                if dies_of_sigterm(above):
+                    self.held[above] = born(above)[1]
+                    send(above, signal.SIGSTOP)
+                elif above not in self.asked:
+                    self.asked.add(above)
+                    send(above, signal.SIGTERM)
+                above = born(above)[0]
+        self.asked.update(self.saving)
+        for pid in self.saving:
+            send(pid, signal.SIGTERM)
+
+    def _still_saving(self) -> bool:
+        """Return whether one of those that were asked to save has not ended."""
+        return any(when and born(pid)[1] == when for pid, when in self.saving.items())
+
+    def _let_go(self) -> None:
+        """End those that were held, as all that save have ended."""
+        held, self.held = self.held, {}
+        for pid, when in held.items():
+            if born(pid)[1] == when:
+                send(pid, signal.SIGTERM)  # before it goes on
+                send(pid, signal.SIGCONT)
+
+    def _announcements(self) -> "Iterator[list[bytes]]":
+        """Yield the words of each line of the announcement, which every process of the trainer may write."""
         with contextlib.suppress(OSError), open("announce", "rb") as file:
-            return word in file.read(BIG_LINE).split()
-        return False
+            yield from (line.split() for line in file.read(BIG_LINE).splitlines())
+
+    def _announced(self, word: bytes) -> bool:
+        """Return whether a hook announced this: SIGUSR1 (saves and goes on), 143 (else it has finished), stopped."""
+        return any(word in words for words in self._announcements())
+
+    def _savers(self, word: bytes = b"") -> "set[int]":
+        """Return the living processes that announced that they save, or this word; the leader if one says not who."""
+        found, ours = set(), family(self._strangers())
+        for words in self._announcements():
+            pid, named, when = (words[-1] if words else b"").partition(b"@")
+            if words and (not word or word in words):
+                who = int(pid) if named and pid.isdigit() else self.status["trainer_pid"] or 0
+                if who in ours and (not named or str(born(who)[1]).encode() == when):
+                    found.add(who)
+        return found
 
     def _checkpoint(self, _ask: "dict[str, Any]") -> None:
-        if self.status["trainer"] == "running" and self._announced(b"SIGUSR1"):
-            return send(self.status["trainer_pid"], signal.SIGUSR1)
-        raise Refused("this trainer cannot save without exiting")
+        savers = self._savers(b"SIGUSR1") if self.status["trainer"] == "running" else ()
+        if not savers:
+            raise Refused("this trainer cannot save without exiting")
+        for pid in savers:
+            send(pid, signal.SIGUSR1)
 
     def _tick(self) -> None:
         now, lease = boottime(), self.status["lease_deadline"]
@@ -438,8 +545,11 @@ class Shim:
             self._quit(lease, fenced=True)
         if self.alive and self.ending:
             self._quit(now + self.launch.grace_s)
-        if self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]:
-            self._quit(now + self.grace_s, in_place=self.in_place)  # it has answered
+        if self.held and not self._still_saving():
+            self._let_go()
+        answered = self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]
+        if answered and not self._still_saving():
+            self._quit(now + self.grace_s, in_place=self.in_place)
         due = now >= self.kill_at - 2 * LOOK_S and not self._saves(now) and now >= self.kill_at
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             self._clear(self.trainer, now)
@@ -467,6 +577,7 @@ class Shim:
         if not rest and trainer.returncode is not None:
             while trainer.read():
                 pass
+            self.reports.read()
             if not trainer.begun:
                 self.warm.lost(quiet=self.status["stop_asked"])
                 if not self.status["stop_asked"]:
@@ -475,19 +586,22 @@ class Shim:
                 self.copy.ended()
                 if self.copy.busy and self.status["stop_asked"] and not self.in_place and now < self.kill_at:
                     return None  # what it had in memory is to be on the disk when its end is told
-            if trainer.returncode == 0 and self._announced(b"143"):
+            if trainer.returncode == 0 and self._announced(b"143") and not self._announced(b"stopped"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
             self.alive, quiet = False, trainer.returncode == 0 and self.status["stop_asked"]
             tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
             self.status.update(trainer="exited", trainer_pid=None, exit_code=trainer.returncode, exit_at=boottime())
             return self.status.update(exit_note=note, output_tail="" if quiet else tail)
-        self.kill_at = min(self.kill_at, NEVER if self.status["stop_asked"] else now + STRAGGLERS_S)
+        savers = self._savers()  # what these print to, and whom they have started, is asked after them
+        left = self.launch.grace_s if savers else STRAGGLERS_S
+        self.kill_at = min(self.kill_at, NEVER if self.status["stop_asked"] else now + left)
         late = now >= self.kill_at
         if late and trainer.returncode is None:
             send(-trainer.pid, signal.SIGKILL)  # the group at once, so that it cannot fork away
-        for pid in set(rest) - (set() if late else self.asked):
+        asked = set(rest) if late else (savers or set(rest)) - self.asked
+        for pid in asked:
             send(pid, signal.SIGKILL if late else signal.SIGTERM)  # they may save as well
-        self.asked.update(rest)
+        self.asked.update(asked)
         self.killed.update(rest if late else {})
         stuck = f"SIGKILL does not end {names}; do not use its GPUs" if now > self.kill_at + self.launch.kill_s else ""
         return self.status.update(trainer="stopping", exit_note=stuck)
@@ -543,7 +657,7 @@ class Shim:
         """Choose how often the clock is looked at, and return the seconds to the next time."""
         now, status, spawn_at = boottime(), self.status, self.status["spawn_at"]
         late = status["trainer"] == "running" and spawn_at is not None and now > spawn_at + CALM_S
-        busy = self.ending or (self.launch.sidecar and not self.sidecar)
+        busy = self.ending or self.held or (self.launch.sidecar and not self.sidecar)
         busy = busy or any(part.busy for part in (self.warm, self.copy) if part)
         self.calm = late and not busy and self.kill_at == NEVER
         often = (self.warm and self.warm.strict) or (self.trainer and self.trainer.came > MUCH)
@@ -554,6 +668,8 @@ class Shim:
     def _publish(self) -> None:
         if self.trainer and not self.trainer.watched and not self.trainer.read() and not self.calm:
             self.trainer.watch(not self.trainer.pipe.closed)
+        if not self.reports.watched or self.calm:
+            self.reports.read()
         changed = self.status != self.shown
         due, self.heard = changed or self.heard or boottime() > self.told_at + self.tick_s, False
         if due and self.trainer and self.trainer.wrote_at > self.told_at:

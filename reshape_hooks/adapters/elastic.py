@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from reshape_hooks import seeds
+from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import session
 from reshape_hooks.periodic.saver import Saver
 
@@ -97,9 +97,9 @@ class Elastic:
         """Return how many samples of a batch this process takes, so that the batch of all processes stays the same."""
         part = -(-batch // self._ranks.size)
         if batch % self._ranks.size and self._ranks.rank == 0:
-            sys.stderr.write(
+            plain.warn(
                 f"reshape: a batch of {batch} does not divide by {self._ranks.size} processes: each takes {part}, and "
-                "after a resize some samples of the epoch come twice or not at all\n"
+                "after a resize some samples of the epoch come twice or not at all"
             )
         return part
 

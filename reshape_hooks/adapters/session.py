@@ -11,7 +11,6 @@ import atexit
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -103,12 +102,13 @@ class Session:
         try:
             save()
         except Exception as fault:  # libraries raise what they like
-            sys.stderr.write(f"reshape: this training could not be saved and goes on: {fault}\n")
+            plain.warn(f"reshape: this training could not be saved and goes on: {fault}")
             return False
         return True
 
     def leave(self) -> NoReturn:
         """End the process, whose training is saved."""
+        self.stop.leaving()
         if self.ranks.size > 1:
             atexit.register(_end_at_once)
         raise SystemExit(plain.STOPPED)
@@ -116,8 +116,7 @@ class Session:
 
 def _end_at_once() -> None:
     """End before PyTorch takes its threads down, which sometimes aborts a process that trained with others."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    plain.flush()
     os._exit(plain.STOPPED)
 
 
@@ -214,4 +213,4 @@ def refuse_other_masters() -> None:
 
 
 def tell_left_alone(why: LeftAlone) -> None:
-    sys.stderr.write(f"reshape: this training keeps its GPUs until it ends, because {why}\n")
+    plain.warn(f"reshape: this training keeps its GPUs until it ends, because {why}")

@@ -9,11 +9,10 @@ steps, epochs and learning rates are the same. Left alone: what is not the sum o
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reshape_hooks import seeds
+from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import parts
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
@@ -23,7 +22,7 @@ WRAPPED = (
 )  # fmt: skip
 NO_FASTER = (
     "reshape: the loss of a batch does not follow from the losses of its parts, so this training goes no faster on "
-    "more GPUs than it began with\n"
+    "more GPUs than it began with"
 )
 
 
@@ -229,7 +228,7 @@ class KeptBatch:
             if count < 2:
                 return kind
             if not kind and self.ranks.rank == 0:
-                sys.stderr.write(NO_FASTER)
+                plain.warn(NO_FASTER)
             self.kind = kind
         return self.kind
 

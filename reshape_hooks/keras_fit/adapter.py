@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from types import ModuleType
 from typing import Any
 
-from reshape_hooks import seeds
+from reshape_hooks import plain, seeds
 
 NEEDED = ("RESHAPE_JOB_ID", "RESHAPE_CHECKPOINTS", "RESHAPE_ANNOUNCE")
 DATASETS = "tensorflow.python.data.util.random_seed"
@@ -30,9 +29,7 @@ def adapt(module: ModuleType) -> None:
         replace_fit(module)
     else:
         backend = module.__name__.split(".")[-2]
-        sys.stderr.write(
-            f"reshape: `fit` is resumed with the TensorFlow backend only, not {backend}: it is left alone\n"
-        )
+        plain.warn(f"reshape: `fit` is resumed with the TensorFlow backend only, not {backend}: it is left alone")
 
 
 def replace_fit(trainer: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -225,9 +224,9 @@ class Call:
             )
         at["executions"] = max(1, at["executions"] * here // was)
         at["done"] = min(here, at["executions"] * self.model.steps_per_execution)
-        sys.stderr.write(
+        plain.warn(
             f"reshape: {here} steps per epoch instead of {was}, as the script makes its batches of the number of GPUs: "
-            "some samples of this epoch come twice or not at all; arrays and tf.data ending with `batch` keep theirs\n"
+            "some samples of this epoch come twice or not at all; arrays and tf.data ending with `batch` keep theirs"
         )
 
     def _end(self) -> None:
@@ -242,7 +241,7 @@ class Call:
         try:
             self._save(save)
         except plain.CheckpointError as error:
-            sys.stderr.write(f"reshape: {error}\n")
+            plain.warn(f"reshape: {error}")
 
     def _save_and_exit(self) -> None:
         if self.given["verbose"] not in (0, 2):
@@ -253,6 +252,7 @@ class Call:
     def _leave_if_asked(self) -> None:
         stop = self.script.stop
         if stop is not None and stop.stopping:
+            stop.leaving()
             _flush_files()
             leave(plain.STOPPED)
 

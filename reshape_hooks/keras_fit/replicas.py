@@ -8,12 +8,13 @@ and the steps per epoch with which it began, so that steps, epochs and learning 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
+
+from reshape_hooks import plain
 
 KNOWN = ("_DefaultDistributionStrategy", "OneDeviceStrategy", "MirroredStrategy")
 SIZES = ("batch_size", "steps_per_epoch", "validation_batch_size", "validation_steps")
@@ -35,7 +36,7 @@ def keep(given: dict[str, Any], was: Mapping[str, Any], replicas: int) -> None:
             given[name] = again(was[name])
     rows = was["x"] or was["batch_size"] or KERAS_BATCH
     if rows % replicas:
-        sys.stderr.write(f"reshape: {rows} samples a step do not divide by {replicas} GPUs: some count a little more\n")
+        plain.warn(f"reshape: {rows} samples a step do not divide by {replicas} GPUs: some count a little more")
 
 
 @contextlib.contextmanager

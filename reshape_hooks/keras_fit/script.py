@@ -12,7 +12,6 @@ import os
 import pickle
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,8 +96,7 @@ class Script:
     def leave(self, why: str) -> bool:
         """Say why this script is not resumed, and leave alone this fit and those behind it. Returns False."""
         if not self.left_alone:
-            sys.stderr.write(f"reshape: `fit` cannot be resumed exactly and is left alone, because {why}\n")
-            sys.stderr.flush()
+            plain.warn(f"reshape: `fit` cannot be resumed exactly and is left alone, because {why}")
         self.left_alone = True
         if self._ours():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -156,7 +154,7 @@ class Script:
             first = min(self.ended)
             del self.ended[first]
             self.kept.pop(f"fit-{first}.npz", None)
-            sys.stderr.write(f"reshape: what `fit` number {first + 1} made is too large to keep; a stop repeats it\n")
+            plain.warn(f"reshape: what `fit` number {first + 1} made is too large to keep; a stop repeats it")
 
     def _load(self) -> None:
         """Read the newest good checkpoint, once. Raises CheckpointError."""

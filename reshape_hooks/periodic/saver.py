@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -116,7 +115,7 @@ class Saver:
             plain.tell(line)
         fault, self._fault = self._fault, None
         if fault is not None:
-            sys.stderr.write(f"reshape: this training goes on, but {fault}\n")
+            plain.warn(f"reshape: this training goes on, but {fault}")
 
     def _write(self, step: int, files: Mapping[str, Any], report: Callable[[str], object]) -> None:
         name = self.checkpoints.save(step, files, report)

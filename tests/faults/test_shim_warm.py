@@ -53,7 +53,8 @@ def generation(shim: ShimProcess, number: int, warm: bool) -> dict[str, Any]:
     shim.client.stop(number)
     status = shim.client.wait("exited")
     text = json.dumps([json.loads(saw.read_text()), shim.output.read_text()[before:]])
-    text = text.replace(json.loads(saw.read_text())["environ"]["RESHAPE_MEMORY"], "MEMORY")
+    for name in ("RESHAPE_MEMORY", "RESHAPE_OUTPUT"):  # each process prints to a pipe of its own
+        text = text.replace(json.loads(saw.read_text())["environ"][name], name)
     seen, output = json.loads(text.replace(str(shim.folder), "FOLDER").replace(shim.mark, "MARK"))
     seen["environ"].pop("RESHAPE_WARM")
     return {**seen, "output": output, "exit": [status["exit_code"], status["exit_note"]]}

@@ -27,7 +27,7 @@ def handlers():
 @pytest.mark.usefixtures("handlers")
 def test_signals_only_set_flags_and_a_wish_to_save_is_taken_once(tmp_path):
     stop = StopFlag(str(tmp_path / "announce"))
-    assert (tmp_path / "announce").read_text() == "SIGUSR1"
+    assert (tmp_path / "announce").read_text() == f"SIGUSR1 {plain.this_process()}\n"
     assert not stop.stopping
     assert not stop.take_save()
     os.kill(os.getpid(), signal.SIGUSR1)
