@@ -43,6 +43,7 @@ class LaunchFile(msgspec.Struct, frozen=True, kw_only=True):
     pod_uid: str = ""  # of the pod, where it is in one
     command: list[Any] = []  # of the trainer; empty in a pod, where the container has it
     env: dict[str, Any] = {}  # the trainer's, over the shim's own
+    hooks: bool = False  # whether the shim loads ours into the trainer
     coordinator: str  # base URL, as http://127.0.0.1:8080
     output: str  # the trainer's log file
     checkpoints: str = ""  # folder; without one no checkpoint is reported

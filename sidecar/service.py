@@ -224,9 +224,10 @@ class Sidecar:
         self.handle(core.EndInspected(boottime(), end, found))
 
     async def _judge(self) -> str:
-        launch, env = self.settings.launch, preflight.environment(os.environ, self.settings.launch.env)
+        launch = self.settings.launch
         if launch.pod or not launch.command:
             return ""
+        env = preflight.environment(os.environ, launch.env, launch.hooks)
         return await preflight.startup_fault([str(word) for word in launch.command], env, launch.workdir or ".")
 
     # what is read and measured

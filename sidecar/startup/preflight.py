@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE_S = 15.0  # after which the command passes
+HOOKS = Path(__file__).parents[2] / "reshape_hooks" / "startup"  # as the shim's `startup_folder`
 LONGEST = 1000  # characters of a sentence
 
 PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
@@ -100,7 +102,13 @@ async def startup_fault(
     return sentence[:LONGEST] if isinstance(sentence, str) and probe.returncode == 0 else ""
 
 
-def environment(own: Mapping[str, str], given: Mapping[str, object]) -> dict[str, str]:
-    """Return the trainer's environment: ours without PYTHONPATH, which names our modules, and the `given` variables."""
+def environment(own: Mapping[str, str], given: Mapping[str, object], hooks: bool = False) -> dict[str, str]:
+    """Return the trainer's environment: ours without PYTHONPATH, which names our modules, and the `given` variables.
+
+    `hooks`: whether the shim will load them into the trainer, which then has `reshape_hooks` wherever its Python is.
+    """
     ours = {name: value for name, value in own.items() if name != "PYTHONPATH"}
-    return {**ours, **{name: str(value) for name, value in given.items()}}
+    env = {**ours, **{name: str(value) for name, value in given.items()}}
+    if hooks:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HOOKS), env.get("PYTHONPATH"))))
+    return env

@@ -1,8 +1,9 @@
 """Checks whether a Python script or module can start, inside the interpreter that is to run it.
 
-Promises: executes nothing of it and imports nothing; reports only certain faults, so anything that may change where
-modules are found (a call, a module of the user's own) ends the search; prints one JSON string, empty without a fault.
-`preflight` passes this text to that interpreter: standard library only, Python 3.8 and newer.
+Promises: executes nothing of it and imports nothing, though Python begins with our hooks, as in the trainer; reports
+only certain faults, so anything that may change where modules are found (a call, a module of the user's own) ends the
+search; prints one JSON string, empty without a fault. `preflight` passes this text to that interpreter: standard
+library only, Python 3.8 and newer.
 """
 
 import ast

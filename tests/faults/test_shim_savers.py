@@ -122,7 +122,7 @@ def test_steps_are_reported_though_the_output_goes_to_a_file_which_holds_only_wh
 
 
 def test_a_report_begins_a_line_of_its_own_behind_an_unfinished_one(tmp_path):
-    code = "import sys; from reshape_hooks import plain; sys.stderr.write(' 40%|####'); sys.stderr.flush(); plain.say(step=7)"
+    code = "import os; from reshape_hooks import plain; os.write(2, b' 40%|####'); plain.say(step=7)"
     with training(tmp_path, f'PYTHON -c "{code}" > log.txt') as shim:
         shim.client.start(1, ["A"])
         shim.client.wait("exited")
@@ -153,7 +153,9 @@ def test_a_process_that_is_not_the_trainers_is_never_signalled(tmp_path):
     with subprocess.Popen(["sleep", "1000"]) as other:
         try:
             start = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
-            says = f"echo SIGUSR1 143 {other.pid}@{start} >> $RESHAPE_ANNOUNCE; echo SIGUSR1 143 $$@1 >> $RESHAPE_ANNOUNCE"
+            says = (
+                f"echo SIGUSR1 143 {other.pid}@{start} >> $RESHAPE_ANNOUNCE; echo SIGUSR1 143 $$@1 >> $RESHAPE_ANNOUNCE"
+            )
             with training(tmp_path, f"{says}; echo ready; sleep 1000; true") as shim:
                 shim.client.start(1, ["A"])
                 eventually(lambda: shim.output.exists() and "ready" in shim.output.read_text(), "it is announced")

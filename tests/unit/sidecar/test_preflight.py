@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import venv
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 
 from sidecar.startup.preflight import PythonCommand, environment, python_command, startup_fault
 from sidecar.startup.probe import is_own
+from tests.fakes.shim_client import running_shim
 from tests.patience import patient
 
+ROOT = Path(__file__).resolve().parents[3]
 PYTHON = sys.executable
 TRAINS = "import os\nimport json as j, re\nfrom pathlib import Path\nprint('step=1')\n"
 
@@ -27,12 +30,19 @@ def home(tmp_path: Path) -> Iterator[Path]:
     assert not (tmp_path / "ran").exists(), "nothing of the training code was executed"
 
 
-def said(home: Path, source: str | None, *command: str, env: dict[str, str] | None = None, within_s: float = 60) -> str:
+def said(
+    home: Path,
+    source: str | None,
+    *command: str,
+    env: dict[str, str] | None = None,
+    within_s: float = 60,
+    hooks: bool = False,
+) -> str:
     """The verdict about train.py with this text, in its folder."""
     if source is not None:
         (home / "train.py").write_text(source)
     words = list(command) or [PYTHON, "train.py"]
-    variables = environment(os.environ, env or {})
+    variables = environment(os.environ, env or {}, hooks)
     return asyncio.run(startup_fault(words, variables, str(home), patient(within_s)))
 
 
@@ -158,6 +168,50 @@ def test_modules_are_looked_for_as_that_python_does_in_the_jobs_environment(home
     (home / "lib" / "train.py").write_text("import from_lib\n")
     assert said(home, None, PYTHON, "lib/train.py") == "", "the script's folder comes first"
     assert said(home, None, PYTHON, "-I", "lib/train.py") != "", "unless it is told not to"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python in an environment with a library and without us."""
+    folder = tmp_path_factory.mktemp("bare") / "environment"
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "torch").mkdir()
+    (packages / "torch" / "__init__.py").touch()
+    return str(folder / "bin" / "python")
+
+
+def test_what_the_shim_brings_into_the_trainer_is_not_missed(home: Path, bare: str) -> None:
+    page = (ROOT / "docs" / "how-to" / "pytorch.md").read_text()
+    example = page.partition('```python title="train.py"\n')[2].partition("```")[0]
+    assert example.startswith("import reshape_hooks\nimport torch\n")
+    for source in (example, "from reshape_hooks import plain\n", "import torch, reshape_hooks.torch\n"):
+        for command in ([bare, "train.py"], [bare, "-m", "train"]):
+            assert said(home, source, *command, hooks=True) == ""
+            assert said(home, source, *command).startswith("no module named reshape_hooks (")
+    assert said(home, None, bare, "-m", "reshape_hooks.locks", hooks=True) == ""
+    assert said(home, example, bare, "-I", "train.py", hooks=True) != "", "an option keeps our hooks out"
+    assert said(home, "import reshape_hooks, nope_nope\n", bare, "train.py", hooks=True).startswith(
+        "no module named nope"
+    )
+
+
+def test_a_module_to_run_is_found_where_the_jobs_environment_says(home: Path, bare: str) -> None:
+    (home / "lib" / "elsewhere.py").write_text("import reshape_hooks, torch, nope_nope\n")
+    (home / "lib" / "package").mkdir()
+    (home / "lib" / "package" / "__main__.py").write_text("import reshape_hooks\n")
+    env = {"PYTHONPATH": str(home / "lib")}
+    assert said(home, None, bare, "-m", "package", env=env, hooks=True) == ""
+    assert "no module named nope_nope" in said(home, None, bare, "-m", "elsewhere", env=env, hooks=True)
+    assert said(home, None, bare, "-m", "elsewhere", hooks=True).startswith("no module named elsewhere for ")
+
+
+def test_the_trainer_has_what_the_verdict_presumes(home: Path, bare: str) -> None:
+    with running_shim(
+        home, [bare, "-c", "import reshape_hooks; reshape_hooks.Elastic"], env={"PYTHONPATH": ""}, hooks=True
+    ) as shim:
+        shim.client.start(1)
+        assert shim.client.wait("exited")["exit_code"] == 0, shim.output.read_text()
 
 
 def test_our_own_modules_are_not_taken_for_the_jobs() -> None:
