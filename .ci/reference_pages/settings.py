@@ -32,7 +32,6 @@ FOUND = {
     "RESHAPE_CHECKPOINTS": "Folder to save in",
     "RESHAPE_CHECKPOINT": "Checkpoint to begin from; empty: the newest good one",
     "RESHAPE_ANNOUNCE": "File to make, to show that the script saves on SIGTERM",
-    "RESHAPE_REPORTS": "Pipe by which our hooks report steps while the output goes elsewhere, as to `tee` or to a file",
     "RESHAPE_DATASET": "`dataset` of the job's document",
     "RESHAPE_EMULATED_SPEED": "Seconds per iteration by GPU count; there only where GPUs are emulated",
     "RESHAPE_EXIT_CODES": "Exit codes that mean `stopped, and saved`",

@@ -21,6 +21,7 @@ CODE = (
 )
 INTERNAL = {  # between our own processes, or of tests
     "RESHAPE_WAIT", "RESHAPE_IMPORTS", "RESHAPE_COLD", "RESHAPE_FAILPOINT", "RESHAPE_COMPLETE", "RESHAPE_FETCH",
+    "RESHAPE_REPORTS", "RESHAPE_OUTPUT",
 }  # fmt: skip
 
 

@@ -17,14 +17,14 @@ CALM = {"trainer": "running", "spawn_at": NOW - CALM_S - 1.0, "lease_deadline": 
 
 def pause(
     monkeypatch: pytest.MonkeyPatch, busy: bool = False, kill_at: float = NEVER, strict: bool = False,
-    came: float = 0.0, **status: Any,
+    came: float = 0.0, held: dict[int, int] | None = None, **status: Any,
 ) -> float:  # fmt: skip
     monkeypatch.setattr(shim, "boottime", lambda: NOW)
     one = object.__new__(Shim)
     one.status, one.ending, one.kill_at = {**CALM, **status}, False, kill_at
     one.launch = SimpleNamespace(sidecar=["x"], grace_s=GRACE_S)  # type: ignore[assignment]
     one.sidecar, one.warm = object(), SimpleNamespace(busy=busy, strict=strict)  # type: ignore[assignment]
-    one.copy = None
+    one.copy, one.held = None, held or {}
     one.trainer = SimpleNamespace(came=came)  # type: ignore[assignment]
     return one._pace()
 
@@ -36,7 +36,14 @@ def test_beside_an_undisturbed_trainer_it_waits_long(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "changes",
-    [{"trainer": "exited"}, {"spawn_at": NOW - 1.0}, {"spawn_at": None}, {"busy": True}, {"kill_at": NOW + 5.0}],
+    [
+        {"trainer": "exited"},
+        {"spawn_at": NOW - 1.0},
+        {"spawn_at": None},
+        {"busy": True},
+        {"kill_at": NOW + 5.0},
+        {"held": {7: 1}},
+    ],
     ids=str,
 )
 def test_where_something_changes_it_looks_often(monkeypatch: pytest.MonkeyPatch, changes: Any) -> None:
@@ -63,6 +70,7 @@ def test_a_client_gets_all_that_it_is_told_at_once_and_so_wakes_once() -> None:
         client.setblocking(False)
         one.clients, one.letters, one.trainer, one.heard = {ours: b""}, {}, None, False
         one.status, one.shown, one.told_at, one.tick_s = {}, {}, 0.0, TICK_S
+        one.calm, one.reports = False, SimpleNamespace(watched=True)  # type: ignore[assignment]
         for number in (1, 2):
             one._tell(ours, {"told": number})
         with pytest.raises(BlockingIOError):
