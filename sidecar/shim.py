@@ -242,7 +242,7 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
         self.begun = True
 
 
-class Reports:
+class ReportPipe:
     """The pipe in F by which hooks report whose output goes elsewhere, as to `tee` or to a file."""
 
     def __init__(self, shim: "Shim", open_to_all: bool) -> None:
@@ -300,7 +300,7 @@ class Shim:
         self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         self.env: dict[str, str] = {}
-        self.reports = Reports(self, launch.pod)
+        self.reports = ReportPipe(self, launch.pod)
         self.memory = CONTAINER.limits if CONTAINER else lambda: (0, None, False)
         self.warm: Any = WARM and WARM.WaitingInterpreter(self, self._wait, say)
         if launch.pod and os.path.exists("shim.state"):
@@ -549,7 +549,7 @@ class Shim:
             self._let_go()
         answered = self.alive and self.trainer and self.trainer.returncode is not None and self.status["patient"]
         if answered and not self._still_saving():
-            self._quit(now + self.grace_s, in_place=self.in_place)
+            self._quit(now + self.grace_s, in_place=self.in_place)  # it has answered
         due = now >= self.kill_at - 2 * LOOK_S and not self._saves(now) and now >= self.kill_at
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
             self._clear(self.trainer, now)
