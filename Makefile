@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
-FRAMEWORKS := build/frameworks/bin/python
+FRAMEWORKS := build/frameworks
 # Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
@@ -23,7 +23,7 @@ halves = failed=; \
 	$(if $(filter training,$(HALVES)),$(BIN)/pytest $(2) -m "$(1)" $(REAL) || failed=1;) \
 	test -z "$$failed" || { echo "Tests failed: see both summaries above." >&2; exit 1; }
 
-.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser test-frameworks docs reference lock clean
+.PHONY: help install demo test test-deep check sabotage soak bench bench-cluster cluster cluster-down test-cluster test-browser frameworks test-frameworks docs reference lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -75,11 +75,17 @@ test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's 
 test-browser: install ## the dashboard in headless Chromium; leaves screenshots of all pages in build/screenshots
 	@RESHAPE_TEST_BROWSER=1 $(BIN)/pytest tests/browser $(ARGS)
 
-test-frameworks: install ## the hooks with real PyTorch, transformers and Lightning (a venv of some 5 GB in build/frameworks)
-	@test -x $(FRAMEWORKS) && $(FRAMEWORKS) -c 'import transformers, lightning' 2>/dev/null || { \
-		$(PYTHON) -m venv build/frameworks && $(FRAMEWORKS) -m pip install --quiet torch transformers accelerate lightning \
-		&& $(FRAMEWORKS) -m pip uninstall --quiet --yes triton; }
-	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS) $(BIN)/pytest tests/frameworks tests/e2e/test_starting.py tests/e2e/test_documents.py $(ARGS)
+frameworks: $(FRAMEWORKS)/.installed ## a venv of real PyTorch, transformers, Lightning, JAX in build/frameworks (4 GB to download, 6 GB of disk)
+
+# triton, which compiles for GPUs, is not needed on processors.
+$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --no-cache-dir -r $<
+	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes triton
+	@touch $@
+
+test-frameworks: install frameworks ## the hooks with them (10 min)
+	@RESHAPE_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(BIN)/pytest tests/frameworks tests/e2e/test_starting.py tests/e2e/test_documents.py $(ARGS)
 
 docs: install ## the documentation as a site in build/site, without a warning (its commands are run by make test)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f .ci/mkdocs.yml && echo "Open build/site/index.html, or with search: $(PYTHON) -m http.server -d build/site 8000"

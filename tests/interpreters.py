@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,16 +12,24 @@ from pathlib import Path
 
 import pytest
 
+FRAMEWORKS = Path(__file__).parent / "frameworks" / "requirements.txt"
+
 
 def python_with(module: str) -> str | None:
     """An interpreter that has it: ours, else the one that RESHAPE_FRAMEWORKS names (`make test-frameworks`), else the
-    system's, as Debian packages PyTorch; None where there is none."""
+    system's, as Debian packages PyTorch.
+
+    None where there is none; but AssertionError where RESHAPE_FRAMEWORKS is set and its list names the module: tests
+    of it that were skipped then would be missed by nobody.
+    """
     if importlib.util.find_spec(module):
         return sys.executable
     there = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
     for python in (os.environ.get("RESHAPE_FRAMEWORKS"), "/usr/bin/python3"):
         if python and os.access(python, os.X_OK) and subprocess.run([python, "-c", there], check=False).returncode == 0:
             return python
+    promised = os.environ.get("RESHAPE_FRAMEWORKS") and module in re.findall(r"(?m)^\w+", FRAMEWORKS.read_text())
+    assert not promised, f"{os.environ['RESHAPE_FRAMEWORKS']} has no {module}: make frameworks"
     return None
 
 
