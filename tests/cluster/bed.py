@@ -19,18 +19,19 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from tests.cluster import bed_build, bed_network, bed_nodes, built_images
+from tests.cluster import bed_build, bed_leftovers, bed_network, bed_nodes, bed_trouble, built_images
 from tests.cluster.bed_build import BINARIES, BUILT, IMAGES, say
 from tests.cluster.bed_control import API, Control
-from tests.cluster.bed_kubectl import Cluster, Object, condition, until
+from tests.cluster.bed_kubectl import Cluster, Object, condition, phase, until
+from tests.cluster.bed_leftovers import OWNER
 from tests.cluster.bed_network import CONTROL, NODES
 from tests.cluster.bed_nodes import Node
 from tests.cluster.bed_pki import Authority, Tokens
 from tests.cluster.bed_processes import BedError, Processes
 from tests.cluster.bed_volcano import Volcano
+from tests.cluster.images import PAUSE
 
 RUN = BUILT / "run"
-OWNER = Path("/run/reshape-test-bed")  # names the folder of the bed that this machine carries: there is one at a time
 DATA = ("nodes", "etcd", "pki", "volcano")
 IMAGE_KINDS = ("base", "reshape", "nx")
 PARTS = (
@@ -86,11 +87,11 @@ class Bed:
         What does not start is started once more, as an init system would, and what it said is printed.
         """
         with one_at_a_time():
-            _refuse_second(self.folder)
+            left = self._left_by_others()
             if self.is_up():
                 return say(f"is up already: KUBECONFIG={self.kubeconfig}")
             bed_build.ready()
-            self._remove()
+            self._remove_all(left)
             try:
                 self._start_or_remove()
             except BedError as error:
@@ -108,9 +109,19 @@ class Bed:
 
     def down(self) -> None:
         with one_at_a_time():
-            _refuse_second(self.folder)
+            left = self._left_by_others()
             with undisturbed():
-                self._remove()
+                self._remove_all(left)
+
+    def _left_by_others(self) -> list[Path]:
+        return bed_leftovers.dead(self.folder, Path("/proc/self/mounts").read_text())
+
+    def _remove_all(self, others: Iterable[Path]) -> None:
+        """What an earlier run of this bed left, and what beds of other folders did that were killed."""
+        for folder in others:
+            say(f"removes what is left of a bed that was killed, in {folder}")
+            Bed(folder)._remove()
+        self._remove()
 
     def _start(self) -> None:
         began = time.monotonic()
@@ -130,6 +141,7 @@ class Bed:
         self.volcano.start(cluster)
         self.wait_ready(within_s=20)
         self._proxy_control()
+        self._try_pods()
         for part in PARTS:
             self.processes.check(part)
         say(f"is up after {time.monotonic() - began:.1f} s: export KUBECONFIG={self.kubeconfig}")
@@ -152,6 +164,33 @@ class Bed:
         kubeconfig = self.folder / "pki" / "kube-proxy-control.kubeconfig"
         bed_nodes.write_proxy_config(config, next(iter(NODES)), kubeconfig, bed_network.CONTROL_IP)
         self.start_beside("kube-proxy-control", [str(BINARIES / "kube-proxy"), f"--config={config}"])
+
+    def _try_pods(self) -> None:
+        """One pod on each node, to its end: a node can be Ready and start none, for want of room on its disk."""
+        names = {node: f"bed-trial-{node}" for node in self.nodes}
+        try:
+            for node, name in names.items():
+                until("the first pod is taken", lambda node=node, name=name: self._apply_trial(node, name), 20)
+            for name in names.values():
+                self.cluster.wait("pod", name, phase("Succeeded"), within_s=20)
+        except BedError as error:
+            raise BedError(f"{error}\n{self.trouble()}") from None
+        for name in names.values():
+            self.cluster.delete("pod", name, "default", "--wait=false", "--grace-period=0", "--force")
+
+    def _apply_trial(self, node: str, name: str) -> bool:
+        container = {"name": "ends", "image": PAUSE, "imagePullPolicy": "IfNotPresent", "args": ["sleep", "0"]}
+        spec = {"restartPolicy": "Never", "nodeName": node, "containers": [container]}
+        about = {"name": name, "namespace": "default"}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec})
+        return True
+
+    def trouble(self) -> str:
+        """Why pods do not run, as far as nodes, events and logs tell."""
+        if not self.kubeconfig.exists():
+            return "the test bed is not up any more"
+        logs = {name: self.processes.log(name) for name in PARTS if name.startswith(("kubelet", "containerd"))}
+        return bed_trouble.described(self.cluster, self.folder, logs)
 
     def _remove(self) -> None:
         bed_nodes.tear_down(self.folder, self.processes)
@@ -235,15 +274,6 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, asked)
-
-
-def _refuse_second(folder: Path) -> None:
-    try:
-        owner = OWNER.read_text()
-    except FileNotFoundError:
-        return
-    if owner != str(folder):
-        raise BedError(f"this machine carries another test bed, in {owner}: end it first (make cluster-down there)")
 
 
 def status(bed: Bed) -> int:

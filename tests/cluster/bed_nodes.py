@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.cluster import bed_network as network
 from tests.cluster.bed_kubectl import Cluster, until
 from tests.cluster.bed_pki import Authority, Tokens
-from tests.cluster.bed_processes import Processes, end, run, start_time
+from tests.cluster.bed_processes import BedError, Processes, end, run, start_time
 
 CGROUPS = Path("/sys/fs/cgroup")
 UNIFIED = (CGROUPS / "cgroup.controllers").exists()
@@ -127,7 +127,8 @@ class Node:
             "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{network.namespace(self.name)}",
             "containerRuntimeEndpoint": f"unix://{self.socket}", "failSwapOn": False, "failCgroupV1": False,
             "enforceNodeAllocatable": [], "makeIPTablesUtilChains": False, "imageGCHighThresholdPercent": 100,
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            # Not a share of the disk: of a large one that others have filled, no pod would start for want of gigabytes.
+            "evictionHard": dict.fromkeys(("memory.available", "nodefs.available", "imagefs.available"), "100Mi"),
             "nodeLeaseDurationSeconds": 12, "nodeStatusUpdateFrequency": "5s", "serializeImagePulls": False,
             "podLogsDir": str(self.folder / "pod-logs"), "volumePluginDir": str(self.folder / "volume-plugins"),
         }  # fmt: skip
@@ -221,11 +222,20 @@ def _unmount(run_folder: Path) -> None:
 
 
 def _remove_cgroup(group: Path) -> None:
-    if not group.exists():
-        return
-    for folder in sorted((each for each in group.rglob("*") if each.is_dir()), reverse=True):
-        folder.rmdir()
-    group.rmdir()
+    """What was killed in it leaves it a moment later."""
+    if group.exists():
+        until(f"control group {group} is removed", lambda: _removed(group), 10)
+
+
+def _removed(group: Path) -> bool:
+    try:
+        for folder in sorted((each for each in group.rglob("*") if each.is_dir()), reverse=True):
+            folder.rmdir()
+        group.rmdir()
+    except OSError as busy:
+        inside = {pid for file in group.rglob("cgroup.procs") for pid in _read(file).split()}
+        raise BedError(f"{busy}; processes in it: {', '.join(sorted(inside)) or 'none'}") from None
+    return True
 
 
 def _cni(node: str, addresses: Path) -> dict[str, object]:

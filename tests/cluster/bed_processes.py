@@ -66,6 +66,10 @@ class Processes:
             return None
         return int(record["pid"])
 
+    def running(self) -> list[str]:
+        """Names of the recorded processes that have not ended."""
+        return [name for name in self.records() if self.pid(name) is not None]
+
     def check(self, name: str) -> None:
         if self.pid(name) is None:
             raise BedError(f"{name} has ended; the end of {self.log(name)}:\n{self.tail(name)}")
@@ -81,7 +85,10 @@ class Processes:
         pids = {name: pid for name in names if (pid := self.pid(name)) is not None}
         end(pids.values(), within_s, kill=kill)
         with self._writing:
-            self._write({name: record for name, record in self.records().items() if name not in pids})
+            before = self.records()
+            after = {name: record for name, record in before.items() if name not in pids}
+            if after != before:  # else the folder may be gone, and is not made again
+                self._write(after)
 
     def _write(self, records: dict[str, dict[str, str]]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

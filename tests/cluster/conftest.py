@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,18 @@ import pytest
 from tests.cluster.bed import Bed
 from tests.cluster.bed_build import ROOT, Missing
 from tests.cluster.bed_kubectl import Cluster
+from tests.cluster.bed_processes import BedError
 from tests.cluster.bed_report import Report
 from tests.cluster.installed import installed, jobs  # noqa: F401 - fixtures
 from tests.cluster.plays import played  # noqa: F401 - fixture
 from tests.patience import patient
 
 REPORT = pytest.StashKey[Report]()
+UP = pytest.StashKey[Bed]()
+KEPT = pytest.StashKey[bool]()  # whether the bed is to stay up afterwards
+TROUBLE = pytest.StashKey[dict[str, str]]()  # what was wrong in the cluster when a test failed, by the error's text
+WHY_FILE = ROOT / "build" / "cluster-trouble.txt"  # of the first failure: .ci/run prints it last
+LAST = ("test_rbac.py", "test_killed_bed.py")
 TEST_LIMIT_S = patient(300)  # of a test alone: what its fixtures build takes as long as it takes
 
 
@@ -42,8 +48,27 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The rights of the service accounts come last: they are held against what all the others used."""
-    items.sort(key=lambda item: item.path.name == "test_rbac.py")
+    """The rights of the service accounts come last: they are held against what all the others used.
+
+    But for the tests that kill the bed itself.
+    """
+    items.sort(key=lambda item: LAST.index(item.path.name) if item.path.name in LAST else -1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Look at the cluster while it is as the failed test left it; once for an error that a fixture gives to many."""
+    report = yield
+    bed, known = item.config.stash.get(UP, None), item.config.stash.setdefault(TROUBLE, {})
+    error = str(call.excinfo.value) if call.excinfo is not None else ""
+    if report.failed and bed is not None and error not in known:
+        known[error] = bed.trouble()
+        report.sections.append(("the cluster when it failed", known[error]))
+        if len(known) == 1:
+            WHY_FILE.write_text(f"{item.nodeid}\n{error}\n{known[error]}\n")
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -67,6 +92,7 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     """The test bed, up. One that was up before is used, and left up."""
     if given_cluster() is not None:
         pytest.skip("needs the test bed itself: run without RESHAPE_TEST_CLUSTER")
+    WHY_FILE.unlink(missing_ok=True)
     bed = Bed()
     keep = bed.is_up() or request.config.getoption("--keep-bed")
     capture = request.config.pluginmanager.getplugin("capturemanager")
@@ -75,7 +101,12 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
             bed.up()
     except Missing as missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
+    except BedError as error:
+        WHY_FILE.write_text(f"{error}\n")
+        raise
+    request.config.stash[UP], request.config.stash[KEPT] = bed, keep
     yield bed
+    del request.config.stash[UP]
     if not keep:
         bed.down()
 

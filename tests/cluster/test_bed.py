@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -139,6 +140,19 @@ def test_a_nodes_kubelet_is_killed_and_started_again(bed: Bed, cluster: Cluster,
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
     ask = ("/pause", "dial", "10.96.0.1:443")  # at first the kubelet does not know its pods again
     assert "connected" in until("exec in it", lambda: cluster.exec("stays", *ask, namespace=namespace))
+
+
+def test_why_a_pod_does_not_start_is_told_for_the_report_of_a_test(bed: Bed, cluster: Cluster, namespace: str) -> None:
+    stuck = pod("stuck", namespace)
+    stuck["spec"]["containers"][0] |= {"image": "reshape.local/nothing:1", "imagePullPolicy": "Never"}
+    cluster.apply(stuck)
+    until("it cannot start", lambda: "ErrImageNeverPull" in bed.trouble())
+    told = bed.trouble()
+    assert f"pod {namespace}/stuck: Pending on node-a: ask ErrImageNeverPull" in told
+    assert 'Container image "reshape.local/nothing:1" is not present' in told
+    assert "node node-a: Ready" in told
+    assert re.search(r"disk of .*: [0-9.]+ of [0-9]+ GB free", told)
+    assert "of kubelet-node-a:" in told and "of containerd-node-b:" in told
 
 
 def test_gpus_can_be_pretended(bed: Bed) -> None:
