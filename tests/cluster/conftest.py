@@ -111,6 +111,12 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
         bed.down()
 
 
+@pytest.fixture
+def bed_stays_up(bed: Bed, request: pytest.FixtureRequest) -> bool:
+    """Whether it was up before these tests, or is to be kept."""
+    return request.config.stash[KEPT]
+
+
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """The cluster to test on: the user's, else the bed's."""

@@ -146,9 +146,8 @@ def test_why_a_pod_does_not_start_is_told_for_the_report_of_a_test(bed: Bed, clu
     stuck = pod("stuck", namespace)
     stuck["spec"]["containers"][0] |= {"image": "reshape.local/nothing:1", "imagePullPolicy": "Never"}
     cluster.apply(stuck)
-    until("it cannot start", lambda: "ErrImageNeverPull" in bed.trouble())
-    told = bed.trouble()
-    assert f"pod {namespace}/stuck: Pending on node-a: ask ErrImageNeverPull" in told
+    why = f"pod {namespace}/stuck: Pending on node-a: ask ErrImageNeverPull"
+    told = until("it cannot start", lambda: said if why in (said := bed.trouble()) else None)
     assert 'Container image "reshape.local/nothing:1" is not present' in told
     assert "node node-a: Ready" in told
     assert re.search(r"disk of .*: [0-9.]+ of [0-9]+ GB free", told)

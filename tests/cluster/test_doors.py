@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +139,37 @@ def test_a_deleted_volcano_job_is_a_cancelled_job(team: Team) -> None:
     team.on.until(job, "running")
     team.on.cluster.delete("vcjob", "train", team.namespace)
     team.on.until(job, "cancelled")
+    assert message(team, job) == "its Volcano Job was deleted"
+
+
+def test_a_job_that_ends_by_an_eviction_says_so(team: Team) -> None:
+    team.apply(policies=[{"event": "PodEvicted", "action": "TerminateJob"}])
+    job, pod = f"{team.namespace}.train", "train-trainer-0"
+    team.on.until(job, "running")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": team.namespace}}
+    path = f"/api/v1/namespaces/{team.namespace}/pods/{pod}/eviction"
+    team.on.cluster.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(eviction))  # as `kubectl drain` does
+    team.on.until(job, "cancelled")
+    assert re.match(
+        "its pod was evicted from node node-[ab]: .*; its Volcano Job was terminated for", message(team, job)
+    )
+
+
+def test_kubernetes_own_job_in_a_queue_of_ours_runs_as_it_is_and_is_told_so(team: Team) -> None:
+    """It waited for ever: its owner is of the kind Job, too, and no record is ever made of it."""
+    container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": command(SHORT)}
+    meta = {
+        "labels": {"volcano.sh/queue-name": QUEUE}, "annotations": {"scheduling.volcano.sh/queue-name": QUEUE},
+    }  # fmt: skip
+    spec = {"schedulerName": "volcano", "restartPolicy": "Never", "containers": [container]}
+    theirs = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "theirs", "namespace": team.namespace}}
+    team.on.cluster.apply({**theirs, "spec": {"template": {"metadata": meta, "spec": spec}}})
+    about = team.on.cluster.wait(
+        "jobs.batch", "theirs", lambda found: found.get("status", {}).get("succeeded"), team.namespace
+    )
+    assert about["status"]["succeeded"] == 1
+    assert "this one is of a Job (batch/v1): it runs as it is" in team.said("NotReshaped", "theirs")
+    assert team.documents() == []
 
 
 def test_a_cancelled_jobs_volcano_job_is_terminated_and_not_started_again(team: Team) -> None:

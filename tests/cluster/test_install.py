@@ -55,6 +55,7 @@ def test_doctor_finds_all_well(installed: Installed, report: Report) -> None:
         assert ended.stdout.strip().splitlines()[-1] == "All is there."
         assert "A pod that asks for a sidecar gets it." in ended.stdout
         assert "8 GPUs are known." in ended.stdout
+        assert "asked as Volcano 1.10 to 1.13 and as 1.14 and newer ask." in ended.stdout
 
 
 def test_doctor_names_what_is_missing_and_ends_with_1(installed: Installed) -> None:

@@ -18,7 +18,6 @@ from tests.cluster import bed_leftovers, bed_network, bed_nodes
 from tests.cluster.bed import Bed
 from tests.cluster.bed_kubectl import phase
 from tests.cluster.bed_processes import BedError, end
-from tests.cluster.conftest import KEPT
 from tests.cluster.test_bed import pod
 
 MOUNTS = Path("/proc/self/mounts")
@@ -53,7 +52,7 @@ def test_a_second_bed_is_refused_while_the_first_one_lives(bed: Bed, elsewhere: 
 
 
 def test_what_a_killed_bed_left_is_removed_and_pods_run_in_the_next_one_of_another_folder(
-    bed: Bed, elsewhere: Bed, request: pytest.FixtureRequest
+    bed: Bed, elsewhere: Bed, bed_stays_up: bool
 ) -> None:
     bed.cluster.apply(pod("runs", "default", node="node-b"))
     bed.cluster.wait("pod", "runs", phase("Running"))
@@ -71,5 +70,5 @@ def test_what_a_killed_bed_left_is_removed_and_pods_run_in_the_next_one_of_anoth
     assert not bed_leftovers.OWNER.exists()
     assert not any(group.exists() for node in bed_network.NODES for group in bed_nodes.cgroups(node))
     assert not any(Path("/run/netns", bed_network.namespace(node)).exists() for node in bed_network.NODES)
-    if request.config.stash[KEPT]:
+    if bed_stays_up:
         bed.up()
