@@ -119,13 +119,13 @@ class OperatorRequests:
         return self._wish(job, {"suspended": True}, "An operator suspended it.")
 
     def resume(self, job_id: str) -> View:
-        """Let a suspended job start again."""
+        """Let a suspended or held job start again."""
         return self._written(job_id, lambda: self._resume(self._open(job_id)))
 
     def _resume(self, job: JobRecord) -> View:
-        if not job.suspended:
+        if not (job.suspended or job.held):
             raise Rejected(f"Job {job.id} is not suspended: there is nothing to resume.", 409)
-        return self._wish(job, {"suspended": None}, "An operator resumed it.")
+        return self._wish(job, {"suspended": None, "held": None}, "An operator resumed it.")
 
     def drain(self, node: str, drained: bool) -> View:
         """Let a node take no new work and its jobs leave where they can, or take work again.

@@ -48,6 +48,7 @@ def job_view(
         "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0, "fault": ours.get("fault"),
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
         "category": ours.get("category"), "pinned": ours.get("pinned"), "suspended": job.suspended,
+        "held": job.held or None,
         "message": str(view["message"] or ""),
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
         "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],
@@ -63,7 +64,7 @@ def job_view(
         to_do = iterations_left(job, done, total, needs)
         view |= _length(job, to_do, needs)
         # The last report of a job that is back in the queue shows processes that are gone.
-        view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED else {}
+        view |= _live(beat, to_do) if beat is not None and job.state != s.SUBMITTED and not job.held else {}
     return view
 
 
@@ -75,7 +76,8 @@ def times(
     `expected` was computed `ago_s` seconds ago. An end by measured speed, which the view has, replaces a predicted
     one. `start_guesses` names jobs of unknown length that the predicted start rests on.
     """
-    found = expected.get(job.id, ExpectedTimes()) if job.accepted and job.state not in s.ENDED else ExpectedTimes()
+    foreseen = job.accepted and job.state not in s.ENDED and not job.held
+    found = expected.get(job.id, ExpectedTimes()) if foreseen else ExpectedTimes()
     start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
     waits = job.state == s.SUBMITTED
     return {

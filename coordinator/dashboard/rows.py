@@ -110,7 +110,7 @@ def job(view: View, moment: Callable[[float], str], now: float) -> JobRow:
     done, total = view.get("iters_done") or 0, view.get("iterations")
     return JobRow(
         job_id=words.text(view.get("job_id")),
-        state=words.text(view.get("state")),
+        state=words.state(view),
         gpus=words.gpu_count(view),
         allowed=words.joined(view.get("optional_num_gpus"), "", ", "),
         node=words.text(view.get("node")),

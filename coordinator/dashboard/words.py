@@ -25,7 +25,7 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
     usage = view.get("usage") or {}
     known: dict[str, Any] = {
         "job": text(view.get("job_id")),
-        "state": text(view.get("state")),
+        "state": state(view),
         "message": message(view),
         "because": view.get("because"),
         "left alone": view.get("left_alone"),
@@ -66,6 +66,14 @@ def facts(view: View, moment: Callable[[float], str], now: float) -> dict[str, s
         "finished": measured(view.get("finish_ts"), moment),
     }
     return {name: str(fact) for name, fact in known.items() if fact is not None}
+
+
+def state(view: View) -> str:
+    """The state; of a job that waits until it is resumed `held` or `suspended`."""
+    if view.get("held"):
+        return "held"
+    waits = view.get("suspended") and view.get("state") == "submitted"
+    return "suspended" if waits else text(view.get("state"))
 
 
 def starts(view: View, moment: Callable[[float], str], now: float) -> str | None:

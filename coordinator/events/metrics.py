@@ -17,8 +17,9 @@ ERRORS = (-0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2, 5)  # shares of wha
 GAPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 
 
-REASONS = ("suspended", "dependencies", "pod", "resources")
-"""Of waiting jobs: an operator suspended it; others must complete first; its pod is held back; GPUs or cores."""
+REASONS = ("held", "suspended", "dependencies", "pod", "resources")
+"""Of waiting jobs: it did not start again; an operator suspended it; others must complete first; its pod is held back;
+GPUs or cores."""
 
 
 def of_this_process() -> bytes:
@@ -62,7 +63,7 @@ class Metrics:
         )
         self._pending = Gauge(
             "reshape_pending_jobs",
-            "Waiting jobs by what they wait for: suspended, dependencies, pod, resources",
+            "Waiting jobs by what they wait for: held, suspended, dependencies, pod, resources",
             ["reason"],
             registry=registry,
         )
@@ -151,6 +152,8 @@ class Metrics:
 
 
 def _reason(job: JobRecord) -> str:
+    if job.held:
+        return "held"
     if job.suspended:
         return "suspended"
     if job.doc.get("depends_on") and not job.doc.get("depends_met"):

@@ -128,7 +128,8 @@ class Forecaster:
         """When the job starts and ends by the newest forecast, as far as that is to come."""
         found, wall = self._expected.get(job.uid, WhenExpected()), self._clock.wall()
         start = found.start if job.state == s.SUBMITTED else None
-        return WhenExpected(_to_come(start, wall), _to_come(found.end if job.state not in s.ENDED else None, wall))
+        end = found.end if job.state not in s.ENDED and not job.held else None
+        return WhenExpected(_to_come(start, wall), _to_come(end, wall))
 
     def present(self) -> Present:
         snapshot, now = self._loop.present()

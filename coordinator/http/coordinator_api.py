@@ -96,7 +96,7 @@ class CoordinatorApi(PageSource, Protocol):
         ...
 
     def resume(self, job_id: str) -> View:
-        """Let a suspended job start again; returns `{"decision_id": …}`. 409 if it is not suspended."""
+        """Let a suspended or held job start again; returns `{"decision_id": …}`. 409 if it is neither."""
         ...
 
     def drain(self, node: str, drained: bool) -> View:

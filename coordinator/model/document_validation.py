@@ -107,7 +107,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         **_each(TEXT, "node", "pinned", "gpu_type", "devices", "queue", "value_name", "checkpoint_claim", "model",
                 "dataset_claim", "dataset_sha256", "base",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
-                "sized_by", "reshaped_by", "contradiction"),
+                "sized_by", "reshaped_by", "held", "contradiction"),
         **_each(SPAN, "sla", "estimate"), "resumes": TEXT,
         **_each(FLAG, "elastic", "hooks", "forced", "suspended", "unleased"),
         **_each(OBJECT, "lost", "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),

@@ -234,6 +234,12 @@ class JobYielded(JobEvent, frozen=True, tag="yielded"):
     sentence: str
 
 
+class JobHeld(JobEvent, frozen=True, tag="held"):
+    """The training does not start again, and waits until its user resumes it."""
+
+    sentence: str
+
+
 # the end of a job or of its launch
 
 

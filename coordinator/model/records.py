@@ -270,6 +270,11 @@ class JobRecord:
         return self.doc.get("suspended") is True
 
     @property
+    def held(self) -> str:
+        """What keeps a training from starting again, until its user resumes it; empty if it is not held."""
+        return str(self.doc.get("held") or "")
+
+    @property
     def wanted(self) -> int | None:
         wanted = number(self.doc.get("wanted"), 1)
         return None if wanted is None else int(wanted)

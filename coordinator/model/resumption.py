@@ -139,6 +139,14 @@ def refuse_suspension(job: JobRecord, lasting: bool) -> str:
     return ""
 
 
+def describe_hold(job: JobRecord) -> str:
+    """Return why a held job waits, and what its user can do."""
+    has = f"keeps {'its cores' if job.uses_cpu else 'its ' + gpus(len(job.gpu_ids))}, as its checkpoints lie in its pod"
+    waits = f"{job.id} is held: {job.held}" + ("" if job.suspended else f"; it {has}")
+    resume, cancel = f"`reshape resume {job.id}`", f"`reshape cancel {job.id}`"
+    return f"{waits}. Mend this, then {resume} starts it from what it has saved; {cancel} ends it."
+
+
 def refuse_stop(job: JobRecord) -> str:
     """Return the refusal of an operator's `stop`, with the way to override."""
     why = _why(job, "it has not shown that it saves when it is stopped, so what it has trained would be lost")

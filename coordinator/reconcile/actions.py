@@ -87,5 +87,5 @@ Step = WriteJob | WriteGpu | RequestLaunch | RequestRemoval | StopTrainer | Star
 NAMES = (
     "book victim", "claim", "launch", "initialized", "stop", "grant", "free", "occupy", "start", "running",
     "take back", "undo", "put down", "restart", "completed", "failed", "cancelled", "remove", "close", "renumber",
-    "yielded",
+    "yielded", "hold",
 )  # fmt: skip

@@ -226,6 +226,8 @@ def _stop(w: ObservedState) -> Step | None:
 
 
 def _pause(w: ObservedState) -> Step | None:
+    if w.op.kind == "restart" and w.job.held:
+        return Wait(None, "it is held until its user resumes it")
     if w.op.kind == "restart" and w.wall < w.job.retry_ts:
         return Wait(w.job.retry_ts - w.wall, "pause before starting again")
     return None

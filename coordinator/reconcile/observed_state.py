@@ -142,17 +142,27 @@ class ObservedState:
         return name(written.get("name")) if isinstance(written, Mapping) and not self.checkpoint_lost else None
 
     @property
+    def checkpoints_in_pod(self) -> bool:
+        """True if its checkpoints go with its launch."""
+        return not (self.config.checkpoints_last or self.job.doc.get("checkpoint_claim"))
+
+    @property
     def checkpoint_lost(self) -> bool:
         """True if its checkpoints were lost with an earlier launch: they were in the folder of a pod that is gone."""
         written = self.job.doc.get("checkpoint")
-        lasting = self.config.checkpoints_last or bool(self.job.doc.get("checkpoint_claim"))
-        return not lasting and isinstance(written, Mapping) and written.get("launch") != self.job.launch
+        return self.checkpoints_in_pod and isinstance(written, Mapping) and written.get("launch") != self.job.launch
 
     @property
     def has_checkpoint(self) -> bool:
         """True if a checkpoint is known from which it can resume."""
-        found = self.seen is not None and self.seen.checkpoint is not None
+        copy = None if self.lost else self.shim.in_memory
+        found = self.seen is not None and (self.seen.checkpoint or copy) is not None
         return found or (isinstance(self.job.doc.get("checkpoint"), Mapping) and not self.checkpoint_lost)
+
+    @property
+    def has_trained(self) -> bool:
+        """True if it is known to have made a step or a checkpoint, in whatever generation."""
+        return self.has_checkpoint or self.job.iterations_done > 0
 
     @property
     def must_not_rerun(self) -> bool:

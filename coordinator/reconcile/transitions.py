@@ -9,11 +9,19 @@ from dataclasses import replace
 
 from coordinator.model import requirements
 from coordinator.model import states as s
-from coordinator.model.events import JobCancelled, JobCompleted, JobFailed, JobRestarting, JobYielded, OperationUndone
+from coordinator.model.events import (
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    JobHeld,
+    JobRestarting,
+    JobYielded,
+    OperationUndone,
+)
 from coordinator.model.gang import describe_exit, lived_s
 from coordinator.model.progress import last_measurement
-from coordinator.model.records import UNLIMITED
-from coordinator.model.resumption import NOT_TWICE, resumability_shown
+from coordinator.model.records import UNLIMITED, JobRecord
+from coordinator.model.resumption import NOT_TWICE, describe_hold, resumability_shown
 from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import Step, WriteJob
 from coordinator.reconcile.observed_state import ObservedState
@@ -63,19 +71,53 @@ def save_failure(w: ObservedState) -> str:
 
 
 def retry(w: ObservedState, why: str, ran_s: float = 0.0) -> Step:
-    """Restart and count a retry; failed after the last one."""
-    tries = 0 if ran_s > LONG_RUN_S else w.job.retries
+    """Restart and count a retry; given up after the last one."""
+    idle = w.job.iterations_done > 0 and not _stepped(w)  # a long life without a step shows no health
+    tries = 0 if ran_s > LONG_RUN_S and not idle else w.job.retries
     if tries >= w.config.retries:
-        return failed(w, f"{why}; gave up after {tries + 1} tries")
+        return give_up(w, why, f"{why}; gave up after {tries + 1} tries")
     return restart(w, why, tries + 1)
 
 
 def fail_permanently(w: ObservedState, why: str) -> Step:
-    """Fail without a retry, because `is_permanent` holds."""
-    return failed(w, why if w.shim.exit_note else f"{why}; not tried again, as it would only end so again")
+    """Give up without a retry, because `is_permanent` holds."""
+    said = why if w.shim.exit_note else f"{why}; not tried again, as it would only end so again"
+    return give_up(w, why, said)
 
 
-def restart(w: ObservedState, why: str, retries: int | None = None) -> Step:
+def give_up(w: ObservedState, why: str, failure: str) -> WriteJob:
+    """Fail a job with the sentence `failure`; one that has trained before and does not start again is held instead.
+
+    Its work is in its checkpoint, and what keeps it from starting may be mended: an output folder that must not exist,
+    data that were moved, a line of its script.
+    """
+    return hold(w, why) if w.has_trained and not _stepped(w) and not w.must_not_rerun else failed(w, failure)
+
+
+def _stepped(w: ObservedState) -> bool:
+    """True if the present generation was seen to train: by a step, or by a checkpoint of its own."""
+    if w.seen is None:
+        return False
+    first, spawned, saved = w.seen.progress.first_step_at, w.shim.spawn_at, w.seen.checkpoint
+    stepped = first is not None and spawned is not None and first >= spawned
+    return stepped or (saved is not None and saved.generation == w.shim.generation > 0)
+
+
+def hold(w: ObservedState, why: str) -> WriteJob:
+    """Let a job that does not start again wait until its user resumes it, with its checkpoint and without GPUs.
+
+    One whose checkpoints lie in its pod keeps pod and GPUs, since the checkpoints would go with them.
+    """
+    stays = w.checkpoints_in_pod and w.shim.trainer == "exited" and not w.lost
+    step = restart(w, why) if stays else requeue(w, why)
+    changes: JobChanges = {**step.changes, "held": why, "retries": 0}
+    if changes["state"] == s.SUBMITTED:
+        changes["suspended"] = True
+    changes["message"] = sentence = describe_hold(JobRecord({**w.job.doc, **changes}))
+    return WriteJob("hold", changes, JobHeld(sentence))
+
+
+def restart(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
     """Begin a restart on the same GPUs, under the next generation; never of what must not run twice."""
     if w.must_not_rerun:
         return failed(w, f"{why}; {NOT_TWICE}")
@@ -153,7 +195,7 @@ def unstartable(w: ObservedState) -> Step | None:
     why = w.seen.unfit[:500] if w.seen else ""
     if not why:
         return None
-    return launch_failed(w, why) if w.job.iterations_done else failed(w, f"cannot start: {why}")
+    return launch_failed(w, why) if w.has_trained else failed(w, f"cannot start: {why}")
 
 
 def launch_failed(w: ObservedState, why: str) -> Step:
@@ -162,7 +204,8 @@ def launch_failed(w: ObservedState, why: str) -> Step:
         return failed(w, f"{why}; {NOT_TWICE}")
     retries, first = w.job.retries + 1, str(w.job.doc.get("fault") or why)
     if retries > w.config.retries:  # after the first try Volcano may say only that its job has failed
-        return failed(w, f"could not be launched: {why}" + (f"; the first time: {first}" if first != why else ""))
+        said = f"could not be launched: {why}" + (f"; the first time: {first}" if first != why else "")
+        return give_up(w, said, said)
     step = undo(w, f"could not be launched ({why}); tries again", retries)
     return replace(step, changes={**step.changes, "fault": first}) if step.changes["state"] == s.SUBMITTED else step
 

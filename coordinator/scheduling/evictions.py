@@ -1,16 +1,16 @@
 """Decides which jobs give up GPUs because an operator suspended them or drains their node, or a GPU is faulty. Pure.
 
-A suspended job saves, stops and waits until it is resumed. A job on a drained node moves to another one, or keeps only
-its GPUs elsewhere. A job with a faulty GPU goes on with its others, or moves. What
-must not be stopped is left alone, with the sentence that says why. The loop calls it in place
-of `decide`: these decisions come first, and the four systems decide on what they leave.
+A suspended job saves, stops and waits until it is resumed; one that is held, since it did not start again, waits
+likewise. A job on a drained node moves to another one, or keeps only its GPUs elsewhere. A job with a faulty GPU goes
+on with its others, or moves. What must not be stopped is left alone, with the sentence that says why. The loop calls it
+in place of `decide`: these decisions come first, and the four systems decide on what they leave.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adaptive_scheduler.candidates import (
     CANNOT_RESUME,
@@ -30,10 +30,11 @@ from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
 from adaptive_scheduler.tentative_snapshot import after
 from coordinator.model.records import JobRecord
+from coordinator.model.resumption import describe_hold
 from coordinator.model.tables import NodeRow
 from coordinator.scheduling.dependencies import is_waiting
 
-SUSPENDED = "suspended"  # the algorithm of a Hold of a job that waits to be resumed
+SUSPENDED, HELD = "suspended", "held"  # algorithms of a Hold of a job that waits to be resumed
 DRAIN, FAULT = "drain", "fault"  # algorithms
 
 
@@ -43,6 +44,7 @@ class Evictions:
 
     suspended: Collection[str] = ()
     drained: Collection[str] = ()
+    held: Mapping[str, str] = field(default_factory=dict)  # of those suspended: why they did not start again
 
 
 def is_evicted(job: JobRecord) -> bool:
@@ -50,9 +52,10 @@ def is_evicted(job: JobRecord) -> bool:
     return job.suspended and not is_waiting(job)
 
 
-def evictions(suspended: Collection[str], nodes: Mapping[str, NodeRow]) -> Evictions:
+def evictions(suspended: Mapping[str, JobRecord], nodes: Mapping[str, NodeRow]) -> Evictions:
     """Return what operators want evicted. `suspended`: the jobs for which `is_evicted` holds."""
-    return Evictions(suspended, [name for name, doc in nodes.items() if doc.get("drained")])
+    held = {job_id: describe_hold(job) for job_id, job in suspended.items() if job.held}
+    return Evictions(suspended, [name for name, doc in nodes.items() if doc.get("drained")], held)
 
 
 def decide_with_evictions(
@@ -72,7 +75,7 @@ def decide_with_evictions(
 def _decided(snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: Evictions) -> Iterator[Decision]:
     for job_id in sorted(wanted.suspended):
         if job_id in snapshot.job:
-            yield from _suspend(snapshot.job[job_id])
+            yield from _suspend(snapshot.job[job_id], wanted.held.get(job_id))
     drained = frozenset(wanted.drained)
     world = snapshot
     for job in _on(snapshot, drained) if drained else ():
@@ -87,9 +90,11 @@ def _decided(snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: 
             yield answer
 
 
-def _suspend(job: Job) -> Iterator[Requeue | Hold]:
+def _suspend(job: Job, held: str | None) -> Iterator[Requeue | Hold]:
     resume = f"`reshape resume {job.id}`"
-    if job.state == "submitted":
+    if job.state == "submitted" and held:
+        yield Hold(job.id, Explanation(HELD, held))
+    elif job.state == "submitted":
         yield Hold(job.id, Explanation(SUSPENDED, f"{job.id} is suspended by an operator; {resume} lets it start."))
     elif job.state == "running" and not job.leased:
         if why := _loss(job):

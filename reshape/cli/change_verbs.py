@@ -115,7 +115,7 @@ def suspend(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int
 @printing
 @click.pass_obj
 def resume(settings: CliSettings, job_ids: tuple[str, ...], every: bool) -> int:
-    """Let suspended jobs start again, from where they had saved."""
+    """Let suspended or held jobs start again, from where they had saved."""
     client = settings.client()
 
     def resume_one(job_id: str) -> None:

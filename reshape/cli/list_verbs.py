@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reshape.client import Client
 
 STATES = (
-    "submitted", "suspended", "initializing", "initialized", "running", "adjusting", "restarting", "completed",
+    "submitted", "suspended", "held", "initializing", "initialized", "running", "adjusting", "restarting", "completed",
     "failed", "cancelled",
 )  # fmt: skip
 ORDERS = ("age", "name", "state", "gpus", "progress", "end", "start", "deadline")

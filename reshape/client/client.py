@@ -225,7 +225,7 @@ class Client:
         return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/suspend")["decision_id"])
 
     def resume(self, job_id: str) -> str:
-        """Let a suspended job start again, from where it had saved."""
+        """Let a suspended or held job start again, from where it had saved."""
         return str(self._ask("POST", f"/v1/jobs/{_part(job_id)}/resume")["decision_id"])
 
     def drain(self, node: str) -> View:

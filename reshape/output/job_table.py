@@ -45,7 +45,7 @@ def _cells(view: View, now: float, short: bool) -> Cells:
     return (
         text(view.get("job_id")),
         text(view.get("queue")),
-        "suspended" if view.get("suspended") and view.get("state") == "submitted" else text(view.get("state")),
+        words.state(view),
         gpus(view),
         text(view.get("node")),
         text(view.get("reshapes")),
@@ -145,7 +145,7 @@ def chosen(
     found = [
         view
         for view in rows
-        if (not states or view.get("state") in states or (view.get("suspended") and "suspended" in states))
+        if (not states or view.get("state") in states or words.state(view) in states)
         and (queue is None or view.get("queue") == queue)
         and (node is None or view.get("node") == node)
     ]

@@ -34,6 +34,9 @@ class Elastic:
     when this object is made: make it after its parts and before the first step. Of several processes all have the state
     of rank 0. Raises TypeError for anything else, SystemExit where each process has a part of the state, or where they
     have not met, CheckpointError where all that was saved is damaged.
+
+    `first_start` is True until something was saved. What must be done once, such as making an output folder that may
+    not exist, stands below `if state.first_start:`, between this object and the first step: it is saved as done.
     """
 
     def __init__(self, **parts: Any) -> None:
@@ -50,6 +53,7 @@ class Elastic:
         seeds.begin()
         self._ranks = self._run.ranks
         checkpoints, saved = session.next_training(self._ranks)
+        self.first_start = not saved
         self._saver = Saver(checkpoints)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
         self._streams: Any = None

@@ -112,6 +112,18 @@ B = FoundNode("b", tuple(FoundGpu(f"b-{i}", "V100", None, True) for i in range(2
 CPUS = (FoundNode("c", cores=2.0), FoundNode("d", cores=2.0))
 NOTHING_ELSE = Settings(systems=(), cooldown_factor=1.0)  # nobody decides but the test
 TWO = submits("two", [2], Behaviour(iterations=20))
+
+
+def fails_to_start(world: World) -> None:
+    """Its next starts fail, as often as it is tried."""
+    world.machines.of("one").exits = [1] * (1 + world.config.retries)
+
+
+def is_held(job: str) -> Callable[[World], bool]:
+    at_rest = rests(job)
+    return lambda world: at_rest(world) and bool(world.job(job).held)
+
+
 NEWCOMER = Act(trains("one", 4), TWO)
 BOTH_END = {"one": s.COMPLETED, "two": s.COMPLETED}
 
@@ -181,7 +193,7 @@ JOURNEYS = {
         Behaviour(iterations=60),
         BOTH_END,
         (NEWCOMER, Act(is_in("one", s.ADJUSTING), lambda world: world.machines.zombie_stop("one", 5))),
-        generations={"one": 6, "two": 1},
+        generations={"one": 7, "two": 1},  # it grows back once two has ended
     ),
     "a job moves to another node": Journey(
         Behaviour(iterations=60),
@@ -284,6 +296,16 @@ JOURNEYS = {
             Act(rests("one"), lambda world: world.api.resume("one")),
         ),
         generations={"one": 2}, counts=(4,), settings=NOTHING_ELSE,
+    ),
+    "a job that does not start again after a reshape is held and resumed": Journey(
+        Behaviour(iterations=120),
+        BOTH_END,
+        (
+            Act(trains("one", 4), submits("two", [2], Behaviour(iterations=80))),
+            Act(lambda world: "one" in world.machines.disk, fails_to_start),
+            Act(is_held("one"), lambda world: world.api.resume("one")),
+        ),
+        generations={"one": 7, "two": 1},  # it grows back once two has ended
     ),
     "a job leaves a drained node": Journey(
         Behaviour(iterations=60),

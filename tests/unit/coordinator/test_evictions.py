@@ -27,6 +27,7 @@ from adaptive_scheduler.decision import (
 )
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Worker
+from coordinator.dashboard import words
 from coordinator.errors import Rejected
 from coordinator.model import states as s
 from coordinator.scheduling.evictions import DRAIN, SUSPENDED, Evictions, decide_with_evictions
@@ -215,6 +216,37 @@ def test_a_suspended_job_saves_lets_others_have_its_gpus_and_goes_on_where_it_wa
     assert world.job("one").generation == 2 and not world.api.job("one")["suspended"]
     assert world.machines.present("one").steps > done > 0, "no step was lost"  # type: ignore[union-attr]
     assert world.broken() == []
+
+
+def test_a_job_that_does_not_start_again_after_a_reshape_is_held_and_its_newcomer_trains_on() -> None:
+    world = World.training([2, 4])
+    world.pass_time(20)
+    tail = "Traceback\nFileExistsError: [Errno 17] File exists: 'out'\n"
+    world.submit("two", [2], Behaviour(iterations=40_000))
+    world.run(lambda w: bool(w.machines.disk))  # it has been stopped and has saved
+    behaviour = world.machines.of("one")
+    behaviour.exits, behaviour.output_tail = [1] * 4, tail
+    world.run(lambda w: bool(w.job("one").held) and w.job("one").doc.get("down") == 1, 200)
+    view, done = world.api.job("one"), world.job("one").iterations_done
+    assert (view["state"], view["suspended"], view["num_gpus"]) == ("submitted", True, 0) and done > 0
+    assert view["held"] == "the training process ended with exit code 1: FileExistsError: [Errno 17] File exists: 'out'"
+    assert view["message"] == (
+        f"one is held: {view['held']}. Mend this, then `reshape resume one` starts it from what it has saved; "
+        "`reshape cancel one` ends it."
+    )
+    assert (words.state(view), view["starts_between"], view["ends_between"]) == ("held", None, None)
+    assert "one is held: " in next(e["sentence"] for e in world.api.events_after(0, 1_000) if e["type"] == "held")
+    assert 'reshape_pending_jobs{reason="held"} 1.0' in world.api.metrics().decode()
+    two = world.job("two")
+    world.boot()
+    world.pass_time(120)
+    assert world.api.job("one")["message"] == view["message"], "it is not tried again, and says so still"
+    assert sorted(gpu["state"] for gpu in world.api.gpus()) == ["idle", "idle", "in use", "in use"]
+    assert (world.job("two").generation, world.states()["two"]) == (two.generation, s.RUNNING) and two.generation == 1
+    world.api.resume("one")
+    world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
+    assert world.machines.present("one").base == done, "no step was lost"  # type: ignore[union-attr]
+    assert (world.api.job("one")["held"], world.api.job("one")["suspended"], world.broken()) == (None, False, [])
 
 
 def test_a_waiting_job_that_is_resumed_waits_for_gpus_again_with_that_reason() -> None:

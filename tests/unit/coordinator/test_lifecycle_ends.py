@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.config import Config
@@ -12,7 +13,7 @@ from coordinator.model import states as s
 from coordinator.model.records import JobRecord
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, StopTrainer
 from coordinator.reconcile.lifecycle import next_step
-from sidecar.protocol import Heartbeat
+from sidecar.protocol import Checkpoint, Heartbeat, Progress
 from tests.fakes.world import SHORT
 from tests.unit.coordinator.situations import (
     BOOKED,
@@ -26,6 +27,7 @@ from tests.unit.coordinator.situations import (
     newcomer,
     reshape_of,
     seen,
+    start_of,
     victim,
     waits,
     world,
@@ -103,6 +105,89 @@ def test_the_crash_of_a_trainer_that_ran_for_long_is_the_first_again() -> None:
     long = seen("exited", exit_code=1, spawn_at=50.0, exit_at=50.0 + 601)
     assert written(world(running(retries=3), beat, mine("a", "b")), "failed")
     assert written(world(running(retries=3), long, mine("a", "b")), "restart")["retries"] == 1
+
+
+# what does not start again
+
+
+EXISTS = "Traceback\n\nFileExistsError: [Errno 17] File exists: 'out'\n"
+FAILS_AGAIN = seen("exited", 2, exit_code=1, exit_at=60.0, output_tail=EXISTS)  # its newest checkpoint is of before
+WHY_HELD = "the training process ended with exit code 1: FileExistsError: [Errno 17] File exists: 'out'"
+
+
+def started_again(**more: object) -> JobRecord:
+    """Trained before a reshape, and has now been started as often as it may be."""
+    restart = {"kind": "restart", "from": ["a", "b"], "to": ["a", "b"], "generation": 2}
+    known = {"generation": 2, "retries": 3, "iters_done": 10, "stopped_by_us": 2}
+    return job(s.RESTARTING, "a", "b", op=restart, **{**known, **more})
+
+
+def test_what_trained_before_and_does_not_start_again_is_held_without_gpus_and_with_its_checkpoint() -> None:
+    changes = written(world(started_again(), FAILS_AGAIN, mine("a", "b")), "hold")
+    assert (changes["state"], changes["suspended"], changes["held"]) == (s.SUBMITTED, True, WHY_HELD)
+    assert (changes["gpu_ids"], changes["retries"]) == (None, 0)
+    assert "stopped_by_us" not in changes, "a loss that shows later is still that of the reshape"
+    assert changes["checkpoint"]["name"] == "g1-s10"
+    assert changes["message"] == (
+        f"one is held: {WHY_HELD}. Mend this, then `reshape resume one` starts it from what it has saved; "
+        "`reshape cancel one` ends it."
+    )
+
+
+def test_a_start_is_tried_again_before_it_is_given_up() -> None:
+    assert written(world(started_again(retries=2), FAILS_AGAIN, mine("a", "b")), "restart")["retries"] == 3
+
+
+def test_one_that_never_makes_a_step_is_not_tried_for_ever_because_it_lives_long() -> None:
+    slow = replace_shim(FAILS_AGAIN, spawn_at=50.0, exit_at=50.0 + 601)
+    assert written(world(started_again(), slow, mine("a", "b")), "hold")
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_program_that_is_gone_holds_the_job_at_once(code: int) -> None:
+    gone = replace_shim(FAILS_AGAIN, exit_code=code, exit_note="cannot start 'python3.12' (No such file)")
+    assert written(world(started_again(retries=0), gone, mine("a", "b")), "hold")["held"].startswith("cannot start")
+
+
+def test_what_has_made_a_step_since_it_was_started_again_fails_as_any_other() -> None:
+    stepped = msgspec.structs.replace(FAILS_AGAIN, progress=Progress(11, first_step_at=51.0))
+    saved = msgspec.structs.replace(FAILS_AGAIN, checkpoint=Checkpoint("g2-s20", 20, 2))
+    for beat in (stepped, saved):
+        assert "gave up after 4 tries" in written(world(started_again(), beat, mine("a", "b")), "failed")["message"]
+
+
+def test_what_never_trained_fails_and_is_not_held() -> None:
+    beat = msgspec.structs.replace(FAILS_AGAIN, checkpoint=None)
+    assert written(world(started_again(iters_done=0), beat, mine("a", "b")), "failed")
+
+
+def test_what_has_not_shown_that_it_resumes_fails_and_is_not_held() -> None:
+    beat = msgspec.structs.replace(FAILS_AGAIN, checkpoint=None)
+    assert written(world(started_again(elastic=None), beat, mine("a", "b")), "failed")
+
+
+def test_a_launch_that_fails_again_and_again_holds_a_job_that_has_trained() -> None:
+    again = job(s.INITIALIZING, "a", op=start_of("a", generation=2), up=None, launch=2, retries=3, iters_done=10)
+    changes = written(world(again, None, mine("a"), launch_failure="no such image"), "hold")
+    assert (changes["held"], changes["suspended"]) == ("could not be launched: no such image", True)
+
+
+def test_checkpoints_in_its_pod_are_kept_with_the_pod_and_its_gpus_until_it_is_resumed() -> None:
+    in_pods = replace(SHORT, checkpoints_last=False)
+    of = started_again()
+    changes = written(world(of, FAILS_AGAIN, mine("a", "b"), config=in_pods), "hold")
+    assert (changes["state"], changes.get("suspended"), changes["held"]) == (s.RESTARTING, None, WHY_HELD)
+    assert "it keeps its 2 GPUs, as its checkpoints lie in its pod. Mend this, then `reshape resume one`" in str(
+        changes["message"]
+    )
+    held = JobRecord({**of.doc, **changes})
+    waits(world(held, FAILS_AGAIN, mine("a", "b"), config=in_pods), "held")
+    resumed = JobRecord({**held.doc, "held": None})
+    assert written(world(resumed, FAILS_AGAIN, mine("a", "b"), config=in_pods), "grant")["generation"] == 3
+
+
+def replace_shim(beat: Heartbeat, **more: object) -> Heartbeat:
+    return msgspec.structs.replace(beat, shim=msgspec.structs.replace(beat.shim, **more))
 
 
 @pytest.mark.parametrize("code", [126, 127])

@@ -50,6 +50,13 @@ def steps(lines: list[str]) -> list[int]:
     return [int(found[1]) for line in lines if (found := re.match(r"step=(\d+) total=\d+ ", line))]
 
 
+def test_what_must_be_done_once_is_done_at_the_first_start_only(tmp_path: Path) -> None:
+    once = "print('first', state.first_start)\nif state.first_start: os.kill(os.getpid(), 15)\n" + STEPS
+    asked_before_its_first_step, again = run(tmp_path, once, 1), run(tmp_path, once, 2)
+    assert (asked_before_its_first_step[0], asked_before_its_first_step[-1]) == ("first True", "143")
+    assert (again[0], steps(again), again[-1]) == ("first False", [1, 2, 3, 4, 5, 6], "0")
+
+
 @pytest.mark.parametrize("python", ["3.8", "3.13", "ours"])
 def test_it_goes_on_with_the_next_step_and_the_next_random_number(tmp_path: Path, python: str) -> None:
     program = sys.executable if python == "ours" else python_of(python)
