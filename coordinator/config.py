@@ -63,6 +63,8 @@ class Config:
     """How long a launch may take until its sidecar reports."""
     first_step_timeout_s: float = 30.0
     """A trainer that shows no progress for so long, but lives, counts as running."""
+    no_step_s: float = 100.0
+    """A training that lives and makes no step for so long may hang; longer where its steps or pauses take long."""
     retries: int = 3
     """Restarts of a crashed trainer before the job has failed."""
     retry_s: float = 1.0

@@ -74,7 +74,9 @@ class Coordinator:
         self.metrics = Metrics(version)
         self.queue = WorkQueue(clock.now, lambda job_id: self.reconciler.overdue_s(job_id))
         self.cache = Cache(store, elector.continuous)
-        self.telemetry = Telemetry(store, self.cache, clock, config.heartbeat_s, settings, measurements)
+        self.telemetry = Telemetry(
+            store, self.cache, clock, config.heartbeat_s, settings, measurements, config.no_step_s
+        )
         self.event_log = EventLog(store, clock)
         self.wake = threading.Event()
         self.recorder = EventRecorder(

@@ -216,6 +216,7 @@ class ApiService(PageReads):
         reports = self._telemetry.reports
         if self._loop.config.many_pods and job.unleased and reports.stale_s(job) < 0:
             view |= views.silence(job, max(reports.silent_s(job, member) for member in range(job.members)))
+        view |= views.standstill(job, self._clock.wall())
         pods = views.pods_view(job, self._telemetry.reports.pods(job), gpus)
         why = views.starts_if(self._loop.reasons.known(job.id))
         times = views.times(job, view, *expected, self._clock.wall()) | views.between(self._forecaster.of(job))

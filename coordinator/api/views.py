@@ -48,7 +48,7 @@ def job_view(
         "moves": ours.get("moves") or 0, "preempts": ours.get("preempts") or 0, "fault": ours.get("fault"),
         "yields_to": ours.get("yields_to") or [], "warnings": ours.get("warnings") or [],
         "category": ours.get("category"), "pinned": ours.get("pinned"), "suspended": job.suspended,
-        "held": job.held or None,
+        "held": job.held or None, "stalled": None,
         "message": str(view["message"] or ""),
         "unlimitable": job.unlimitable if job.accepted else None, "growth_efficiency": growth_efficiency(efficiency),
         "problems": [str(one) for one in problems] if isinstance(problems := view["problems"], list) else [],
@@ -76,7 +76,7 @@ def times(
     `expected` was computed `ago_s` seconds ago. An end by measured speed, which the view has, replaces a predicted
     one. `start_guesses` names jobs of unknown length that the predicted start rests on.
     """
-    foreseen = job.accepted and job.state not in s.ENDED and not job.held
+    foreseen = job.accepted and job.state not in s.ENDED and not (job.held or job.stalled)
     found = expected.get(job.id, ExpectedTimes()) if foreseen else ExpectedTimes()
     start, end = (None if t is None else max(0.0, t - ago_s) for t in (found.start_s, found.end_s))
     waits = job.state == s.SUBMITTED
@@ -96,6 +96,13 @@ def silence(job: JobRecord, silent_s: float) -> View:
         "has ended; if its node is off for good, delete its pod by force, or the node"
     )
     return {"message": why} if job.state in s.LAUNCHED else {}
+
+
+def standstill(job: JobRecord, wall: float) -> View:
+    """The fields of a job whose training makes no step: since when, and what its user can do."""
+    why = resumption.describe_standstill(job, wall)
+    look, end = f"`reshape logs {job.raw_id}` shows what it wrote last", f"`reshape cancel {job.raw_id}` ends it"
+    return {"stalled": why, "message": f"{why}: it may hang; {look}, {end}", "eta_s": None} if why else {}
 
 
 def between(expected: WhenExpected) -> View:

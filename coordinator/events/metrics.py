@@ -35,6 +35,7 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self._registry = registry = CollectorRegistry()
         self._jobs = Gauge("reshape_jobs", "Unfinished jobs by state", ["state"], registry=registry)
+        self._stalled = Gauge("reshape_stalled_jobs", "Running jobs that make no step any more", registry=registry)
         self._misfits = Gauge(
             "reshape_misfit_rows", "Rows with fields that make no sense", ["table"], registry=registry
         )
@@ -142,6 +143,7 @@ class Metrics:
             self._node_use.labels(node, "memory").set(load.memory_use)
         jobs = list(jobs)
         waits = Count(_reason(job) for job in jobs if job.state == s.SUBMITTED)
+        self._stalled.set(sum(bool(job.stalled) for job in jobs))
         for reason in REASONS:
             self._pending.labels(reason).set(waits[reason])
         for gauge, records in ((self._jobs, jobs), (self._gpus, gpus)):

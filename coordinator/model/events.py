@@ -92,6 +92,16 @@ class ProgressLost(JobEvent, frozen=True, tag="lost"):
     sentence: str
 
 
+class JobStalled(JobEvent, frozen=True, tag="stalled"):
+    """The training lives and makes no step, for far longer than it ever took; nothing is stopped for it."""
+
+    sentence: str
+
+
+class StepsAgain(JobEvent, frozen=True, tag="steps again"):
+    """A training that had stalled makes steps again, or has ended."""
+
+
 class CpuLimited(JobEvent, frozen=True, tag="limited"):
     """The training was limited to `cores`."""
 

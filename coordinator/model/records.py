@@ -25,6 +25,9 @@ UNLIMITED: JobChanges = {"cpu_limit": None, "limit_ts": None, "limit_told": None
 """Fields that remove a CPU limit; written at each stop and move, since a limit holds for one training on one node."""
 
 
+RUNS = frozenset({"running", "adjusting"})  # states in which a generation may be making steps
+
+
 def _names(ids: object) -> tuple[str, ...]:
     return tuple(str(i) for i in ids) if isinstance(ids, list) else ()
 
@@ -273,6 +276,18 @@ class JobRecord:
     def held(self) -> str:
         """What keeps a training from starting again, until its user resumes it; empty if it is not held."""
         return str(self.doc.get("held") or "")
+
+    @property
+    def stalled(self) -> Doc:
+        """Since when (seconds since 1970) its training makes no step, and the seconds of a usual one; empty if it does.
+
+        The fields are `since` and `usual_s`.
+        """
+        found = self.doc.get("stalled")
+        if not isinstance(found, dict) or found.get("generation") != self.generation or self.state not in RUNS:
+            return {}
+        known = {field: number(found.get(field)) for field in ("since", "usual_s")}
+        return known if None not in known.values() else {}
 
     @property
     def wanted(self) -> int | None:

@@ -28,6 +28,8 @@ def resumes(job: JobRecord, beat: Heartbeat | None = None) -> bool:
 
 def rigid(job: JobRecord) -> bool:
     """True if only its user may stop its training."""
+    if job.stalled:
+        return True  # it might not hear that it shall save
     return job.doc.get("elastic") is False or not resumes(job) or bool(unapproved_loss(job))
 
 
@@ -110,6 +112,8 @@ def rigidity_reason(job: JobRecord) -> str:
     if not rigid(job):
         return ""
     keeps = f"keeps its {gpus(len(job.gpu_ids))}" if job.gpu_ids else "stays where it is"
+    if job.stalled:
+        return f"{keeps} until it makes steps again: stopped now, it might not save"
     if job.doc.get("elastic") is False:
         return f'{keeps} until it ends: its record says "elastic": false'
     if lost := unapproved_loss(job):
@@ -139,6 +143,13 @@ def refuse_suspension(job: JobRecord, lasting: bool) -> str:
     return ""
 
 
+def describe_standstill(job: JobRecord, wall: float) -> str:
+    """Return for how long a training has made no step; empty if it makes them. `wall`: seconds since 1970."""
+    if not job.stalled:
+        return ""
+    return f"no step for {max(0.0, wall - job.stalled['since']):.0f} s, usually {job.stalled['usual_s']:.2g} s"
+
+
 def describe_hold(job: JobRecord) -> str:
     """Return why a held job waits, and what its user can do."""
     has = f"keeps {'its cores' if job.uses_cpu else 'its ' + gpus(len(job.gpu_ids))}, as its checkpoints lie in its pod"
@@ -155,6 +166,8 @@ def refuse_stop(job: JobRecord) -> str:
 
 def _why(job: JobRecord, nothing_shown: str) -> str:
     """The reason against stopping a rigid job; `nothing_shown` if there is only the lack of evidence."""
+    if job.stalled:
+        return "it makes no step now, so it might not save"
     if job.doc.get("elastic") is False:
         return 'its record says "elastic": false'
     lost = unapproved_loss(job)

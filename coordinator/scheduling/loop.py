@@ -27,12 +27,14 @@ from coordinator.model.events import (
     CpuReleased,
     JobDecided,
     JobRefused,
+    JobStalled,
     JobStays,
     JobSubmitted,
     JobWaits,
     JobWarned,
     ProgressLost,
     RecordEvent,
+    StepsAgain,
 )
 from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment, ObservedJob
@@ -265,12 +267,19 @@ class DecisionLoop:
                     written = self.cache.write_job(jobs[job_id], changes, "progress")
                     if "lost" in changes:
                         self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
+                    if "stalled" in changes:
+                        why = resumption.describe_standstill(written, at.wall)
+                        self._record(written, JobStalled(why) if why else StepsAgain())
         self._news.clear()
 
     def _shown(self, job: JobRecord) -> JobChanges:
-        """Fields to write if its newest reports show that it resumes or has a lease, or that a stop has cost work."""
+        """Fields to write if its newest reports show that it resumes or has a lease, that a stop has cost work, or that
+        it stands still or goes on."""
         beat = (reports := self.telemetry.reports).of(job) if job.state in s.LAUNCHED else None
-        return {} if beat is None else resumption.newly_known(job, reports.pods(job), beat)
+        if beat is None:
+            return {}
+        steps = self.telemetry.steps.changes(job, self.clock.wall())
+        return resumption.newly_known(job, reports.pods(job), beat) | steps
 
     def _build_snapshot(
         self, jobs: Mapping[str, JobRecord], seen: Mapping[str, ObservedJob], now: float, builder: SnapshotBuilder

@@ -202,7 +202,7 @@ def _observed(
         make,
         submit_s=at.of(job.submit_ts),
         iterations_left=iterations_left(job, done, total, seen.needs),
-        length_unsure=target is not None and seen.needs is None,
+        length_unsure=bool(job.stalled) or (target is not None and seen.needs is None),
         iterations_done=done,
         cooling_until=seen.cooling_until,
         pods=_pods(job, held, nodes),

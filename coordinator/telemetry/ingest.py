@@ -24,6 +24,7 @@ from coordinator.telemetry.observation_profiler import ObservationProfiler
 from coordinator.telemetry.profile_estimator import ProfileEstimator
 from coordinator.telemetry.progress_tracker import ProgressTracker
 from coordinator.telemetry.reports import Reports
+from coordinator.telemetry.step_watch import StepWatch
 from sidecar.protocol import Heartbeat
 
 LEARN_AFTER = 10  # iterations after which a measured speed is learned; the first ones are slower
@@ -40,6 +41,7 @@ class Telemetry:
         heartbeat_s: float,
         settings: Settings,
         measurements: Measurements | None = None,
+        no_step_s: float = 100.0,
     ) -> None:
         self._cache, self._clock, self._settings = cache, clock, settings
         self.reports = Reports(clock, heartbeat_s)
@@ -47,6 +49,7 @@ class Telemetry:
         self.nodes = NodeReports(clock, heartbeat_s)
         self.gpu_faults = GpuFaults()
         self.progress = ProgressTracker(settings)
+        self.steps = StepWatch(no_step_s, heartbeat_s)
         self.estimator = ProfileEstimator(store)
         self.measured = MeasuredUse(clock, measurements, self.nodes.others)
         self.profiler = ObservationProfiler(self.estimator, clock, measurements, self.measured)
@@ -66,6 +69,7 @@ class Telemetry:
         self.nodes.begin()
         self.gpu_faults.begin()
         self.progress.begin()
+        self.steps.begin()
         self.reshaped_at.clear()
         self._followed_with = None  # nothing of `observed` counts
 
@@ -89,6 +93,7 @@ class Telemetry:
     def _learn(self, job: JobRecord, beat: Heartbeat) -> None:
         """Progress and speed of the whole job."""
         self.measured.heard(job, beat)
+        self.steps.heard(job, beat, self._clock.now(), self._clock.wall())
         self.progress.heard(job, self.measured.told(job, beat)[0])
         if (save_s := beat.progress.save_s) is not None:
             self.estimator.save(job.job_type, self.profiles, save_s)
@@ -154,9 +159,11 @@ class Telemetry:
         self.reshaped_at.pop(job_id, None)
         self._changed.add(job_id)
         self.progress.forget(job_id)
+        self.steps.forget(job_id)
 
     def keep_only(self, jobs: Container[str]) -> None:
-        """Drop the cool-downs of all jobs but these."""
+        """Drop the cool-downs, and what was heard of their steps, of all jobs but these."""
+        self.steps.keep_only(jobs)
         for job_id in list(self.reshaped_at):  # a copy: reconcilers add to it meanwhile
             if job_id not in jobs:
                 self.reshaped_at.pop(job_id, None)

@@ -48,6 +48,8 @@ def test_a_job_that_fails_at_its_second_start_is_held_without_gpus_until_it_is_r
         assert (held["state"], held["num_gpus"], held["ends_between"]) == ("submitted", 0, None)
         wait_for(lambda: not any("jobs/one" in line for line in of_folder(up.state).values()), what="nothing runs")
         two = up.until("two", "running")
+        told = wait_for(lambda: events(up, "one", "held"), what="the event is written")
+        assert [event["sentence"] for event in told] == [held["message"]]
         saved = len(log.read_text().split())
 
         up.kill()
@@ -56,7 +58,6 @@ def test_a_job_that_fails_at_its_second_start_is_held_without_gpus_until_it_is_r
         assert " held " in command(up, "jobs", "--state", "held")[1]
         for verb in ("job", "explain"):
             assert f"one is held: {WHY}" in " ".join(command(up, verb, "one")[1].split())
-        assert [event["sentence"] for event in events(up, "one", "held")] == [held["message"]]
         wait_for(lambda: up.job("two")["iters_done"] > two["iters_done"] + 10, what="the newcomer trains on")
         assert (up.job("two")["generation"], up.job("two")["trainer_pid"]) == (1, two["trainer_pid"])
         assert len(log.read_text().split()) == saved, "it was not started again meanwhile"

@@ -109,8 +109,8 @@ def test_a_relaunch_that_hangs_is_removed_and_its_gpus_serve_others() -> None:
     world.machines.kill_shim("one")
     world.run(lambda w: w.states()["one"] == s.SUBMITTED, 120)
     world.submit("two", [4], Behaviour(iterations=10))
-    world.run(lambda w: w.states() == {"one": s.FAILED, "two": s.COMPLETED}, 300)
-    assert "did not report within" in world.job("one").doc["message"]
+    world.run(lambda w: bool(w.job("one").held) and w.states()["two"] == s.COMPLETED, 300)
+    assert "did not report within" in world.job("one").held
 
 
 def test_a_start_whose_answer_was_lost_is_fenced_before_a_cancelled_jobs_gpus_are_freed() -> None:

@@ -202,12 +202,20 @@ def test_a_trainer_that_crashes_sends_the_whole_gang_back_to_the_last_checkpoint
 
 
 def test_a_gang_whose_trainers_crash_again_and_again_has_failed() -> None:
-    w = gang(2)
-    w.machines.of("gang").exits = [3] * 20
-    w.machines.end_member("gang", 1, 3)
+    w = cluster()
+    w.submit("gang", [2], Behaviour(exits=[3] * 20), gpus_per_pod=1)
     w.run(lambda w: w.at_rest())
     assert w.job("gang").state == s.FAILED
     assert "gave up after 4 tries" in w.job("gang").doc["message"]
+
+
+def test_a_gang_that_has_trained_and_does_not_start_again_is_held_without_gpus() -> None:
+    w = gang(2)
+    w.machines.of("gang").exits = [3] * 20
+    w.machines.end_member("gang", 1, 3)
+    w.run(lambda w: bool(w.job("gang").held) and w.job("gang").doc.get("down") == 1)
+    assert w.job("gang").held == "the training process in pod 0 ended with exit code 3"
+    assert {gpu["state"] for gpu in w.api.gpus()} == {"idle"} and w.job("gang").retries == 0
 
 
 def test_a_pod_that_is_gone_takes_another_launch_and_is_no_fault_of_the_job() -> None:

@@ -33,7 +33,7 @@ def test_one_that_has_trained_is_tried_again_as_after_a_failed_launch() -> None:
     changes = written(world(newcomer(iters_done=30), UNFIT, BOOKED, victim()), "undo")
     assert (changes["state"], changes["retries"]) == (s.SUBMITTED, 1) and WHY in changes["message"]
     last = newcomer(iters_done=30, retries=SHORT.retries)
-    assert WHY in written(world(last, UNFIT, BOOKED, victim()), "failed")["message"]
+    assert WHY in written(world(last, UNFIT, BOOKED, victim()), "hold")["held"]
 
 
 def test_of_a_gang_the_pod_that_cannot_start_speaks_for_all() -> None:
