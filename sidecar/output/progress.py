@@ -1,6 +1,7 @@
 """Reads the progress of training from what the trainer prints.
 
-Promise: any text may be fed and nothing is raised; iterations and epochs never go back; numbers
+Promise: any text may be fed and nothing is raised; iterations and epochs never go back, unless a better count of
+iterations is found than one that may begin anew; a printed configuration is no progress; numbers
 that cannot be (NaN, 1e300, a negative step) are dropped field by field. Pure: no clock, no files.
 Called by `service.py`; understands plain `key=value` lines, JSON lines, the usual outputs of trainings
 (`formats.py`) and a user's pattern (`algorithms.md` 1.3, the periodic report).
@@ -34,10 +35,12 @@ STEP_KEYS = ("step", "iteration", "iter", "global_step")
 TOTAL_KEYS = ("total", "total_steps", "total_iterations")
 PLAIN_VALUES = ("loss", "accuracy", "acc")  # training accuracy stands still while the loss still tells something
 LAST = 10  # behind all ranks
+STRONG, WEAK, ONLY_EPOCHS = range(3)  # counts of iterations: of the training, one that may begin anew, its epochs
 
 _BREAK = re.compile(r"[\r\n\x08]+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _PAIR = re.compile(rf"(?<![\w.])([A-Za-z_]\w{{0,40}})=({NUMBER})(?![\w.])")
+_CALL = re.compile(r"[A-Za-z_]\w*\([^()]*=")  # as Namespace(lr=0.1), a printed configuration
 _CHECKPOINT = re.compile(r"(?<!\S)checkpoint=([^\s/]{1,200})(?!\S)")
 _TOOK = re.compile(rf"(?<!\S)took=({NUMBER})(?!\S)")
 _SPLIT = re.compile(r"(?:train|training|eval|valid|validation)_(?=.)")  # on which data; at a name's beginning
@@ -63,6 +66,7 @@ class ProgressReader:
         self._reports = 0  # in the window
         self._newest_step: int | None = None
         self._formats, self._losses = FormatMatcher(), LostWorkCounter()
+        self._counted_by = ONLY_EPOCHS + 1  # how good the best count of iterations is
 
     @property
     def lost(self) -> Lost | None:
@@ -110,7 +114,9 @@ class ProgressReader:
             return
         text = _ANSI.sub("", text).strip()
         known = self._formats.line(text) if self._pattern is None else None
-        pairs = {} if known else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
+        pairs = (
+            {} if known or _CALL.search(text) else _json(text) if text.startswith("{") else dict(_PAIR.findall(text))
+        )
         own = number(pairs.get("time"))
         when = own if own is not None and 0 < own <= at + CLOCK_SLACK_S else None if late else at
         if marked := "checkpoint=" in text and _CHECKPOINT.search(text):
@@ -126,16 +132,37 @@ class ProgressReader:
 
     def _take(self, report: ProgressLine, at: float | None) -> None:
         p, epoch = self.progress, number(report.epoch)
+        step, total = self._iterations(report)
+        p = self.progress
         self.progress = msgspec.structs.replace(
             p,
-            iterations=max(p.iterations, count(report.step) or 0),
-            total_iterations=count(report.total) or p.total_iterations,
+            iterations=max(p.iterations, count(step) or 0),
+            total_iterations=count(total) or (None if report.open_end and step is not None else p.total_iterations),
             epochs=max(p.epochs, epoch or 0.0),
         )
         self._value(report.values)
-        self._losses.report(report)
-        if report.step is not None and at is not None:
-            self._stepped(report.step, at)
+        if not report.weak:  # else it may begin anew though nothing is done again
+            self._losses.report(report)
+        if step is not None and at is not None:
+            self._stepped(step, at)
+
+    def _iterations(self, report: ProgressLine) -> tuple[int | None, int | None]:
+        """Return step and total, or neither where a better count is known. Epochs are counted where nothing else is."""
+        step, total, rank = report.step, report.total, WEAK if report.weak else STRONG
+        if step is None and report.epochs and (report.epoch or 0.0) >= 1:
+            step, total, rank = int(report.epoch or 0.0), report.epochs, ONLY_EPOCHS
+        if step is None:
+            return None, total
+        if rank > self._counted_by:
+            return None, None
+        if rank < self._counted_by <= ONLY_EPOCHS:
+            self.progress = msgspec.structs.replace(
+                self.progress, iterations=0, total_iterations=None, seconds_per_iteration=None
+            )
+            self._newest_step = None
+            self._empty_window()
+        self._counted_by = rank
+        return step, total
 
     def _value(self, pairs: dict[str, Any]) -> None:
         """Take the best-ranked value; a lower-ranked one never replaces it, so a curve has one measure only."""
@@ -199,8 +226,11 @@ class ProgressReader:
 
 def _report(kind: str, pairs: dict[str, Any]) -> ProgressLine:
     """Return the step, total and values among pairs of names and values."""
-    step, total = (next((pairs[key] for key in keys if key in pairs), None) for keys in (STEP_KEYS, TOTAL_KEYS))
-    return ProgressLine(kind, count(step), count(total), number(pairs.get("epoch")), pairs)
+    steps = [pairs[key] for key in STEP_KEYS if key in pairs]
+    step, total = count(steps[0] if steps else None), count(next((pairs[k] for k in TOTAL_KEYS if k in pairs), None))
+    if len({count(one) for one in steps}) > 1 or (step is not None and total is not None and step > total > 0):
+        return ProgressLine(kind)  # a printed configuration: no training has two numbers of steps, or more than all
+    return ProgressLine(kind, step, total, number(pairs.get("epoch")), pairs)
 
 
 @functools.lru_cache(maxsize=256)  # the same few names stand in each line
