@@ -112,6 +112,7 @@ class ShimStatus(msgspec.Struct, omit_defaults=True):
     spawn_at: float | None = None  # this trainer spawned
     output_from: int | None = None  # where in its log file the output of this trainer begins, bytes
     patient: bool = False  # whether it was asked to stop and no SIGKILL follows before it has answered
+    taken: str = ""  # why nothing was started: one of its GPUs is used by somebody else of this machine
     ending: bool = False  # whether the shim will be gone as soon as its trainer is
     unfit: str = ""  # why its command certainly cannot be started
     warm: str = ""  # begins with `ready` or `begins` if an interpreter waits for the next start; else why none does
@@ -241,6 +242,7 @@ class NodeGpu(msgspec.Struct, omit_defaults=True):
     emulated: bool = False
     healthy: bool = True
     problem: str = ""
+    others: str = ""  # who else uses it beside a training of ours
 
 
 class NodeJobs(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
@@ -40,7 +40,7 @@ FRESH: "dict[str, Any]" = {
     "trainer": "none", "trainer_pid": None, "gpu_ids": [], "stop_asked": False, "fenced": False, "exit_code": None,
     "exit_note": "", "output_tail": "", "stop_at": None, "exit_at": None, "spawn_at": None, "output_from": None,
     "ending": False, "cpu_s": None, "memory": None, "block_io": None, "cpu_limit": None, "cpu_weight": None, "cold": "",
-    "patient": False,
+    "patient": False, "taken": "",
 }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def part(name: str) -> Any:
     return module
 
 
-CONTAINER, WARM, MEMORY = part("container"), part("warm"), part("memory")
+CONTAINER, WARM, MEMORY, LOCKS = map(part, ("container", "warm", "memory", "gpu_locks"))
 
 
 class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot subscript it
@@ -166,14 +166,17 @@ class Child(subprocess.Popen):  # type: ignore[type-arg]  # Python 3.8 cannot su
 
     def __init__(
         self, shim: "Shim", command: "list[str]", env: "dict[str, str]", workdir: str, path: str, tee: bool,
-        wait: "int | None" = None,
+        wait: "int | None" = None, gpus: "Iterable[int]" = (),
     ) -> None:  # fmt: skip
-        """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins."""
+        """`wait`: the connection of a waiting interpreter, of which nothing is logged before it begins.
+
+        `gpus`: the locks of those that it uses, which it and its children hold as long as they live.
+        """
         self.begun, self.watched = wait is None, False
         self.path, self.tee, self.shim, self.tail, self.wrote_at, self.since = path, tee, shim, b"", 0.0, boottime()
         self.came = 0.0  # bytes of about the last CALM_TICK_S
         (pipe, writer), parent, self.log = os.pipe(), os.getpid(), open(path, "ab", buffering=0)
-        passed = [shim.lock] if wait is None else [shim.lock, wait]
+        passed = [shim.lock, *gpus, *([] if wait is None else [wait])]
         os.set_blocking(pipe, False)
         with contextlib.suppress(OSError):  # so that a trainer that suddenly prints much does not wait for us
             fcntl.fcntl(pipe, 1031, 256 * 1024)  # F_SETPIPE_SZ, which Python 3.8 does not name
@@ -297,6 +300,7 @@ class Shim:
         self.tick_s, self.calm, self.heard = TICK_S, False, False  # nothing has happened for long; a client asked
         self.sidecar_at, self.restart_s, self.sidecar_kill_at = 0.0, RESTART_S / 2, NEVER
         self.end_as: "int | None" = None  # an exit status
+        self.gpus: dict[str, int] = {}  # locks of real GPUs that it uses
         self.alive = self.ending = self.over = self.in_place = False  # alive: any process of the trainer
         self.apart = launch.pod and not launch.sidecar  # the sidecar is in a container of its own
         self.env: dict[str, str] = {}
@@ -386,6 +390,10 @@ class Shim:
             raise Refused("`checkpoint` must be a plain name inside the job's folder")
         if lease and boottime() >= lease - launch.grace_s:
             raise Refused("the lease of this trainer is over already; renew it and start again")
+        if taken := self._lock_gpus(gpu_ids):
+            say(taken)
+            self.status.update(FRESH, lease_deadline=lease, trainer="exited", taken=taken, exit_at=boottime())
+            return
         told = {str(name): str(value) for name, value in (ask.get("env") or {}).items()}
         env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
@@ -393,6 +401,26 @@ class Shim:
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
+
+    def _lock_gpus(self, gpu_ids: "list[str]") -> str:
+        """Lock these real GPUs for the whole machine. Return why not, in which case none is; empty if all are."""
+        self._unlock_gpus()
+        try:
+            for gpu in gpu_ids if LOCKS and self.launch.gpus == "nvml" and not self.launch.pod else ():
+                lock = LOCKS.take(gpu)
+                if lock is None:
+                    user = LOCKS.described(LOCKS.holder(gpu) or 0)
+                    self._unlock_gpus()
+                    return f"GPU {gpu} is used by {user}, which is not of this `reshape up`"
+                self.gpus[gpu] = lock
+        except LOCKS.Unusable as fault:  # train all the same: only others of the machine could take it, too
+            say(str(fault))
+        return ""
+
+    def _unlock_gpus(self) -> None:
+        for lock in self.gpus.values():
+            os.close(lock)
+        self.gpus = {}
 
     def environment(self, generation: int, gpus: str, checkpoint: str, told: "dict[str, str]") -> "dict[str, str]":
         """Return the environment of a trainer, without that of early imports. `told`: what the start adds."""
@@ -419,13 +447,15 @@ class Shim:
                 os.unlink("announce")
             if waiting:
                 waiting.open_log()
-            self.trainer = waiting or Child(self, launch.command, self.env, launch.workdir, launch.output, launch.tee)
+            given = launch.workdir, launch.output, launch.tee
+            self.trainer = waiting or Child(self, launch.command, self.env, *given, gpus=self.gpus.values())
             self.alive = True
             self.status.update(trainer="running", trainer_pid=self.trainer.pid, output_from=self.trainer.log.tell())
         except (OSError, ValueError, TypeError, subprocess.SubprocessError) as fault:  # codes are a shell's
             what, why = getattr(fault, "filename", None) or launch.command[0], getattr(fault, "strerror", None) or fault
             self.status.update(exit_note=f"cannot start {what!r} ({why}); correct the job's command", trainer="exited")
             say(self.status["exit_note"])
+            self._unlock_gpus()
             self.status.update(exit_code=127 if isinstance(fault, FileNotFoundError) else 126, exit_at=boottime())
 
     def _wait(self, env: "dict[str, str]", connection: int) -> Child:
@@ -588,6 +618,7 @@ class Shim:
                     return None  # what it had in memory is to be on the disk when its end is told
             if trainer.returncode == 0 and self._announced(b"143") and not self._announced(b"stopped"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
+            self._unlock_gpus()
             self.alive, quiet = False, trainer.returncode == 0 and self.status["stop_asked"]
             tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
             self.status.update(trainer="exited", trainer_pid=None, exit_code=trainer.returncode, exit_at=boottime())
@@ -751,6 +782,7 @@ def begin(here: str, command: "list[str]", keys: str, detach: bool) -> int:
     """Run a shim; return its exit status."""
     launch = argparse.Namespace(env={}, workdir="", sidecar=None, tee=False, visible_gpus=None, grace_s=20, kill_s=10)
     vars(launch).update(pod=False, device_plugin=False, checkpoints="", hooks=False, uid="", imports="", group="")
+    launch.gpus = ""
     with open(os.path.join(here, keys, "launch.json"), encoding="utf-8") as file:
         vars(launch).update(json.load(file))
     with contextlib.suppress(OSError), open(launch.group, "w") as file:  # empty: there is none

@@ -202,7 +202,7 @@ def gpu_view(gpu: GpuRecord, reading: GpuReading | None, stored: Mapping[str, An
     doc = gpu.doc
     view: View = {"gpu_id": doc.get("gpu_id", gpu.id), **{f: doc.get(f) for f in ("node", "gpu_type", "state")}}
     view |= {f: doc.get(f) for f in ("job_id", "worker_id", "held_by", "memory_total")}
-    view |= {"problem": doc.get("problem") or None, "emulated": bool(doc.get("emulated"))}
+    view |= {"problem": doc.get("problem") or doc.get("others") or None, "emulated": bool(doc.get("emulated"))}
     view |= {"utilisation": None, "memory_used": None}
     if reading is not None:
         return view | {

@@ -115,7 +115,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
     },
     "gpus": {
         "node": TEXT, "state": _one_of(*s.GPU_STATES), "gpu_type": TEXT, "job_id": ID, "held_by": ID,
-        **_each(COUNT, "index", "generation", "memory_total"), "unleased": FLAG,
+        **_each(COUNT, "index", "generation", "memory_total"), "unleased": FLAG, "others": TEXT,
     },
     "nodes": {**_each(NUMBER, "cores", "memory"), "others": OBJECT, **_each(FLAG, "schedulable", "drained", "agent")},
 }  # fmt: skip

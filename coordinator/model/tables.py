@@ -40,7 +40,7 @@ JobField = Literal[
 ]  # fmt: skip
 GpuField = Literal[
     "_id", "version", "last_op", "gpu_id", "node", "index", "gpu_type", "memory_total", "emulated", "state", "job_id",
-    "worker_id", "held_by", "generation", "retired", "unhealthy", "problem", "unleased",
+    "worker_id", "held_by", "generation", "retired", "unhealthy", "problem", "others", "unleased",
 ]  # fmt: skip
 LaunchField = Literal[
     "_id", "version", "job_id", "uid", "launch", "origin", "wanted", "doc", "failure", "unplaced", "gone", "pod",

@@ -173,6 +173,8 @@ class ObservedState:
         agreed = self.job.operation is not None and self.job.operation.forced
         gone = self.lost or bool(self.lost_pods) or self.seen is None
         theirs = self.job.doc.get("origin") == "volcano" and gone
+        if self.shim.taken:  # nothing was started
+            return False
         return self.job.generation > 0 and not (agreed or theirs or resumes(self.job, self.seen))
 
     @property

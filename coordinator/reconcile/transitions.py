@@ -28,6 +28,7 @@ from coordinator.reconcile.observed_state import ObservedState
 from coordinator.reconcile.permanent_failures import is_permanent
 
 ENDS = {s.COMPLETED: JobCompleted, s.FAILED: JobFailed, s.CANCELLED: JobCancelled}
+TAKEN_BEATS = 2.0  # after which it is known which GPUs others of the machine use
 LONG_RUN_S = 600.0  # a trainer that ran so long was healthy: its crash counts as the first
 
 
@@ -48,6 +49,8 @@ def ended_by_itself(w: ObservedState) -> Step:
     """The trainer ended without a stop command, or its lease expired."""
     if finished(w):
         return completed(w)
+    if w.shim.taken:
+        return requeue(w, w.shim.taken, pause_s=TAKEN_BEATS * w.config.heartbeat_s)
     if w.shim.fenced:
         return restart(w, "was out of the coordinator's reach longer than its lease and was stopped")
     if w.shim.stop_asked or w.shim.trainer == "none":

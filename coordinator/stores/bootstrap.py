@@ -26,6 +26,7 @@ class FoundGpu:
     memory_total: int | None  # bytes
     emulated: bool
     problem: str = ""  # why it cannot be used now; empty where it can
+    others: str = ""  # who else uses it beside a training of ours
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
         if doc["_id"] not in {node.name for node in nodes}:
             store.delete("nodes", doc["_id"])
     for node in nodes:
+        if any(not gpu.emulated for gpu in node.gpus):
+            _judge(store, node)
         _write_facts(store, node, {"heard": True})
 
 
@@ -73,9 +76,15 @@ def register_node(store: Store, node: FoundNode) -> None:
     A GPU with a problem is faulty until it is reported without one.
     """
     register_gpus(store, node.name, node.gpus)
+    _judge(store, node)
+    _write_facts(store, node, {"heard": True, "agent": True})
+
+
+def _judge(store: Store, node: FoundNode) -> None:
     for gpu in node.gpus:
         judge_gpu(store, gpu.gpu_id, gpu.problem)
-    _write_facts(store, node, {"heard": True, "agent": True})
+        if ((store.get("gpus", gpu.gpu_id) or {}).get("others") or "") != gpu.others:
+            store.update("gpus", gpu.gpu_id, {}, {"others": gpu.others})
 
 
 def _write_facts(store: Store, node: FoundNode, more: NodeChanges) -> None:

@@ -14,7 +14,7 @@ from coordinator.model.tables import NodeChanges, NodeRow
 from coordinator.ports import Clock
 from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from coordinator.telemetry.measured.other_load import OtherLoad
-from sidecar.protocol import NodeJobs, NodeReport
+from sidecar.protocol import NodeGpu, NodeJobs, NodeReport
 
 GONE_S = 86_400.0  # silence after which a node is forgotten
 AWAY_BEATS = 4  # reports that may be missed before a node counts as silent
@@ -105,7 +105,11 @@ def _content(report: NodeReport) -> object:
 def found_node(name: str, report: NodeReport) -> FoundNode:
     """A node as it is written into the store."""
     gpus = [
-        FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, "" if g.healthy else g.problem or "it does not work")
+        FoundGpu(g.gpu_id, g.gpu_type, g.memory_total, g.emulated, problem=_problem(g), others=g.others)
         for g in report.gpus
     ]
     return FoundNode(name, tuple(gpus), report.cores, float(report.memory))
+
+
+def _problem(gpu: NodeGpu) -> str:
+    return "" if gpu.healthy else gpu.problem or "it does not work"

@@ -47,7 +47,7 @@ from reshape import __version__, shipped
 from reshape.services import process_log
 from reshape.services.detached import STOPS_S
 from reshape.services.inventory import check_types, in_words, inventory
-from reshape.services.local_gpus import watch_gpus
+from reshape.services.local_gpus import LocalInventory, watch_gpus, with_problems
 from reshape.services.machine_load import watch_load
 
 if TYPE_CHECKING:
@@ -86,10 +86,13 @@ def run(
         address = Address(_url(host, listener), _secret(state / "api.token"))
         emulated = {node.name: node.cores for node in found if node.cores} if nodes else {}
         coordinator, platform = _build(state, store, address, found, emulated, config, settings)
+        look = LocalInventory(state) if any(not gpu.emulated for gpu in found[0].gpus) else None
+        if look is not None:  # before anything is given to a job
+            found = [with_problems(found[0], look())]
         coordinator.start(lambda: _begin_store(coordinator.store, found))
         end = threading.Event()
-        if any(not gpu.emulated for gpu in found[0].gpus):
-            _watch_gpus(found[0], coordinator, config.heartbeat_s, end)
+        if look is not None:
+            _watch_gpus(found[0], coordinator, config.heartbeat_s, end, look)
         if config.other_processes and not nodes:
             _watch_load(found[0], coordinator, config.heartbeat_s, end)
         try:
@@ -108,8 +111,10 @@ def _begin_store(store: Store, nodes: Sequence[FoundNode]) -> None:
     register_nodes(store, nodes)
 
 
-def _watch_gpus(node: FoundNode, coordinator: Coordinator, heartbeat_s: float, end: threading.Event) -> None:
-    given = node, coordinator.telemetry.nodes, coordinator.look, heartbeat_s, end
+def _watch_gpus(
+    node: FoundNode, coordinator: Coordinator, heartbeat_s: float, end: threading.Event, look: LocalInventory
+) -> None:
+    given = node, coordinator.telemetry.nodes, coordinator.look, heartbeat_s, end, look
     threading.Thread(target=watch_gpus, args=given, name="gpus", daemon=True).start()  # a driver can hang
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sidecar.protocol import GpuReading, Usage
@@ -23,6 +23,7 @@ class Footprint:
 
     memory: int  # bytes
     pids: frozenset[int]  # that compute on it; in a container they may be the machine's
+    held: Mapping[int, int] = field(default_factory=dict)  # bytes by pid, of those of which they are known
 
 
 class GpuProbe(Protocol):
@@ -110,10 +111,11 @@ class NvmlProbe:
         except nvml.NVMLError:
             return None
         try:
-            pids = frozenset(int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+            running = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         except nvml.NVMLError:  # a slice of a GPU, or a container that may not know
-            pids = frozenset()
-        return Footprint(memory, pids)
+            running = []
+        known = {int(one.pid): size for one in running if isinstance(size := getattr(one, "usedGpuMemory", None), int)}
+        return Footprint(memory, frozenset(int(process.pid) for process in running), known)
 
     def _start(self) -> str | None:
         """Start NVML; return why it cannot be used, or None."""

@@ -57,6 +57,7 @@ class FakeGpu:
 @dataclass
 class _Process:
     pid: int
+    usedGpuMemory: int | None = 3 << 30
 
 
 @dataclass

@@ -144,3 +144,11 @@ def test_a_machine_with_a_new_name_keeps_its_gpus(store: MemoryStore) -> None:
     store.update("gpus", "g1", {}, {"state": "idle", "job_id": None, "held_by": None})
     register_nodes(store, [FoundNode("new", tuple(emulated(2)))])
     assert {d["node"] for d in gpus(store).values()} == {"new"}
+
+
+def test_a_gpu_that_others_use_is_faulty_from_the_beginning_and_well_once_they_are_gone(store: MemoryStore) -> None:
+    used = FoundGpu("GPU-1", "V100", None, False, problem="used by process 7 (python) of bob")
+    register_nodes(store, [FoundNode("here", (used,))])
+    assert (gpus(store)["GPU-1"]["state"], gpus(store)["GPU-1"]["problem"]) == ("faulty", used.problem)
+    register_nodes(store, [FoundNode("here", (FoundGpu("GPU-1", "V100", None, False, others="also used by x"),))])
+    assert (gpus(store)["GPU-1"]["state"], gpus(store)["GPU-1"]["others"]) == ("idle", "also used by x")

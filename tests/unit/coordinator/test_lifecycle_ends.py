@@ -318,6 +318,15 @@ def test_only_an_operator_who_agreed_to_the_loss_does_not_wait_for_a_save() -> N
         assert step == StopTrainer(2, in_place=True, wait=not agreed)
 
 
+@pytest.mark.parametrize("resumes", [True, None])
+def test_one_whose_gpu_somebody_else_uses_waits_anew_and_that_is_no_try_of_it(resumes: bool | None) -> None:
+    taken = seen("exited", spawn_at=None, taken="GPU a is used by process 7 (python) of bob")
+    of = job(s.ADJUSTING, "a", op=start_of("a"), elastic=resumes)
+    changes = written(world(of, taken, mine("a")), "undo")
+    assert (changes["state"], changes["message"]) == (s.SUBMITTED, taken.shim.taken)
+    assert changes["retries"] == of.retries and changes["retry_ts"] > WALL
+
+
 def test_a_running_job_of_which_nothing_was_heard_yet_is_not_called_cancelled() -> None:
     waits(world(running(cancel=True), None, mine("a", "b")), "not reported")
 

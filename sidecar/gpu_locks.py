@@ -1,0 +1,97 @@
+"""Locks each real GPU for the whole machine, so that two `reshape up` of any users never give it to two trainings.
+
+Promises: a shim that trains on a GPU holds its lock, and so does each process that its trainer started, until all have
+ended; the kernel lets it go then, whatever died. Files lie where every user may create one and none may remove another
+user's; a link, a pipe or a folder in their place is not followed and not taken for a lock. Locks bind those that ask
+for them: who uses a GPU by hand is seen by NVML (`reshape/services/local_gpus.py`). Standard library, Python 3.8:
+`shim.py` loads it from its folder.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pwd
+import stat
+
+PLACES = ("/run/lock", "/tmp")  # the first is not swept
+EVERYBODYS = 0o1777
+
+
+class Unusable(Exception):
+    """A GPU cannot be locked; the one argument is a sentence."""
+
+
+def folder() -> str:
+    """Return where locks lie: the same for all users. Raises Unusable."""
+    for place in PLACES:
+        with contextlib.suppress(OSError):
+            there = os.lstat(place)
+            if stat.S_ISDIR(there.st_mode) and there.st_uid == 0 and there.st_mode & EVERYBODYS == EVERYBODYS:
+                return place
+    raise Unusable(f"GPUs cannot be locked: neither {' nor '.join(PLACES)} is root's and open to all with a sticky bit")
+
+
+def path_of(gpu_id: str) -> str:
+    """Return the file of a GPU's lock."""
+    return os.path.join(folder(), f"reshape-gpu-{hashlib.sha256(gpu_id.encode()).hexdigest()[:32]}.lock")
+
+
+def take(gpu_id: str) -> "int | None":
+    """Return the descriptor that holds this GPU's lock; None while another process holds it. Raises Unusable."""
+    path = path_of(gpu_id)
+    try:
+        file = _opened(path)
+    except OSError as fault:
+        raise Unusable(f"GPU {gpu_id} cannot be locked: {path}: {fault.strerror}; remove it") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise Unusable(f"GPU {gpu_id} cannot be locked: {path} is no file; remove it")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def _opened(path: str) -> int:
+    """Open the file for reading, which suffices for a lock; make it first if it is not there, readable by all."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would have us wait
+    for _ in range(2):
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+                os.fchmod(file, 0o644)  # whatever the umask
+                return file
+    return os.open(path, flags)
+
+
+def holder(gpu_id: str) -> "int | None":
+    """Return the process that took this GPU's lock, without touching it: 0 if it is not visible here; None if free."""
+    try:
+        there = os.lstat(path_of(gpu_id))
+        with open("/proc/locks", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except (OSError, Unusable):
+        return None
+    mine = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
+    for words in map(str.split, lines):
+        if words[1:2] == ["FLOCK"] and words[5:6] == [mine]:
+            return max(0, int(words[4]))
+    return None
+
+
+def described(pid: int) -> str:
+    """Return a process in words: `process 4711 (python) of bob`."""
+    name = user = ""
+    with contextlib.suppress(OSError):
+        uid = os.stat(f"/proc/{pid}").st_uid
+        user = str(uid)
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(uid).pw_name
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            name = file.read().strip()
+    return f"process {pid}" + (f" ({name})" if name else "") + (f" of {user}" if user else "") if pid else "a process"
