@@ -483,8 +483,8 @@ class Shim:
     def _stop(self, ask: "dict[str, Any]") -> None:
         """Stop the trainer. With `wait` one that announced that it saves when asked is not killed before it has."""
         self.grace_s = float(ask.get("grace_s", self.launch.grace_s))
-        patient = ask.get("wait") is True and bool(self.trainer and self._announced(b"SIGUSR1"))
-        kill_at = NEVER if patient and self.trainer and self.trainer.returncode is None else boottime() + self.grace_s
+        patient = ask.get("wait") is True and bool(self._savers())
+        kill_at = NEVER if patient else boottime() + self.grace_s
         self._quit(kill_at, in_place=ask.get("in_place") is True)
 
     def _quit(self, kill_at: float, fenced: bool = False, in_place: bool = False) -> None:
