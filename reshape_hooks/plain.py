@@ -29,6 +29,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 STOPPED = 143  # 128 + SIGTERM: saved and ended on request
+WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
 MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
 BAD = "bad-"
@@ -183,34 +184,50 @@ class StopFlag:
     """
 
     def __init__(self, announce: str | None = None, only_143: bool = False) -> None:
-        """`only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again.
+        """`announce`: the file in which it is announced at once; None: see `Announced`, which waits for a first save.
 
+        `only_143`: a process that was asked to stop and ends with 0 has finished, and is not started again.
         It may come to its end while it is asked, and its forked processes end by SIGTERM.
         """
         self.stopping = False
         self.saving = False
         self.idle = False
+        self.announced = False
+        self._withdrawn = False
+        self.file = announce  # that the shim reads; None: there is no shim, or another process speaks
+        self._only_143 = only_143
         self.listen()
-        self._announce = announce
-        self._tell_shim("SIGUSR1 143" if only_143 else "SIGUSR1")
+        if announce:
+            self.announce()
         if only_143:
-            # An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
-            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+            atexit.register(self._at_exit)
             os.register_at_fork(after_in_child=self._let_go)
 
     def leaving(self) -> None:
         """Say that this training has been saved and ends unfinished, whatever the command around it then ends with."""
         self._tell_shim("stopped")
 
+    def announce(self) -> None:
+        """Tell the shim that this process answers both signals from now on."""
+        self.announced, self._withdrawn = True, False
+        self._tell_shim("SIGUSR1 143" if self._only_143 else "SIGUSR1")
+
+    def withdraw(self, why: str) -> None:
+        """Tell the shim that a stop would cost work now; `why`: one sentence for people, without its full stop."""
+        if not self._withdrawn:
+            self._tell_shim(WITHDRAWN + "\u00a0".join(why.split()))  # one word, as the shim reads words
+        self.announced, self._withdrawn = False, True
+
     def _tell_shim(self, words: str) -> None:
-        """Add a line with the words and this process to the announcement. Without one a training is never stopped."""
-        if not self._announce:
+        """Add a line with the words and this process to the announcement; without one a training is never stopped."""
+        if not self.file:
             return
         try:
-            with Path(self._announce).open("a") as file:
+            with Path(self.file).open("a", encoding="utf-8") as file:
                 file.write(f"{words} {this_process()}\n")
-        except OSError as error:
-            warn(f"reshape: the shim was not told {words!r}: {self._announce} cannot be written ({error.strerror})")
+        except OSError:  # the disk may be full: nothing that was announced counts then
+            with contextlib.suppress(OSError):
+                Path(self.file).unlink()
 
     def listen(self) -> None:
         """Handle both signals from now on; call it again where a library has set its own handlers."""
@@ -221,7 +238,18 @@ class StopFlag:
         """True if it is this that answers SIGTERM."""
         return getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self
 
+    def _at_exit(self) -> None:
+        """An interpreter that ends would give SIGTERM its default effect again: a second of TensorFlow's end.
+
+        Where the script has set its own handler, an end with 0 may be its answer to a stop, not the end of its work.
+        """
+        if not self.ours():
+            self._tell_shim("stopped")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._tell_shim("ended")
+
     def _let_go(self) -> None:
+        self.file = None  # the announcement is that of the process which forks
         if self.ours():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from sidecar.protocol import ENDLESS_LEASE_S, Checkpoint, HeartbeatReply, ShimStatus
 
 BEFORE_BEAT_S = 0.01  # which a measurement takes, and by which a heartbeat may come early
+UNSAID = "its hook has withdrawn that it saves, and could not write why"
 BACKOFF_S = 0.2  # pause after the first failed heartbeat, doubling up to `heartbeat_s`
 
 TrainerEnd = tuple[int, float | None, float | None]  # names one trainer's end: shim_pid, spawn_at, exit_at
@@ -49,11 +50,14 @@ class EndInspected(msgspec.Struct, frozen=True):
 
 
 class OutputRead(msgspec.Struct, frozen=True):
-    """Output was read. `first_step_at`: of the present generation; `hook`: whether its trainer announced a hook."""
+    """Output was read. `first_step_at`: of the present generation; `hook`: whether its trainer announced a hook;
+
+    `withdrawn`: why it has withdrawn that."""
 
     at: float
     first_step_at: float | None
     hook: bool = False
+    withdrawn: str = ""
 
 
 class CheckpointVerified(msgspec.Struct, frozen=True):
@@ -157,6 +161,7 @@ class SidecarState(msgspec.Struct, frozen=True):
     spawn_at: float | None = None
     first_step_at: float | None = None
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked
+    withdrawn: str = ""  # why it has withdrawn that
     sent_at: float | None = None  # of the heartbeat under way; None: none is
     sending: ShimStatus | None = None  # what that one says
     told: ShimStatus | None = None  # what the newest answered one said
@@ -246,7 +251,7 @@ def trainer_end(status: ShimStatus) -> TrainerEnd | None:
 def _shim_said(state: SidecarState, at: float, status: ShimStatus) -> Result:
     before: tuple[Instruction, ...] = ()
     if status.spawn_at is not None and status.spawn_at != state.spawn_at:
-        state = replace(state, spawn_at=status.spawn_at, first_step_at=None, hook=False)
+        state = replace(state, spawn_at=status.spawn_at, first_step_at=None, hook=False, withdrawn="")
         generation = None if status.stop_asked else status.generation
         before = (NewGeneration(status.spawn_at, generation, status.output_from),)
     end = trainer_end(status)
@@ -280,8 +285,11 @@ def _facts(status: ShimStatus) -> ShimStatus:
 def _read(state: SidecarState, event: OutputRead) -> Result:
     if event.first_step_at is not None and event.first_step_at != state.first_step_at:
         state = replace(state, first_step_at=event.first_step_at, due_at=event.at)
-    if event.hook and not state.hook:
-        state = replace(state, hook=True, due_at=event.at)
+    withdrawn = event.withdrawn or (UNSAID if state.hook and not event.hook else "")
+    if not event.hook and not withdrawn:
+        withdrawn = state.withdrawn
+    if (event.hook, withdrawn) != (state.hook, state.withdrawn):
+        state = replace(state, hook=event.hook, withdrawn=withdrawn, due_at=event.at)
     return _beat(state, event.at)
 
 

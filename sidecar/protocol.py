@@ -156,6 +156,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     emulated: bool = False
     unfit: str = ""  # why a trainer would certainly fail at its start, as a sentence; set before one is started
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked
+    withdrawn: str = ""  # why it has withdrawn that: a stop would cost work now
     lost: Lost | None = None  # None: not known yet, or there was no work before
 
     @property

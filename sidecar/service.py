@@ -129,7 +129,8 @@ class Sidecar:
             sidecar_pid=os.getpid(), boot=self._boot, shim=shim, progress=self.reader.progress,
             gpus=self._readings(shim), usage=self.sample.usage, checkpoint=self.state.checkpoint,
             checkpoint_at=self.reader.saved.get(saved.name) if saved else None, emulated=self._probe.emulated,
-            unfit=shim.unfit or self._unfit, hook=self.state.hook, lost=self.reader.lost,
+            unfit=shim.unfit or self._unfit, hook=self.state.hook, withdrawn=self.state.withdrawn,
+            lost=self.reader.lost,
         )  # fmt: skip
 
     async def forward_request(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
@@ -283,8 +284,10 @@ class Sidecar:
                 if self._unread is not None:  # it has printed nothing yet
                     self._begins(self._unread.output_from is not None)
             self._late = False
-        hook = self.state.hook or (core.running(self.state) and announced(self.settings.folder))
-        self.handle(core.OutputRead(boottime(), self.reader.progress.first_step_at, hook))
+        said = self.state.hook, self.state.withdrawn
+        if core.running(self.state):
+            said = announced(self.settings.folder, self.state.shim.trainer_pid if self.state.shim else None)
+        self.handle(core.OutputRead(boottime(), self.reader.progress.first_step_at, *said))
 
     def _feed(self, piece: bytes, at: float) -> None:
         """Feed a piece of the output, with the point in it at which the present trainer's output begins."""

@@ -108,7 +108,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
                 "dataset_claim", "dataset_sha256", "base",
                 "dataset", "code", "image", "progress_pattern", "progress_file", "framework", "category",
                 "sized_by", "reshaped_by", "held", "contradiction"),
-        **_each(SPAN, "sla", "estimate"), "resumes": TEXT,
+        **_each(SPAN, "sla", "estimate"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "hooks", "forced", "suspended", "unleased"),
         **_each(OBJECT, "lost", "stalled", "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),

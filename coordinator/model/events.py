@@ -92,6 +92,12 @@ class ProgressLost(JobEvent, frozen=True, tag="lost"):
     sentence: str
 
 
+class SavingTold(JobEvent, frozen=True, tag="saving"):
+    """The training cannot be saved now, and so is not reshaped, or it can be saved again."""
+
+    sentence: str
+
+
 class JobStalled(JobEvent, frozen=True, tag="stalled"):
     """The training lives and makes no step, for far longer than it ever took; nothing is stopped for it."""
 

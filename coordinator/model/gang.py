@@ -57,6 +57,7 @@ def merged_report(
         checkpoint=_newest([beat.checkpoint for beat in here]),
         unfit=next((beat.unfit for beat in here if beat.unfit), ""),
         hook=all(beat.hook for beat in here),
+        withdrawn=next((beat.withdrawn for beat in here if beat.withdrawn), ""),
     )
 
 

@@ -2,7 +2,8 @@
 
 No work is lost without consent. A job is *rigid*, and so keeps its GPUs, until it has shown that it resumes (its
 trainer's hook announced itself, or a checkpoint of it was verified) or its record says so (`"elastic": true`). The
-evidence is kept in its document as `resumes`; `lost` counts the work that was repeated after a stop all the same.
+evidence is kept in its document as `resumes`; `withdrawn` is why its hook says that a stop would cost work now, as when
+its last save has failed; `lost` counts the work that was repeated after a stop all the same.
 """
 
 from __future__ import annotations
@@ -26,11 +27,27 @@ def resumes(job: JobRecord, beat: Heartbeat | None = None) -> bool:
     return shows or job.doc.get("elastic") is True or job.doc.get("resumes") in SHOWN
 
 
-def rigid(job: JobRecord) -> bool:
-    """True if only its user may stop its training."""
+def rigid(job: JobRecord, beat: Heartbeat | None = None) -> bool:
+    """True if only its user may stop its training. `beat`: its newest report, which may say that it cannot be saved."""
     if job.stalled:
         return True  # it might not hear that it shall save
-    return job.doc.get("elastic") is False or not resumes(job) or bool(unapproved_loss(job))
+    if job.doc.get("elastic") is False or not resumes(job) or unapproved_loss(job):
+        return True
+    return bool(withdrawn(job, beat))
+
+
+def withdrawn(job: JobRecord, beat: Heartbeat | None = None) -> str:
+    """Return why its hook says that a stop would cost work now; empty if it does not."""
+    known = job.doc.get("withdrawn")
+    if beat is not None and beat.shim.trainer == "running" and (beat.hook or beat.withdrawn):
+        known = beat.withdrawn
+    return known if isinstance(known, str) else ""
+
+
+def saving_told(job: JobRecord, beat: Heartbeat) -> JobChanges:
+    """Fields to write if this report says that the training cannot be saved now, or that it can again."""
+    known = withdrawn(job, beat)
+    return {"withdrawn": known or None} if known != withdrawn(job) else {}
 
 
 def leased(job: JobRecord) -> bool:
@@ -61,7 +78,7 @@ def newly_known(job: JobRecord, beats: Mapping[int, Heartbeat], whole: Heartbeat
     """
     given = job.unleased and resumes(job) and all(beat.shim.leased for beat in beats.values())
     now_leased: JobChanges = {"unleased": None} if given else {}
-    return resumability_shown(job, whole) | reported_loss(job, whole) | now_leased
+    return resumability_shown(job, whole) | saving_told(job, whole) | reported_loss(job, whole) | now_leased
 
 
 def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
@@ -107,9 +124,9 @@ def describe_loss(lost: Lost | Mapping[str, Any]) -> str:
     return f"lost {iterations} iteration{'s' * (iterations != 1)}" if iterations else ""
 
 
-def rigidity_reason(job: JobRecord) -> str:
-    """Return why the job keeps its GPUs and what its user can do; empty if it may be reshaped."""
-    if not rigid(job):
+def rigidity_reason(job: JobRecord, beat: Heartbeat | None = None) -> str:
+    """Return why the job keeps its GPUs and what its user can do; empty if it may be reshaped; `beat` as in `rigid`."""
+    if not rigid(job, beat):
         return ""
     keeps = f"keeps its {gpus(len(job.gpu_ids))}" if job.gpu_ids else "stays where it is"
     if job.stalled:
@@ -118,6 +135,8 @@ def rigidity_reason(job: JobRecord) -> str:
         return f'{keeps} until it ends: its record says "elastic": false'
     if lost := unapproved_loss(job):
         return f"{keeps} until it ends: it {describe_loss(lost)} when it was stopped, without consent"
+    if why := withdrawn(job, beat):
+        return f"{keeps} as long as a stop would cost work: {why}"
     return f"{keeps} until it ends: it has not shown that it can save and resume; {ADVICE}"
 
 
@@ -170,5 +189,6 @@ def _why(job: JobRecord, nothing_shown: str) -> str:
         return "it makes no step now, so it might not save"
     if job.doc.get("elastic") is False:
         return 'its record says "elastic": false'
-    lost = unapproved_loss(job)
-    return f"it {describe_loss(lost)} when it was stopped before" if lost else nothing_shown
+    if lost := unapproved_loss(job):
+        return f"it {describe_loss(lost)} when it was stopped before"
+    return f"a stop would cost work now ({why})" if (why := withdrawn(job)) else nothing_shown

@@ -110,8 +110,8 @@ def _ready(w: ObservedState) -> Step | None:
     if w.op.kind == "start":
         return _initialized(w)
     stopped = w.shim.generation >= w.op.generation or w.remove_asked
-    if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and rigid(w.job):
-        return take_back(w) or undo(w, rigidity_reason(w.job))
+    if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and rigid(w.job, w.seen):
+        return take_back(w) or undo(w, rigidity_reason(w.job, w.seen))
     if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)
     if w.op.kind in ("reshape", "move") and w.gang_failure and not stopped:

@@ -34,6 +34,7 @@ from coordinator.model.events import (
     JobWarned,
     ProgressLost,
     RecordEvent,
+    SavingTold,
     StepsAgain,
 )
 from coordinator.model.pod_fields import QUEUE
@@ -265,6 +266,8 @@ class DecisionLoop:
             if changes:
                 with suppress(Conflict):
                     written = self.cache.write_job(jobs[job_id], changes, "progress")
+                    if "withdrawn" in changes:
+                        self._record(written, SavingTold(changes["withdrawn"] or "it saves again"))
                     if "lost" in changes:
                         self._record(written, ProgressLost(resumption.describe_loss(changes["lost"])))
                     if "stalled" in changes:

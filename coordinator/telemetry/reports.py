@@ -158,4 +158,13 @@ def _calls_for_action(old: Heartbeat, new: Heartbeat) -> bool:
 def _facts(beat: Heartbeat) -> tuple[object, ...]:
     shim = beat.shim
     command = shim.trainer, shim.trainer_pid, shim.generation, shim.command_id, shim.ending, shim.waits
-    return beat.launch, beat.sidecar_pid, beat.url, beat.hook, beat.checkpoint is None, beat.lost, *command
+    return (
+        beat.launch,
+        beat.sidecar_pid,
+        beat.url,
+        beat.hook,
+        beat.withdrawn,
+        beat.checkpoint is None,
+        beat.lost,
+        *command,
+    )

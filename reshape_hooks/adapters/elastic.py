@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reshape_hooks import plain, seeds
-from reshape_hooks.adapters import session
+from reshape_hooks.adapters import pytrees, session
 from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
@@ -54,14 +54,14 @@ class Elastic:
         self._ranks = self._run.ranks
         checkpoints, saved = session.next_training(self._ranks)
         self.first_start = not saved
-        self._saver = Saver(checkpoints)
+        self._saver = Saver(checkpoints, outcome=self._run.announced.outcome)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
         self._streams: Any = None
         self._cursor: Any = None
         self._place: Any = None
         if saved:
             self._load(saved)
-        self._run.begin()
+        self._run.begin(resumed=saved is not None)
         self._saver.begin()
 
     def steps(self, total: int) -> Iterator[int]:
@@ -94,7 +94,7 @@ class Elastic:
             self._batch += 1
             self._done()
         # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
-        self._run.stop.idle = self._run.saved(self._save) and self._ranks.size == 1
+        self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
 
     def share(self, batch: int) -> int:
@@ -124,15 +124,14 @@ class Elastic:
         due = self._saver.due()
         self._leave_if_asked(due and self._ranks.size > 1)
         if due and self._ranks.size == 1:
-            self._run.saved(lambda: self._saver.beside(self._step, self._files))
+            self._run.announced.saved(lambda: self._saver.beside(self._step, self._files))
 
     def _leave_if_asked(self, due: bool = False) -> None:
         stopping, asked = self._run.asked(due)
         if stopping:
-            self._save()
-            self._run.leave()
-        if asked:
-            self._run.saved(self._save)
+            self._run.leave_saved(self._save)
+        elif asked:
+            self._run.announced.saved(self._save)
 
     def _end(self) -> None:
         self._restore_streams()
@@ -148,7 +147,10 @@ class Elastic:
         return {"place": place, "streams": seeds.streams(devices=True)}
 
     def _files(self, in_memory: bool, own: list[Any] | None = None) -> dict[str, Any]:
-        values = {name: part if isinstance(part, dict) else part.state_dict() for name, part in self._parts.items()}
+        values = {
+            name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict()
+            for name, part in self._parts.items()
+        }
         at = {"step": self._step, "epoch": self._epoch, "batch": self._batch}
         state = {"parts": values, "at": at, "own": own or [self._own()]}
         torch = sys.modules.get("torch")
@@ -164,8 +166,9 @@ class Elastic:
         state = self._ranks.share(_read(saved.path / STATE) if self._ranks.rank == 0 else None)
         for name, part in self._parts.items():
             if isinstance(part, dict):
+                values = pytrees.restored(state["parts"][name], part)
                 part.clear()
-                part.update(state["parts"][name])
+                part.update(values)
             else:
                 part.load_state_dict(state["parts"][name])
         at = state["at"]

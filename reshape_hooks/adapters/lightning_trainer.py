@@ -73,7 +73,7 @@ class ElasticFit:
         from reshape_hooks.adapters.order import Cursor
 
         self.trainer, self.checkpoints, self.saved = trainer, checkpoints, saved
-        self.saver = Saver(checkpoints)
+        self.saver = Saver(checkpoints, outcome=lambda fault: session.of_process().announced.outcome(fault))
         self.loop = trainer.fit_loop.epoch_loop
         self.extras: dict[str, Any] = pickle.loads((saved.path / EXTRAS).read_bytes()) if saved else {}
         self.cursor = Cursor(self._trains, self.extras.get("cursor"))
@@ -146,7 +146,7 @@ class ElasticFit:
         if "finished" in self.extras:
             trainer.should_stop = True
         self.loop.advance = self._advance
-        self.run.begin()
+        self.run.begin(resumed=self.saved is not None)
         self.saver.begin()
         return None
 
@@ -166,12 +166,11 @@ class ElasticFit:
             self.due = self._position()
         due = self.due or {}
         if stopping:
-            self._save(due)
-            self.run.leave()
+            self.run.leave_saved(lambda: self._save(due))
         elif asked:
-            self.run.saved(lambda: self._save(due))
+            self.run.announced.saved(lambda: self._save(due))
         elif periodic_due:
-            self.run.saved(lambda: self.saver.beside(self._batches(), lambda _in_memory: self._files(due)))
+            self.run.announced.saved(lambda: self.saver.beside(self._batches(), lambda _in_memory: self._files(due)))
         return None
 
     def _position(self) -> dict[str, Any]:
@@ -196,9 +195,14 @@ class ElasticFit:
         seeds.restore(extras["streams"])
 
     def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
-        if self.due and self.run and self.run.stop.stopping and not trainer.sanity_checking:
-            self._save(self.due)
-            self.run.leave()
+        due, run = self.due, self.run
+        if not due or run is None or trainer.sanity_checking:
+            return
+        stopping, asked = run.asked()
+        if stopping:
+            run.leave_saved(lambda: self._save(due))
+        elif asked:
+            run.announced.saved(lambda: self._save(due))
 
     def on_save_checkpoint(self, _trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
         if self.loops is not None:

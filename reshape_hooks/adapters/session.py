@@ -1,8 +1,8 @@
 """What all trainings of one process share: how they are asked to stop, where they save, their GPUs and their pace.
 
-Promises: a process announces once that it resumes, and holds the lock of each of its GPUs once; a script that trains
-several times in a row has a folder of checkpoints for each of its trainings, in their order. Called by `elastic` and
-the adapters, from Python 3.8 on.
+Promises: a process says of each of its trainings whether it resumes (`Announced`), and holds the lock of each of its
+GPUs once; a script that trains several times in a row has a folder of checkpoints for each of its trainings, in their
+order. Called by `elastic` and the adapters, from Python 3.8 on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from reshape_hooks import plain
 from reshape_hooks.adapters import ranks
+from reshape_hooks.announced import Announced
 from reshape_hooks.locks import GpuLocks
 
 SEVERAL = "it trains in several processes; a loop that stops them together is in examples/torch_digits.py"
@@ -27,7 +28,7 @@ class LeftAlone(Exception):
 
 
 class Session:
-    """The trainings of this process, one after the other. Make it once it is known that the training resumes.
+    """The trainings of this process, one after the other. Make it once it is known that the training can be resumed.
 
     Of several processes that train together, `ranks`, all stop after the same step, and rank 0 speaks and saves.
     """
@@ -36,24 +37,22 @@ class Session:
         self.ranks = together
         here = plain.environment()
         self.here = here._replace(gpus=here.gpus[together.local_rank :: together.local_size])
-        if together.rank > 0:
-            self.stop = plain.StopFlag(only_143=True)
-        together.any(False)
-        if together.rank == 0:  # it announces, as all others hear signals
-            self.stop = plain.StopFlag(here.announce, only_143=True)
+        self.stop = plain.StopFlag(only_143=True)
+        together.any(False)  # from now on all hear signals, and rank 0 may announce it
+        self.announced = Announced(self.stop, here.announce if together.rank == 0 else None)
         self.pace = plain.Pace(self.here.step_seconds)
         self.locks = GpuLocks(self.here)
         self.labels = {"emulated": "yes"} if self.here.emulated else {}
         self.before = 0  # steps of the trainings that have ended
 
-    def begin(self) -> None:
-        """A training begins: from now on SIGTERM is answered after a step."""
-        self.stop.idle = False
-        self.stop.listen()
+    def begin(self, resumed: bool) -> None:
+        """A training begins: from now on SIGTERM is answered after a step. `resumed`: from a checkpoint of it."""
+        self.announced.begin(resumed)
         self.pace.start()
 
     def step(self, step: int, total: int | None, **values: Any) -> None:
         """A step was computed: wait until it would have ended on an emulated GPU, and report it."""
+        self.announced.stepped()
         self.pace.wait()
         self.locks.used(step)
         counts = {"step": self.before + step, **({} if total is None else {"total": self.before + total})}
@@ -64,8 +63,10 @@ class Session:
         """Agree with all ranks whether one is asked to stop, and whether one is asked to save, or it is `due`.
 
         Act on the answer, not on the flag: a signal may set that after the question, and is answered at the next one.
+        What was not saved yet is saved, since it is announced only then. After a failure the next try waits.
         """
-        stopping, saving = self.ranks.any(self.stop.stopping, self.stop.take_save() or due)
+        due = (due and self.announced.may_try()) or self.announced.untried()
+        stopping, saving = self.ranks.any(self.announced.stopping(), self.stop.take_save() or due)
         return stopping, saving
 
     def save_once(self, save: Callable[[], None]) -> None:
@@ -90,21 +91,16 @@ class Session:
         script goes on all the same, to what it does with its result.
         """
         self.before += steps
-        saved = self.saved(save)
+        saved = self.announced.saved(save)
         stopping, _ = self.asked()
-        self.stop.idle = False
-        self.stop.listen()
+        self.announced.end(saved)
         if saved and stopping:
             self.leave()
 
-    def saved(self, save: Callable[[], None]) -> bool:
-        """Save without need: where that is not possible, it is said, and the training goes on."""
-        try:
-            save()
-        except Exception as fault:  # libraries raise what they like
-            plain.warn(f"reshape: this training could not be saved and goes on: {fault}")
-            return False
-        return True
+    def leave_saved(self, save: Callable[[], None]) -> None:
+        """Save and end the process, as it is asked to; where it cannot be saved it goes on, and tries again."""
+        if self.announced.saved(save):
+            self.leave()
 
     def leave(self) -> NoReturn:
         """End the process, whose training is saved."""
@@ -133,7 +129,7 @@ def met() -> ranks.Ranks:
 
 
 def of_process(together: ranks.Ranks | None = None) -> Session:
-    """Return the session of this process; the first call announces that its trainings resume."""
+    """Return the session of this process."""
     if not _sessions:
         _sessions.append(Session(together or ranks.Ranks()))
     return _sessions[0]
@@ -213,4 +209,6 @@ def refuse_other_masters() -> None:
 
 
 def tell_left_alone(why: LeftAlone) -> None:
+    for one in _sessions:
+        one.announced.leave_alone(str(why))
     plain.warn(f"reshape: this training keeps its GPUs until it ends, because {why}")

@@ -27,6 +27,7 @@ from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
 from reshape_hooks.periodic.saver import Saver
 
 EXTRAS = "reshape.pkl"
+PREFIX = "checkpoint"  # of the folder in which a Trainer saves a step
 # The Trainer's own count of the loss since it was logged.
 LOSSES = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged")
 VALUES = ("loss", "eval_loss")  # that are reported with the next step
@@ -92,7 +93,7 @@ class ElasticTrain:
 
         self.trainer, self.run, self.first, self.ignore_keys = trainer, run, first, ignore_keys
         self.checkpoints, self.saved, self.extras = checkpoints, saved, extras
-        self.saver = Saver(checkpoints)
+        self.saver = Saver(checkpoints, outcome=run.announced.outcome)
         self.cursor = Cursor(self._trains)
         self.epoch_begins = False
         self.epoch_step = 0  # optimizer steps done of this epoch
@@ -109,7 +110,7 @@ class ElasticTrain:
         if self.saved:
             self.trainer._load_rng_state = lambda _checkpoint: None  # ours come from EXTRAS
         self.trainer._maybe_log_save_evaluate = self._log_save_evaluate_theirs
-        self.run.begin()
+        self.run.begin(resumed=self.saved is not None)
         self.saver.begin()
         try:
             with self.cursor, KeptBatch(self.trainer, self.first, self.run.ranks):
@@ -217,12 +218,11 @@ class ElasticTrain:
         }
         due = self.due
         if stopping:
-            self._save(due)
-            self.run.leave()
+            self.run.leave_saved(lambda: self._save(due))
         elif asked:
-            self.run.saved(lambda: self._save(due))
+            self.run.announced.saved(lambda: self._save(due))
         elif periodic_due:
-            self.run.saved(lambda: self.saver.beside(state.global_step, lambda _: self._files(self._written(), [due])))
+            self.run.announced.saved(lambda: self._save_beside(due))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}
@@ -236,15 +236,17 @@ class ElasticTrain:
             return
         stopping, asked = self.run.asked()
         if stopping:
-            self._save(due)
-            self.run.leave()
+            self.run.leave_saved(lambda: self._save(due))
         elif asked:
-            self.run.saved(lambda: self._save(due))
+            self.run.announced.saved(lambda: self._save(due))
 
     def _save(self, extras: Mapping[str, Any]) -> None:
         self.saver.finish()
         written, own = self._written(), self.run.ranks.gather(dict(extras))
         self.run.save_once(lambda: self.saver.now(self.trainer.state.global_step, self._files(written, own)))
+
+    def _save_beside(self, due: dict[str, Any]) -> None:
+        self.saver.beside(self.trainer.state.global_step, lambda _: self._files(self._written(), [due]))
 
     def _written(self) -> Path:
         """Return a folder with all that the Trainer saves by itself."""
@@ -272,7 +274,10 @@ class ElasticTrain:
 
     def _files(self, folder: Path, own: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the files of a checkpoint: those in the folder, and what each rank has of its own."""
-        (written,) = folder.iterdir()
+        found = sorted(folder.glob(f"{PREFIX}-*"))  # beside it trainers write what they like, such as a README
+        if len(found) != 1:
+            raise plain.CheckpointError(f"its trainer wrote {len(found)} folders {PREFIX}-* for one checkpoint")
+        written = found[0]
         for inner in [one for one in written.iterdir() if one.is_dir()]:  # a checkpoint holds files only
             shutil.make_archive(str(inner), "tar", inner)
             shutil.rmtree(inner)

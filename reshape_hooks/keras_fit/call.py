@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
 from reshape_hooks import plain
+from reshape_hooks.announced import Announced
 from reshape_hooks.keras import leave
 from reshape_hooks.keras_fit import replicas, streams, variables
 from reshape_hooks.keras_fit.batches import ResumableBatches
@@ -33,7 +34,7 @@ class Call:
         running = script.running if script.running and script.running["index"] == self.index else None
         self.position: Any = script.ended[self.index] if self.ended else running
         self.file = f"fit-{self.index}.npz" if self.ended else "running.npz"
-        self.stop: plain.StopFlag | None = None  # until all that training changes is known
+        self.announced: Announced | None = None  # until all that training changes is known
         self.pace = plain.Pace(script.here.step_seconds)
         self.asked = (given["initial_epoch"], given["epochs"])
         self.replicas = self.model.distribute_strategy.num_replicas_in_sync
@@ -134,7 +135,7 @@ class Call:
             vars(model)[METRICS] = metrics
             self.script.kept.pop(self.file, None)
             self.script.running = None
-        self.stop = self.script.take_signals()
+        self.announced = self.script.take_signals(resumed=True)
 
     def epoch_begins(self, epoch: int) -> None:
         """Count from the begin of this epoch, or from the position in it."""
@@ -149,29 +150,31 @@ class Call:
         self.pace.start()
 
     def batch_done(self, batch: int, logs: Any) -> None:
-        """After each call of the train function: announce, pace, report, and save when asked."""
+        """After each call of the train function: pace, report, and save when asked, or to announce it."""
         of = self.of
         done = min(batch + 1, of) if of else batch + 1
         new, self.done = done - self.done, done
         self.steps += new
         self.executions += 1
         self.logs = logs
-        if self.stop is None and not self._announce():
+        if self.announced is None and not self._take_signals():
             return
+        announced = self.announced
+        assert announced is not None
+        announced.stepped()
         if self.emulated:
             self._emulate(new)
         if self.silent:
             self._say(of)
-        assert self.stop is not None
-        if self.stop.stopping:
+        if announced.stopping():
             self._save_and_exit()
-        elif self.stop.saving and self.stop.take_save():
+        elif announced.stop.take_save() or announced.untried():
             self._save_or_say(self.script.save)
-        elif self.script.saver.due():
+        elif self.script.saver.due() and announced.may_try():
             self._save_or_say(self.script.save_beside)
 
     def validation_begins(self) -> None:
-        if self.stop is not None:
+        if self.announced is not None:
             self.before_validation = {id(v): variables.value_of(v) for v in variables.small(self.model)}
 
     def validation_ended(self) -> None:
@@ -179,7 +182,7 @@ class Call:
 
     def stop_in_validation(self) -> None:
         """Save what stood when this epoch's last batch was done; the validation is done again."""
-        if self.stop is not None and self.stop.stopping:
+        if self.announced is not None and self.announced.stopping():
             self._save_and_exit()
 
     def _make_batches(self, **given: Any) -> Any:
@@ -189,15 +192,15 @@ class Call:
             self.script.leave(self.batches.why_not)
         return self.batches
 
-    def _announce(self) -> bool:
-        """Take the signals, which tells the scheduler that this job saves; False if it cannot be resumed exactly."""
+    def _take_signals(self) -> bool:
+        """Take the signals; False if this fit cannot be resumed exactly."""
         if self.script.left_alone:
             return False
         try:
             variables.every(self.model)
         except variables.UnknownState as why:
             return bool(self.script.leave(str(why)))
-        self.stop = self.script.take_signals()
+        self.announced = self.script.take_signals(resumed=False)
         return True
 
     def _variables(self) -> list[Any]:
@@ -233,26 +236,24 @@ class Call:
         if self.ended:
             self.restore()
             self.script.steps += self.position["steps"]
-        elif self.stop is not None:
+        elif self.announced is not None:
             self._save_or_say(self.script.save_ended)
+            self.announced.end(self.script.safe)
 
     def _save_or_say(self, save: Callable[..., None]) -> None:
-        """Save; where that fails the training goes on, as its script may save by itself."""
-        try:
-            self._save(save)
-        except plain.CheckpointError as error:
-            plain.warn(f"reshape: {error}")
+        assert self.announced is not None
+        self.script.safe = self.announced.saved(lambda: self._save(save))
 
     def _save_and_exit(self) -> None:
         if self.given["verbose"] not in (0, 2):
             plain.tell("")  # the line of the bar is still open, and what is said of the checkpoint is to be read
-        self._save(self.script.save)
+        self._save_or_say(self.script.save)
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
-        stop = self.script.stop
-        if stop is not None and stop.stopping:
-            stop.leaving()
+        announced = self.script.announced
+        if announced is not None and announced.stop.stopping and self.script.safe:
+            announced.stop.leaving()
             _flush_files()
             leave(plain.STOPPED)
 

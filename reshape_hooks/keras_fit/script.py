@@ -21,6 +21,7 @@ from keras.callbacks import CallbackList
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from reshape_hooks import plain, seeds
+from reshape_hooks.announced import TAKEN, Announced
 from reshape_hooks.keras_fit import replicas, variables
 from reshape_hooks.keras_fit.call import Call
 from reshape_hooks.locks import GpuLocks
@@ -60,10 +61,11 @@ class Script:
     def __init__(self) -> None:
         self.here = plain.environment()
         self.checkpoints = plain.Checkpoints(self.here.checkpoints, self.here.job_id, self.here.generation)
-        self.saver = Saver(self.checkpoints, written=self._written)
+        self.saver = Saver(self.checkpoints, written=self._written, outcome=lambda fault: self.announced.outcome(fault))
         self.calls = self.steps = 0  # begun, done in those that have ended
         self.left_alone = self.inside = False
-        self.stop: plain.StopFlag | None = None  # once this job is announced
+        self.announced: Any = None  # once the signals are ours
+        self.safe = True  # nothing that has ended would be lost by a stop between two fits
         self.ended: dict[int, Any] = {}  # by the number of the call
         self.running: Any = None
         self.kept: dict[str, Path | bytes] = {}  # files of the ended ones
@@ -77,9 +79,13 @@ class Script:
 
     def takes(self, theirs: Any, given: Mapping[str, Any]) -> bool:
         """True if this call is ours; False where the script, or another fit, sees to signals itself."""
-        alien = self.inside or self.left_alone or isinstance(given["callbacks"], CallbackList)
+        alien = self.left_alone or isinstance(given["callbacks"], CallbackList)
         handled = not self._ours() and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        if alien or seeds.in_worker() or handled or threading.current_thread() is not threading.main_thread():
+        if self.inside or seeds.in_worker() or threading.current_thread() is not threading.main_thread():
+            return False
+        if alien or handled:
+            if self.announced is not None:  # by an earlier fit
+                self.announced.leave_alone(TAKEN if handled else "this fit is not one that can be resumed")
             return False
         if any(os.environ.get(name, "1") != "1" for name in MANY_PROCESSES):
             return self.leave(SEVERAL)
@@ -98,21 +104,23 @@ class Script:
         if not self.left_alone:
             plain.warn(f"reshape: `fit` cannot be resumed exactly and is left alone, because {why}")
         self.left_alone = True
-        if self._ours():
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.announced is not None:
+            self.announced.leave_alone(why)
         return False
 
-    def take_signals(self) -> plain.StopFlag:
-        """Tell the scheduler that this job saves, and remember its signals from now on, also between fits.
+    def take_signals(self, resumed: bool) -> Announced:
+        """Remember this job's signals from now on, also between fits. `resumed`: this fit, from what was saved of it.
 
         What a script does behind its last `fit` mostly takes seconds; SIGTERM waits for its end, or for the next one.
         """
-        if self.stop is None:
-            self.stop = plain.StopFlag(self.here.announce, only_143=True)
-        return self.stop
+        if self.announced is None:
+            self.announced = Announced(plain.StopFlag(only_143=True), self.here.announce)
+        self.announced.begin(resumed)
+        found: Announced = self.announced
+        return found
 
     def _ours(self) -> bool:
-        return self.stop is not None and self.stop.ours()
+        return self.announced is not None and self.announced.stop.ours()
 
     def save(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
         """Save this call, which runs, and all that have ended. Raises CheckpointError."""

@@ -32,12 +32,15 @@ class Saver:
         variables: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = plain.boottime,
         written: Callable[[str], None] = lambda name: None,
+        outcome: Callable[[Exception | None], object] = lambda fault: None,
     ) -> None:
         """`written`: called with the name of each new checkpoint before an older one is deleted, in any thread.
 
+        `outcome`: called in the thread of the training with None after each save that is on the disk, and with the
+        fault of one that was written beside the training and failed; of others the caller hears by what is raised.
         Raises SystemExit with a sentence if RESHAPE_MTBF_S cannot be used.
         """
-        self.checkpoints, self._clock, self._written = checkpoints, clock, written
+        self.checkpoints, self._clock, self._written, self._outcome = checkpoints, clock, written, outcome
         self.between_failures_s = _between_failures_s(variables.get("RESHAPE_MTBF_S", ""))
         self._stood_s = self._took_s = USUAL_SAVE_S  # of the last save: for the training, until it was on the disk
         self._size = 0  # bytes of the newest checkpoint; 0: not known
@@ -75,6 +78,7 @@ class Saver:
         began = self._clock()
         self._write(step, files, plain.tell)
         self._measured(began, self._clock())
+        self._outcome(None)
 
     def beside(self, step: int, make: Callable[[bool], Mapping[str, Any]]) -> None:
         """Take the state of this step, and write it while training goes on, where memory allows that.
@@ -86,7 +90,9 @@ class Saver:
         began = self._since = self._clock()
         if not 0 < self._size * MEMORY_SHARE < free_memory():
             self._write(step, make(False), plain.tell)
-            return self._measured(began, self._clock())
+            self._measured(began, self._clock())
+            self._outcome(None)
+            return
         files, taken = make(True), self._clock()
 
         def write() -> None:
@@ -103,7 +109,6 @@ class Saver:
             self._thread = None
             write()
             self.finish()
-        return None
 
     def finish(self) -> None:
         """Wait for what is still being written, and report it: also that it failed, which training outlives."""
@@ -116,6 +121,8 @@ class Saver:
         fault, self._fault = self._fault, None
         if fault is not None:
             plain.warn(f"reshape: this training goes on, but {fault}")
+        if thread is not None or fault is not None:
+            self._outcome(fault)
 
     def _write(self, step: int, files: Mapping[str, Any], report: Callable[[str], object]) -> None:
         name = self.checkpoints.save(step, files, report)

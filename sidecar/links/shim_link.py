@@ -24,6 +24,8 @@ log = logging.getLogger("sidecar")
 
 SOCKET, STATUS = "shim.sock", {"do": "status"}
 ANNOUNCE = "announce"  # written beside it by a hook
+WITHDRAWN, WITHDRAWN_MOST = "withdrawn:", 400  # in it, before the reason; letters of that
+ENDED = "the process that had announced that it saves has ended"
 LINE_LIMIT = 256 * 1024  # bytes
 PATIENCE_S = 5.0  # for an answer
 SILENCE_S = 7.0  # after which the shim is queried; it is heard at each heartbeat
@@ -166,9 +168,39 @@ class ShimLink:
         self._on_gone()
 
 
-def announced(folder: Path) -> bool:
-    """True if a hook has announced that it saves: by a plain file, which only the shim reads."""
+def announced(folder: Path, trainer: int | None = None) -> tuple[bool, str]:
+    """Return whether a hook has announced that it saves when asked, and why that holds no more.
+
+    Each process of the trainer adds lines to a plain file, `<words> <pid>@<start>`, of which its last one counts; it
+    may write into it what it likes. `trainer`: the process that the shim has started, with which all of it ends.
+    """
+    said: dict[str, str] = {}  # process -> its last words
+    for line in _lines(folder / ANNOUNCE):
+        words, _, process = line.rpartition(" ")
+        if "@" not in process:
+            words, process = line, ""
+        ended = words == "ended" and process.partition("@")[0] != str(trainer)
+        if ended or words not in ("ended", "stopped"):
+            said[process] = words
+    living = [words for words in said.values() if words != "ended"]
+    withdrawn = [words[len(WITHDRAWN) :] for words in living if words.startswith(WITHDRAWN)]
+    if withdrawn:
+        return False, "".join(one if one.isprintable() else " " for one in withdrawn[-1])[:WITHDRAWN_MOST]
+    return bool(living), "" if living or not said else ENDED
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of an announcement; one that is a link or a pipe has none."""
     try:
-        return stat.S_ISREG((folder / ANNOUNCE).lstat().st_mode)
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                return []
+            text = os.read(number, LINE_LIMIT).decode("utf-8", "replace")
+        finally:
+            os.close(number)
+    except PermissionError:  # of another user, who lets nobody read it
+        return ["SIGUSR1"]
     except OSError:
-        return False
+        return []
+    return text.replace("\u00a0", " ").splitlines()

@@ -27,6 +27,7 @@ PUBLIC = [
     (e.ProgressLost("s"), {"type": "lost", "sentence": "s"}),
     (e.JobStalled("s"), {"type": "stalled", "sentence": "s"}),
     (e.StepsAgain(), {"type": "steps again"}),
+    (e.SavingTold("s"), {"type": "saving", "sentence": "s"}),
     (e.CpuLimited("d", 0.5, "s"), {"type": "limited", "decision_id": "d", "cores": 0.5, "sentence": "s"}),
     (e.CpuReleased("d", None, "s"), {"type": "released", "decision_id": "d", "cores": None, "sentence": "s"}),
     (e.VictimBooked(1, 7), {"type": "adjusting", "to": 1, "for": 7}),

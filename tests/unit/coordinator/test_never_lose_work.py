@@ -54,6 +54,8 @@ def told(
         ({"resumes": "hook", "lost": {"epochs": 2.0, "agreed": False}}, True),
         ({"elastic": True, "lost": {"epochs": 2.0, "agreed": False}}, True),
         ({"resumes": "hook", "lost": {"epochs": 2.0, "agreed": True}}, False),
+        ({"resumes": "hook", "withdrawn": "the disk is full"}, True),
+        ({"elastic": True, "withdrawn": "the disk is full"}, True),
     ],
 )
 def test_a_job_is_rigid_until_it_has_shown_or_its_record_says_that_it_resumes(doc: Doc, is_rigid: bool) -> None:
@@ -68,6 +70,30 @@ def test_a_hook_or_a_verified_checkpoint_is_written_down_once() -> None:
     assert resumption.resumability_shown(plain(resumes="checkpoint"), told(checkpoint=SAVED)) == {}
     assert resumption.resumability_shown(plain(resumes="checkpoint"), told(hook=True)) == {"resumes": "hook"}
     assert resumption.resumability_shown(plain(resumes="hook"), told(hook=True, checkpoint=SAVED)) == {}
+
+
+def test_a_hook_that_withdraws_its_word_keeps_the_job_and_one_that_gives_it_again_lets_it_go() -> None:
+    known = plain(s.RUNNING, "a", resumes="hook")
+    full = told(withdrawn="the checkpoint of step 9 could not be saved: the disk is full")
+    changes = resumption.newly_known(known, {0: full}, full)
+    assert changes["withdrawn"] == full.withdrawn
+    held = JobRecord({**known.doc, **changes})
+    assert resumption.newly_known(held, {0: full}, full) == {}, "told once"
+    reason = "keeps its 1 GPU as long as a stop would cost work: the checkpoint of step 9 could not be saved"
+    assert resumption.rigidity_reason(held).startswith(reason)
+    assert "a stop would cost work now" in resumption.refuse_resize(held, "run on 2 GPUs", "--force")
+    silent = told()
+    assert resumption.newly_known(held, {0: silent}, silent) == {}, "a next process that has said nothing yet"
+    again = told(hook=True)
+    assert resumption.newly_known(held, {0: again}, again)["withdrawn"] is None
+
+
+def test_a_stop_that_was_decided_before_the_hook_withdrew_its_word_is_not_sent() -> None:
+    op = reshape_of(("a",), ("a", "b"))
+    job = plain(s.ADJUSTING, "a", op=op, resumes="hook")
+    full = told(withdrawn="the disk is full")
+    assert "the disk is full" in written(world(job, full, mine("a", "b")), "undo")["message"]
+    assert isinstance(next_step(world(job, told(hook=True), mine("a", "b"))), StopTrainer)
 
 
 def test_what_is_left_alone_says_why_and_what_to_do() -> None:

@@ -208,6 +208,25 @@ def test_a_hook_that_announces_itself_is_told_at_once_and_until_the_next_generat
     assert not play(state, core.ShimReported(31.0, again))[0].hook
 
 
+def test_a_hook_that_withdraws_its_word_is_told_at_once_until_it_gives_it_again() -> None:
+    state, _ = play(running(), core.OutputRead(12.5, None, hook=True))
+    state, _ = play(state, answer(state, 12.6))
+    state, done = play(state, core.OutputRead(13.0, None, withdrawn="the disk is full"))
+    assert len(beats(done)) == 1 and (state.hook, state.withdrawn) == (False, "the disk is full")
+    state, _ = play(state, answer(state, 13.1))
+    again, done = play(state, core.OutputRead(14.0, None, hook=True))
+    assert len(beats(done)) == 1 and (again.hook, again.withdrawn) == (True, "")
+    next_one = msgspec.structs.replace(RUNNING, generation=2, spawn_at=30.0)
+    assert play(state, core.ShimReported(31.0, next_one))[0].withdrawn == ""
+
+
+def test_an_announcement_that_is_gone_counts_as_withdrawn() -> None:
+    state, _ = play(running(), core.OutputRead(12.5, None, hook=True), core.OutputRead(13.0, None))
+    assert not state.hook and "has withdrawn" in state.withdrawn
+    state, _ = play(state, core.OutputRead(14.0, None))
+    assert "has withdrawn" in state.withdrawn, "until it announces itself again"
+
+
 def test_the_first_checkpoint_of_a_running_trainer_is_told_at_once_and_newer_ones_with_what_follows() -> None:
     state, done = play(running(), core.CheckpointVerified(12.5, FOUND))
     assert [one.checkpoint for one in beats(done)] == [FOUND]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from sidecar.links import shim_link
-from sidecar.links.shim_link import ShimLink, ShimUnreachable
+from sidecar.links.shim_link import ShimLink, ShimUnreachable, announced
 from sidecar.protocol import ShimStatus
 from tests.patience import patient
 
@@ -150,3 +151,34 @@ def test_a_question_fails_at_once_when_there_is_no_connection_or_it_ends(tmp_pat
             await link.ask({"do": "status"})
 
     against(tmp_path, shim, act)
+
+
+@pytest.mark.parametrize(
+    ("lines", "hook", "why"),
+    [
+        ("SIGUSR1", True, ""),
+        ("SIGUSR1 143 7@1\n", True, ""),
+        ("SIGUSR1 143 7@1\nwithdrawn:the\u00a0disk\u00a0is\u00a0full 7@1\n", False, "the disk is full"),
+        ("withdrawn:full 7@1\nSIGUSR1 143 7@1\n", True, ""),
+        ("withdrawn:full 8@1\nSIGUSR1 143 9@1\n", False, "full"),
+        ("withdrawn:full 8@1\nended 8@1\nSIGUSR1 143 9@1\n", True, ""),
+        ("SIGUSR1 143 8@1\nended 8@1\n", False, shim_link.ENDED),
+        ("SIGUSR1 143 7@1\nstopped 7@1\nended 7@1\n", True, ""),
+        ("withdrawn:\x1b[2J" + "x" * 900 + " 7@1\n", False, " [2J" + "x" * (shim_link.WITHDRAWN_MOST - 4)),
+    ],
+)
+def test_what_hooks_announce_counts_by_the_last_words_of_each_process_that_lives(
+    tmp_path: Path, lines: str, hook: bool, why: str
+) -> None:
+    assert announced(tmp_path, 7) == (False, "")
+    (tmp_path / shim_link.ANNOUNCE).write_text(lines)
+    assert announced(tmp_path, 7) == (hook, why)
+
+
+def test_an_announcement_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("SIGUSR1")
+    (tmp_path / shim_link.ANNOUNCE).symlink_to(tmp_path / "elsewhere")
+    assert announced(tmp_path) == (False, "")
+    (tmp_path / shim_link.ANNOUNCE).unlink()
+    os.mkfifo(tmp_path / shim_link.ANNOUNCE)
+    assert announced(tmp_path) == (False, "")

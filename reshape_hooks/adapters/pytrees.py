@@ -1,0 +1,105 @@
+"""Saves values of JAX that cannot be pickled, such as a TrainState of Flax or a module of Equinox, by their leaves.
+
+Promises: what holds functions (an optimizer, an activation) is saved without them and goes on with those that the
+script has made again; all else of it is as it was saved, on the devices where the script has it now. Called by
+`elastic`; imports JAX only where the script has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from typing import Any, NamedTuple
+
+from reshape_hooks.plain import CheckpointError
+
+
+class Leaves(NamedTuple):
+    """The leaves of a value, in their order."""
+
+    found: list[Any]
+
+
+class Key(NamedTuple):
+    """A key of `jax.random`: the name of its generator, and its numbers."""
+
+    generator: str
+    numbers: Any
+
+
+class Made(NamedTuple):
+    """What the script makes again, by its type."""
+
+    kind: str
+
+
+def keep(part: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a part of the state with `Leaves` in place of values that cannot be pickled."""
+    jax = sys.modules.get("jax")
+    return part if jax is None else {name: _keep(jax, value) for name, value in part.items()}
+
+
+def restored(saved: dict[Any, Any], live: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what `keep` was given. `live`: what the script has made. Raises CheckpointError if they do not fit."""
+    return {name: _fill(name, value, live.get(name)) for name, value in saved.items()}
+
+
+def _keep(jax: Any, value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _keep(jax, one) for name, one in value.items()}
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    kept = [_leaf(jax, one) for one in leaves]
+    changed = any(one is not leaf for one, leaf in zip(kept, leaves))
+    return Leaves(kept) if changed or not _picklable(structure.unflatten([0] * len(leaves))) else value
+
+
+def _leaf(jax: Any, leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        if not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return leaf
+        return Key(str(jax.random.key_impl(leaf)), jax.random.key_data(leaf))
+    if hasattr(leaf, "shape") or _picklable(leaf):
+        return leaf
+    if callable(leaf):
+        return Made(type(leaf).__qualname__)
+    return leaf  # saving it says what is wrong
+
+
+def _fill(name: Any, saved: Any, live: Any) -> Any:
+    if type(saved) is dict and type(live) is dict:
+        return {key: _fill(key, value, live.get(key)) for key, value in saved.items()}
+    if not isinstance(saved, Leaves):
+        return saved
+    jax = importlib.import_module("jax")
+    leaves, structure = jax.tree_util.tree_flatten(live)
+    if len(leaves) != len(saved.found):
+        raise CheckpointError(
+            f"the checkpoint is of another training: {name} had {len(saved.found)} leaves when it was saved and has "
+            f"{len(leaves)} now; make it before Elastic, as it was made then"
+        )
+    filled: Any = structure.unflatten([_leaf_again(jax, name, *pair) for pair in zip(saved.found, leaves)])
+    return filled
+
+
+def _leaf_again(jax: Any, name: Any, saved: Any, live: Any) -> Any:
+    if isinstance(saved, Made):
+        if type(live).__qualname__ != saved.kind:
+            raise CheckpointError(f"the checkpoint is of another training: {name} has no {saved.kind} where it had one")
+        return live
+    if isinstance(saved, Key):
+        saved = jax.random.wrap_key_data(saved.numbers, impl=saved.generator)
+    if getattr(saved, "shape", ()) != getattr(live, "shape", ()):
+        raise CheckpointError(
+            f"the checkpoint is of another training: {name} has an array of shape {getattr(live, 'shape', ())}, which "
+            f"was {saved.shape}"
+        )
+    return jax.device_put(saved, live.sharding) if isinstance(live, jax.Array) else saved
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # libraries raise what they like
+        return False
+    return True
