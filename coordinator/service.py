@@ -373,12 +373,14 @@ class Coordinator:
         self.forecaster.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
-        pause_s = FIRST_PRUNE_S
+        pause_s, watch = 0.0, None
         while not self._stopping.wait(pause_s):
-            pause_s = PRUNE_S
+            pause_s = FIRST_PRUNE_S if watch is None else PRUNE_S
             try:
-                if self.elector.leads:
-                    removed = retention.prune(self.store, self.config.keep, self.clock.wall())
+                if watch is None:  # by what the store holds before much is written by this clock
+                    watch = retention.ClockWatch(self.clock, self.store)
+                elif self.elector.leads:
+                    removed = retention.prune(self.store, self.config.keep, self.clock.wall(), watch.steady())
                     log.info("removed what was too old: %s", removed)
             except ReshapeError as error:
                 log.info("what is too old stays for now: %s", error)

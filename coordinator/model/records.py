@@ -17,6 +17,7 @@ from coordinator.model.tables import GpuRow, JobChanges, JobRow, NodeRow
 Doc = dict[str, Any]
 
 
+LONGEST_PAUSE_S = 3600.0  # between two tries of a job
 RESHAPE_EXIT_CODES = frozenset({42, 75, 143, -15})
 
 SHARED, RECREATE = "shared", "recreate"  # device modes: a launch sees all GPUs of its node, or only its own
@@ -306,6 +307,10 @@ class JobRecord:
     @property
     def preempts(self) -> int:
         return int(number(self.doc.get("preempts")) or 0)
+
+    def rests(self, wall: float) -> bool:
+        """True while it waits for `retry_ts`. No pause is so long as one that a jump of the clock seems to leave."""
+        return 0 < self.retry_ts - wall <= LONGEST_PAUSE_S
 
     @property
     def retry_ts(self) -> float:

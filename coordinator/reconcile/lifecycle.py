@@ -228,8 +228,10 @@ def _stop(w: ObservedState) -> Step | None:
 def _pause(w: ObservedState) -> Step | None:
     if w.op.kind == "restart" and w.job.held:
         return Wait(None, "it is held until its user resumes it")
-    if w.op.kind == "restart" and w.wall < w.job.retry_ts:
-        return Wait(w.job.retry_ts - w.wall, "pause before starting again")
+    # Its GPUs wait with it, so a clock that was set back must not make it longer: `waited_s` cannot be set.
+    longest_s = w.config.retry_s * 2 ** max(0, w.job.retries - 1)
+    if w.op.kind == "restart" and w.job.rests(w.wall) and w.waited_s < longest_s:
+        return Wait(min(w.job.retry_ts - w.wall, longest_s - w.waited_s), "pause before starting again")
     return None
 
 

@@ -241,7 +241,7 @@ def _coarse(ran_s: float) -> tuple[float, float]:
 def _until(job: JobRecord, wall: float) -> float:
     """When a field that the time decides changes next; infinite if none will."""
     _, limit_s = job.limit_left(wall)
-    until = [ts for ts in (job.retry_ts, wall + limit_s) if ts > wall]
+    until = [ts for ts in (job.retry_ts if job.rests(wall) else 0.0, wall + limit_s) if ts > wall]
     if job.runs_since is not None:
         ran_s = job.ran_s(wall)
         told_s, step = _coarse(ran_s)
@@ -301,8 +301,8 @@ def _leased(job: JobRecord, seen: ObservedJob, booked: bool, wall: float) -> boo
         return True
     if job.state == s.SUBMITTED:
         unfinished = job.launch > 0 and job.doc.get("down") != job.launch
-        return wall < job.retry_ts or booked or unfinished or is_held(job)
-    rests = job.state != s.RUNNING or wall < job.retry_ts
+        return job.rests(wall) or booked or unfinished or is_held(job)
+    rests = job.state != s.RUNNING or job.rests(wall)
     return rests or seen.beat is None or seen.beat.shim.trainer != "running"
 
 

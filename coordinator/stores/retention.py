@@ -9,20 +9,22 @@ a coordinator. What is removed is chosen by pure functions; a row that changed s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from coordinator.config import Keep
 from coordinator.model import states as s
 from coordinator.model.document_validation import is_closed
 from coordinator.model.records import JobRecord, number
-from coordinator.ports import Doc, Store
+from coordinator.ports import Clock, Doc, Store
 
 FRESH_S = 3600.0  # a job that ended less than this ago stays, since somebody may wait for its end
 OF_EACH_JOB = 100  # newest decisions about a job that has not ended, which stay
 NEWEST_EVENTS = 5_000  # stay: clients read on from them, and their numbers go on from the last one
 PREDICTIONS = 1_000  # completed jobs of which is kept what was predicted of them
 PART = 1_000  # events that are looked at together
+JUMP_S, STEADY_S = 60.0, 86_400.0  # by which the clocks may part between two looks; for which they must not
+NO_AGE_S = 1e12  # nothing is so old
 JOB_FIELDS = (
     "job_id", "uid", "closed", "finish_ts", "submit_ts", "problems", "state", "depends_on", "slaml", "origin",
     "reshape", "wish_id", "sized_by",
@@ -65,8 +67,36 @@ class Past:
         )
 
 
-def prune(store: Store, keep: Keep, wall: float) -> Removed:
-    """Remove what is too old or too much, and return how much that was."""
+class ClockWatch:
+    """Says whether the wall clock is to be trusted with the age of what would be removed for good.
+
+    One that was set a month ahead would make all ended jobs too old. It is trusted once it has run beside the boot
+    clock for a day, or if it is at most a day ahead of the newest job that the store had when this began.
+    """
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self._clock, self._jumped = clock, False
+        self._wall, self._now = clock.wall(), clock.now()
+        self._since, self._ahead_s = self._now, self._wall - newest(store)
+
+    def steady(self) -> bool:
+        """True if ages count now. Ask each time before something is removed."""
+        wall, now = self._clock.wall(), self._clock.now()
+        if abs((wall - self._wall) - (now - self._now)) > JUMP_S:
+            self._jumped, self._since = True, now
+        self._wall, self._now = wall, now
+        return now - self._since > STEADY_S or (not self._jumped and self._ahead_s < STEADY_S)
+
+
+def newest(store: Store) -> float:
+    """Return when a job was last submitted or ended, in seconds since 1970; 0 if there is none."""
+    rows = store.scan("jobs", ("submit_ts", "finish_ts"))
+    return max((number(row.get(field)) or 0.0 for row in rows for field in ("submit_ts", "finish_ts")), default=0.0)
+
+
+def prune(store: Store, keep: Keep, wall: float, ages: bool = True) -> Removed:
+    """Remove what is too old or too much, and return how much that was. `ages`: whether to count what is too old."""
+    keep = keep if ages else replace(keep, jobs_s=NO_AGE_S, events_s=NO_AGE_S)
     past = Past.of(store.scan("jobs", JOB_FIELDS), store.scan("slamls", ()))
     jobs = set(jobs_to_remove(past, keep, wall))
     rows = list(store.scan("decisions", ("job_id", "jobs", "at")))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +55,8 @@ class SqliteStore:
         self._woken = threading.Event()
         self._closed = False
         with self._translated():
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(path)
             self._file = _identity(path)
             try:
                 self._take()
@@ -324,7 +327,23 @@ def _unprepared(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
+def _make_private(path: str) -> None:
+    """Keep the file from other users: it holds the environments of jobs. `Rejected` if it is another user's."""
+    me = os.geteuid()
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        try:
+            there = Path(name).stat()
+        except OSError:
+            continue
+        if me not in (0, there.st_uid):
+            raise Rejected(f"The store {path} belongs to user {there.st_uid}: run as that one, or name another store.")
+        if stat.S_ISREG(there.st_mode) and there.st_mode & 0o077 and me == there.st_uid:
+            Path(name).chmod(there.st_mode & 0o700)
+
+
 def _connect(path: str) -> sqlite3.Connection:
+    with suppress(OSError):  # SQLite says why a file cannot be made
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # its logs get the same mode
     connection = _unprepared(path)
     try:
         _write_ahead(connection)

@@ -191,7 +191,8 @@ def _compact(url: str) -> Removed:
         raise Rejected(f"{error}.") from None
     opened = open_store(url)
     try:
-        removed = retention.prune(opened, keep, SystemClock().wall())
+        clock = SystemClock()
+        removed = retention.prune(opened, keep, clock.wall(), ages=retention.ClockWatch(clock, opened).steady())
         opened.compact()
         return removed
     finally:

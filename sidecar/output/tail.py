@@ -2,7 +2,8 @@
 
 Promise: returns every byte once and in order, over truncation and rotation (the shim moves a full file to `<output>.1`
 and begins another); a missing file counts as empty. Of a file that is long when it is first opened, since a job's log
-outlives its launches, only the beginning and the end are returned: reading all of it would delay the next training.
+outlives its launches, only the beginning and the end are returned: reading all of it would delay the next training. So
+is what a training prints faster than it can be read, whose end is told only after its output.
 Called by `service.py`.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 PIECE = 256 * 1024  # bytes returned at once
 BEHIND = 1024 * 1024  # bytes at the end that are always returned
+FAR_BEHIND = 16 * BEHIND  # unread bytes from which on only the end is returned
 
 
 class LogTail:
@@ -46,10 +48,13 @@ class LogTail:
     def _piece(self) -> bytes:
         if self._file is None:
             return b""
-        if os.fstat(self._file).st_size < self._at:
+        size = os.fstat(self._file).st_size
+        if size < self._at:
             self._at = 0
         piece = os.pread(self._file, PIECE, self._at)
         self.began, self._at = self._at, self._at + len(piece)
+        if not self._skip_to and size - self._at > FAR_BEHIND:
+            self._skip_to = size - BEHIND
         if self._skip_to and piece:
             self._at, self._skip_to = self._skip_to, 0
             return piece + b"\n"  # two cut lines are no whole one

@@ -193,3 +193,29 @@ def test_a_scan_has_the_named_fields_of_every_row_as_they_are(store: Store) -> N
     for begin in range(0, len(rows), 200):  # more than one part of a scan
         store.append_events([{**rows[n], "_id": n} for n in range(begin, begin + 200)])
     assert [row["flag"] for row in store.scan("events", ("flag",))] == [row["flag"] for row in rows]
+
+
+def test_nothing_goes_by_age_while_the_clock_is_far_ahead_of_all_that_is_known(store: Store) -> None:
+    for job in ("a", "b", "c"):
+        ended(store, job, 0.5)
+    clock = FakeClock()
+    set_to = NOW + 31 * DAY
+    clock.wall = lambda: set_to + clock.now()  # type: ignore[method-assign]
+    watch = retention.ClockWatch(clock, store)
+    assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 0
+    assert left(store) == ["a", "b", "c"]
+    clock.time += DAY + 1  # nobody has set it back, so it was the machine that was off
+    assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 3
+
+
+def test_nothing_goes_by_age_for_a_day_after_the_clock_was_set(store: Store) -> None:
+    ended(store, "a", 0.5)
+    clock, base = FakeClock(), [NOW]
+    clock.wall = lambda: base[0] + clock.now()  # type: ignore[method-assign]
+    watch = retention.ClockWatch(clock, store)
+    assert watch.steady()
+    base[0] += 31 * DAY
+    clock.time += 3600
+    assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 0
+    clock.time += DAY + 1
+    assert watch.steady()

@@ -228,8 +228,13 @@ def restarting(**more: object) -> JobRecord:
 
 def test_a_restart_waits_out_its_pause_and_then_starts_without_another_stop() -> None:
     crashed = exited(1)
-    assert waits(world(restarting(retry_ts=WALL + 3), crashed, mine("a", "b"))).seconds == 3
+    assert waits(world(restarting(retry_ts=WALL + 3, retries=8), crashed, mine("a", "b"))).seconds == 3
     assert written(world(restarting(), crashed, mine("a", "b")), "grant")["generation"] == 2
+    day = restarting(retry_ts=WALL + 86_400, retries=1)  # the clock was set back by a day, and it holds its GPUs
+    assert written(world(day, crashed, mine("a", "b")), "grant")["generation"] == 2
+    hour = restarting(retry_ts=WALL + 3_000, retries=1)
+    assert waits(world(hour, crashed, mine("a", "b"))).seconds == SHORT.retry_s
+    assert written(world(hour, crashed, mine("a", "b"), waited_s=SHORT.retry_s), "grant")["generation"] == 2
     again = job(s.RESTARTING, "a", "b", op=restarting().operation.doc, generation=2)
     assert next_step(world(again, crashed, mine("a", "b"))) == StartTrainer(2, ("a", "b"), "g1-s10")
 

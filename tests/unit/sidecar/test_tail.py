@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sidecar.output.tail import BEHIND, PIECE, LogTail
+from sidecar.output.tail import BEHIND, FAR_BEHIND, PIECE, LogTail
 
 
 def everything(tail: LogTail) -> bytes:
@@ -83,3 +83,14 @@ def test_a_file_that_grows_long_while_it_is_read_is_read_whole(tmp_path: Path) -
     with file.open("ab") as log:
         log.write(b"x" * (PIECE + 2 * BEHIND))
     assert len(b"".join(iter(tail.read, b""))) == PIECE + 2 * BEHIND
+
+
+def test_of_what_is_printed_faster_than_it_can_be_read_only_the_end_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "output.log"
+    file.write_bytes(b"first\n")
+    tail = LogTail(file)
+    assert tail.read() == b"first\n"
+    with file.open("ab") as log:
+        log.write(b"x\n" * FAR_BEHIND + b"the end\n")
+    read = everything(tail)
+    assert len(read) <= PIECE + 1 + BEHIND and read.endswith(b"\nthe end\n")
