@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 ARGS ?=
 FRAMEWORKS := build/frameworks
+INSTALLED := .installed-$(firstword $(shell cksum <tests/frameworks/requirements.txt))
 # Tests start hundreds of processes: compiling every module in each of them costs more than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 # Half of the tests compute; the others run real trainings and mostly wait for them. A failure in one half does not keep
@@ -75,12 +76,12 @@ test-cluster: install ## the tests on a real cluster: that one, or KUBECONFIG's 
 test-browser: install ## the dashboard in headless Chromium; leaves screenshots of all pages in build/screenshots
 	@RESHAPE_TEST_BROWSER=1 $(BIN)/pytest tests/browser $(ARGS)
 
-frameworks: $(FRAMEWORKS)/.installed ## a venv of real PyTorch, transformers, Lightning, JAX in build/frameworks (4 GB to download, 6 GB of disk)
+frameworks: $(FRAMEWORKS)/$(INSTALLED) ## a venv of real PyTorch, transformers, Lightning, JAX in build/frameworks (4 GB to download, 6 GB of disk)
 
 # triton, which compiles for GPUs, is not needed on processors.
-$(FRAMEWORKS)/.installed: tests/frameworks/requirements.txt
+$(FRAMEWORKS)/$(INSTALLED):
 	@$(PYTHON) -m venv $(FRAMEWORKS)
-	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --no-cache-dir -r $<
+	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install --quiet --no-cache-dir -r tests/frameworks/requirements.txt
 	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes triton
 	@touch $@
 

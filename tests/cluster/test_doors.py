@@ -155,6 +155,17 @@ def test_a_job_that_ends_by_an_eviction_says_so(team: Team) -> None:
     )
 
 
+@pytest.mark.deep  # Volcano tries for some three minutes
+def test_a_job_whose_pod_a_quota_refuses_until_volcano_gives_up_ends_with_that_reason(team: Team) -> None:
+    about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": team.namespace}}
+    team.on.cluster.apply({**about, "spec": {"hard": {"pods": "0"}}})
+    team.apply()
+    job = f"{team.namespace}.train"
+    team.on.until(job, "cancelled", 300)
+    assert message(team, job).startswith("Volcano could not make its pod and gave up: ")
+    assert "exceeded quota: none" in message(team, job)
+
+
 def test_kubernetes_own_job_in_a_queue_of_ours_runs_as_it_is_and_is_told_so(team: Team) -> None:
     """It waited for ever: its owner is of the kind Job, too, and no record is ever made of it."""
     container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": command(SHORT)}
