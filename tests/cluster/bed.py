@@ -126,6 +126,7 @@ class Bed:
     def _start(self) -> None:
         began = time.monotonic()
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._put_logs_aside()
         OWNER.write_text(str(self.folder))
         self._prepare()
         bed_network.set_up()
@@ -145,6 +146,13 @@ class Bed:
         for part in PARTS:
             self.processes.check(part)
         say(f"is up after {time.monotonic() - began:.1f} s: export KUBECONFIG={self.kubeconfig}")
+
+    def _put_logs_aside(self) -> None:
+        """What went wrong in an earlier run is not to be taken for what goes wrong in this one."""
+        logs, before = self.folder / "logs", self.folder / "logs.before"
+        if logs.exists():
+            shutil.rmtree(before, ignore_errors=True)
+            logs.rename(before)
 
     def _prepare(self) -> None:
         """Every token and certificate, before the API server reads them."""
@@ -172,7 +180,9 @@ class Bed:
             for node, name in names.items():
                 until("the first pod is taken", lambda node=node, name=name: self._apply_trial(node, name), 20)
             for name in names.values():
-                self.cluster.wait("pod", name, phase("Succeeded"), within_s=20)
+                ended = self.cluster.wait("pod", name, lambda pod: phase("Succeeded")(pod) or phase("Failed")(pod))
+                if phase("Failed")(ended):
+                    raise BedError(f"pod {name} does not run: {ended['status'].get('message')}")
         except BedError as error:
             raise BedError(f"{error}\n{self.trouble()}") from None
         for name in names.values():
