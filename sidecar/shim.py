@@ -27,6 +27,10 @@ from typing import Any, Iterable, Iterator
 BIG_LINE, BIG_LOG, MOST_CLIENTS = 64 * 1024, 64 * 1024 * 1024, 32  # bytes, bytes, connections
 MOST_COMMANDS = 64  # one that is forgotten after so many others is refused, as it is old
 TICK_S, STRAGGLERS_S = 0.1, 5.0  # between two looks at the clock; for processes that outlive an unstopped trainer
+IDLE_S, BUSY = (
+    5.0,
+    0.2,
+)  # what a command leaves behind that has done nothing for so long, or fewer cores, is no training
 CALM_S, CALM_TICK_S = 30.0, 5.0  # one that has run undisturbed for so long is looked at, read and told of more rarely
 MUCH, MUCH_TICK_S = 32 * 1024, 1.0  # bytes of output in CALM_TICK_S from which on it is read so often: pipes are small
 WAIT_BY_S = 10.0  # within which an interpreter must come to our hooks to wait
@@ -84,6 +88,16 @@ def dies_of_sigterm(pid: int) -> bool:
         masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigIgn:", "SigCgt:"))]
         return not any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
     return False
+
+
+def wanted_s(pid: int) -> float:
+    """Return the CPU seconds that a process has had or waited for: on a full machine it gets few."""
+    found = 0
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                found += sum(map(int, file.read().split()[:2]))
+    return found / 1e9
 
 
 def family(strangers: "list[Child]") -> "dict[int, str]":
@@ -292,6 +306,12 @@ class Shim:
         self.asked: set[int] = set()  # of the trainer's descendants
         self.held: dict[int, int] = {}  # those that wait for one that saves -> when each was born
         self.saving: dict[int, int] = {}  # those that were asked to save -> when each was born
+        self.background: set[int] = set()  # those that train on though the command has ended well
+        self.used: tuple[float, float] = (
+            0.0,
+            0.0,
+        )  # when they were last seen busy, and the CPU seconds that they had wanted
+        self.end_code = 0  # of one of them
         self.killed: dict[int, str] = {}
         self.kill_at, self.told_at, self.shown, self.kept = NEVER, 0.0, dict(self.status), dict(self.status)
         self.grace_s = launch.grace_s  # of the newest stop
@@ -397,7 +417,7 @@ class Shim:
         told = {str(name): str(value) for name, value in (ask.get("env") or {}).items()}
         env = self.environment(int(ask["generation"]), gpus, checkpoint, told)
         self.kill_at, self.asked, self.killed, self.files = NEVER, set(), {}, None
-        self.held, self.saving = {}, {}
+        self.held, self.saving, self.background, self.used, self.end_code = {}, {}, set(), (0.0, 0.0), 0
         self.status.update(FRESH, lease_deadline=lease, gpu_ids=gpu_ids, spawn_at=boottime(), warm="")
         self.env = self.warm.environment(env) if self.warm else env
         self._spawn(self.warm.take(self.env, set(told)) if self.warm else None)
@@ -496,7 +516,7 @@ class Shim:
         self.status["patient"] = self.alive and self.kill_at == NEVER
         if self.copy and not in_place:
             self.copy.withdraw()
-        if self.trainer and self.trainer.returncode is None and not self.status["stop_asked"]:
+        if self.trainer and (self.trainer.returncode is None or self.background) and not self.status["stop_asked"]:
             offered = in_place and self.copy and self._announced(b"SIGUSR1") and self.copy.offer()
             self.status.update(trainer="stopping", stop_asked=True, stop_at=boottime(), fenced=fenced)
             self._ask_to_save(self.trainer)
@@ -510,7 +530,8 @@ class Shim:
         them one that handles SIGTERM gets it, too. Any other would go on to the next command of a script, or end those
         that save by its own end: it is held until they have ended, and then ends by the same signal.
         """
-        self.saving = {pid: born(pid)[1] for pid in self._savers()} or {trainer.pid: born(trainer.pid)[1]}
+        leader = {trainer.pid} if trainer.returncode is None else set()
+        self.saving = {pid: born(pid)[1] for pid in self._savers() or leader}
         for pid in self.saving:
             above = born(pid)[0]
             while above not in (0, os.getpid()) and above not in self.saving:
@@ -571,6 +592,8 @@ class Shim:
                 for child in (self.trainer, *self._strangers()):
                     if child and child.pid == pid and child.returncode is None:
                         child.returncode = -os.WTERMSIG(how) or os.WEXITSTATUS(how)
+                if pid in self.background:
+                    self.end_code = self.end_code or -os.WTERMSIG(how) or os.WEXITSTATUS(how)
         if self.alive and lease and now >= lease - self.launch.grace_s:
             self._quit(lease, fenced=True)
         if self.alive and self.ending:
@@ -582,10 +605,37 @@ class Shim:
             self._quit(now + self.grace_s, in_place=self.in_place)  # it has answered
         due = now >= self.kill_at - 2 * LOOK_S and not self._saves(now) and now >= self.kill_at
         if self.alive and self.trainer and (self.trainer.returncode is not None or due):
-            self._clear(self.trainer, now)
+            if due or not self._trains_on(self.trainer, now):
+                self._clear(self.trainer, now)
         for part in filter(None, (self.warm, self.copy)):
             part.tick(now)
         self._keep_sidecar(now)
+
+    def _trains_on(self, trainer: Child, now: float) -> bool:
+        """Return whether what a command that has ended well left behind trains: as one that daemonized.
+
+        It does if it announced that it saves, has a GPU open, prints, or computes. Its end is then that of the trainer.
+        """
+        if trainer.returncode or self.status["stop_asked"] or self.asked or self.ending:
+            return False
+        savers = self._savers()
+        rest = savers or set(family(self._strangers()))
+        if not rest:
+            return False
+        for pid in savers:
+            above = born(pid)[0]
+            while above not in (0, os.getpid()):
+                rest.add(above)
+                above = born(above)[0]
+        since, cpu_s = self.used
+        now_s = sum(map(wanted_s, rest))
+        busy = savers or trainer.wrote_at > since > 0 or now_s - cpu_s > BUSY * max(now - since, 1.0)
+        busy = busy or any(WARM.opened(pid) for pid in rest if WARM)
+        if busy or not since:
+            self.used = now, now_s
+            self.background.update(rest)
+            self.status["trainer_pid"] = min(savers or rest)
+        return bool(now < self.used[0] + IDLE_S)
 
     def _saves(self, now: float) -> bool:
         """Return whether its checkpoints' files change, so that it is not killed yet. Ask shortly before that, too."""
@@ -616,12 +666,13 @@ class Shim:
                 self.copy.ended()
                 if self.copy.busy and self.status["stop_asked"] and not self.in_place and now < self.kill_at:
                     return None  # what it had in memory is to be on the disk when its end is told
-            if trainer.returncode == 0 and self._announced(b"143") and not self._announced(b"stopped"):
+            code = trainer.returncode or self.end_code
+            if code == 0 and self._announced(b"143") and not self._announced(b"stopped"):
                 self.status["stop_asked"] = False  # it was asked too late to save: it has done all that there was
             self._unlock_gpus()
-            self.alive, quiet = False, trainer.returncode == 0 and self.status["stop_asked"]
+            self.alive, quiet = False, code == 0 and self.status["stop_asked"]
             tail, note = trainer.tail.decode("utf-8", "replace"), names and f"had to kill {names}"
-            self.status.update(trainer="exited", trainer_pid=None, exit_code=trainer.returncode, exit_at=boottime())
+            self.status.update(trainer="exited", trainer_pid=None, exit_code=code, exit_at=boottime())
             return self.status.update(exit_note=note, output_tail="" if quiet else tail)
         savers = self._savers()  # what these print to, and whom they have started, is asked after them
         left = self.launch.grace_s if savers else STRAGGLERS_S
@@ -630,6 +681,7 @@ class Shim:
         if late and trainer.returncode is None:
             send(-trainer.pid, signal.SIGKILL)  # the group at once, so that it cannot fork away
         asked = set(rest) if late else (savers or set(rest)) - self.asked
+        self.background -= asked if not self.status["stop_asked"] else set()  # an end that we ask for is none of theirs
         for pid in asked:
             send(pid, signal.SIGKILL if late else signal.SIGTERM)  # they may save as well
         self.asked.update(asked)

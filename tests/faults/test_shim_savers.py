@@ -167,6 +167,53 @@ def test_a_process_that_is_not_the_trainers_is_never_signalled(tmp_path):
             other.kill()
 
 
+LEAVES = {
+    "a shell": "PYTHON train.py > log.txt 2>&1 & exit 0",
+    "with its own shell": "nohup bash -c 'PYTHON train.py > log.txt 2>&1' & exit 0",
+    "a daemon": 'PYTHON -c "import os; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); '
+    "os.execv('PYTHON', ['python', 'train.py'])\"",
+}
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_a_training_that_its_command_left_in_the_background_is_waited_for_and_stopped_as_any_other(tmp_path, how):
+    with training(tmp_path, LEAVES[how]) as shim:
+        shim.client.start(1, ["A"])
+        until_trained(shim)
+        status = shim.client.status()
+        assert status["trainer"] == "running" and status["trainer_pid"]
+        shim.client.stop(1, grace_s=120)
+        status = shim.client.wait("exited")
+        assert (status["stop_asked"], status["exit_code"], status["exit_note"]) == (True, 143, "") or (
+            how == "with its own shell" and status["exit_code"] == -signal.SIGTERM
+        )
+        (tmp_path / "hurry").touch()
+        shim.client.start(2, ["A"])
+        status = shim.client.wait("exited")
+        assert (status["stop_asked"], status["exit_code"]) == (False, 0)
+    assert trained(tmp_path) == list(range(STEPS)), "each step once, and all of them before the end is told"
+
+
+@pytest.mark.parametrize("does", ["sum(range(1000))", "print('it trains', flush=True)"], ids=["computes", "prints"])
+def test_what_a_command_left_behind_trains_while_it_computes_or_prints_and_its_end_is_the_trainers(tmp_path, does):
+    pause = "" if "sum" in does else "time.sleep(0.5)"
+    (tmp_path / "work.py").write_text(
+        f"import time\nend = time.monotonic() + 12\nwhile time.monotonic() < end:\n    {does}\n    {pause}\n"
+        "open('finished', 'w').close()\nraise SystemExit(3)\n"
+    )
+    with training(tmp_path, "PYTHON work.py & exit 0", hooks=False) as shim:
+        shim.client.start(1, ["A"])
+        assert shim.client.wait("exited")["exit_code"] == 3
+        assert (tmp_path / "finished").exists()
+
+
+def test_what_a_command_left_behind_and_does_nothing_is_ended(tmp_path):
+    with training(tmp_path, "sleep 1000 & exit 0") as shim:
+        shim.client.start(1, ["A"])
+        status = shim.client.wait("exited")
+        assert (status["exit_code"], status["exit_note"], shim.left()) == (0, "", [])
+
+
 class Broken:
     """As a stream whose reader is gone."""
 
