@@ -16,7 +16,16 @@ from __future__ import annotations
 import os
 import sys
 
-from reshape_hooks.record import Recorder, begin_record, changes, hidden, in_library, library_folders
+from reshape_hooks.record import (
+    Recorder,
+    begin_record,
+    changes,
+    command_line,
+    hidden,
+    in_library,
+    library_folders,
+    shared_folders,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # what a training does not import itself is imported only by an interpreter that waits
@@ -82,7 +91,11 @@ class NotRecorded(BaseException):
 
 
 class RecordedOnly:
-    """The first finder while modules are imported early: finds those of the record, in libraries only."""
+    """The first finder while modules are imported early: finds those of the record, in libraries only.
+
+    And what Python itself brings along: `early` has imported some of that before the training, whose record lacks it
+    then. A module that is nowhere is not found, as the training went on without it, too.
+    """
 
     def __init__(self, names: Collection[str], folders: tuple[str, ...]) -> None:
         self.names, self.folders = names, folders
@@ -90,11 +103,11 @@ class RecordedOnly:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self.names:
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         passed: list[Any] = [one for one in sys.meta_path if one is not self and not hasattr(one, "adapts")]
         found = (one.find_spec(fullname, path, target) for one in passed if hasattr(one, "find_spec"))
         spec: ModuleSpec | None = next((spec for spec in found if spec is not None), None)
+        if fullname not in self.names and spec is not None and not in_python(spec):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         if spec is not None and not in_library(spec, self.folders):
             raise NotRecorded(f"{fullname} is found in another place than the last time")
         return spec
@@ -181,8 +194,7 @@ class Stash:
         reason = f"before it imports {group.name} the script sets {what}, unlike the last time"
         self.recorder.stop(reason)
         if self.before == self._done():
-            with open("/proc/self/cmdline", "rb") as file:
-                argv = file.read().split(b"\0")[:-1]
+            argv = command_line()
             path = os.readlink(f"/proc/self/fd/{self.recorder.file}")
             os.execve(sys.executable, argv, {**self.recorder.environ, "RESHAPE_IMPORTS": path, "RESHAPE_COLD": reason})
 
@@ -205,6 +217,14 @@ class StashLoader:
             self._stash.give(name)
         sys.modules[name] = self._module
         self._stash.recorder.settle()  # it asks for nothing, and may be the last one
+
+
+def in_python(spec: ModuleSpec) -> bool:
+    """True if the module is one of Python's own."""
+    place = spec.origin or ""
+    ours = os.path.join(os.path.dirname(os.__file__), "")
+    installed = "site-packages" in place or "dist-packages" in place
+    return place in ("built-in", "frozen") or (place.startswith(ours) and not installed)
 
 
 def written() -> int:
@@ -249,7 +269,7 @@ def device_opened() -> str:
 
 def import_early(record: Record, told: Any) -> None:
     """Import the groups of the record in order, and note in each what came. Ends before the next one once `told()`."""
-    folders, finders, environ = library_folders(), [*sys.meta_path], dict(os.environ)
+    folders, finders, environ = library_folders() + shared_folders(), [*sys.meta_path], dict(os.environ)
     only: Any = RecordedOnly(record.home, folders)
     sys.meta_path.insert(0, only)
     known = set(sys.modules)
@@ -324,7 +344,29 @@ def score(value: str) -> str:
 
 def stamps() -> list[int]:
     """Return when each folder of installed modules was changed last."""
-    return [os.stat(folder).st_mtime_ns for folder in library_folders() if os.path.isdir(folder)]
+    folders = library_folders() + shared_folders()
+    return [os.stat(folder).st_mtime_ns for folder in folders if os.path.isdir(folder)]
+
+
+def files_of(record: Record) -> dict[str, tuple[int, int]]:
+    """Return the file of each module that was imported early, with its size and when it was written; (0, 0): gone."""
+    found: dict[str, tuple[int, int]] = {}
+    for group in record.groups:
+        for module in list(group.modules.values()):
+            path = getattr(module, "__file__", None)
+            if isinstance(path, str):
+                try:
+                    status = os.stat(path)
+                    found[path] = status.st_size, status.st_mtime_ns
+                except OSError:
+                    found[path] = 0, 0
+    return found
+
+
+def edited(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]], since_ns: int, until_ns: int) -> str:
+    """Return a file that is not as it was imported: changed since, or while modules were imported; empty if none."""
+    changed = (path for path, stamp in now.items() if before.get(path) != stamp or since_ns <= stamp[1] <= until_ns)
+    return next(changed, "")
 
 
 def settle_garbage() -> None:
@@ -346,6 +388,9 @@ def wait_turn(number: int, path: str) -> None:
     """
     turn = Turn(number)
     try:
+        import time
+
+        began_ns = time.time_ns()
         before, known, places, home = stamps(), set(sys.modules), list(sys.path), os.getcwd()
         scored = score("1000")  # first of all
         found = Record(path)
@@ -358,12 +403,15 @@ def wait_turn(number: int, path: str) -> None:
             raise NotRecorded(f"an import opens a device ({device})")
         sys.stdout.flush()
         sys.stderr.flush()
+        files = files_of(found)
         settle_garbage()
         turn.say("ready")
         change(turn.hear())
         score(scored)
         if stamps() != before:
             raise NotRecorded("packages were installed meanwhile")
+        if changed := edited(files, files_of(found), began_ns, time.time_ns()):
+            raise NotRecorded(f"{changed} was edited meanwhile")
         turn.say("set")
         if turn.hear() != "go":
             os._exit(1)

@@ -26,6 +26,27 @@ def library_folders() -> tuple[str, ...]:
     return tuple(os.path.join(folder, "") for folder in (os.path.dirname(os.__file__), *installed, OURS))
 
 
+def shared_folders() -> tuple[str, ...]:
+    """Return the folders that PYTHONPATH names and that are apart from the job's own: a library may need what is there.
+
+    The job's own are the present one, that of its script, and those that hold one of these.
+    """
+    own = [
+        os.getcwd(),
+        *(os.path.dirname(os.path.abspath(word)) for word in command_line()[1:] if os.path.isfile(word)),
+    ]
+    own = [os.path.join(os.path.realpath(folder), "") for folder in own]
+    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
+    shared = [os.path.join(os.path.realpath(entry), "") for entry in named]
+    apart = [one for one in shared if not any(one.startswith(home) or home.startswith(one) for home in own)]
+    return tuple(os.path.join(entry, "") for entry in named if os.path.join(os.path.realpath(entry), "") in apart)
+
+
+def command_line() -> list[str]:
+    with open("/proc/self/cmdline", "rb") as file:
+        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+
+
 def in_library(spec: ModuleSpec | None, folders: tuple[str, ...]) -> bool:
     """True if the module is Python's own, an installed one or ours, and not the user's."""
     if spec is None:
@@ -64,6 +85,7 @@ class Recorder:
 
     def __init__(self, path: str, reason: str = "") -> None:
         self.pid, self.folders, self.environ = os.getpid(), library_folders(), dict(os.environ)
+        self.with_shared = self.folders + shared_folders()  # also what libraries may import from there
         self.finders: list[Any] = []  # that are known
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.wrote = 0
@@ -73,8 +95,7 @@ class Recorder:
         self.known: set[str] = set()  # names that were written down
         self.brought: list[tuple[Any, ...]] = []  # lines of what came from the stash
         self.ended = False
-        with open("/proc/self/cmdline", "rb") as file:
-            self.lines([("begin", self.pid, [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]])])
+        self.lines([("begin", self.pid, command_line())])
         if reason:
             self.stop(reason)
 
@@ -116,9 +137,8 @@ class Recorder:
             if absent is not None:
                 self.root, self.root_line = spec, ("root", name, variables, absent)
                 self.lines([self.root_line])
-        elif (
-            absent is None and self.root
-        ):  # an installed module that imports the user's: not to be imported without the script
+        elif absent is None and self.root and not in_library(spec, self.with_shared):
+            # An installed module that imports the user's: not to be imported without the script.
             self.stop(f"{self.root.name} imports {name}, which is not an installed module")
         return True
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from reshape_hooks import early, record
 from sidecar import warm
 from tests.fakes.shim_client import TRAINERS, ShimProcess, marked, running_shim
 from tests.interpreters import python_of
@@ -400,6 +401,80 @@ def test_no_interpreter_waits_where_an_import_needs_the_script_or_a_gpu(tmp_path
                 eventually(lambda s=said: s in shim.client.status()["warm"], "the shim says why none waits")
             assert shim.left() == [shim.client.status()["trainer_pid"]]
             stopped(shim, number)
+
+
+TRIES = """
+import atexit, importlib.util, os
+assert importlib.util.find_spec(f"tried_{os.getpid()}") is None  # another one each time
+try:
+    import fx2trt_oss
+except ImportError:
+    fx2trt_oss = None
+"""
+
+
+def test_a_module_that_a_library_only_tries_to_import_and_that_is_nowhere_ends_no_warm_start(tmp_path, counting):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "library.py").write_text(TRIES)
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import decimal", "import library, decimal"))
+    with warm_shim(tmp_path, counting, {"PYTHONPATH": str(installed)}) as shim:
+        for number in (1, 2, 3, 4):
+            runs(shim, number)
+            assert shim.client.status()["cold"] == ""
+            until_ready(shim)
+            stopped(shim, number)
+
+
+def test_early_imports_find_what_was_recorded_and_what_is_pythons_own_and_nothing_else():
+    only = early.RecordedOnly({"decimal", "nowhere"}, record.library_folders())
+    assert only.find_spec("decimal") is not None and only.find_spec("atexit") is not None
+    assert only.find_spec("nowhere") is None and only.find_spec("nowhere_too") is None
+    with pytest.raises(ModuleNotFoundError):
+        only.find_spec("pytest")  # it is installed, and the last run did without
+
+
+@pytest.mark.parametrize("where", ["installed", "elsewhere"])
+def test_what_was_edited_while_an_interpreter_waited_is_imported_anew(tmp_path, counting, where):
+    folders = {"installed": tmp_path / "apart" / "site-packages", "elsewhere": tmp_path / "apart" / "elsewhere"}
+    job = tmp_path / "job"
+    job.mkdir()
+    for folder in folders.values():
+        (folder / "inside").mkdir(parents=True)
+    package = folders[where] / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("VALUE = 1\n")
+    (folders["installed"] / "library.py").write_text("import package.part\n")  # as torch imports pynvml
+    asks = "import library, package.part, decimal, mine, wave\nprint('value', package.part.VALUE, flush=True)"
+    for name in ("mine.py",):
+        shutil.copy(tmp_path / name, job / name)
+    (job / "script.py").write_text(SCRIPT.replace("import decimal, mine, wave", asks))
+    path = os.pathsep.join(map(str, folders.values()))
+    with warm_shim(job, counting, {"PYTHONPATH": path}) as shim:
+        for number in (1, 2):
+            runs(shim, number)
+            assert shim.client.status()["cold"] == ""
+            until_ready(shim)
+            stopped(shim, number)
+        (package / "part.py").write_text("VALUE = 22\n")
+        runs(shim, 3)
+        assert shim.client.status()["cold"] == f"{package / 'part.py'} was edited meanwhile"
+        values = [line for line in shim.output.read_text().splitlines() if line.startswith("value")]
+        assert values == ["value 1", "value 1", "value 22"]
+        until_ready(shim)
+        stopped(shim, 3)
+        runs(shim, 4)
+        assert shim.client.status()["cold"] == "", "warm again, with the new code"
+
+
+def test_the_users_own_modules_are_imported_by_no_interpreter_that_waits(tmp_path, counting, monkeypatch):
+    """Those in a folder of PYTHONPATH that is the job's own, or holds it."""
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path.parent / f"{tmp_path.name}-other"
+    for path, apart in ((tmp_path, False), (tmp_path.parent, False), (tmp_path / "src", False), (other, True)):
+        monkeypatch.setenv("PYTHONPATH", f"{path}{os.pathsep}relative")
+        assert record.shared_folders() == ((os.path.join(path, ""),) if apart else ())
 
 
 def test_one_that_opens_a_device_while_it_waits_is_ended_and_no_other_waits(tmp_path, monkeypatch):
