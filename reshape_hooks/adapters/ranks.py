@@ -8,6 +8,7 @@ alone needs no PyTorch. Called by `session` and the adapters, from Python 3.8 on
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 
@@ -29,6 +30,8 @@ class Ranks:
                 raise NotMet
             self._distributed = distributed
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+            if "LOCAL_RANK" not in os.environ:  # the script has started them itself, all of them here
+                self.local_rank, self.local_size = self.rank, self.size
             self._group: Any = distributed.new_group(backend="gloo")
 
     def any(self, *flags: bool) -> list[bool]:
@@ -58,5 +61,10 @@ class Ranks:
 
 
 def several() -> bool:
-    """True if this process is one of several that train together."""
-    return int(os.environ.get("WORLD_SIZE") or 1) > 1
+    """True if this process is one of several that train together, as it was told or as they have met."""
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return True
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    return int(distributed.get_world_size()) > 1

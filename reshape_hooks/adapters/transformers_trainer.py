@@ -64,6 +64,8 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     session.refuse_split(trainer.model)
     if args or kwargs.get("trial") is not None or trainer.hp_search_backend is not None:
         raise LeftAlone("it searches for hyperparameters")
+    if hasattr(trainer, "_buffered_inputs"):  # of TRL's GRPO and RLOO
+        raise LeftAlone("its trainer keeps what it has generated for several steps, which is not saved")
     if trainer.args.ignore_data_skip or trainer.args.auto_find_batch_size:
         raise LeftAlone("ignore_data_skip and auto_find_batch_size change which samples come after a stop")
     if type(trainer).get_train_dataloader.__module__ == "transformers.trainer":

@@ -36,6 +36,20 @@ def test_states_of_jax_that_hold_functions_resume_exactly(script: Script, tmp_pa
     assert second.measured == undisturbed.measured
 
 
+def test_processes_that_a_script_spawns_stop_after_one_step_and_only_one_of_them_speaks(tmp_path: Path) -> None:
+    script = Script("torch", "torch_spawn.py", 12, None, itself=True)
+    undisturbed = run(script, tmp_path / "whole", 1)
+    assert undisturbed.status == 0, undisturbed.errors
+    assert undisturbed.steps == list(range(1, 13))
+    first = run(script, tmp_path / "parts", 1, 5)
+    assert first.status, "the parent says that its processes have ended with 143"
+    second = run(script, tmp_path / "parts", 2)
+    assert (first.steps, second.steps) == (list(range(1, 6)), list(range(6, 13))), second.errors
+    assert second.measured == undisturbed.measured
+    lines = (tmp_path / "whole" / "announce").read_text().splitlines()
+    assert [line.rpartition(" ")[0] for line in lines] == ["SIGUSR1 143", "ended"]
+
+
 @pytest.mark.parametrize(("what", "why"), [("unpicklable", "pickle"), ("handler", "handler for SIGTERM of its own")])
 def test_what_lightning_cannot_save_or_be_asked_for_is_said_before_a_stop(tmp_path: Path, what: str, why: str) -> None:
     ended = run(Script("lightning", "announced_late.py", 8, None, (what,)), tmp_path, 1, 6)

@@ -274,6 +274,7 @@ def test_what_cannot_be_resumed_exactly_is_left_alone_and_says_so(tmp_path: Path
         "resume_from_checkpoint",
         "handler for SIGTERM",
         "split among several GPUs",
+        "generated for several steps",
         "OnExceptionCheckpoint",
         "a DataLoader",
         "handler",

@@ -34,15 +34,21 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def train(resume=None, split=None, **more):
+class Buffers(HFTrainer):
+    """As TRL's GRPOTrainer, which generates for several steps at once."""
+
+    _buffered_inputs = None
+
+
+def train(resume=None, split=None, kind=HFTrainer, **more):
     config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     quiet = {"report_to": [], "disable_tqdm": True, "save_steps": 2}
     arguments = TrainingArguments("out", max_steps=2, **quiet, **more)
-    data = Stream() if resume is None and split is None else [next(iter(Stream()))] * 8
+    data = Stream() if resume is None and split is None and kind is HFTrainer else [next(iter(Stream()))] * 8
     model = BertForSequenceClassification(config)
     if split:
         model.hf_device_map = split  # as `from_pretrained` notes where it puts the layers
-    HFTrainer(model, arguments, train_dataset=data).train(resume)
+    kind(model, arguments, train_dataset=data).train(resume)
 
 
 def fit(loader, **more):
@@ -55,6 +61,7 @@ train()
 train("out/checkpoint-2")
 train(enable_jit_checkpoint=True)
 train(split={"bert": 0, "classifier": 1})
+train(kind=Buffers)
 fit(loader, callbacks=[OnExceptionCheckpoint("out")])
 fit(Batches())
 signal.signal(signal.SIGTERM, lambda *_: None)
