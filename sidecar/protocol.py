@@ -158,6 +158,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True, kw_only=True):
     hook: bool = False  # whether this generation's trainer has announced that it saves when asked
     withdrawn: str = ""  # why it has withdrawn that: a stop would cost work now
     lost: Lost | None = None  # None: not known yet, or there was no work before
+    edited: list[str] = []  # files of the training's code that differ from what they were when it was started
 
     @property
     def unwritten(self) -> bool:
@@ -197,6 +198,7 @@ class StopCall(msgspec.Struct, kw_only=True):
     grace_s: float
     wait: bool = False  # for one that announced that it saves when asked, without a SIGKILL: it ends at a safe point
     in_place: bool = False  # training goes on here at once, so what it saves may be in memory before it is on the disk
+    unasked: bool = False  # nobody asked for it: refused (409) where the next start would run other code
 
 
 class CheckpointCall(msgspec.Struct, kw_only=True):

@@ -34,6 +34,7 @@ from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter
 from sidecar.resources.usage import cpu_quota as own_quota
+from sidecar.source_watch import SourceWatch
 from sidecar.startup import log_format, preflight
 
 log = logging.getLogger("sidecar")
@@ -41,6 +42,7 @@ log = logging.getLogger("sidecar")
 LOOK_S, CALM_LOOK_S = 1.0, 10.0  # the output is read at least this often; where the shim tells of all that matters
 STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
 WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause while no hook or checkpoint is known; most of the time that they may take
+SOURCE_S = 2.0  # for a look at the files of the training's code
 FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
 SILENT = "NVML does not answer any more: check the NVIDIA driver of this machine"
 
@@ -74,6 +76,9 @@ class Sidecar:
         self.sample = Sample(boottime())
         self.sent, self.failed = 0, 0  # heartbeats, for the metrics
         self._checkpoints = CheckpointWatch(settings.checkpoints, launch.job_id) if settings.checkpoints else None
+        # In a pod the trainer's files are out of our sight, unless we share its container.
+        self._code = [] if settings.apart else [str(word) for word in launch.command or ()]
+        self._source, self.edited = SourceWatch((), "."), list[str]()
         self._coordinator = CoordinatorLink(settings)
         self._tail = LogTail(Path(launch.output))
         self._reading, self._read_at = asyncio.Lock(), 0.0
@@ -97,7 +102,7 @@ class Sidecar:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._timer = self._loop.call_soon(self._wake)
-        work = (self.shim.run(), self._watch(), self._measure(), self._farewell())
+        work = (self.shim.run(), self._watch(), self._watch_source(), self._measure(), self._farewell())
         running = [self._ended, *(asyncio.create_task(one) for one in work)]
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for one in running:
@@ -130,7 +135,7 @@ class Sidecar:
             gpus=self._readings(shim), usage=self.sample.usage, checkpoint=self.state.checkpoint,
             checkpoint_at=self.reader.saved.get(saved.name) if saved else None, emulated=self._probe.emulated,
             unfit=shim.unfit or self._unfit, hook=self.state.hook, withdrawn=self.state.withdrawn,
-            lost=self.reader.lost,
+            lost=self.reader.lost, edited=self.edited,
         )  # fmt: skip
 
     async def forward_request(self, gpus: int | None, signal: str | None, force: bool = False) -> bytes:
@@ -186,6 +191,9 @@ class Sidecar:
     def _new_generation(self, begun: core.NewGeneration) -> None:
         """Begin another trainer's output; all earlier output was read, unless this sidecar started after it."""
         log_format.identify(generation=begun.generation)
+        home, before = self.settings.launch.workdir or ".", self.settings.folder / "launch.json"
+        self._source, self.edited = SourceWatch(self._code, home, before), []
+        self._start(self._know_source(boottime() - begun.spawn_at))
         self.reader.new_generation(begun.spawn_at)
         if self._late and self.settings.progress_file is None:
             self._unread = begun
@@ -333,6 +341,26 @@ class Sidecar:
             known = self.state.hook or self.state.checkpoint is not None  # a later one waits for the next heartbeat
             now = boottime()
             pause = max(core.until_beat(self.state, now) if known else WATCH_S, (now - began) / WATCH_SHARE)
+
+    async def _know_source(self, ago_s: float) -> None:
+        """Take the files of the training's code as they are for those that its trainer runs."""
+        await asyncio.to_thread(self._source.begin, ago_s)
+
+    async def look_at_source(self) -> list[str]:
+        """Return the names of the files of the training's code that have changed since it was started, if known."""
+        source = self._source
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SOURCE_S):
+                found = await asyncio.to_thread(source.edited)
+                self.edited = found if source is self._source else self.edited
+        return self.edited
+
+    async def _watch_source(self) -> None:
+        while True:
+            await asyncio.sleep(core.until_beat(self.state, boottime()) if self.state.shim else LOOK_S)
+            if core.running(self.state):
+                with self._before_beat():
+                    await self.look_at_source()
 
     @contextlib.contextmanager
     def _before_beat(self) -> Iterator[None]:

@@ -106,7 +106,8 @@ class OperatorRequests:
             raise Rejected(resumption.refuse_resize(job, f"run on {count_of(gpus or 0)}", INSIST), 409)
         gave_back = "An operator gave the GPU count back to the scheduler."
         asked = f"An operator asked for {count_of(gpus)}." if gpus else gave_back
-        return self._wish(job, {"wanted": gpus, "forced": True if loses else None}, asked)
+        agreed: JobChanges = {"code_agreed": job.generation}  # a stop after which it runs its code as it is now
+        return self._wish(job, {"wanted": gpus, "forced": True if loses else None, **agreed}, asked)
 
     def suspend(self, job_id: str) -> View:
         """Let a job save, give all its GPUs up and wait until it is resumed; a waiting one is not started."""
@@ -116,7 +117,7 @@ class OperatorRequests:
         lasting = self._config.checkpoints_last or bool(job.doc.get("checkpoint_claim"))
         if job.state != s.SUBMITTED and (why := resumption.refuse_suspension(job, lasting)):
             raise Rejected(why, 409)
-        return self._wish(job, {"suspended": True}, "An operator suspended it.")
+        return self._wish(job, {"suspended": True, "code_agreed": job.generation}, "An operator suspended it.")
 
     def resume(self, job_id: str) -> View:
         """Let a suspended or held job start again."""

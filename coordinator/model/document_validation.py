@@ -99,7 +99,7 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         "reshape": OPERATION, "closed": FLAG, "job_type": ID,
         **_each(COUNT, "generation", "launch", "num_gpus", "up", "down", "newest_launch", "retries", "reshapes",
                 "moves", "preempts", "wanted", "members", "gpus_per_pod", "max_workers", "limits", "limits_told",
-                "iters_done", "stopped_by_us", "grew_from",
+                "iters_done", "stopped_by_us", "grew_from", "code_agreed",
                 "iterations", "epochs", "dataset_size", "batch_size", "version"),
         **_each(NUMBER, "submit_ts", "start_ts", "run_ts", "finish_ts", "retry_ts", "migrated_ts", "move_refused_ts",
                 "limit_ts", "pause_s", "ran_s", "expected_s", "sla_waiting_s", "reshape_cost_s", "cpu_limit",
@@ -110,7 +110,8 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
                 "sized_by", "reshaped_by", "held", "contradiction"),
         **_each(SPAN, "sla", "estimate"), "resumes": TEXT, "withdrawn": TEXT,
         **_each(FLAG, "elastic", "hooks", "forced", "suspended", "unleased"),
-        **_each(OBJECT, "lost", "stalled", "checkpoint", "unlimitable", "env", "resources", "volcano", "slaml"),
+        **_each(OBJECT, "lost", "stalled", "edited", "checkpoint", "unlimitable", "env", "resources", "volcano",
+                "slaml"),
         **_each(LIST, "yields_to", "tasks", "reshape_exit_codes", "depends_on", "warnings"),
     },
     "gpus": {

@@ -291,6 +291,19 @@ class JobRecord:
         return known if None not in known.values() else {}
 
     @property
+    def edited(self) -> tuple[str, ...]:
+        """Files of its code that have changed since its trainer was started, unless its user has asked for a stop."""
+        found = self.doc.get("edited")
+        if not isinstance(found, dict) or found.get("generation") != self.generation or self.state not in RUNS:
+            return ()
+        return () if self.code_agreed else _names(found.get("files"))
+
+    @property
+    def code_agreed(self) -> bool:
+        """True if its user has asked for a stop of the present generation, after which it runs the code as it is."""
+        return bool(self.doc.get("code_agreed") == self.generation)
+
+    @property
     def wanted(self) -> int | None:
         wanted = number(self.doc.get("wanted"), 1)
         return None if wanted is None else int(wanted)

@@ -50,6 +50,11 @@ def saving_told(job: JobRecord, beat: Heartbeat) -> JobChanges:
     return {"withdrawn": known or None} if known != withdrawn(job) else {}
 
 
+def stays_unasked(job: JobRecord, beat: Heartbeat | None = None) -> bool:
+    """True if it is left alone unless its user asks: a stop would lose work, or the next start run other code."""
+    return rigid(job, beat) or bool(job.edited)
+
+
 def leased(job: JobRecord) -> bool:
     """True if silence may end its trainer; the work of one that has not shown that it resumes would be lost."""
     return not job.unleased or resumes(job)
@@ -78,7 +83,16 @@ def newly_known(job: JobRecord, beats: Mapping[int, Heartbeat], whole: Heartbeat
     """
     given = job.unleased and resumes(job) and all(beat.shim.leased for beat in beats.values())
     now_leased: JobChanges = {"unleased": None} if given else {}
-    return resumability_shown(job, whole) | saving_told(job, whole) | reported_loss(job, whole) | now_leased
+    shown = resumability_shown(job, whole) | saving_told(job, whole) | reported_loss(job, whole)
+    return shown | now_leased | _code_changed(job, whole)
+
+
+def _code_changed(job: JobRecord, beat: Heartbeat) -> JobChanges:
+    """Fields to write if files of its code have changed since its trainer was started, or are as they were again."""
+    if beat.shim.generation != job.generation or beat.shim.trainer != "running":
+        return {}
+    now = {"files": beat.edited[:20], "generation": job.generation} if beat.edited else None
+    return {"edited": now} if now != job.doc.get("edited") else {}
 
 
 def reported_loss(job: JobRecord, beat: Heartbeat) -> JobChanges:
@@ -126,9 +140,13 @@ def describe_loss(lost: Lost | Mapping[str, Any]) -> str:
 
 def rigidity_reason(job: JobRecord, beat: Heartbeat | None = None) -> str:
     """Return why the job keeps its GPUs and what its user can do; empty if it may be reshaped; `beat` as in `rigid`."""
-    if not rigid(job, beat):
+    if not stays_unasked(job, beat):
         return ""
     keeps = f"keeps its {gpus(len(job.gpu_ids))}" if job.gpu_ids else "stays where it is"
+    if job.edited and not rigid(job, beat):
+        files, has = ", ".join(job.edited[:3]), "have" if len(job.edited) > 1 else "has"
+        again = f"`reshape suspend {job.id}` and `reshape resume {job.id}` start it with the new code"
+        return f"{keeps}: {files} {has} changed since it was started; {again}"
     if job.stalled:
         return f"{keeps} until it makes steps again: stopped now, it might not save"
     if job.doc.get("elastic") is False:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from coordinator.model import states as s
 from coordinator.model.events import VictimBooked
 from coordinator.model.records import GpuRecord, JobRecord
-from coordinator.model.resumption import rigid
+from coordinator.model.resumption import stays_unasked
 from coordinator.model.tables import GpuChanges, JobChanges
 from coordinator.reconcile.actions import Step, Wait, WriteGpu, WriteJob
 from coordinator.reconcile.observed_state import POLL_S, ObservedState, reshape_method
@@ -47,7 +47,7 @@ def _claim_from_victim(w: ObservedState, gpu_id: str) -> Step:
             return Wait(POLL_S, "the victim is ending by itself; its GPUs come free")
         if victim.generation != w.op.doc.get("victim_generation"):
             return undo(w, f"job {victim.id} changed meanwhile")
-        if rigid(victim):
+        if stays_unasked(victim):
             return undo(w, f"job {victim.id} must not be stopped any more")
         return _book_victim(w, victim)
     if victim.operation.peer != w.job.id:

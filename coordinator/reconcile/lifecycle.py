@@ -34,7 +34,7 @@ from coordinator.model.events import (
     ResourcesGranted,
 )
 from coordinator.model.records import JobRecord
-from coordinator.model.resumption import resumes, rigid, rigidity_reason
+from coordinator.model.resumption import resumes, rigidity_reason, stays_unasked
 from coordinator.model.tables import JobChanges
 from coordinator.reconcile.actions import RequestLaunch, RequestRemoval, StartTrainer, Step, StopTrainer, Wait, WriteJob
 from coordinator.reconcile.gang_scaling import pods_ready, recover_gang, scale_pods
@@ -96,6 +96,8 @@ def _operate(w: ObservedState) -> Step:
     if w.shim.generation > w.op.generation:
         reshape = {**w.op.doc, "generation": w.shim.generation + 1}
         return WriteJob("renumber", {"reshape": reshape}, OperationRenumbered())
+    if w.op.kind == "requeue" and w.runs and w.job.edited and w.shim.generation < w.op.generation:
+        return undo(w, rigidity_reason(w.job))
     if w.op.kind in ("requeue", "finish"):
         return _stop(w) or _conclude_stop(w)
     if w.job.generation < w.op.generation:
@@ -110,7 +112,7 @@ def _ready(w: ObservedState) -> Step | None:
     if w.op.kind == "start":
         return _initialized(w)
     stopped = w.shim.generation >= w.op.generation or w.remove_asked
-    if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and rigid(w.job, w.seen):
+    if w.op.kind in ("reshape", "move") and not (stopped or w.lost or w.op.forced) and stays_unasked(w.job, w.seen):
         return take_back(w) or undo(w, rigidity_reason(w.job, w.seen))
     if w.op.kind == "reshape" and w.op.peer is not None and not stopped:
         return _newcomer_ready(w)

@@ -178,6 +178,14 @@ class ObservedState:
         return self.job.generation > 0 and not (agreed or theirs or resumes(self.job, self.seen))
 
     @property
+    def stop_is_unasked(self) -> bool:
+        """True if its trainer is to be stopped and started again though its user has not asked for a stop."""
+        op = self.job.operation
+        if op is None or op.kind not in ("reshape", "move", "requeue") or self.job.generation >= op.generation:
+            return False
+        return not (op.forced or self.job.code_agreed or self.job.cancel)
+
+    @property
     def trains(self) -> bool:
         """True if a trainer may be using GPUs."""
         return not self.lost and self.shim.trainer in ("running", "stopping")

@@ -297,6 +297,7 @@ class Reconciler:
                 grace_s=ENDLESS_S if together else grace_s(job, beat, self.config.grace_s),
                 wait=step.wait,
                 in_place=step.in_place,
+                unasked=observed.stop_is_unasked,
             )
             return self.sidecars.stop(beat.url, key, job.id, job.launch, stop)
         start = StartCall(

@@ -161,7 +161,7 @@ def _still_mine(w: ObservedState) -> list[str]:
 
 def undo(w: ObservedState, why: str, retries: int | None = None) -> WriteJob:
     """Return to the state before the operation; only while the shim has not obeyed a stop."""
-    if w.op.kind in ("reshape", "move") and w.job.generation < w.op.generation:
+    if w.op.kind in ("reshape", "move", "requeue") and w.job.generation < w.op.generation:
         message = (
             f"stays on {w.job.node}: {why}" if w.op.kind == "move" else f"keeps its {len(w.job.gpu_ids)} GPUs: {why}"
         )

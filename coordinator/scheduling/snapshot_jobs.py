@@ -165,7 +165,7 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         optional=job.optional,
         num_gpus=len(held),
         node=_place(job),
-        rigid=resumption.rigid(job),
+        rigid=resumption.stays_unasked(job),
         forced=job.forced,
         grew_from=int(number(job.doc.get("grew_from")) or 0),
         wanted=job.wanted,

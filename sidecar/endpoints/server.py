@@ -166,6 +166,8 @@ class CommandEndpoint(Endpoint):
             if not core.running(self.sidecar.state):  # else the call is a repeated one
                 await self.sidecar.release.begin(call.gpu_ids)
             request["lease_deadline"] = self.deadline(call)
+        if isinstance(call, StopCall) and call.unasked:
+            await self.refuse_other_code()
         try:
             answer = await self.sidecar.shim.ask(request)
         except ShimUnreachable as error:
@@ -173,6 +175,12 @@ class CommandEndpoint(Endpoint):
         if not answer.ok or answer.status is None:
             raise Refusal(409 if answer.conflict else 400, answer.error or "the shim refused")
         self.answer(msgspec.json.encode(core.reportable(self.sidecar.state, answer.status)))
+
+    async def refuse_other_code(self) -> None:
+        """Refuse the stop of a running trainer whose next start would run other code, which nobody asked for."""
+        shim = self.sidecar.state.shim
+        if shim is not None and shim.trainer == "running" and (files := await self.sidecar.look_at_source()):
+            raise Refusal(409, f"the code has changed since the training was started: {', '.join(files)}")
 
     def deadline(self, call: StartCall) -> float:
         """Return the lease's deadline; 503 if it has run out, unless the call was carried out before."""

@@ -191,6 +191,27 @@ def test_an_older_generation_gets_409_and_the_answer_is_signed(coordinator: Tiny
     assert signed(KEY, "REPLY", "/v1/start", body, headers[HEADER_SIGNATURE])
 
 
+def test_an_unasked_stop_is_refused_where_the_next_start_would_run_other_code(
+    coordinator: TinyCoordinator, begin: Begin
+) -> None:
+    launch = begin()
+    pid = launch.start(1)["trainer_pid"]
+    last(coordinator, lambda beat: beat.progress.iterations > 5, "it trains")
+    script = launch.folder / "trainer.py"
+    code = script.read_text()
+    script.write_text(code + "half a li")
+    status, _, answer = launch.call("stop", {**STOP, "unasked": True})
+    assert (status, answer["error"]) == (409, "the code has changed since the training was started: trainer.py")
+    assert last(coordinator, lambda beat: beat.edited, "it is told").edited == ["trainer.py"]
+    assert launch.status().shim.trainer_pid == pid and not launch.status().shim.stop_asked
+    script.write_text(code)
+    assert launch.call("stop", {**STOP, "unasked": True})[0] == 200, "it is as it was"
+    last(coordinator, lambda beat: beat.shim.trainer == "exited", "it has stopped")
+    launch.start(3)
+    script.write_text(code + "half a li")
+    assert launch.call("stop", {**STOP, "generation": 4, "command_id": "job-1:4:stop"})[0] == 200, "somebody asked"
+
+
 def test_answers_to_signed_calls_are_signed_and_others_are_not(begin: Begin) -> None:
     launch = begin()
     raw = json.dumps(START).encode()

@@ -1,0 +1,115 @@
+"""Tells which files of a training's own code differ from what they were when its trainer was started.
+
+A trainer that is stopped and started again runs what stands in its files then. Watched are the scripts that its command
+names and the modules beside them that they import, as far as the text of the files says. Promises: a file that is
+saved without a change does not count, nor does one that no script imports; what cannot be read at the start is not
+watched. Blocks as long as the file system does, so it is called in a thread. Called by `service.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_FILES, MOST_BYTES = 500, 1 << 20
+LATE_S = 5.0  # after which a trainer's files may have been changed before we looked at them first
+SCRIPTS = (".py", ".sh", ".bash")
+IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]+))", re.MULTILINE
+)
+
+
+@dataclass
+class _File:
+    digest: bytes | None  # of its content at the start; None: it was changed since then, before we looked
+    stat: tuple[int, int] | None  # time of change and size, as seen last
+    differs: bool
+
+
+class SourceWatch:
+    """Thread-safe."""
+
+    def __init__(self, command: Sequence[str], workdir: str, before: Path | None = None) -> None:
+        """`before`: a file that was written before the trainer was started, by which later ones are known."""
+        self._before = before
+        self._command, self._home = [str(word) for word in command], Path(workdir or ".")
+        self._lock = threading.Lock()
+        self._files: dict[Path, _File] = {}
+
+    def begin(self, ago_s: float) -> None:
+        """Take the files as they are for those of a trainer that was started `ago_s` seconds ago."""
+        known = _stat(self._before) if self._before and ago_s > LATE_S else None
+        since_ns = known[0] if known else float("inf")
+        found: dict[Path, _File] = {}
+        todo = list(self._scripts())
+        while todo and len(found) < MOST_FILES:
+            path = todo.pop()
+            if path in found or (content := _read(path)) is None or (stat := _stat(path)) is None:
+                continue
+            late = stat[0] > since_ns
+            found[path] = _File(None if late else hashlib.sha256(content).digest(), stat, late)
+            todo += _imported(path, content)
+        with self._lock:
+            self._files = found
+
+    def edited(self) -> list[str]:
+        """Return the names of the files that differ now, in order."""
+        with self._lock:
+            for path, file in self._files.items():
+                if (stat := _stat(path)) != file.stat:
+                    content = _read(path)
+                    same = content is not None and hashlib.sha256(content).digest() == file.digest
+                    file.stat, file.differs = stat, not same
+            return sorted(path.name for path, file in self._files.items() if file.differs)
+
+    def _scripts(self) -> Iterator[Path]:
+        for before, word in zip(["", *self._command], self._command, strict=False):
+            if word.endswith(SCRIPTS):
+                yield self._home / word
+            elif before == "-m":
+                yield from _places(self._home, word)
+                yield self._home.joinpath(*word.split("."), "__main__.py")
+
+
+def _imported(path: Path, content: bytes) -> Iterator[Path]:
+    """The files beside a script that it may import."""
+    for dots, name, names, plain in IMPORT.findall(content) if path.suffix == ".py" else ():
+        folder = path.parents[len(dots) - 1] if 0 < len(dots) <= len(path.parents) else path.parent
+        for root in (folder,) if dots else (folder, *path.parents[1:3]):
+            for module in re.findall(r"[\w.]+", re.sub(r"\bas\s+\w+", "", plain.decode("utf-8", "replace"))):
+                yield from _places(root, module)
+            base = name.decode("utf-8", "replace")
+            if not plain:
+                yield from _places(root, base)
+                for one in re.findall(r"\w+", re.sub(r"\bas\s+\w+", "", names.decode("utf-8", "replace"))):
+                    yield from _places(root, f"{base}.{one}" if base else one)
+
+
+def _places(root: Path, module: str) -> Iterator[Path]:
+    """Where a module would lie below a folder, with the packages that it is in."""
+    parts = [part for part in module.split(".") if part]
+    for count in range(1, len(parts) + 1):
+        place = root.joinpath(*parts[:count])
+        yield place.with_suffix(".py")
+        yield place / "__init__.py"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    return content if len(content) <= MOST_BYTES else None
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size

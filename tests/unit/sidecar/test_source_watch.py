@@ -1,0 +1,75 @@
+"""Which of a training's own files have changed since it was started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sidecar.source_watch import SourceWatch
+
+
+def project(folder: Path) -> SourceWatch:
+    (folder / "parts").mkdir()
+    (folder / "parts" / "__init__.py").write_text("")
+    (folder / "parts" / "model.py").write_text("from . import layers\nWIDTH = 8\n")
+    (folder / "parts" / "layers.py").write_text("DEPTH = 2\n")
+    (folder / "data.py").write_text("SIZE = 320\n")
+    (folder / "other.py").write_text("print('no part of it')\n")
+    (folder / "train.py").write_text("import os, data as d\nfrom parts.model import (\n    WIDTH,\n)\n")
+    watch = SourceWatch(["python", "-u", "train.py", "out.txt"], str(folder))
+    watch.begin(0.0)
+    return watch
+
+
+def test_a_script_and_the_modules_that_it_imports_are_known_by_their_content(tmp_path: Path) -> None:
+    watch = project(tmp_path)
+    assert watch.edited() == []
+    for name in ("train.py", "data.py", "parts/model.py", "parts/layers.py"):
+        file = tmp_path / name
+        before = file.read_text()
+        file.write_text(before + "half a li")
+        assert watch.edited() == [file.name], name
+        file.write_text(before)
+        assert watch.edited() == [], "it is as it was"
+
+
+def test_what_no_script_imports_and_what_is_only_saved_again_does_not_count(tmp_path: Path) -> None:
+    watch = project(tmp_path)
+    (tmp_path / "other.py").write_text("changed\n")
+    (tmp_path / "out.txt").write_text("results\n")
+    os.utime(tmp_path / "data.py", (1, 1))
+    assert watch.edited() == []
+
+
+def test_a_file_that_is_gone_counts(tmp_path: Path) -> None:
+    watch = project(tmp_path)
+    (tmp_path / "data.py").unlink()
+    assert watch.edited() == ["data.py"]
+
+
+def test_a_sidecar_that_comes_later_knows_what_was_changed_since_the_launch(tmp_path: Path) -> None:
+    project(tmp_path)
+    for file in tmp_path.rglob("*.py"):
+        os.utime(file, (1, 1))
+    launch = tmp_path / "launch.json"
+    launch.write_text("{}")
+    os.utime(launch, (2, 2))
+    (tmp_path / "data.py").write_text("SIZE = 640\n")
+    later = SourceWatch(["python", "train.py"], str(tmp_path), launch)
+    later.begin(60.0)
+    assert later.edited() == ["data.py"]
+
+
+def test_a_command_without_a_script_has_nothing_to_watch(tmp_path: Path) -> None:
+    watch = SourceWatch(["python", "-c", "import data"], str(tmp_path))
+    watch.begin(0.0)
+    assert watch.edited() == []
+
+
+def test_a_module_that_is_run_is_watched(tmp_path: Path) -> None:
+    project(tmp_path)
+    (tmp_path / "parts" / "__main__.py").write_text("from parts import model\n")
+    watch = SourceWatch(["python", "-m", "parts"], str(tmp_path))
+    watch.begin(0.0)
+    (tmp_path / "parts" / "layers.py").write_text("DEPTH = 3\n")
+    assert watch.edited() == ["layers.py"]
