@@ -225,9 +225,11 @@ class StopFlag:
         try:
             with Path(self.file).open("a", encoding="utf-8") as file:
                 file.write(f"{words} {this_process()}\n")
-        except OSError:  # the disk may be full: nothing that was announced counts then
+        except OSError as error:  # the disk may be full: nothing that was announced counts then
             with contextlib.suppress(OSError):
                 Path(self.file).unlink()
+            why = f"{self.file} cannot be written ({error.strerror})"
+            warn(f"reshape: this training is not stopped for others, because {why}; make room there")
 
     def listen(self) -> None:
         """Handle both signals from now on; call it again where a library has set its own handlers."""
