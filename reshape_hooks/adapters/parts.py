@@ -7,9 +7,12 @@ where there are more. Called by the adapters; imports PyTorch where it is needed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+TELLS = 0.02  # of the square of the difference of two halves: a sixth of how far a root is then off a mean
+ENOUGH = 3  # batches that agree
 REST = "reshape_rest"  # in a batch: the batches that this process trains on beside it in the same step
 
 
@@ -57,7 +60,12 @@ class BatchesOfParts:
 
     def __iter__(self) -> Iterator[list[int]]:
         drawn = self._from_rank_0([list(batch) for batch in self.batch_sampler])
-        shards = [self._shard(Drawn(drawn, self.batch_size, self.drop_last), part) for part in self._share.parts]
+        # Each part has batches of its own: accelerate fills an epoch's last one in place.
+        copies = [[list(batch) for batch in drawn] for _ in self._share.parts]
+        shards = [
+            self._shard(Drawn(batches, self.batch_size, self.drop_last), part)
+            for batches, part in zip(copies, self._share.parts)
+        ]
         for batches in zip(*shards):
             yield [index for batch in batches for index in batch]
 
@@ -114,10 +122,71 @@ def length(batch: Any) -> int:
     return next((found for found in map(length, values) if found), 0)
 
 
-def adds_up(whole: float, pieces: list[float], counts: list[int]) -> str:
-    """Tell by losses how that of a batch follows from those of its pieces: "mean", "sum", or "" if by neither."""
-    mean = sum(one * count for one, count in zip(pieces, counts)) / sum(counts)
-    near = 1e-3 * max(abs(whole), 1e-12)
-    if abs(mean - whole) <= near:
-        return "mean"
-    return "sum" if abs(sum(pieces) - whole) <= near else ""
+def take(batch: Any, samples: list[int]) -> Any:
+    """Return copies of samples of a batch, by their places in it; what is no tensor is the same."""
+    if hasattr(batch, "shape") and batch.shape:
+        return batch[samples]
+    if isinstance(batch, Mapping):
+        return type(batch)({name: take(value, samples) for name, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
+        return type(batch)(take(value, samples) for value in batch)
+    return batch
+
+
+def halves(losses: list[float]) -> tuple[list[int], list[int]]:
+    """Return the samples with the smaller and those with the larger losses: these tell most about how losses add up."""
+    order = sorted(range(len(losses)), key=lambda sample: losses[sample])
+    return sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
+
+
+def adds_up(whole: float, pieces: tuple[float, float], counts: tuple[int, int], rounding: float) -> str | None:
+    """Tell by losses how that of a batch follows from those of its two halves: "mean", "sum", "" if by neither.
+
+    None: these losses do not tell. `rounding`: how far, of 1, the loss of a batch may be from its exact value. The root
+    of a mean of squares is off their mean by an eighth of the square of the difference of the halves: where that is not
+    well above the rounding, a mean and a root are the same.
+    """
+    smaller, larger = pieces
+    scale = max(abs(whole), abs(smaller), abs(larger))
+    if not math.isfinite(whole + smaller + larger):
+        return ""
+    if scale == 0:
+        return None
+    mean = (smaller * counts[0] + larger * counts[1]) / sum(counts)
+    is_mean = abs(mean - whole) <= rounding * scale
+    is_sum = abs(smaller + larger - whole) <= rounding * scale
+    if is_mean == is_sum:
+        return None if is_mean else ""
+    if is_mean:
+        return "mean" if TELLS * ((larger - smaller) / scale) ** 2 > rounding else None
+    return "sum" if min(abs(smaller), abs(larger)) > 10 * rounding * scale else None
+
+
+class KindOfLoss:
+    """What is known of how the losses of batches add up: "mean", "sum", "" if they do not, None as long as it is not.
+
+    Batches 1, 2, 4, 8, ... are to be compared, to the end: the first ones may happen to look like what they are not,
+    and one that disagrees settles it. Pure.
+    """
+
+    def __init__(self) -> None:
+        self.kind: str | None = None
+        self.batches = 0
+        self._agreed: list[str] = []
+
+    def next_is_due(self) -> bool:
+        """Count a batch; True if it is to be compared."""
+        self.batches += 1
+        return self.kind != "" and self.batches & (self.batches - 1) == 0
+
+    def heard(self, verdicts: list[str | None]) -> None:
+        """Learn what `adds_up` has said of this batch, in all processes."""
+        told = {verdict for verdict in verdicts if verdict is not None}
+        if not told:
+            return
+        if "" in told or len(told | set(self._agreed)) > 1:
+            self.kind = ""
+            return
+        self._agreed += told
+        if len(self._agreed) >= ENOUGH:
+            self.kind = self._agreed[0]

@@ -24,6 +24,7 @@ NO_FASTER = (
     "reshape: the loss of a batch does not follow from the losses of its parts, so this training goes no faster on "
     "more GPUs than it began with"
 )
+SAYS_AT = 64  # batches after which that is also said where it is not known
 
 
 class First(NamedTuple):
@@ -85,7 +86,7 @@ class KeptBatch:
             args.average_tokens_across_devices = True  # which is the same there
         self.theirs = {name: getattr(trainer, name) for name in WRAPPED}
         self.weights: list[float] | None = None  # of the losses of the pass under way
-        self.kind: str | None = None  # how the loss of a batch follows from those of its parts, once it is known
+        self.kind_of_loss = parts.KindOfLoss()
 
     def __enter__(self) -> KeptBatch:
         ours: dict[str, Any] = {}
@@ -216,37 +217,67 @@ class KeptBatch:
         return items is not None and self.trainer.args.average_tokens_across_devices and _counts_items(self.trainer)
 
     def _kind_of_loss(self, inputs: Any, items: Any) -> str:
-        """How its loss follows from those of pieces: "mean", "sum", or "" if they are not to be trained on apart.
-
-        Found out once, by the first samples that are at hand, in all processes.
-        """
-        if self.kind is None:
-            count = parts.length(inputs)
-            found = "" if count < 2 or _keeps_statistics(self.trainer.model) else self._compared(inputs, items, count)
-            kinds = set(self.ranks.gather(found))
-            kind = found if len(kinds) == 1 else ""
-            if count < 2:
-                return kind
-            if not kind and self.ranks.rank == 0:
+        """How its loss follows from those of pieces: "mean", "sum", or "" while they are not to be trained on apart."""
+        known = self.kind_of_loss
+        if known.next_is_due():
+            was = known.kind
+            known.heard(self.ranks.gather(self._compared(inputs, items)))
+            undecided = known.kind is None and known.batches == SAYS_AT
+            if self.ranks.rank == 0 and (undecided or (known.kind == "" and was != "")):
                 plain.warn(NO_FASTER)
-            self.kind = kind
-        return self.kind
+        return known.kind or ""
 
-    def _compared(self, inputs: Any, items: Any, count: int) -> str:
+    def _compared(self, inputs: Any, items: Any) -> str | None:
+        """Compare the loss of a batch with those of two halves that differ most, as `parts.adds_up` tells it."""
+        count = parts.length(inputs)
+        if _keeps_statistics(self.trainer.model):
+            return ""
+        if count < 2:
+            return None
         import torch
 
-        trainer, begins = self.trainer, [(0, count), (0, count // 2), (count // 2, count)]
-        streams, training = seeds.streams(devices=True), trainer.model.training
+        trainer, model = self.trainer, self.trainer.model
+        streams, training = seeds.streams(devices=True), model.training
         more = {} if items is None else {"num_items_in_batch": items}
-        trainer.model.eval()
+        ready = trainer._prepare_inputs(inputs)
+
+        def loss(samples: list[int]) -> float:  # of copies: a model may change what it is given
+            return float(self.theirs["compute_loss"](model, parts.take(ready, samples), **more).mean())
+
+        model.eval()
         try:
-            with torch.no_grad(), trainer.compute_loss_context_manager():
-                batches = [trainer._prepare_inputs(parts.cut(inputs, *ends)) for ends in begins]
-                losses = [float(self.theirs["compute_loss"](trainer.model, one, **more).mean()) for one in batches]
+            with _exactly(model), torch.no_grad(), torch.autocast(trainer.args.device.type, enabled=False):
+                smaller, larger = parts.halves([loss([sample]) for sample in range(count)])
+                whole, of_halves = loss([*range(count)]), (loss(smaller), loss(larger))
+        except Exception:  # a loss may need two samples, a model may need autocast
+            return ""
         finally:
-            trainer.model.train(training)
+            model.train(training)
             seeds.restore(streams)
-        return parts.adds_up(losses[0], losses[1:], [end - begin for begin, end in begins[1:]])
+        return parts.adds_up(whole, of_halves, (len(smaller), len(larger)), _rounding(model))
+
+
+@contextlib.contextmanager
+def _exactly(model: Any) -> Iterator[None]:
+    """Let a model compute without the autocast that accelerate has put into its `forward`."""
+    own = vars(model)
+    if "_original_forward" not in own or "forward" not in own:
+        yield
+        return
+    theirs, own["forward"] = own["forward"], own["_original_forward"]
+    try:
+        yield
+    finally:
+        own["forward"] = theirs
+
+
+def _rounding(model: Any) -> float:
+    """How far, of 1, a loss may be from its exact value: on GPUs factors are shortened to TF32."""
+    import torch
+
+    own = [one for one in model.parameters() if one.dtype.is_floating_point]
+    eps = max((torch.finfo(one.dtype).eps for one in own), default=1.0)
+    return max(2 * eps, 1e-3 if any(one.is_cuda for one in own) else 1e-5)
 
 
 def _counts_items(trainer: Any) -> bool:
