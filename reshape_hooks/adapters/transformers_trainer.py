@@ -28,10 +28,11 @@ from reshape_hooks.periodic.saver import Saver
 
 EXTRAS = "reshape.pkl"
 PREFIX = "checkpoint"  # of the folder in which a Trainer saves a step
-# The Trainer's own count of the loss since it was logged.
-LOSSES = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged")
+# The Trainer's own count of the loss, since it was logged and since the first step.
+LOSSES = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 VALUES = ("loss", "eval_loss")  # that are reported with the next step
 LOGGED = ("grad_norm", "learning_rate")
+SPEEDS = ("train_samples_per_second", "train_steps_per_second")
 FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop")
 WHILE_SAVING = {"save_total_limit": None, "push_to_hub": False, "save_only_model": False}
 EVERYTHING = 10**18  # batches
@@ -71,8 +72,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     if type(trainer).get_train_dataloader.__module__ == "transformers.trainer":
         order.refuse_data(trainer.train_dataset)
     else:
-        loader = trainer.get_train_dataloader()
-        order.refuse(getattr(loader, "base_dataloader", loader))
+        order.refuse(order.inner(trainer.get_train_dataloader()))
     together = session.met()
     checkpoints, saved = session.next_training(together)
     if checkpoint and saved is None:
@@ -102,6 +102,8 @@ class ElasticTrain:
         self.epoch_ends = False  # what happens at the end of an epoch is still to do
         self.due: dict[str, Any] | None = None  # what a checkpoint needs while an evaluation runs
         self.values: dict[str, float] = {}
+        self.began = time.monotonic()
+        self.ran_s = extras.get("ran_s", 0.0)  # seconds before the last stop
 
     def train(self, theirs: Any) -> Any:
         """Return what `train` of the library returns, from the beginning or from what was saved."""
@@ -112,13 +114,14 @@ class ElasticTrain:
         if self.saved:
             self.trainer._load_rng_state = lambda _checkpoint: None  # ours come from EXTRAS
         self.trainer._maybe_log_save_evaluate = self._log_save_evaluate_theirs
+        self.trainer.log = self._log_theirs
         self.run.begin(resumed=self.saved is not None)
         self.saver.begin()
         try:
             with self.cursor, KeptBatch(self.trainer, self.first, self.run.ranks):
                 result = theirs(str(self._unpacked(self.saved.path)) if self.saved else None)
         finally:
-            for name in ("_load_rng_state", "_maybe_log_save_evaluate"):
+            for name in ("_load_rng_state", "_maybe_log_save_evaluate", "log"):
                 self.trainer.__dict__.pop(name, None)
             self.trainer.remove_callback(callback)
         extras = {"result": tuple(result), "streams": seeds.streams(devices=True)}
@@ -200,6 +203,16 @@ class ElasticTrain:
         self._boundary(self.trainer.state, self.trainer.control, {name: _copy(named.get(name)) for name in LOGGED})
         theirs(self.trainer, *args, **kwargs)
 
+    def _log_theirs(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Log; of the whole training that it also took the time before its stops."""
+        here_s = logs.get("train_runtime")
+        if here_s and self.ran_s:
+            logs["train_runtime"] = whole_s = round(here_s + self.ran_s, 4)
+            for name in SPEEDS:
+                if name in logs:
+                    logs[name] = round(logs[name] * here_s / whole_s, 3)
+        type(self.trainer).log(self.trainer, logs, *args, **kwargs)
+
     def _boundary(self, state: Any, control: Any, logged: Mapping[str, Any]) -> None:
         """Between two steps: save, if it is asked for, or keep what an evaluation needs that is stopped."""
         self.due = None
@@ -214,6 +227,7 @@ class ElasticTrain:
             "epoch_ends": self.epoch_ends,
             "logged": dict(logged),
             "epoch_step": self.epoch_step,
+            "ran_s": self.ran_s + time.monotonic() - self.began,
             "cursor": None if whole else self.cursor.state(consumed),
             "streams": seeds.streams(devices=True),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},

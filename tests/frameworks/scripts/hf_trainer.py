@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 
@@ -15,7 +16,8 @@ class Sentences(torch.utils.data.Dataset):
         return self.count
 
     def __getitem__(self, k):
-        words = torch.cat([torch.tensor([k]), torch.randint(0, 60, (7,))])
+        generator = torch.Generator().manual_seed(k) if torch.utils.data.get_worker_info() else None
+        words = torch.cat([torch.tensor([k]), torch.randint(0, 60, (7,), generator=generator)])
         return {"input_ids": words, "labels": torch.tensor(k % 2)}
 
 
@@ -43,14 +45,15 @@ arguments = TrainingArguments(
     save_total_limit=2,
     disable_tqdm=True,
     report_to=[],
+    **{f"dataloader_{name}": value for name, value in json.loads(os.environ["LOADER"]).items()},
 )
 trainer = Trainer(model, arguments, train_dataset=Sentences(58), eval_dataset=Sentences(24))
-trainer.train()
+result = trainer.train()
 print("after training", flush=True)
 sys.stdin.read()
 logged = [
     sorted((name, value) for name, value in one.items() if "runtime" not in name and "second" not in name)
     for one in trainer.state.log_history[:-1]
 ]
-print("measured", trainer.evaluate()["eval_loss"], logged, sorted(os.listdir("out")), flush=True)
+print("measured", trainer.evaluate()["eval_loss"], result.training_loss, logged, sorted(os.listdir("out")), flush=True)
 torch.save(model.state_dict(), sys.argv[1])
