@@ -12,6 +12,7 @@ uses it, Python 3.8 and newer.
 
 from __future__ import annotations
 
+import builtins
 import io
 import itertools
 import pickle
@@ -21,10 +22,30 @@ from typing import Any
 
 from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import pytrees, session
+from reshape_hooks.adapters.gradients import Gradients, mean
+from reshape_hooks.adapters.variables import Variables, iterators
 from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
 SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "ZeroRedundancyOptimizer")
+
+
+enumerate_ = builtins.enumerate
+went_on: list[tuple[int, int]] = []  # of each loop that has begun: how many of it were done before, and of all steps
+
+
+class Counting(builtins.enumerate):  # type: ignore[type-arg]
+    """Stands for `enumerate` until a loop has gone on: counts what that had done before the stop."""
+
+    _done: int | None = None
+
+    def __next__(self) -> tuple[int, Any]:
+        loops = len(went_on)
+        count, value = super().__next__()
+        begun = went_on[loops:]
+        if begun and self._done is None:  # this is, or holds, the iterator of a loop, or of one within another
+            self._done = begun[0][0] if len(begun) == 1 else begun[-1][1]
+        return count + (self._done or 0), value
 
 
 class Elastic:
@@ -33,7 +54,8 @@ class Elastic:
     It is saved when a stop or a checkpoint is asked for, now and then, after each epoch and at the end, and restored
     when this object is made: make it after its parts and before the first step. Of several processes all have the state
     of rank 0. Raises TypeError for anything else, SystemExit where each process has a part of the state, or where they
-    have not met, CheckpointError where all that was saved is damaged.
+    have not met, CheckpointError where all that was saved is damaged. Its loops raise SystemExit where the script draws
+    from an iterator of its own.
 
     `first_start` is True until something was saved. What must be done once, such as making an output folder that may
     not exist, stands below `if state.first_start:`, between this object and the first step: it is saved as done.
@@ -49,18 +71,24 @@ class Elastic:
             self._parts = {name: _whole(part) for name, part in parts.items()}
             self._run = session.of_process(session.met())
         except session.LeftAlone as why:
-            raise SystemExit(f"Elastic cannot make this training elastic, because {why}") from None
+            raise _refused(why) from None
         seeds.begin()
         self._ranks = self._run.ranks
         checkpoints, saved = session.next_training(self._ranks)
         self.first_start = not saved
         self._saver = Saver(checkpoints, outcome=self._run.announced.outcome)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
-        self._streams: Any = None
+        self._waiting: dict[str, Any] = {}  # of `_own`, until a loop goes on
         self._cursor: Any = None
         self._place: Any = None
+        self._resumed = bool(saved)
+        self._apart = [*parts.values(), *self._parts.values(), self]  # no variables of the script's
+        self._variables = Variables(self._apart)
+        self._gradients = Gradients(self._parts)
+        self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
         if saved:
             self._load(saved)
+            vars(builtins)["enumerate"] = Counting
         self._run.begin(resumed=saved is not None)
         self._saver.begin()
 
@@ -68,7 +96,7 @@ class Elastic:
         """Yield the steps that are left, counted from 0; each is over when the next one is asked for."""
         self._total = total
         self._leave_if_asked()
-        self._restore_streams()
+        self._goes_on(self._step)
         while self._step < total:
             yield self._step
             self._done()
@@ -78,6 +106,8 @@ class Elastic:
         """Yield the epochs that are left, counted from 0, the first one of them for the rest of its batches."""
         self._epochs = total
         self._leave_if_asked()
+        self._variables.begin()
+        went_on.append((self._epoch, self._step))
         while self._epoch < total:
             yield self._epoch
             self._epoch += 1
@@ -87,12 +117,14 @@ class Elastic:
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of this epoch that are left: of a DataLoader, or of what comes in the same order again."""
         self._total = self._epochs * len(loader)
-        self._restore_streams()
+        self._goes_on(self._batch)
         self._run.stop.idle = False
         for batch in self._rest(loader):
             yield batch
             self._batch += 1
             self._done()
+        if self._iteration is not None:
+            loader.iteration = self._iteration + 1  # also where all its batches came before a stop
         # What follows, an evaluation perhaps, is done again after a stop, and so need not be waited for.
         self._run.stop.idle = self._run.announced.saved(self._save) and self._ranks.size == 1
         self._leave_if_asked()
@@ -112,15 +144,46 @@ class Elastic:
             return itertools.islice(loader, self._batch, None)
         from reshape_hooks.adapters import order
 
-        order.refuse(loader)
+        inner = order.inner(loader)
+        try:
+            order.refuse(inner)
+        except session.LeftAlone as why:
+            raise _refused(why) from None
         place, self._place = self._place, None
-        self._cursor = order.Cursor(lambda one: one is loader, place if self._batch else None)
+        if not self._batch:
+            self._iteration = getattr(loader, "iteration", None)
+        elif self._iteration is not None:
+            loader.iteration = self._iteration
+        self._cursor = order.Cursor(lambda one: one is inner, place if self._batch else None)
         with self._cursor:
-            return iter(loader)
+            rest = iter(loader)
+            first = list(itertools.islice(rest, 1))  # before which one of accelerate opens nothing
+        return itertools.chain(first, rest)
+
+    def _goes_on(self, done: int) -> None:
+        """The loop begins, or goes on after so many of its steps: with its variables, gradients and random numbers."""
+        self._variables.begin()
+        self._variables.done()
+        self._refuse_iterators()
+        waiting, self._waiting = self._waiting, {}
+        self._place = waiting.get("place")
+        self._gradients.restore(waiting.get("gradients", {}))
+        # What the script has drawn since it was started, it had drawn before the stop, too.
+        seeds.restore(waiting.get("streams", {}))
+        went_on.append((done, self._step))
+        vars(builtins)["enumerate"] = enumerate_
+
+    def _refuse_iterators(self) -> None:
+        """End a training with a sentence, before it is first stopped, that draws from an iterator of its own."""
+        found = [] if self._resumed or self._step > 1 else iterators()
+        if found:
+            source = f"the place of {', '.join(found)} is not found again: let state.batches(...) draw from its source"
+            raise _refused(session.LeftAlone(source))
 
     def _done(self) -> None:
         self._step += 1
         self._run.step(self._step, self._total or None)
+        self._refuse_iterators()  # in the first step it may have made what it draws from
         due = self._saver.due()
         self._leave_if_asked(due and self._ranks.size > 1)
         if due and self._ranks.size == 1:
@@ -134,7 +197,7 @@ class Elastic:
             self._run.announced.saved(self._save)
 
     def _end(self) -> None:
-        self._restore_streams()
+        seeds.restore(self._waiting.get("streams", {}))
         self._run.end(self._step, self._save)
 
     def _save(self) -> None:
@@ -142,16 +205,20 @@ class Elastic:
         self._run.save_once(lambda: self._saver.now(self._step, self._files(False, own)))
 
     def _own(self) -> dict[str, Any]:
-        """What each rank has of its own."""
-        place = self._cursor.state(self._batch) if self._cursor else None
-        return {"place": place, "streams": seeds.streams(devices=True)}
+        """What each rank has of its own; until a loop has gone on that is what was saved."""
+        return self._waiting or {
+            "place": self._cursor.state(self._batch) if self._cursor else None,
+            "streams": seeds.streams(devices=True),
+            "variables": self._variables.state(),
+            "gradients": self._gradients.state(),
+        }
 
     def _files(self, in_memory: bool, own: list[Any] | None = None) -> dict[str, Any]:
         values = {
             name: pytrees.keep(part) if isinstance(part, dict) else part.state_dict()
             for name, part in self._parts.items()
         }
-        at = {"step": self._step, "epoch": self._epoch, "batch": self._batch}
+        at = {"step": self._step, "epoch": self._epoch, "batch": self._batch, "iteration": self._iteration}
         state = {"parts": values, "at": at, "own": own or [self._own()]}
         torch = sys.modules.get("torch")
         if not torch:
@@ -173,16 +240,18 @@ class Elastic:
                 part.load_state_dict(state["parts"][name])
         at = state["at"]
         self._step, self._epoch, self._batch = at["step"], at["epoch"], at["batch"]
+        self._iteration = at.get("iteration")  # not in checkpoints of older versions
         own, rank = state["own"], self._ranks.rank
-        self._place = own[rank % len(own)]["place"]
-        if rank < len(own):  # a rank more than there were draws from its own streams
-            self._streams = own[rank]["streams"]
+        self._waiting = dict(own[rank % len(own)])
+        if rank >= len(own):  # a rank more than there were draws from its own streams
+            self._waiting.pop("streams", None)
+        if len(own) != self._ranks.size:
+            self._waiting["gradients"] = mean([one.get("gradients", {}) for one in own])
+        self._variables = Variables(self._apart, self._waiting.get("variables", ()))
 
-    def _restore_streams(self) -> None:
-        """What the script has drawn since it was started, it had drawn before the stop, too."""
-        if self._streams:
-            seeds.restore(self._streams)
-            self._streams = None
+
+def _refused(why: session.LeftAlone) -> SystemExit:
+    return SystemExit(f"Elastic cannot make this training elastic, because {why}")
 
 
 def _read(path: Any) -> Any:

@@ -49,9 +49,11 @@ LIGHTNING = Script("lightning", "lightning_fit.py", 27, 3, (json.dumps({"max_epo
 LATE = LIGHTNING._replace(file="lightning_late_stop.py", itself=True)
 IN_STEPS = Script("lightning", "lightning_fit.py", 22, None, (json.dumps(SPLIT),))
 LOOP = Script("torch", "torch_loop.py", 27, 3)
+ACCUMULATION = Script("torch", "torch_accumulation.py", 27, 3)
+ACCELERATE = Script("accelerate", "accelerate_loop.py", 27, 3)
 DDP = Script("torch", "torch_ddp.py", 24, 3, itself=True, torchrun=True)
 ALL = [pytest.param(one, id=one.file[:-3] + "-in-steps" * (one.epochs is None)) for one in
-       (HUGGING_FACE, LIGHTNING, IN_STEPS, LOOP)]  # fmt: skip
+       (HUGGING_FACE, LIGHTNING, IN_STEPS, LOOP, ACCUMULATION, ACCELERATE)]  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -63,12 +65,12 @@ class Run(NamedTuple):
 
 def run(
     script: Script, folder: Path, generation: int, stop_at: str | int | None = None,
-    number: int = signal.SIGTERM, mtbf: str = "", gpus: int = 1, memory: str = "",
+    number: int = signal.SIGTERM, mtbf: str = "", gpus: int = 1, memory: str = "", loader: str = "{}",
 ) -> Run:  # fmt: skip
     """One generation, on emulated GPUs; asked to stop when it prints a step or a text, and not over before it is.
 
     `number`: the signal for it. `mtbf`: if it is tiny, it saves after each step without being asked. `memory`: a folder
-    there, in which it may save.
+    there, in which it may save. `loader`: JSON of more arguments for its DataLoader.
     """
     python = python_with(script.module)
     if python is None or (script.module == "torch" and not python_with("transformers")):
@@ -82,7 +84,7 @@ def run(
         "RESHAPE_GPU_LOCKS": str(folder / "locks"), "RESHAPE_JOB_ID": "unchanged",
         "RESHAPE_GENERATION": str(generation), "RESHAPE_CHECKPOINTS": str(folder / "saved"),
         "RESHAPE_ANNOUNCE": str(folder / "announce"), "RESHAPE_MTBF_S": mtbf, "STOP_AT": str(stop_at),
-        "RESHAPE_MEMORY": memory,
+        "RESHAPE_MEMORY": memory, "LOADER": loader,
     }  # fmt: skip
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus)] * script.torchrun
     argv = [python, *torchrun, str(SCRIPTS / script.file), str(folder / "weights.pt"), *script.arguments]
@@ -148,6 +150,35 @@ def test_reshaped_at_random_steps_and_while_it_evaluates_it_ends_with_the_same_b
     )
     assert violations(parts / "locks") == []
     assert len(list((parts / "locks").glob("*.jsonl"))) > 2
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [{"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["one", "two-that-stay"],
+)
+@pytest.mark.parametrize("script", [one for one in ALL if one.values[0] != IN_STEPS])
+def test_with_workers_each_sample_comes_once_in_each_epoch(
+    script: Script, loader: dict[str, object], tmp_path: Path
+) -> None:
+    whole, parts, given = tmp_path / "whole", tmp_path / "parts", json.dumps(loader)
+    undisturbed = run(script, whole, 1, loader=given)
+    assert undisturbed.status == 0, undisturbed.errors
+    assert script.epochs
+    of_epoch = script.steps // script.epochs
+    done: list[int] = []
+    for generation, stop_at in enumerate((2, of_epoch + 4, None), 1):  # in the first epoch, and in a later one
+        if stop_at is not None and done and done[-1] >= stop_at:
+            continue  # it may stop later than it was asked to
+        ended = run(script, parts, generation, stop_at, loader=given)
+        assert ended.status == (143 if stop_at else 0), ended.errors
+        done += ended.steps
+    assert done == undisturbed.steps, "each step once"
+    trained = [(folder / "trained.txt").read_text().split() for folder in (whole, parts)]
+    assert trained[0] == trained[1], "the same samples in the same order"
+    assert Counter(trained[1]) == {str(k): script.epochs for k in range(58)}
+    assert ended.measured == undisturbed.measured
+    assert same_weights(script, whole, parts)
 
 
 def test_lightning_asked_to_stop_while_it_is_looked_at_whether_to_save_stops_a_batch_later(tmp_path: Path) -> None:
@@ -250,10 +281,28 @@ def test_a_hugging_face_trainer_takes_the_same_steps_on_other_numbers_of_gpus(
     trained = [Counter((folder / "trained.txt").read_text().split()) for folder in (whole, parts)]
     again = trained[1] - trained[0]
     assert not trained[0] - trained[1], "the same samples"
-    # The one that is left of an epoch, which two processes cannot share, is taken by both, each for a half.
-    assert again.total() <= (3 if script.torchrun and gpus[0] == 1 else 0)
+    # What two processes do not share is taken by both, each for a half: in each generation with more of them three
+    # batches of 2, until it is known what kind of loss it is, and the one sample that is left of each of 3 epochs.
+    more = script.torchrun and sum(now > gpus[0] for now in gpus)
+    assert again.total() <= 3 * 2 * more + 3 * (script.torchrun and gpus[0] == 1)
     assert ("goes no faster on more GPUs" in ended.errors) == ("neither" in script.arguments[0])
     assert violations(parts / "locks") == []
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("mean", 61), ("sum", 61), ("neither", 61)])
+def test_a_loss_of_any_kind_gives_the_same_weights_wherever_it_is_stopped(kind: str, rows: int, tmp_path: Path) -> None:
+    script = on_gpus(rows, kind, 93, False)
+    whole = tmp_path / "whole"
+    undisturbed = run(script, whole, 1, gpus=1)
+    assert undisturbed.status == 0, undisturbed.errors
+    for draw in range(3):
+        parts = tmp_path / f"parts-{draw}"
+        stops = sorted(random.Random(f"{kind} {draw}").sample(range(1, script.steps), 2))
+        for generation, (gpus, stop_at) in enumerate(zip((1, 4, 2), [*stops, None], strict=True), start=1):
+            ended = run(script, parts, generation, stop_at, gpus=gpus)
+            assert ended.status == (143 if stop_at else 0), ended.errors
+        assert ended.measured == undisturbed.measured
+        assert same_weights(script, whole, parts, 1e-6), stops
 
 
 def test_a_hugging_face_trainer_of_gpus_that_are_not_alike_is_left_alone(tmp_path: Path) -> None:

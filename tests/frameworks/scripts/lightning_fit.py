@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 
 import torch
@@ -14,7 +15,8 @@ class Numbers(torch.utils.data.Dataset):
         return self.count
 
     def __getitem__(self, k):
-        return torch.tensor(k), torch.randn(8) + k / self.count
+        generator = torch.Generator().manual_seed(k) if torch.utils.data.get_worker_info() else None
+        return torch.tensor(k), torch.randn(8, generator=generator) + k / self.count
 
 
 class Net(LightningModule):
@@ -43,7 +45,8 @@ class Net(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
 
-loaders = [torch.utils.data.DataLoader(Numbers(count), batch_size=7, shuffle=count == 58) for count in (58, 20)]
+given = {"batch_size": 7, **json.loads(os.environ["LOADER"])}
+loaders = [torch.utils.data.DataLoader(Numbers(count), shuffle=count == 58, **given) for count in (58, 20)]
 best = ModelCheckpoint(monitor="val_loss")
 quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
 trainer = Trainer(accelerator="cpu", callbacks=[best, EarlyStopping("val_loss")], **quiet, **json.loads(sys.argv[2]))

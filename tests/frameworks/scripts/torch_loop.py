@@ -1,3 +1,5 @@
+import json
+import os
 import sys
 
 import torch
@@ -10,13 +12,15 @@ class Numbers(torch.utils.data.Dataset):
         return 58
 
     def __getitem__(self, k):
-        return torch.tensor(k), torch.randn(8) + k / 50
+        generator = torch.Generator().manual_seed(k) if torch.utils.data.get_worker_info() else None
+        return torch.tensor(k), torch.randn(8, generator=generator) + k / 50
 
 
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1))
 optimizer = torch.optim.Adam(model.parameters(), 1e-2)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-loader = torch.utils.data.DataLoader(Numbers(), batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(3))
+given = {"generator": torch.Generator().manual_seed(3), **json.loads(os.environ["LOADER"])}
+loader = torch.utils.data.DataLoader(Numbers(), batch_size=7, shuffle=True, **given)
 history = {"losses": []}
 state = reshape_hooks.Elastic(model=model, optimizer=optimizer, scheduler=scheduler, history=history)
 for epoch in state.epochs(3):

@@ -157,3 +157,199 @@ print('end', drawn)
     whole = run(tmp_path / "whole", script, 1)
     assert run(tmp_path / "parts", script, 1, stop=1)[-1] == "143"
     assert run(tmp_path / "parts", script, 2)[-2:] == whole[-2:]
+
+
+# What scripts keep in variables of their loop: each of them ends by printing it.
+MEANS = """
+def train(epoch):
+    total, count = 0.0, 0
+    for number in state.batches([1, 2, 3]):
+        loss = number * 1.5 + epoch
+        total += loss
+        count += 1
+        work(epoch * 10 + number)
+    return total / count, loss
+best, history, since_best = 1e9, [], 0
+for epoch in state.epochs(3):
+    mean, loss = train(epoch)
+    since_best = 0 if mean < best else since_best + 1
+    best = min(best, mean)
+    history.append((mean, loss))
+    work(epoch * 10)
+print('end', drawn, history, best, since_best, mean)
+"""
+OBJECTS = """
+import collections, datetime
+class Meter:
+    def __init__(self):
+        self.sums, self.recent, self.held = collections.defaultdict(float), collections.deque(maxlen=2), shared
+    def add(self, name, value):
+        self.sums[name] += value
+        self.recent.append(value)
+shared = [0]
+meter, own, seen, elsewhere = Meter(), random.Random(5), set(), {"shared": shared}
+phase, longest = "warm", datetime.timedelta()
+for epoch in state.epochs(3):
+    if epoch == 1:
+        phase = "hot"
+    for number in state.batches([1, 2, 3]):
+        meter.add(phase, own.random())
+        seen.add((epoch, number))
+        shared.append(number)
+        shared[0] += number
+        longest = max(longest, datetime.timedelta(seconds=number))
+        work(epoch * 10 + number)
+    work(epoch * 10)
+same = meter.held is shared and elsewhere["shared"] is shared
+print('end', drawn, dict(meter.sums), meter.recent, sorted(seen), shared, same, phase, longest, own.random())
+"""
+COUNTS = """
+def wrapped(batches):
+    for number, batch in enumerate(batches):
+        yield number, batch
+def flat():
+    for epoch in state.epochs(3):
+        for number in state.batches([1, 2, 3]):
+            yield epoch * 10 + number
+counted = []
+if os.environ.get("FLAT"):
+    for count, step in enumerate(flat(), 1):
+        counted.append((count, step))
+        work(step)
+else:
+    for count, epoch in enumerate(state.epochs(3), 5):
+        for each, (inner, number) in enumerate(wrapped(state.batches([1, 2, 3]))):
+            counted.append((count, epoch, each, inner, number, list(enumerate("ab"))))
+            work(epoch * 10 + number)
+        work(epoch * 10)
+print('end', drawn, counted, enumerate)
+"""
+FLAT_COUNTS = "os.environ['FLAT'] = 'yes'" + COUNTS
+
+
+@pytest.mark.parametrize("script", [MEANS, OBJECTS, COUNTS], ids=["means", "objects", "counts"])
+@pytest.mark.parametrize("stop", [1, 3, 10, 12, 13, 20, 23], ids="stop-at-{}".format)
+def test_its_variables_are_as_they_were_within_an_epoch_and_behind_it(tmp_path: Path, script: str, stop: int) -> None:
+    whole = run(tmp_path / "whole", script, 1)
+    first = run(tmp_path / "parts", script, 1, stop)
+    second = run(tmp_path / "parts", script, 2)
+    assert (whole[-1], first[-1], second[-1]) == ("0", "143", "0")
+    assert steps(first) + steps(second) == list(range(1, 10))
+    assert second[-2] == whole[-2]
+
+
+@pytest.mark.parametrize("python", ["3.8", "3.10", "3.12", "3.13"])
+def test_variables_are_kept_over_several_stops_by_each_python(tmp_path: Path, python: str) -> None:
+    program = python_of(python)
+    whole = run(tmp_path / "whole", MEANS, 1, python=program)
+    stops = [2, 3, 12, 20, None]
+    ended = [run(tmp_path / "parts", MEANS, n, stop, program) for n, stop in enumerate(stops, start=1)]
+    assert [lines[-1] for lines in ended] == ["143", "143", "143", "143", "0"]
+    assert ended[-1][-2] == whole[-2]
+
+
+def test_what_counts_all_steps_of_all_epochs_counts_on(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", FLAT_COUNTS, 1)
+    assert run(tmp_path / "parts", FLAT_COUNTS, 1, stop=12)[-1] == "143"
+    assert run(tmp_path / "parts", FLAT_COUNTS, 2)[-2] == whole[-2]
+
+
+def test_a_stop_before_the_loop_goes_on_takes_nothing_of_what_was_saved(tmp_path: Path) -> None:
+    early = "if os.environ['STOP'] == 'early': os.kill(os.getpid(), 15)\n"
+    for name, script in {"means": MEANS, "objects": OBJECTS}.items():
+        whole = run(tmp_path / "whole" / name, early + script, 1)
+        parts = tmp_path / name
+        assert run(parts, early + script, 1, stop=12)[-1] == "143"
+        again = run(parts, early + script, 2, stop="early")
+        assert (steps(again), again[-1]) == ([], "143")
+        assert run(parts, early + script, 3)[-2] == whole[-2]
+
+
+def test_what_the_loop_does_not_change_is_as_the_new_start_makes_it(tmp_path: Path) -> None:
+    script = """
+generation, total = int(os.environ["RESHAPE_GENERATION"]), 0
+for step in state.steps(4):
+    total += generation
+    work(step)
+print('end', total)
+"""
+    assert run(tmp_path, script, 1, stop=1)[-1] == "143"
+    assert run(tmp_path, script, 2)[-2] == "end 6"
+
+
+def test_numpys_generators_and_arrays_go_on(tmp_path: Path) -> None:
+    script = """
+import numpy
+class Data:
+    def __init__(self, numbers):
+        self.numbers = numbers
+numbers, old, average = numpy.random.default_rng(0), numpy.random.RandomState(1), numpy.zeros(3)
+data, best = Data(numbers), numpy.float32(0)
+for step in state.steps(6):
+    average *= 0.9
+    average += data.numbers.random(3)
+    best = max(best, numpy.float32(old.rand()))
+    work(step)
+print('end', average, best, numbers.random(), old.rand(), data.numbers is numbers)
+"""
+    whole = run(tmp_path / "whole", script, 1)
+    assert run(tmp_path / "parts", script, 1, stop=3)[-1] == "143"
+    assert run(tmp_path / "parts", script, 2)[-2:] == whole[-2:]
+
+
+DRAWS = """
+source = iter(range(100))
+for step in state.steps(6):
+    drawn["numbers"].append(next(source))
+    work(step)
+"""
+IN_A_FUNCTION = """
+class Batches:
+    pass
+def main():
+    batches = Batches()
+    for step in state.steps(6):
+        if step == 0:
+            batches.left = (number for number in range(100))
+        drawn["numbers"].append(next(batches.left))
+        work(step)
+main()
+"""
+READS = """
+lines = open(os.__file__)
+for step in state.steps(6):
+    drawn["numbers"].append(lines.readline())
+    work(step)
+"""
+NO_MORE_ASKED = """
+def main():
+    source = iter(range(100))
+    print(next(source))
+    numbered = enumerate(state.steps(6))
+    while True:
+        count, step = next(numbered, (6, 6))
+        if step == 6:
+            return
+        work(step)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [(DRAWS, "source"), (IN_A_FUNCTION, "batches.left"), (READS, "lines")],
+    ids=["variable", "attribute", "file"],
+)
+def test_one_that_draws_from_an_iterator_of_its_own_is_refused_before_the_first_stop(
+    tmp_path: Path, script: str, name: str
+) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(STARTUP), "RESHAPE_CHECKPOINTS": str(tmp_path / "saved")}
+    argv = [sys.executable, "-c", BEGIN + script]
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"because the place of {name} is not found again: let state.batches(...) draw" in ended.stderr
+    assert len(steps(ended.stdout.splitlines())) <= 1
+
+
+def test_an_iterator_that_is_asked_no_more_is_no_reason_to_leave_it_alone(tmp_path: Path) -> None:
+    assert run(tmp_path, NO_MORE_ASKED, 1, stop=2)[-1] == "143"

@@ -1,0 +1,145 @@
+"""Keeps the place in an epoch: what a sampler and the random streams were when it was opened, and how much was drawn.
+
+Promises: see `order`, which puts these into the DataLoaders of PyTorch. Needs no PyTorch itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from reshape_hooks import seeds
+
+MOST_AHEAD = 8  # batches that a library fetches before it needs them
+cursors: list[Cursor] = []
+
+
+class Cursor:
+    """The place in an epoch of the DataLoader that trains. `trains(loader)` tells which one that is.
+
+    `saved`: what `state` returned; with `skip`, if the library skips some of the batches by itself.
+    """
+
+    def __init__(self, trains: Callable[[Any], bool], saved: Mapping[str, Any] | None = None) -> None:
+        self.trains = trains
+        self.saved = dict(saved) if saved else None  # what `state` returned, until the epoch is resumed
+        self.fetched = 0
+        self.generators: list[Any] = []
+        self.opened: dict[str, Any] = {}
+        self.order: dict[str, Any] = {}
+        self.before: deque[dict[str, Any]] = deque(maxlen=MOST_AHEAD)
+        self.again: deque[dict[str, Any]] = deque()
+        self.seeded = False  # a number was drawn for workers that stay, which is drawn once in each process
+
+    def __enter__(self) -> Cursor:
+        cursors.append(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        cursors.remove(self)
+
+    def state(self, consumed: int) -> dict[str, Any]:
+        """The place after `consumed` batches of the epoch; those fetched beyond it are fetched again."""
+        ahead = self.fetched - consumed
+        before = list(self.before)[-ahead:] if ahead > 0 else []
+        now = self._streams()
+        return {"fetched": consumed, "opened": self.opened, "order": self.order, "before": before, "now": now}
+
+    def open(self, loader: Any, make: Callable[[Any], Any]) -> Any:
+        """Return the loader's iterator over the epoch, or over what is left of it."""
+        sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        indices = getattr(loader, sampler)
+        samplers = (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+        found = [getattr(one, "generator", None) for one in samplers]
+        self.generators = [one for one in dict.fromkeys(found) if one is not None]
+        saved, self.saved = self.saved, None
+        if saved:
+            self._restore(saved["opened"])
+        self.opened = self._streams()
+        self.fetched, self.again = (saved["fetched"], deque(saved["before"])) if saved else (0, deque())
+        self.before.clear()
+        ours = Order(indices, self, saved)
+        kept = getattr(loader, "_iterator", None)  # of persistent workers, which is asked again in each epoch
+        if kept is not None:
+            kept._index_sampler = ours
+        self.seeded = seeds_workers_that_stay(loader)
+        # Not by setattr, which DataLoader refuses once it is made.
+        loader.__dict__[sampler] = ours
+        try:
+            iterator = make(loader)
+        finally:
+            loader.__dict__[sampler] = indices
+            if saved:
+                self._restore(saved["now"])
+        iterator._reshape_cursor = self
+        return iterator
+
+    def fetch(self, iterator: Any, fetch: Callable[[Any], Any]) -> Any:
+        """Return the iterator's next batch, drawn as it was before the stop."""
+        now, again = self._streams(), self.again.popleft() if self.again else None
+        if again:
+            self._restore(again)
+        batch = fetch(iterator)
+        self.before.append(again or now)
+        self.fetched += 1
+        if again:
+            self._restore(now)
+        return batch
+
+    def draw(self, indices: Any, take_saved: Callable[[], Mapping[str, Any] | None]) -> Iterator[Any]:
+        """The batches' indices, recorded, or those that are left.
+
+        Nothing is taken before the first one is drawn: an iterator with workers makes two of these, and draws from one.
+        """
+        saved = take_saved()
+        if saved is None:
+            if self.seeded:
+                self._restore(self.opened)
+                self.seeded = False
+            self.order = self._streams()
+            yield from indices
+            return
+        now, self.order = self._streams(), saved["order"]
+        self._restore(self.order)
+        rest = iter(indices)
+        skip = saved.get("skip", saved["fetched"])
+        first = list(itertools.islice(rest, skip, skip + 1))
+        self._restore(now)
+        yield from first
+        yield from rest
+
+    def _streams(self) -> dict[str, Any]:
+        return {**seeds.streams(), "generators": [one.get_state() for one in self.generators]}
+
+    def _restore(self, states: Mapping[str, Any]) -> None:
+        seeds.restore(states)
+        for k, state in enumerate(states["generators"][: len(self.generators)]):
+            self.generators[k].set_state(state)
+
+
+def seeds_workers_that_stay(loader: Any) -> bool:
+    """True if its next iterator starts workers that stay, and draws a number for their seed: without a stop once."""
+    return getattr(loader, "_iterator", None) is None and bool(getattr(loader, "persistent_workers", False))
+
+
+class Order:
+    """Stands for a sampler while an iterator over it is made."""
+
+    def __init__(self, indices: Any, cursor: Cursor, saved: Mapping[str, Any] | None) -> None:
+        self.indices, self.cursor, self.saved = indices, cursor, saved
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.cursor.draw(self.indices, self._take_saved)
+
+    def _take_saved(self) -> Mapping[str, Any] | None:
+        """Return the saved place, once: persistent workers draw again in each epoch."""
+        saved, self.saved = self.saved, None
+        return saved
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.indices, name)

@@ -1,0 +1,483 @@
+"""Keeps the variables of a script's training loop beside its state: sums, histories, best values, generator objects.
+
+Promises: what the loop has changed since it began (numbers, text, small tensors and arrays, lists, dictionaries, random
+generators, objects of the script's own classes made of these) is after a stop as it was before it, also behind the
+loop; an object that other parts of the script hold stays this object. What the loop has not changed is as the script
+makes it when it is started again: a number of GPUs, a path. Called by `elastic` from within its iterators, which the
+frames of the loop ask for the next batch; from Python 3.8 on, NumPy and PyTorch only where the script imports them.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import datetime
+import decimal
+import dis
+import enum
+import fractions
+import functools
+import gc
+import importlib
+import io
+import itertools
+import os
+import pathlib
+import pickle
+import random
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, GeneratorType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reshape_hooks import plain
+
+MOST_BYTES = 1 << 20  # of one tensor or array
+MOST_ITEMS = 100_000  # of one variable with all that is in it
+FLAT = 10  # numbers and words in one list that count as one item
+PACKAGES = ("site-packages", "dist-packages")
+PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, range,
+    datetime.datetime, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction,
+)  # fmt: skip
+OF_PYTHON = ("argparse.Namespace", "types.SimpleNamespace")  # that scripts use as their own
+MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+ITEMS = (list, tuple, set, frozenset, collections.deque)
+ITERATORS: tuple[type, ...] = (
+    type(iter([])), type(iter(())), type(iter({})), type(iter("")), type(iter(range(0))), type(iter(set())),
+    enumerate, zip, map, filter, reversed, itertools.cycle, itertools.islice, itertools.chain, itertools.count,
+    GeneratorType,
+)  # fmt: skip
+READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "STORE_FAST_LOAD_FAST")
+WRITES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", "DELETE_")
+ENDS = ("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "RETURN_", "RAISE_", "RERAISE")
+
+
+class Packed(NamedTuple):
+    """A value in a form that can be pickled. `kind` names how it is made again."""
+
+    kind: str
+    value: Any
+    more: Any = None
+
+
+AS_IT_IS = Packed("as it is", None)  # of the script that has started again
+MISSING = object()
+
+
+if TYPE_CHECKING:
+    Key = tuple[str, str]  # a function's name and file
+    Saved = Sequence[tuple[Key, Mapping[str, bytes]]]
+
+
+class Frame(NamedTuple):
+    """A function of the script that waits for the loop's next step."""
+
+    name: str
+    file: str
+    variables: Mapping[str, Any]
+    frame: FrameType
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.file.rpartition(os.sep)[2]
+
+
+def frames() -> list[Frame]:
+    """Return the frames that belong to the script, the outermost one first: not those of libraries, and not ours."""
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _of_library(file, frame.f_globals.get("__name__", "")):
+            found.append(Frame(frame.f_code.co_name, file, frame.f_locals, frame))
+        frame = frame.f_back
+    return found[::-1]
+
+
+STDLIB = tuple({os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+@functools.lru_cache(4096)
+def _of_library(file: str, module: str) -> bool:
+    if file.startswith("<frozen") or module.partition(".")[0] in ("reshape_hooks", "runpy", "builtins"):
+        return True
+    path = os.path.realpath(file)
+    return path.startswith(STDLIB) or any(f"{os.sep}{name}{os.sep}" in path for name in PACKAGES)
+
+
+class Variables:
+    """The variables of the loop. `parts`: what is kept in another way. `saved`: what `state` returned."""
+
+    def __init__(self, parts: Iterable[Any], saved: Saved = ()) -> None:
+        self._apart = {id(part) for part in parts}
+        self._saved = saved
+        self._carried = {(key, name) for key, values in saved for name in values}
+        self._first: dict[tuple[Key, str], bytes] = {}
+        self._begun = False
+
+    def begin(self) -> None:
+        """A loop begins: see what its variables are. Those that were saved are set again, until `done` is called."""
+        self._begun = True
+        found = frames()
+        for frame in found:
+            new = [name for name in frame.variables if (frame.key, name) not in self._first]
+            self._first.update({(frame.key, name): b"" for name in new})  # of what cannot be packed
+            self._first.update({(frame.key, name): pickled for name, pickled in self._pickled(frame, new)})
+        for frame in found:
+            self._set(frame, dict(self._saved).get(frame.key, {}))
+
+    def done(self) -> None:
+        """What was saved has been set: from now on variables are those of the loop."""
+        self._saved = ()
+
+    def state(self) -> Saved:
+        """Return the variables that the loop has changed since it began for the first time, as they are now."""
+        if not self._begun:
+            return self._saved
+        found = []
+        for frame in frames():
+            changed = {}
+            for name, pickled in self._pickled(frame, frame.variables):
+                at = frame.key, name
+                if at in self._carried or self._first.get(at) != pickled:
+                    self._carried.add(at)
+                    changed[name] = pickled
+            found.append((frame.key, changed))
+        return found
+
+    def _pickled(self, frame: Frame, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        for name in list(names):
+            if name.startswith("__"):
+                continue
+            try:
+                packed = pack(frame.variables[name], Packing(self._apart))
+                if packed.kind != AS_IT_IS.kind:
+                    yield name, pickle.dumps(packed)
+            except Exception:  # what the script's own objects raise when they are looked at
+                continue
+
+    def _set(self, frame: Frame, saved: Mapping[str, bytes]) -> None:
+        changed = {}
+        for name, pickled in saved.items():
+            is_there = frame.variables.get(name, MISSING)
+            try:
+                value = unpack(pickle.loads(pickled), is_there)
+            except Exception as fault:
+                plain.warn(f"reshape: the variable {name} begins anew, because it cannot be set again: {fault}")
+                continue
+            if value is not MISSING and value is not is_there:
+                changed[name] = value
+        if changed:
+            inside = frame.frame.f_locals  # a copy before Python 3.13, of which the call below makes variables
+            inside.update(changed)
+            if sys.version_info < (3, 13) and inside is not frame.frame.f_globals:
+                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame.frame), ctypes.c_int(0))
+
+
+class Packing:
+    """What is known while a variable is packed: what is kept in another way, and how much may still come."""
+
+    def __init__(self, apart: set[int]) -> None:
+        self.within = set(apart)
+        self.room = MOST_ITEMS
+
+    def take(self, items: int) -> None:
+        """Count what is packed. Raises ValueError where that is too much."""
+        self.room -= items
+        if self.room < 0:
+            raise ValueError("too large")
+
+
+def pack(value: Any, packing: Packing) -> Packed:
+    """Return a copy that can be pickled; AS_IT_IS for what the script makes itself, as a model or a file."""
+    kind = type(value)
+    if kind in PLAIN or isinstance(value, (enum.Enum, pathlib.PurePath)):
+        return Packed("plain", value)
+    if id(value) in packing.within:  # also within itself
+        return AS_IT_IS
+    packing.within.add(id(value))
+    try:
+        if kind in ITEMS:
+            return _pack_items(value, packing)
+        if kind in MAPPINGS:
+            return _pack_mapping(value, packing)
+        return _pack_array(value) or _pack_generator(value) or _pack_object(value, packing)
+    finally:
+        packing.within.discard(id(value))
+
+
+def _pack_items(value: Any, packing: Packing) -> Packed:
+    more = (type(value), value.maxlen if type(value) is collections.deque else None)
+    if all(type(one) in PLAIN for one in value):
+        packing.take(1 + len(value) // FLAT)
+        return Packed("plain items", list(value), more)
+    packing.take(1 + len(value))
+    items = [pack(one, packing) for one in value]
+    return AS_IT_IS if any(one is AS_IT_IS for one in items) else Packed("items", items, more)
+
+
+def _pack_mapping(value: Any, packing: Packing) -> Packed:
+    packing.take(1 + len(value))
+    items = [(pack(key, packing), pack(one, packing)) for key, one in value.items()]
+    if any(key.kind != "plain" and key.kind != "plain items" for key, _ in items):
+        return AS_IT_IS
+    factory = value.default_factory if type(value) is collections.defaultdict else None
+    known = factory in (None, int, float, list, dict, set, str)
+    return Packed("mapping", items, (type(value), factory if known else None, known))
+
+
+def _pack_array(value: Any) -> Packed | None:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return Packed("plain", value)
+    if numpy is not None and type(value) is numpy.ndarray:
+        small = value.nbytes <= MOST_BYTES and value.dtype != object
+        return Packed("array", value.copy()) if small else AS_IT_IS
+    if torch is not None and isinstance(value, (torch.dtype, torch.device, torch.Size)):
+        return Packed("plain", value)
+    if torch is not None and type(value) is torch.Tensor:
+        small = value.numel() * value.element_size() <= MOST_BYTES and value.layout == torch.strided
+        return Packed("tensor", value.detach().cpu().clone(), value.device.type) if small else AS_IT_IS
+    return None
+
+
+def _pack_generator(value: Any) -> Packed | None:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy.random")
+    if type(value) is random.Random:
+        return Packed("random.Random", value.getstate())
+    if numpy is not None and isinstance(value, numpy.Generator):
+        return Packed("numpy.Generator", value.bit_generator.state, type(value.bit_generator).__name__)
+    if numpy is not None and isinstance(value, numpy.RandomState):
+        return Packed("numpy.RandomState", value.get_state())
+    if torch is not None and isinstance(value, torch.Generator):
+        return Packed("torch.Generator", value.get_state())
+    return None
+
+
+def _pack_object(value: Any, packing: Packing) -> Packed:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name == "accelerate.accelerator.Accelerator":  # it counts the batches of a window of accumulation
+        return Packed("attributes", {"step": Packed("plain", value.step)})
+    file = getattr(sys.modules.get(kind.__module__), "__file__", "" if kind.__module__ == "__main__" else None)
+    own = file is not None and not _of_library(file, kind.__module__)
+    if (not own and name not in OF_PYTHON) or hasattr(value, "state_dict") or not hasattr(value, "__dict__"):
+        return AS_IT_IS
+    packing.take(1 + len(vars(value)))
+    attributes = {name: pack(one, packing) for name, one in vars(value).items()}
+    return Packed("object", attributes, (kind.__module__, kind.__qualname__))
+
+
+def unpack(packed: Packed, is_there: Any = MISSING) -> Any:
+    """Return the value, in the object that `is_there` where that is one of its kind, so that all who hold it see it.
+
+    MISSING if it cannot be made, and is not there.
+    """
+    if packed.kind == AS_IT_IS.kind:
+        return is_there
+    return UNPACK[packed.kind](packed, is_there)
+
+
+def _unpack_plain(packed: Packed, _is_there: Any) -> Any:
+    return packed.value
+
+
+def _unpack_plain_items(packed: Packed, is_there: Any) -> Any:
+    return _refilled(packed.value, packed.more, is_there)
+
+
+def _unpack_items(packed: Packed, is_there: Any) -> Any:
+    old = list(is_there) if type(is_there) in (list, tuple, collections.deque) else []
+    items = [unpack(one, old[k] if k < len(old) else MISSING) for k, one in enumerate(packed.value)]
+    return MISSING if any(one is MISSING for one in items) else _refilled(items, packed.more, is_there)
+
+
+def _refilled(items: list[Any], more: tuple[Any, Any], is_there: Any) -> Any:
+    kind, most = more
+    if kind is collections.deque:
+        if type(is_there) is not kind or is_there.maxlen != most:
+            return collections.deque(items, most)
+    elif kind in (tuple, frozenset) or type(is_there) is not kind:
+        return kind(items)
+    is_there.clear()
+    (is_there.update if kind is set else is_there.extend)(items)
+    return is_there
+
+
+def _unpack_mapping(packed: Packed, is_there: Any) -> Any:
+    kind, factory, known = packed.more
+    old = is_there if type(is_there) is kind else {}
+    items = {}
+    for packed_key, one in packed.value:
+        key = unpack(packed_key)
+        value = unpack(one, old.get(key, MISSING))
+        if value is not MISSING:
+            items[key] = value
+    if type(is_there) is not kind:
+        if not known:
+            return MISSING
+        return kind(factory, items) if kind is collections.defaultdict else kind(items)
+    is_there.clear()
+    is_there.update(items)
+    return is_there
+
+
+def _unpack_array(packed: Packed, is_there: Any) -> Any:
+    saved = packed.value
+    alike = type(is_there) is type(saved) and (is_there.shape, is_there.dtype) == (saved.shape, saved.dtype)
+    if not alike or is_there.base is not None or not is_there.flags.writeable:
+        return saved
+    is_there[...] = saved
+    return is_there
+
+
+def _unpack_tensor(packed: Packed, is_there: Any) -> Any:
+    import torch
+
+    saved = packed.value
+    if type(is_there) is not torch.Tensor:
+        return saved.to(packed.more) if packed.more != "cuda" or torch.cuda.is_available() else saved
+    if (is_there.shape, is_there.dtype) != (saved.shape, saved.dtype) or is_there._base is not None:
+        return saved.to(is_there.device)
+    with torch.no_grad():
+        is_there.copy_(saved)
+    return is_there
+
+
+def _unpack_random(packed: Packed, is_there: Any) -> Any:
+    made = is_there if type(is_there) is random.Random else random.Random()
+    made.setstate(packed.value)
+    return made
+
+
+def _unpack_numpy_generator(packed: Packed, is_there: Any) -> Any:
+    numpy = importlib.import_module("numpy.random")
+    alike = isinstance(is_there, numpy.Generator) and type(is_there.bit_generator).__name__ == packed.more
+    made = is_there if alike else numpy.Generator(getattr(numpy, packed.more)())
+    made.bit_generator.state = packed.value
+    return made
+
+
+def _unpack_numpy_random_state(packed: Packed, is_there: Any) -> Any:
+    numpy = importlib.import_module("numpy.random")
+    made = is_there if isinstance(is_there, numpy.RandomState) else numpy.RandomState()
+    made.set_state(packed.value)
+    return made
+
+
+def _unpack_torch_generator(packed: Packed, is_there: Any) -> Any:
+    import torch
+
+    made = is_there if isinstance(is_there, torch.Generator) else torch.Generator()
+    made.set_state(packed.value)
+    return made
+
+
+def _unpack_object(packed: Packed, is_there: Any) -> Any:
+    module, name = packed.more
+    kind: Any = sys.modules.get(module)
+    for part in name.split("."):
+        kind = getattr(kind, part, None)
+    same = type(is_there).__module__ == module and type(is_there).__qualname__ == name
+    if not same and not isinstance(kind, type):
+        return MISSING
+    old = vars(is_there) if same else {}
+    attributes = {key: unpack(one, old.get(key, MISSING)) for key, one in packed.value.items()}
+    if not same:
+        if any(one is MISSING for one in attributes.values()):
+            return MISSING
+        is_there = kind.__new__(kind)
+    vars(is_there).update({key: one for key, one in attributes.items() if one is not MISSING})
+    return is_there
+
+
+def _unpack_attributes(packed: Packed, is_there: Any) -> Any:
+    if is_there is not MISSING:
+        for name, one in packed.value.items():
+            setattr(is_there, name, unpack(one))
+    return is_there
+
+
+UNPACK: dict[str, Callable[[Packed, Any], Any]] = {
+    "plain": _unpack_plain,
+    "plain items": _unpack_plain_items,
+    "items": _unpack_items,
+    "mapping": _unpack_mapping,
+    "array": _unpack_array,
+    "tensor": _unpack_tensor,
+    "random.Random": _unpack_random,
+    "numpy.Generator": _unpack_numpy_generator,
+    "numpy.RandomState": _unpack_numpy_random_state,
+    "torch.Generator": _unpack_torch_generator,
+    "object": _unpack_object,
+    "attributes": _unpack_attributes,
+}
+
+
+def iterators() -> list[str]:
+    """Return the names of iterators and files that the script made and still reads: their place is not found again."""
+    dataloader = sys.modules.get("torch.utils.data.dataloader")
+    kinds = (*ITERATORS, *((dataloader._BaseDataLoaderIter,) if dataloader else ()))
+    found = []
+    for frame in frames():
+        for name, value in list(frame.variables.items()):
+            held = {name: value}
+            if type(value).__module__ == "__main__" and hasattr(value, "__dict__"):
+                held.update({f"{name}.{inner}": one for inner, one in vars(value).items()})
+            asked = [one for one in held if _has_place(held[one], kinds)]
+            if asked and is_read(frame.frame, name):
+                found += asked
+    return found
+
+
+def _has_place(value: Any, kinds: tuple[type, ...]) -> bool:
+    """True of an iterator, or a file that is read, unless it goes through one of ours."""
+    if isinstance(value, io.IOBase):
+        return value is not sys.stdin and not value.closed and value.readable() and not value.writable()
+    return isinstance(value, kinds) and not any(map(_is_ours, [value, *gc.get_referents(value)]))
+
+
+def _is_ours(value: Any) -> bool:
+    frame = getattr(value, "gi_frame", None)
+    return frame is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}.")
+
+
+def is_read(frame: FrameType, name: str) -> bool:
+    """True if what the frame runs next may read the variable before it is set; a function within it may, too."""
+    code, module = frame.f_code, frame.f_locals is frame.f_globals
+    if any(_reads(inner, name, module) for inner in code.co_consts if isinstance(inner, CodeType)):
+        return True
+    found = list(dis.get_instructions(code))
+    at = {one.offset: number for number, one in enumerate(found)}
+    follow, seen = _next(found, at, at[frame.f_lasti]), set()
+    while follow:
+        number = follow.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        one = found[number]
+        if name in (one.argval if isinstance(one.argval, tuple) else (one.argval,)):
+            if one.opname.startswith(READS):
+                return True
+            if one.opname.startswith(WRITES):
+                continue
+        follow += _next(found, at, number)
+    return False
+
+
+def _next(found: list[dis.Instruction], at: Mapping[int, int], number: int) -> list[int]:
+    """Return the instructions that may come after this one."""
+    one = found[number]
+    jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
+    follow = [at[one.argval]] if jumps else []
+    if number + 1 < len(found) and not one.opname.startswith(ENDS):
+        follow.append(number + 1)
+    return follow
+
+
+def _reads(code: CodeType, name: str, module: bool) -> bool:
+    """True if this function, or one in it, uses a variable of this name of the module, or of the function around it."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return name in (code.co_names if module else code.co_freevars) or any(_reads(one, name, module) for one in inner)

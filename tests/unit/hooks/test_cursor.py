@@ -1,0 +1,110 @@
+"""The place in an epoch is found again by whoever draws from its order. With real DataLoaders: tests/frameworks."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from reshape_hooks.adapters.cursor import Cursor
+
+EPOCH = 12
+
+
+class Shuffled:
+    def __len__(self) -> int:
+        return EPOCH
+
+    def __iter__(self) -> Iterator[int]:
+        yield from random.sample(range(EPOCH), EPOCH)
+
+
+class Drawn:
+    """An iterator over a loader; it has an order for itself, of which it draws `ahead` at once and then one each."""
+
+    def __init__(self, loader: Loader, ahead: int) -> None:
+        self._index_sampler, self.ahead = loader.batch_sampler, ahead
+        self.begin()
+
+    def begin(self) -> None:
+        self.order = iter(self._index_sampler)
+        if self.ahead:  # as PyTorch's iterator with workers
+            random.random()
+            self.order = iter(self._index_sampler)
+        self.fetched = list(itertools.islice(self.order, self.ahead))
+
+    def __next__(self) -> int:
+        self.fetched += [one for one in [next(self.order, None)] if one is not None]
+        if not self.fetched:
+            raise StopIteration
+        return self.fetched.pop(0)
+
+
+class Loader:
+    def __init__(self, ahead: int, stays: bool) -> None:
+        self.batch_sampler, self.sampler = Shuffled(), None
+        self.ahead, self.persistent_workers, self._iterator = ahead, stays, None
+
+    def iterator(self) -> Drawn:
+        if self._iterator is None:
+            made = Drawn(self, self.ahead)
+            self._iterator: Any = made if self.persistent_workers else None
+            return made
+        self._iterator.begin()
+        return self._iterator
+
+
+class Training:
+    """Epochs over one loader, of which each batch draws a random number, as dropout does."""
+
+    def __init__(self, ahead: int, stays: bool, place: Any = None) -> None:
+        self.loader = Loader(ahead, stays)
+        self.place = place
+        self.seen: list[tuple[int, float]] = []
+
+    def epoch(self, stop_at: int | None = None, done: int = 0) -> Any:
+        cursor = Cursor(lambda _loader: True, self.place)
+        self.place = None
+        make: Callable[[Any], Any] = Loader.iterator
+        iterator = cursor.open(self.loader, make)
+        for consumed in range(done, EPOCH):
+            if consumed == stop_at:
+                return cursor.state(consumed)
+            self.seen.append((cursor.fetch(iterator, next), random.random()))
+        with pytest.raises(StopIteration):
+            next(iterator)
+        return cursor.state(EPOCH)
+
+
+def trained(ahead: int, stays: bool, stops: list[tuple[int, int]]) -> list[tuple[int, float]]:
+    """Three epochs, each one stopped where `stops` names it and how many of its batches came by then."""
+    random.seed(4)
+    training = Training(ahead, stays)
+    seen: list[tuple[int, float]] = []
+    for epoch in range(3):
+        done = 0
+        for stop_at in [batch for number, batch in stops if number == epoch]:
+            place = training.epoch(stop_at, done)
+            seen += training.seen
+            random.seed(99)  # the new process
+            training, done = Training(ahead, stays, place), stop_at
+        training.epoch(None, done)
+        seen += training.seen
+        training.seen = []
+    return seen
+
+
+@pytest.mark.parametrize("ahead", [0, 2, 4], ids="{}-ahead".format)
+@pytest.mark.parametrize("stays", [False, True], ids=["anew", "stays"])
+@pytest.mark.parametrize(
+    "stops", [[(0, 1)], [(0, 5), (0, 9)], [(1, 3)], [(0, 2), (1, 11), (2, 1)], [(1, EPOCH)]], ids=str
+)
+def test_an_iterator_that_makes_two_orders_and_draws_from_one_finds_its_place(
+    ahead: int, stays: bool, stops: list[tuple[int, int]]
+) -> None:
+    undisturbed = trained(ahead, stays and ahead > 0, [])
+    assert sorted(sample for sample, _ in undisturbed) == sorted([*range(EPOCH)] * 3)
+    assert trained(ahead, stays and ahead > 0, stops) == undisturbed
