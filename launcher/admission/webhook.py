@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 Doc = dict[str, Any]
 
+IDLE_S = 60.0  # seconds that a connection may stay open without a request, or with half of its header
 PATIENCE_S = 0.7  # for the store; the API server also waits for the rest
 BODY_LIMIT = 4 * 1024 * 1024  # bytes: etcd takes no object above 1.5 MiB, and an update holds two
 AT_ONCE = 8
@@ -228,7 +229,8 @@ def make_server(
         ("/readyz", ReadyProbe, {"ready": ready}),
         ("/metrics", MetricsPage, {"metrics": metrics}),
     ]
-    return HTTPServer(Application(routes, log_function=lambda _: None), ssl_options=tls, max_body_size=BODY_LIMIT)
+    app = Application(routes, log_function=lambda _: None)
+    return HTTPServer(app, ssl_options=tls, max_body_size=BODY_LIMIT, idle_connection_timeout=IDLE_S)
 
 
 def _request(body: bytes) -> Doc:

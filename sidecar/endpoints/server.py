@@ -45,6 +45,7 @@ log = logging.getLogger("sidecar")
 
 BODY_LIMIT = 64 * 1024  # bytes
 REQUEST_S = 10.0  # for a request to arrive
+IDLE_S = 60.0  # that a connection may stay open without a request, or with half of its header
 HEALTH_S = 2.0  # for the shim to answer
 MOST_GPUS = 1024
 MOST_VARIABLES = 64
@@ -343,7 +344,9 @@ def make_reader(settings: SidecarSettings) -> HTTPServer:
 
 
 def _server(app: Application) -> HTTPServer:
-    return HTTPServer(app, max_body_size=BODY_LIMIT, max_header_size=16 * 1024, body_timeout=REQUEST_S)
+    return HTTPServer(
+        app, max_body_size=BODY_LIMIT, max_header_size=16 * 1024, body_timeout=REQUEST_S, idle_connection_timeout=IDLE_S
+    )
 
 
 def may_be_operator(host: str, remote: str | None) -> bool:
