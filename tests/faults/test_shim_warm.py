@@ -38,7 +38,8 @@ def waiting(shim: ShimProcess) -> int:
 
 @contextmanager
 def warm_shim(folder: Path, command: list[str], env: dict[str, str] | None = None, **launch: Any) -> Iterator[Any]:
-    env = {"RESHAPE_WARM": SOON_S, "PYTHONPATH": "", **(env or {})}
+    # The saboteurs keep the folder of a script off its path, where these scripts have a module.
+    env = {"RESHAPE_WARM": SOON_S, "PYTHONPATH": "", "PYTHONSAFEPATH": "", **(env or {})}
     with running_shim(folder, command, env=env, **{"hooks": True, "workdir": str(folder), **launch}) as shim:
         yield shim
 
