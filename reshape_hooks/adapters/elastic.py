@@ -24,6 +24,7 @@ from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.variables import Variables, iterators
+from reshape_hooks.files import replay
 from reshape_hooks.periodic.saver import Saver
 
 STATE = "state.pkl"
@@ -86,6 +87,7 @@ class Elastic:
         self._variables = Variables(self._apart)
         self._gradients = Gradients(self._parts)
         self._iteration: int | None = None  # accelerate's count of the epochs of its loader, by which it shuffles
+        self._saved = saved
         if saved:
             self._load(saved)
             vars(builtins)["enumerate"] = Counting
@@ -97,6 +99,7 @@ class Elastic:
         self._total = total
         self._leave_if_asked()
         self._goes_on(self._step)
+        self._restore_files()
         while self._step < total:
             yield self._step
             self._done()
@@ -108,6 +111,7 @@ class Elastic:
         self._leave_if_asked()
         self._variables.begin()
         went_on.append((self._epoch, self._step))
+        self._restore_files()
         while self._epoch < total:
             yield self._epoch
             self._epoch += 1
@@ -248,6 +252,11 @@ class Elastic:
         if len(own) != self._ranks.size:
             self._waiting["gradients"] = mean([one.get("gradients", {}) for one in own])
         self._variables = Variables(self._apart, self._waiting.get("variables", ()))
+
+    def _restore_files(self) -> None:
+        """What the script has written since it was started, it had written before the stop, too."""
+        saved, self._saved = self._saved, None
+        replay.resumed(saved)
 
 
 def _refused(why: session.LeftAlone) -> SystemExit:

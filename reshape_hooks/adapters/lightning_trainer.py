@@ -19,6 +19,7 @@ from typing import Any
 from reshape_hooks import plain, seeds
 from reshape_hooks.adapters import session
 from reshape_hooks.adapters.session import LeftAlone
+from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
 STATE, EXTRAS = "lightning.ckpt", "reshape.pkl"
@@ -96,6 +97,7 @@ class ElasticFit:
             self.loop.__dict__.pop("advance", None)
             trainer.callbacks.remove(self.callback)
         if "finished" in self.extras:
+            replay.resumed(self.saved)
             seeds.restore(self.extras["streams"])
             session.of_process().end(self._batches(), lambda: None)
         elif self.run:
@@ -179,6 +181,7 @@ class ElasticFit:
             "cursor": self.cursor.state(self.loop.batch_progress.current.ready),
             "streams": seeds.streams(devices=True),
             "metrics": {name: dict(getattr(connector, name)) for name in METRICS if hasattr(connector, name)},
+            "note": note.take(str(self.checkpoints.folder)),
             "loops": copy.deepcopy(self.trainer._checkpoint_connector._get_loops_state_dict()),
         }
 
@@ -192,6 +195,7 @@ class ElasticFit:
         if self.loop.max_steps != -1:
             self.loop.max_steps -= 1
         self.due = extras
+        replay.resumed(self.saved)
         seeds.restore(extras["streams"])
 
     def on_validation_batch_start(self, trainer: Any, *_: Any) -> None:
@@ -221,5 +225,6 @@ class ElasticFit:
             )
         finally:
             self.loops = None
-        kept = {name: value for name, value in extras.items() if name != "loops"}
-        return {STATE: session.copier(folder / STATE), EXTRAS: pickle.dumps(kept)}
+        kept = {name: value for name, value in extras.items() if name not in ("loops", "note")}
+        noted = {note.FILES: extras["note"]} if extras.get("note") else {}
+        return {STATE: session.copier(folder / STATE), EXTRAS: pickle.dumps(kept), **noted}

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from reshape_hooks import plain
 from reshape_hooks.adapters import ranks
 from reshape_hooks.announced import Announced
+from reshape_hooks.files import replay
 from reshape_hooks.locks import GpuLocks
 
 SEVERAL = "it trains in several processes; a loop that stops them together is in examples/torch_digits.py"
@@ -209,6 +210,7 @@ def refuse_other_masters() -> None:
 
 
 def tell_left_alone(why: LeftAlone) -> None:
+    replay.left_alone()
     for one in _sessions:
         one.announced.leave_alone(str(why))
     plain.warn(f"reshape: this training keeps its GPUs until it ends, because {why}")

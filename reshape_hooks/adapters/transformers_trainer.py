@@ -24,6 +24,7 @@ from reshape_hooks.adapters import session
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.adapters.transformers_batch import First, KeptBatch, refuse
+from reshape_hooks.files import note, replay
 from reshape_hooks.periodic.saver import Saver
 
 EXTRAS = "reshape.pkl"
@@ -138,6 +139,7 @@ class ElasticTrain:
         self.trainer._load_from_checkpoint(str(path))
         self.trainer.state = TrainerState.load_from_json(str(path / "trainer_state.json"))
         seeds.restore(self.extras["streams"])
+        replay.resumed(self.saved)
         self.run.end(self.trainer.state.global_step, lambda: None)
         return TrainOutput(*self.extras["result"])
 
@@ -154,6 +156,7 @@ class ElasticTrain:
         for name, value in self.extras["losses"].items():
             setattr(self.trainer, name, value)
         seeds.restore(self.extras["streams"])
+        replay.resumed(self.saved)
         self._catch_up(args, state, control)
         if self.extras["cursor"] is not None:
             skip = EVERYTHING if control.should_training_stop else 0  # transformers skips the others
@@ -230,6 +233,7 @@ class ElasticTrain:
             "ran_s": self.ran_s + time.monotonic() - self.began,
             "cursor": None if whole else self.cursor.state(consumed),
             "streams": seeds.streams(devices=True),
+            "note": note.take(str(self.checkpoints.folder)),
             "losses": {name: _copy(getattr(self.trainer, name)) for name in LOSSES if hasattr(self.trainer, name)},
         }
         due = self.due
@@ -244,6 +248,7 @@ class ElasticTrain:
         self.values = {name: float(value) for name, value in (logs or {}).items() if name in VALUES}
         if self.due and self.due["flags"]["should_log"]:
             self.due["flags"]["should_log"] = False
+            self.due["note"] = note.take(str(self.checkpoints.folder))
             self.due["losses"] = {name: _copy(getattr(self.trainer, name)) for name in self.due["losses"]}
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -298,6 +303,10 @@ class ElasticTrain:
             shutil.make_archive(str(inner), "tar", inner)
             shutil.rmtree(inner)
         files: dict[str, Any] = {one.name: session.copier(one) for one in written.iterdir()}
+        noted = own[0].get("note")
+        if noted:
+            files[note.FILES] = noted
+        own = [{name: value for name, value in one.items() if name != "note"} for one in own]
         files[EXTRAS] = pickle.dumps({"first": tuple(self.first), "own": own})
         return files
 

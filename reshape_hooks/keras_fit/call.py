@@ -13,6 +13,7 @@ from keras.src.utils.python_utils import pythonify_logs
 
 from reshape_hooks import plain
 from reshape_hooks.announced import Announced
+from reshape_hooks.files import note
 from reshape_hooks.keras import leave
 from reshape_hooks.keras_fit import replicas, streams, variables
 from reshape_hooks.keras_fit.batches import ResumableBatches
@@ -44,6 +45,7 @@ class Call:
         self.emulated = script.here.emulated or bool(script.here.locks)
         self.silent = given["verbose"] == 0
         self.before_validation: dict[int, Any] = {}
+        self.noted: bytes | None = None  # how far the script's files were before the validation that runs
         self.logs: Any = {}
         self.batches: Any = None
         self._begun = False
@@ -125,6 +127,7 @@ class Call:
         if self.ended or self.batches.python is None:
             streams.write(at["streams"])
         model.stop_training = at["stop_training"]
+        self.script.restored(self)
         if not self.ended:
             theirs, saved = getattr(model, METRICS), at["logs"]
 
@@ -176,9 +179,10 @@ class Call:
     def validation_begins(self) -> None:
         if self.announced is not None:
             self.before_validation = {id(v): variables.value_of(v) for v in variables.small(self.model)}
+            self.noted = note.take(str(self.script.checkpoints.folder), durable=False)
 
     def validation_ended(self) -> None:
-        self.before_validation = {}
+        self.before_validation, self.noted = {}, None
 
     def stop_in_validation(self) -> None:
         """Save what stood when this epoch's last batch was done; the validation is done again."""

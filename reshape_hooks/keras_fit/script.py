@@ -22,6 +22,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from reshape_hooks import plain, seeds
 from reshape_hooks.announced import TAKEN, Announced
+from reshape_hooks.files import note, replay
 from reshape_hooks.keras_fit import replicas, variables
 from reshape_hooks.keras_fit.call import Call
 from reshape_hooks.locks import GpuLocks
@@ -68,6 +69,7 @@ class Script:
         self.safe = True  # nothing that has ended would be lost by a stop between two fits
         self.ended: dict[int, Any] = {}  # by the number of the call
         self.running: Any = None
+        self.saved: plain.Saved | None = None  # where both come from
         self.kept: dict[str, Path | bytes] = {}  # files of the ended ones
         self._read = False
 
@@ -102,6 +104,7 @@ class Script:
     def leave(self, why: str) -> bool:
         """Say why this script is not resumed, and leave alone this fit and those behind it. Returns False."""
         if not self.left_alone:
+            replay.left_alone()
             plain.warn(f"reshape: `fit` cannot be resumed exactly and is left alone, because {why}")
         self.left_alone = True
         if self.announced is not None:
@@ -144,7 +147,8 @@ class Script:
     def _files(self, call: Call, record: dict[str, Any], found: list[Any], in_memory: bool) -> dict[str, Any]:
         values = variables.read(found, call.before_validation)
         write = variables.in_memory(values) if in_memory else lambda path: variables.write_file(path, values)
-        return {**self._kept_files(record), RUNNING: write}
+        noted = {note.FILES: call.noted} if call.noted else {}
+        return {**self._kept_files(record), RUNNING: write, **noted}
 
     def _kept_files(self, running: Any) -> dict[str, Any]:
         files: dict[str, Any] = {file: _copier(source) for file, source in self.kept.items()}
@@ -184,9 +188,16 @@ class Script:
                 f"{found}, this version reads {FORMAT}) and is kept as it is: let that version finish this job, "
                 f"or empty {self.here.checkpoints} to begin again"
             )
-        self.ended, self.running = state["ended"], state["running"]
+        self.ended, self.running, self.saved = state["ended"], state["running"], saved
         names = [RUNNING, *(f"fit-{index}.npz" for index in self.ended)]
         self.kept = {name: saved.path / name for name in names if (saved.path / name).exists()}
+
+    def restored(self, call: Call) -> None:
+        """A call is at its place again; if it is the last one that was begun, the files of the script follow."""
+        last = self.running["index"] if self.running else max(self.ended, default=-1)
+        if call.index == last:
+            saved, self.saved = self.saved, None
+            replay.resumed(saved)
 
     def locks(self) -> GpuLocks:
         """Return the evidence of who uses the GPUs, taken once."""

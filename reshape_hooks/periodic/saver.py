@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reshape_hooks import plain
+from reshape_hooks.files import note, watch
 from reshape_hooks.periodic.interval import interval_s
 from reshape_hooks.periodic.memory import free_memory
 
@@ -63,6 +64,7 @@ class Saver:
 
     def due(self) -> bool:
         """True if it is time to save. Ask after each step: it also reports the save that has been written since."""
+        watch.step_done()
         if self._thread is not None:
             if self._thread.is_alive():
                 return False
@@ -76,7 +78,7 @@ class Saver:
         """
         self.finish()
         began = self._clock()
-        self._write(step, files, plain.tell)
+        self._write(step, self._noted(files), plain.tell)
         self._measured(began, self._clock())
         self._outcome(None)
 
@@ -89,11 +91,11 @@ class Saver:
         self.finish()
         began = self._since = self._clock()
         if not 0 < self._size * MEMORY_SHARE < free_memory():
-            self._write(step, make(False), plain.tell)
+            self._write(step, self._noted(make(False)), plain.tell)
             self._measured(began, self._clock())
             self._outcome(None)
             return
-        files, taken = make(True), self._clock()
+        files, taken = self._noted(make(True)), self._clock()
 
         def write() -> None:
             try:
@@ -123,6 +125,11 @@ class Saver:
             plain.warn(f"reshape: this training goes on, but {fault}")
         if thread is not None or fault is not None:
             self._outcome(fault)
+
+    def _noted(self, files: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add how far the script's own files are, unless that was noted when the state was taken."""
+        noted = None if note.FILES in files else note.take(str(self.checkpoints.folder))
+        return files if noted is None else {**files, note.FILES: noted}
 
     def _write(self, step: int, files: Mapping[str, Any], report: Callable[[str], object]) -> None:
         name = self.checkpoints.save(step, files, report)

@@ -18,6 +18,7 @@ def load() -> None:
     sys.path.insert(0, FOLDER)
     try:
         from reshape_hooks import on_import
+        from reshape_hooks.files import watch  # noqa: F401  # now, as an interpreter that waits records later imports
 
         on_import.install()
     except Exception as fault:  # of an old interpreter, too
@@ -53,6 +54,7 @@ def begin() -> None:
             os._exit(1)  # it must not run the script
     elif path:
         with_record(path, reason)
+    watch_files()
 
 
 def with_record(path: str, reason: str) -> None:
@@ -62,6 +64,20 @@ def with_record(path: str, reason: str) -> None:
         record.begin_record(path, reason)
     except Exception:  # noqa: S110 (without a record restarts are cold)
         pass
+
+
+def watch_files() -> None:
+    """Know from now on what this process writes, whose turn it is: the script comes next."""
+    try:
+        from reshape_hooks.files import watch
+
+        here = watch.begin()
+        if here is not None and os.path.isdir(here.checkpoints):
+            from reshape_hooks.files import replay
+
+            replay.begin(here)
+    except Exception as fault:
+        sys.stderr.write("reshape: the files of this script are not continued after a restart (%r)\n" % (fault,))
 
 
 if "RESHAPE_WAIT" in os.environ:

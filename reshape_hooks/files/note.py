@@ -1,0 +1,282 @@
+"""Notes at a save how far the files of the script are, as one more file of the checkpoint.
+
+Promises: what was written before the save is in the file, and its length is in the note, which is there if and only if
+the checkpoint is; a note costs as much as has changed since the last one. Called by `periodic.saver`, and earlier
+by adapters whose state is older than their save. Standard library, Python 3.8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import pickle
+import re
+import stat
+import sys
+import time
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reshape_hooks.files import watch as watching
+
+FILES = "script-files.pickle"  # in a checkpoint
+END = 4096  # bytes before the noted length by which a file is known again
+MOST_CONTENT, MOST_CONTENTS = 1 << 20, 8 << 20  # bytes of one file, of all that are written anew each time
+MOST_OUTPUT = 256 << 20  # bytes of the command's redirected output that are kept twice
+BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+QUEUED = ("torch.utils.tensorboard.writer", "tensorboardX.writer")  # whose SummaryWriter keeps events in a thread
+PACKED = (b"\x1f\x8b", b"PK", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"\x89HDF", b"SQLite", b"PAR1")
+DATES = ("%Y%m%d", "%Y-%m-%d", "%Y_%m_%d", "%d-%m-%Y", "%d%m%Y", "%b%d_")
+SECONDS = re.compile(r"\d{10}(?!\d)")
+
+
+def take(folder: str, durable: bool = True) -> bytes | None:
+    """Return the note of now for a checkpoint in this folder; None if there is nothing to note, as in a worker.
+
+    `durable`: what is noted is on the disk, too, so that it outlives a failure of the machine, as the checkpoint does.
+    """
+    watch = watching.this()
+    if watch is None:
+        return None
+    if watch.replay is not None:
+        passed: bytes | None = watch.replay.passed.get(os.path.abspath(folder))
+        if passed is not None:  # a training that had ended is saved once more, and the script is not yet at its place
+            return passed
+        watch.replay.give_up()
+    with watch.ours():
+        if watch.late is not None:
+            watch.late.join()
+        held = open_files()
+        if not (watch.files or watch.folders or any(one.number in (1, 2) for one in held.values())):
+            return None
+        if held:
+            flush(watch, held)
+            held = open_files()
+        entries = _entries(watch, dict(held))
+        if durable:
+            for one in held.values():
+                os.fsync(one.number)
+        _warn(watch, entries)
+        watch.notes += 1
+        note = {
+            "who": watch.who, "order": (watch.generation, watch.notes), "files": entries,
+            "folders": [path for path in watch.folders if os.path.isdir(path)],
+        }  # fmt: skip
+        keep_made(watch)
+        return pickle.dumps(note, protocol=4)
+
+
+class OpenFile:
+    """A regular file that this process has open for writing. `at`: where the next byte goes."""
+
+    __slots__ = ("append", "at", "number", "numbers", "path", "size")
+
+    def __init__(self, number: int, path: str, size: int, at: int, append: bool) -> None:
+        self.number, self.path, self.size, self.at, self.append = number, path, size, at, append
+        self.numbers = [number]
+
+
+def open_files(process: str = "self") -> dict[tuple[int, int], OpenFile]:
+    """Return the regular files that a process has open for writing, by device and number."""
+    found: dict[tuple[int, int], OpenFile] = {}
+    folder = f"/proc/{process}"
+    for name in sorted(map(int, os.listdir(f"{folder}/fd"))):
+        try:
+            status = os.stat(f"{folder}/fd/{name}")
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            with open(f"{folder}/fdinfo/{name}", encoding="ascii") as file:
+                fields = dict(line.split(None, 1) for line in file if line.startswith(("pos:", "flags:")))
+            flags = int(fields["flags:"], 8)
+            if flags & os.O_ACCMODE == os.O_RDONLY:
+                continue
+            key = status.st_dev, status.st_ino
+            if key in found:
+                found[key].numbers.append(name)
+                continue
+            path = os.readlink(f"{folder}/fd/{name}")
+            one = OpenFile(name, path, status.st_size, int(fields["pos:"]), bool(flags & os.O_APPEND))
+            found[key] = one
+        except (OSError, ValueError, KeyError):  # closed meanwhile, or a file system that says no more
+            continue
+    return found
+
+
+def flush(watch: watching.Watch, held: Mapping[tuple[int, int], OpenFile]) -> None:
+    """Bring to the files what the script has written. `held`: those that are open, which tell if there are new ones."""
+    key = {(place, tuple(one.numbers)) for place, one in held.items()}
+    known = [one() for one in watch.writers[1]]
+    if watch.writers[0] != key or None in known:
+        known = sorted(writers(), key=lambda one: type(one) in BUFFERED[1:])  # text first: it goes to a buffer of bytes
+        watch.writers = key, [weakref.ref(one) for one in known]
+    for one in known:
+        with contextlib.suppress(Exception):  # one that is closed, or is only read
+            one.flush()
+
+
+def writers() -> Iterator[Any]:
+    """Yield the objects through which this script writes to files."""
+    queued = [getattr(sys.modules[name], "SummaryWriter", None) for name in QUEUED if name in sys.modules]
+    kinds = {*BUFFERED, *queued}
+    for one in gc.get_objects():
+        if type(one) in kinds:
+            yield one
+
+
+def end_of(file: Any, length: int) -> int:
+    """Return a number for the last bytes before this length."""
+    begin = max(0, length - END)
+    file.seek(begin)
+    return zlib.crc32(file.read(length - begin))
+
+
+def output_copy(watch: watching.Watch, path: str) -> str:
+    """Return where the redirected output is kept beside the checkpoints."""
+    return os.path.join(watch.checkpoints, f"output-{zlib.crc32(os.fsencode(path)):08x}")
+
+
+def made_list(watch: watching.Watch) -> str:
+    """Return the list of paths that this training has made, beside the checkpoints."""
+    return os.path.join(watch.checkpoints, f"made-{zlib.crc32(repr(watch.who).encode()):08x}")
+
+
+def keep_made(watch: watching.Watch) -> None:
+    """Write down each path that is made from now on, as soon as it is: a process that is killed cannot tell."""
+    if watch.made is not None:
+        return
+    try:
+        os.makedirs(watch.checkpoints, exist_ok=True)
+        number = os.open(made_list(watch), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+
+    def made(kind: str, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(number, ascii((kind, path)).encode() + b"\n")
+
+    watch.made = made
+
+
+def _entries(watch: watching.Watch, held: dict[tuple[int, int], OpenFile]) -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = {}
+    room = MOST_CONTENTS
+    last = watch.entries
+    for path, known in list(watch.files.items()):
+        try:
+            status = os.stat(path)
+            one = held.pop((status.st_dev, status.st_ino), None)
+            entry = _entry(path, status, known, one, last.get(path), room)
+        except FileNotFoundError:
+            del watch.files[path]
+            continue
+        except OSError:
+            continue
+        room -= len(entry["content"] or b"")
+        entries[path] = entry
+    for one in held.values():  # not opened by this script: the command's output, or opened in C
+        if one.number in (1, 2) and not watch.skips(one.path) and os.path.exists(one.path):
+            entries[one.path] = _output(watch, one)
+    watch.entries = entries
+    return entries
+
+
+def _entry(path: str, status: os.stat_result, known: Any, one: Any, last: Any, room: int) -> dict[str, Any]:
+    stamp = status.st_size, status.st_mtime_ns, status.st_ino
+    entry: dict[str, Any] = {"size": status.st_size, "stamp": stamp, "made": known.made, "held": one is not None}
+    entry.update(at=one.at if one else None, append=one.append if one else None, content=None, output=False)
+    if last is not None and last["stamp"] == stamp and last["held"] == entry["held"] and not last["output"]:
+        return {**last, **entry, "content": last["content"], "kind": last["kind"], "end": last["end"]}
+    with open(path, "rb") as file:
+        head = file.read(8)
+        entry["end"] = end_of(file, status.st_size)
+        if one and head.startswith(PACKED):
+            entry["kind"] = "packed"
+        elif one and not one.append and one.at != one.size:
+            entry["kind"] = "in places"
+        elif known.rewritten and not one:
+            entry["kind"] = "whole"
+            if status.st_size <= min(MOST_CONTENT, room):
+                file.seek(0)
+                entry["content"] = file.read()
+        else:
+            entry["kind"] = "grows"
+    return entry
+
+
+def _output(watch: watching.Watch, one: OpenFile) -> dict[str, Any]:
+    """Note the command's redirected output; keep a copy where a shell would empty the file at the next start."""
+    with open(one.path, "rb") as file:
+        end = end_of(file, one.size)
+        kept = output_copy(watch, one.path)
+        whole = one.append
+        if not one.append and one.at == one.size <= MOST_OUTPUT:
+            whole = _add_to_copy(file, kept, one.size)
+    return {
+        "size": one.size, "stamp": None, "made": watch.output_made, "held": True, "at": one.at, "append": one.append,
+        "content": None, "output": True, "end": end, "kind": "grows" if whole else "in places",
+    }  # fmt: skip
+
+
+def _add_to_copy(file: Any, kept: str, size: int) -> bool:
+    try:
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        with open(kept, "ab") as copy:
+            have = copy.tell()
+            if have > size:  # of a run whose output was another
+                copy.truncate(0)
+                have = 0
+            file.seek(have)
+            left = size - have
+            while left > 0:
+                part = file.read(min(left, 1 << 20))
+                if not part:
+                    return False
+                copy.write(part)
+                left -= len(part)
+    except OSError:
+        return False
+    return True
+
+
+def _warn(watch: watching.Watch, entries: dict[str, dict[str, Any]]) -> None:
+    """Say before the first stop what will not be as if there had been none."""
+    for path, entry in entries.items():
+        if entry["kind"] in ("in places", "packed") and not entry["output"]:
+            watching.say(
+                watch,
+                f"{path} is not written line by line at its end (an archive, or positions set by the script), so it is "
+                "not continued exactly after a restart: write it when the training ends",
+            )
+        elif entry["kind"] == "in places":
+            watching.say(
+                watch,
+                f"the output in {path} cannot be kept over a restart, at which `>` empties it: "
+                "use `>>`, or leave it to `reshape logs`",
+            )
+    if len(watch.files) >= watching.MOST:
+        watching.say(
+            watch, f"this script writes more than {watching.MOST} files: only the first ones are continued exactly"
+        )
+    named = next((path for path in [*watch.folders, *entries] if _named_by_time(watch, path)), None)
+    if named:
+        watching.say(
+            watch,
+            f"{named} is named by the time, so after a restart the script writes to another path and both hold a part: "
+            "name it by something that stays, such as the environment variable RESHAPE_JOB_ID",
+        )
+
+
+def _named_by_time(watch: watching.Watch, path: str) -> bool:
+    known = watch.files.get(path)
+    if known is not None and not known.made:
+        return False
+    now = time.time()
+    name = os.path.relpath(path, watch.who[1])
+    dates = {time.strftime(form, time.localtime(now - day * 86400)) for form in DATES for day in (0, 1)}
+    recent = {found for found in SECONDS.findall(name) if abs(now - int(found)) < 30 * 86400}
+    asked = watch.who[0].decode(errors="replace")  # a date that the command names stays
+    return any(found in name and found not in asked for found in dates | recent)
