@@ -1,18 +1,25 @@
 """Rehearses a training: runs it on each GPU count, stops it and starts it again between, and measures both.
 
-What is learned stays as the profile of the job's type, which the next job of that command uses. Promises: a rehearsal
+What is learned stays as the profile of the job's type, which the next job of that command uses. A training that ends
+meanwhile is run whole instead (`compare`): twice undisturbed and once stopped, in copies of its folder, and what these
+leave behind is compared. Promises: a rehearsal
 is a job of its own, with checkpoints of its own, and is cancelled at its end, after a fault and after Ctrl-C, too.
 Called by `reshape rehearse`. Raises what `Client` raises, and `RehearsalFailed`.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reshape.client import CoordinatorRefused
+from reshape.run_differences import Difference, RunResult, differences
 
 if TYPE_CHECKING:
     from reshape.client import Client, View
@@ -20,11 +27,18 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 ENDED = ("completed", "failed", "cancelled")
 PATIENCE_S = 60.0  # for a request that was granted and then undone
+STOPS = (0.25, 0.5, 0.75)  # of a training that is run whole
+MOST_COPIED = 64 << 20  # bytes of a folder in whose copies a training is run whole
+NOT_COPIED = (".git", ".venv", "venv", "__pycache__", "node_modules")
 STEPS = 3  # iterations on one count before its speed is believed
 
 
 class RehearsalFailed(Exception):
     """The training did not run, or not to the end of the rehearsal; the one argument is a sentence."""
+
+
+class Completed(RehearsalFailed):
+    """The training came to its end before it was measured."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,116 @@ def rehearse(
         _end(client, name, poll_s)
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """How a training that was stopped differs from undisturbed ones. `refused`: why it could not be stopped."""
+
+    differences: list[Difference]
+    stops: int
+    refused: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """One line, or one for each difference."""
+        if self.refused:
+            return f"It was not stopped, so nothing is known of what that costs: {self.refused}"
+        if not self.stops:
+            return "It ended before it could be stopped: rehearse it with more epochs."
+        times = f"{self.stops} time{'s' * (self.stops != 1)}"
+        if not self.differences:
+            return f"Stopped {times}, it leaves the same files, rows and printed lines as undisturbed."
+        head = f"Stopped {times}, it does not end as undisturbed (docs/how-to/files.md):"
+        return "\n".join([head, *(f"{one.kind}: {one.sentence}" for one in self.differences)])
+
+
+def kept_copy(folder: Path, target: Path) -> bool:
+    """Copy a folder as it is before a training, without what is no part of it; False if it is too large.
+
+    Links lead where they led.
+    """
+    size = 0
+    target.mkdir()
+    for path in sorted(folder.iterdir()):
+        if path.name in NOT_COPIED:
+            continue
+        if path.is_symlink():
+            (target / path.name).symlink_to(path.resolve())
+        elif path.is_dir():
+            size += sum(one.lstat().st_size for one in path.rglob("*") if one.is_file())
+            if size > MOST_COPIED:
+                return False
+            shutil.copytree(path, target / path.name, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        elif path.is_file():
+            size += path.stat().st_size
+            if size > MOST_COPIED:
+                return False
+            shutil.copy2(path, target / path.name)
+    return True
+
+
+def compare(
+    client: Client, doc: Mapping[str, Any], stem: str, before: Path, tell: Callable[[str], None],
+    poll_s: float = POLL_S / 5,
+) -> Comparison:  # fmt: skip
+    """Run the document's command three times whole, each in a copy of the folder `before`; the third is stopped.
+
+    Two undisturbed runs say what varies by itself. On the fewest GPUs only: other counts round sums in another way.
+    """
+    gpus = [min(doc["optional_num_gpus"])]
+    with tempfile.TemporaryDirectory(prefix="reshape-rehearsal-") as place:
+        runs: list[_Whole] = []
+        for number, what in enumerate(("undisturbed", "undisturbed once more", "with stops")):
+            tell(f"runs whole, {what}")
+            folder = Path(place, str(number))
+            shutil.copytree(before, folder, symlinks=True)
+            total = runs[0].steps if runs else 0
+            at = [int(part * total) for part in STOPS] if number == 2 else []
+            given = {**doc, "code": str(folder), "optional_num_gpus": gpus}
+            runs.append(_run_whole(client, given, stem, folder, at, poll_s))
+    first, second, stopped = runs
+    return Comparison(differences(first.result, second.result, stopped.result), stopped.stops, stopped.refused)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    result: RunResult
+    steps: int
+    stops: int
+    refused: str
+
+
+def _run_whole(client: Client, doc: Mapping[str, Any], stem: str, folder: Path, at: list[int], poll_s: float) -> _Whole:
+    """Run a job to its end; suspend and resume it at each of these steps."""
+    name = str(client.submit_as(doc, stem)["job_id"])
+    stops, refused = 0, ""
+    try:
+        while True:
+            view = client.job(name)
+            if view["state"] in ENDED:
+                break
+            if view["suspended"] and view["state"] == "submitted" and not view["reshape"]:
+                client.resume(name)
+            elif at and not view["suspended"] and _trains(view) and int(view["iters_done"]) >= at[0]:
+                at = at[1:]
+                try:
+                    client.suspend(name)
+                    stops += 1
+                except CoordinatorRefused as refusal:
+                    at, refused = [], str(refusal)
+            time.sleep(poll_s)
+    finally:
+        _end(client, name, poll_s)
+    view = client.job(name)
+    found = re.search(r"exit code (\d+)", str(view["message"]))
+    code = 0 if view["state"] == "completed" else int(found[1]) if found else None
+    left = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+    }
+    return _Whole(RunResult(left, client.output(name), code), int(view["iters_done"] or 0), stops, refused)
+
+
 def _order(counts: Iterable[int], first: int) -> list[int]:
     """The counts, beginning with the one that it runs on already."""
     rest = sorted(set(counts) - {first})
@@ -140,6 +264,8 @@ class _Run:
             if there(view):
                 return view
             if view["state"] in ENDED or (view["problems"] and not view["launch"]):
+                if view["state"] == "completed":
+                    raise Completed("The training was completed before its rehearsal was over.")
                 why = "; ".join(view["problems"]) or view["message"] or view["state"]
                 raise RehearsalFailed(f"The training is {view['state']} before its rehearsal was over: {why}.")
             if view["state"] == "submitted" and view["message"] not in ("", self._said):

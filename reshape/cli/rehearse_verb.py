@@ -5,7 +5,9 @@ Added to the command by `main.py`. Imports only click until it runs. Exit codes:
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,22 +33,39 @@ def rehearse(settings: CliSettings, /, command: tuple[str, ...], seconds: float,
     """Try COMMAND on several GPU counts: does it resume, how fast is it, what does a restart cost?
 
     It runs as a job of its own that is cancelled at the end. The speeds are kept: the next job of this command is
-    planned by them.
+    planned by them. One that ends within that time is run whole instead, in copies of its folder: twice undisturbed and
+    once stopped three times; what differs then in files, rows, printed lines and exit code is said (exit code 1).
     """
+    with tempfile.TemporaryDirectory(prefix="reshape-rehearsal-") as place:
+        return _rehearse(settings, command, seconds, options, Path(place, "before"))
+
+
+def _rehearse(
+    settings: CliSettings, command: tuple[str, ...], seconds: float, options: dict[str, Any], before: Path
+) -> int:
     from reshape import rehearsal
     from reshape.client.command import name
 
     client, here = settings.client(), settings.here
     given = {key: value for key, value in options.items() if value is not None}
     doc, said = document(command, given | {"elastic": None}, here)
-    job = str(client.submit_as(doc, f"rehearsal-{name(command)}")["job_id"])
+    copied = here and rehearsal.kept_copy(Path(doc["code"]), before)
+    stem = f"rehearsal-{name(command)}"
+    job = str(client.submit_as(doc, stem)["job_id"])
 
     def tell(sentence: str) -> None:
         click.echo(f"{job} {sentence}", err=True)
 
     tell(f"is submitted: {said}")
     try:
-        found = rehearsal.rehearse(client, job, doc["optional_num_gpus"], seconds, tell)
+        try:
+            found = rehearsal.rehearse(client, job, doc["optional_num_gpus"], seconds, tell)
+        except rehearsal.Completed:
+            if not copied:
+                raise
+            compared = rehearsal.compare(client, doc, stem, before, tell)
+            print_out(settings, asdict(compared) | {"verdict": compared.verdict}, lambda _: compared.verdict)
+            return REFUSED if compared.differences else 0
     except rehearsal.RehearsalFailed as fault:
         complain(str(fault))
         return REFUSED

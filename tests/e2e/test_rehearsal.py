@@ -31,9 +31,9 @@ def reshape(up: Up, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes)
 
 
-def rehearsed(up: Up, folder: Path, *command: str) -> tuple[int, dict[str, Any], str]:
+def rehearsed(up: Up, folder: Path, *command: str, seconds: str = "1") -> tuple[int, dict[str, Any], str]:
     """Exit code, result and messages of a rehearsal on one and two GPUs, a second each."""
-    process = reshape(up, folder, "-o", "json", "rehearse", "--gpus", "1,2", "--seconds", "1", "--", *command)
+    process = reshape(up, folder, "-o", "json", "rehearse", "--gpus", "1,2", "--seconds", seconds, "--", *command)
     out, said = process.communicate(timeout=patient(WITHIN_S))
     return process.returncode, json.loads(out or "{}"), said
 
@@ -70,6 +70,36 @@ def test_a_command_without_visible_progress_is_restarted_and_nothing_is_claimed(
         found["verdict"]
         == "Its progress cannot be seen, so nothing is known of what 1 restart cost (progress_pattern)."
     )
+
+
+LOSES = """
+import os, pathlib, time
+import reshape_hooks
+done = {"rows": []}
+state = reshape_hooks.Elastic(done=done)
+print("begins", flush=True)
+mine = []
+for step in state.steps(120):
+    mine.append(step)
+    with open("log.csv", "a") as file:
+        file.write(f"{step}\\n")
+    pathlib.Path("mine.txt").write_text("\\n".join(map(str, mine)))
+    time.sleep(0.02)
+"""
+
+
+def test_a_short_training_is_run_whole_and_what_a_stop_changes_is_said(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOSES)
+    code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
+    assert (code, found["stops"]) == (1, 3), said
+    kinds = {(one["kind"], one["sentence"].partition(":")[0]) for one in found["differences"]}
+    assert kinds == {("rows", "mine.txt"), ("printed lines", "what it prints")}, found["verdict"]
+    assert "rows: mine.txt: " in found["verdict"] and " rows missing, such as" in found["verdict"]
+    kept = LOSES.replace("mine = []", 'mine = done["rows"]').replace('print("begins", flush=True)', "")
+    (tmp_path / "train.py").write_text(kept)
+    code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
+    assert (code, found["differences"]) == (0, []), said
+    assert found["verdict"] == "Stopped 3 times, it leaves the same files, rows and printed lines as undisturbed."
 
 
 def test_a_training_that_fails_is_said_to_and_nothing_of_it_is_left(up: Up, tmp_path: Path) -> None:
