@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST = 2000  # paths that are known of one process: those of a script, not the files of a data set that it unpacks
 COMPILED = (".pyc", ".pyo")
+# Variables that name files and folders through which the hooks speak: each generation writes its own.
+OURS = ("RESHAPE_CHECKPOINTS", "RESHAPE_MEMORY", "RESHAPE_ANNOUNCE", "RESHAPE_REPORTS", "RESHAPE_GPU_LOCKS")
 SYSTEM = ("/proc/", "/dev/", "/sys/")
 
 
@@ -56,10 +58,9 @@ class Watch:
         self.entries: dict[str, Any] = {}  # of the last note
         self.writers: tuple[Any, list[Any]] = (None, [])  # objects that write to files, and which files those were
         self.said: set[str] = set()
-        self._ours = [
-            os.path.join(os.path.abspath(one), "") for one in (checkpoints, os.environ.get("RESHAPE_MEMORY")) if one
-        ]
-        self._skipped = (*SYSTEM, *self._ours)
+        ours = [os.path.abspath(os.environ[name]) for name in OURS if os.environ.get(name)]
+        self._ours = frozenset(ours)
+        self._skipped = (*SYSTEM, *(os.path.join(one, "") for one in ours))
         self._busy: set[int] = set()
         self._heard: dict[str, Any] = {"open": self._open, "os.mkdir": self._mkdir, "os.rename": self._rename}
 
@@ -83,7 +84,7 @@ class Watch:
 
     def skips(self, path: str) -> bool:
         """True if nothing of this path concerns us."""
-        return path.startswith(self._skipped) or path.endswith(COMPILED)
+        return path in self._ours or path.startswith(self._skipped) or path.endswith(COMPILED)
 
     def _open(self, name: Any, _mode: Any, flags: Any) -> None:
         if not isinstance(flags, int) or flags & os.O_ACCMODE == os.O_RDONLY:

@@ -363,3 +363,15 @@ def test_output_that_the_command_redirects_goes_on_where_it_was(tmp_path: Path, 
         assert run(tmp_path / "parts", 1, kill="4", mtbf=SAVES_ALWAYS) == -signal.SIGKILL
     assert run(tmp_path / "parts", 2) == 0
     assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
+def test_files_through_which_the_hooks_speak_are_those_of_each_generation(tmp_path: Path) -> None:
+    script = TRAINS + WAYS["append"] + LOOP
+    ours = {"RESHAPE_ANNOUNCE": str(tmp_path / "announce"), "RESHAPE_GPU_LOCKS": str(tmp_path / "locks")}
+    ours["CUDA_VISIBLE_DEVICES"] = "emulated-0"
+    train(tmp_path, script, 1, stop="3", **ours)
+    (tmp_path / "announce").unlink()  # as the shim does
+    ended = train(tmp_path, script, 2, **ours)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (tmp_path / "announce").read_text().startswith("SIGUSR1 143")
+    assert len(list((tmp_path / "locks").glob("*.jsonl"))) == 2
