@@ -32,6 +32,8 @@ STOPPED = 143  # 128 + SIGTERM: saved and ended on request
 WITHDRAWN = "withdrawn:"  # before the reason, in the file that announces
 MANIFEST = "manifest.json"
 NAME = re.compile(r"g([0-9]{1,18})-s([0-9]{1,18})")  # generation and step
+TRAINING = re.compile("training-[1-9][0-9]{0,8}")  # the checkpoints of a job's later trainings, beside the first one's
+BEHIND_TRAINING = ":"  # in the name of one of those: `training-2:g1-s30`
 BAD = "bad-"
 TEMPORARY = ".tmp-"
 ROOM = "room"  # beside copies in memory: how many bytes a save may take there; none without it
@@ -41,6 +43,11 @@ SHA256 = re.compile("[0-9a-f]{64}")  # the digest of older manifests
 
 class CheckpointError(Exception):
     """Training cannot go on safely; the one argument is a sentence for people."""
+
+
+def training_name(number: int) -> str:
+    """Return the folder of this training of the job, in the job's own; empty for the first one."""
+    return f"training-{number}" if number > 1 else ""
 
 
 def boottime() -> float:
@@ -118,7 +125,7 @@ class Environment(NamedTuple):
     generation: int
     gpus: tuple[str, ...]
     checkpoints: str
-    prefer: str | None  # the checkpoint to resume from; None: the newest good one
+    prefer: str | None  # the checkpoint to resume from, of whichever training; None: the newest good one
     announce: str | None
     step_seconds: float | None
     locks: str | None
@@ -182,6 +189,8 @@ class StopFlag:
     SIGTERM the `tee` that a training prints to.
     While `idle` is true, as between two epochs of a loop, there is nothing to save: SIGTERM ends the process at once.
     """
+
+    asked = False  # whether this process was ever asked to stop
 
     def __init__(self, announce: str | None = None, only_143: bool = False) -> None:
         """`announce`: the file in which it is announced at once; None: see `Announced`, which waits for a first save.
@@ -263,7 +272,7 @@ class StopFlag:
         return True
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        self.stopping = True
+        self.stopping = StopFlag.asked = True
         if self.idle:
             self.leaving()
             raise SystemExit(STOPPED)
@@ -312,6 +321,7 @@ class Checkpoints:
     """
 
     label = ""
+    prefix = ""  # of their names where others read them
 
     def __init__(self, folder: str | os.PathLike[str], job_id: str, generation: int) -> None:
         self.folder = Path(folder)
@@ -354,7 +364,7 @@ class Checkpoints:
             ) from error
         now = boottime()
         took = "" if self.label else f" took={now - began:.3f}"  # by which is told how long a stop may take
-        report(f"checkpoint={name} step={step}{self.label} time={now:.6f}{took}")
+        report(f"checkpoint={self.prefix}{name} step={step}{self.label} time={now:.6f}{took}")
         return name
 
     def newest(self, prefer: str | None = None) -> Saved | None:

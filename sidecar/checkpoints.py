@@ -6,7 +6,9 @@ verified" in `reliability.md`). Raises nothing and changes nothing, whatever the
 left to a trainer's hook). Called by `service.py` in threads of their own, since the files may be large.
 
 The format is `reshape_hooks/plain.py`'s: `<folder>/<name>/manifest.json` with job_id, generation, step, files
-{relative name: digest} and written {boot, stamps {relative name: [size, mtime_ns, inode]}}.
+{relative name: digest} and written {boot, stamps {relative name: [size, mtime_ns, inode]}}. A job that trains several
+times has those of its later trainings in `<folder>/training-2` and so on (`reshape_hooks/claims.py`); they are named
+`training-2:<name>`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
-from reshape_hooks.plain import MANIFEST, UnknownDigest, boot_id, matches, stamp
+from reshape_hooks.plain import BEHIND_TRAINING, MANIFEST, TRAINING, UnknownDigest, boot_id, matches, stamp
 from sidecar.protocol import Checkpoint
 
 MANIFEST_LIMIT = 1 << 20  # bytes
@@ -59,6 +61,7 @@ class CheckpointWatch:
         self._unseen: set[str] | None = None  # that were there before the first look: nobody saw them being written
         self._whole: dict[str, dict[str, list[int]]] = {}  # checkpoint -> stamps of its files when they were verified
         self._seen: dict[str, tuple[int, int]] = {}  # name -> when its manifest was written, and its size
+        self._paths: dict[str, Path] = {}  # of what was there at the last look
         self._newest = (-1, -1)  # generation and step of the one that was found
 
     def find_newest(self) -> tuple[Checkpoint | None, list[str]]:
@@ -66,17 +69,17 @@ class CheckpointWatch:
         with self._one_look:
             problems: list[str] = []
             found: list[_Manifest] = []
-            for path in self._look(problems):
+            for name, path in self._look(problems).items():
                 try:
-                    found.append(_manifest(path, self._job_id, self._boot))
+                    found.append(_manifest(name, path, self._job_id, self._boot))
                 except DamagedCheckpoint as bad:
-                    problems.append(f"checkpoint {path.name} is not used: {bad}")
+                    problems.append(f"checkpoint {name} is not used: {bad}")
             return self._first_whole(found, problems), problems
 
     def find_newer(self) -> Checkpoint | None:
         """The newest whole one if it is newer than what was found before, else None. Skips damaged ones silently."""
         with self._one_look:
-            here = {path.name: written for path in self._look([]) if (written := _written(path / MANIFEST))}
+            here = {name: at for name, path in self._look([]).items() if (at := _written(path / MANIFEST))}
             fresh = [name for name, written in here.items() if self._seen.get(name) != written]
             self._seen = here
             found = [one for name in fresh if (one := self._read(name)) and (one.generation, one.step) > self._newest]
@@ -85,16 +88,22 @@ class CheckpointWatch:
                 self._newest = (checkpoint.generation, checkpoint.step)
             return checkpoint
 
-    def _look(self, problems: list[str]) -> list[Path]:
-        found = _folders(self._folder, problems)
+    def _look(self, problems: list[str]) -> dict[str, Path]:
+        """Return what may be checkpoints, by their names."""
+        self._paths = found = {}
+        for path in _folders(self._folder, problems):
+            if TRAINING.fullmatch(path.name):
+                found.update({f"{path.name}{BEHIND_TRAINING}{one.name}": one for one in _folders(path, problems)})
+            else:
+                found[path.name] = path
         if self._unseen is None:
-            self._unseen = {path.name for path in found}
-        self._whole = {path.name: self._whole[path.name] for path in found if path.name in self._whole}
+            self._unseen = set(found)
+        self._whole = {name: self._whole[name] for name in found if name in self._whole}
         return found
 
     def _read(self, name: str) -> _Manifest | None:
         try:
-            return _manifest(self._folder / name, self._job_id, self._boot)
+            return _manifest(name, self._paths[name], self._job_id, self._boot)
         except DamagedCheckpoint:
             return None
 
@@ -112,7 +121,7 @@ class CheckpointWatch:
         """Raise `DamagedCheckpoint` unless its files are those that its writer has written."""
         if not one.files:
             raise DamagedCheckpoint("its manifest names no file")
-        paths = {name: _inside(self._folder / one.name, name) for name in one.files}
+        paths = {name: _inside(self._paths[one.name], name) for name in one.files}
         now = {name: _stamp(path, name) for name, path in paths.items()}
         watched = self._unseen is not None and one.name not in self._unseen
         if now != self._whole.get(one.name) and not (watched and now == one.stamps):
@@ -142,19 +151,19 @@ def _folders(folder: Path, problems: list[str]) -> list[Path]:
         return []
 
 
-def _manifest(path: Path, job_id: str, boot: str) -> _Manifest:
+def _manifest(name: str, path: Path, job_id: str, boot: str) -> _Manifest:
     raw = _read_manifest(path / MANIFEST)
     if str(raw.get("job_id")) != job_id:
         raise DamagedCheckpoint(f"it belongs to job {str(raw.get('job_id'))[:80]}")
     generation, step, files = raw.get("generation"), raw.get("step"), raw.get("files")
     if not _is_count(generation) or not _is_count(step) or not isinstance(files, dict):
         raise DamagedCheckpoint("its manifest lacks generation, step or files")
-    if not all(isinstance(name, str) and isinstance(digest, str) for name, digest in files.items()):
+    if not all(isinstance(file, str) and isinstance(digest, str) for file, digest in files.items()):
         raise DamagedCheckpoint("the files in its manifest are not names with hashes")
     written, stamps = raw.get("written"), None
     if isinstance(written, dict) and boot and written.get("boot") == boot:
         stamps = written.get("stamps")
-    return _Manifest(path.name, generation, step, files, stamps)
+    return _Manifest(name, generation, step, files, stamps)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

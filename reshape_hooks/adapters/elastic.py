@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from reshape_hooks import plain, seeds
+from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import pytrees, session
 from reshape_hooks.adapters.gradients import Gradients, mean
 from reshape_hooks.adapters.variables import Variables, iterators
@@ -75,9 +75,9 @@ class Elastic:
             raise _refused(why) from None
         seeds.begin()
         self._ranks = self._run.ranks
-        checkpoints, saved = session.next_training(self._ranks)
+        self._checkpoints, saved = session.claim(self._description, self._ranks)
         self.first_start = not saved
-        self._saver = Saver(checkpoints, outcome=self._run.announced.outcome)
+        self._saver = Saver(self._checkpoints, outcome=self._run.announced.outcome)
         self._step = self._total = self._epoch = self._epochs = self._batch = 0
         self._waiting: dict[str, Any] = {}  # of `_own`, until a loop goes on
         self._cursor: Any = None
@@ -202,7 +202,22 @@ class Elastic:
 
     def _end(self) -> None:
         seeds.restore(self._waiting.get("streams", {}))
-        self._run.end(self._step, self._save)
+        self._run.end(self._step, self._save, self._checkpoints)
+
+    def _description(self) -> dict[str, Any]:
+        """What this training is known by: its parts as the script has made them."""
+        trained: list[Any] = []
+        settings: dict[str, Any] = {}
+        weights: list[Any] = []
+        for name, part in self._parts.items():
+            trained.append((name, type(part).__name__))
+            if hasattr(part, "parameters"):
+                trained.append(session.of_torch(part))
+                settings[name] = repr(part)
+                weights += [one.detach().cpu() for one in part.parameters()][:1]
+            settings.update({f"{name} {key}": value for key, value in session.settings_of(part).items()})
+        plain_parts = {name: part for name, part in self._parts.items() if isinstance(part, dict)}
+        return claims.description("Elastic", trained, settings, plain_parts, claims.checksum(weights))
 
     def _save(self) -> None:
         own = self._ranks.gather(self._own())

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from reshape_hooks import plain, seeds
+from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import session
 from reshape_hooks.adapters.session import LeftAlone
 from reshape_hooks.files import note, replay
@@ -36,7 +36,7 @@ def adapt(module: ModuleType) -> None:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = signature.bind(self, *args, **kwargs)
         try:
-            hook = resumable(self, given.arguments.get("ckpt_path"), callback_class)
+            hook = resumable(self, given.arguments.get("model"), given.arguments.get("ckpt_path"), callback_class)
         except LeftAlone as why:
             session.tell_left_alone(why)
             return theirs(self, *args, **kwargs)
@@ -49,7 +49,7 @@ def adapt(module: ModuleType) -> None:
     trainer_class.fit = fit
 
 
-def resumable(trainer: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
+def resumable(trainer: Any, model: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
     """Return the hook for this call of `fit`. Raises LeftAlone; CheckpointError where all that was saved is damaged."""
     session.refuse_several()
     session.refuse_other_masters()
@@ -59,17 +59,28 @@ def resumable(trainer: Any, checkpoint: Any, callback_class: Any) -> ElasticFit:
         raise LeftAlone("fast_dev_run trains on some batches only")
     if any(type(one).__name__ == "OnExceptionCheckpoint" for one in trainer.callbacks):
         raise LeftAlone("it resumes by itself, by OnExceptionCheckpoint; --elastic says that it also saves on SIGTERM")
-    checkpoints, saved = session.next_training()
+    checkpoints, saved = session.claim(lambda: description(trainer, model))
     if checkpoint and saved is None:
         raise LeftAlone("it resumes by itself, by ckpt_path; --elastic says that it also saves on SIGTERM")
     return ElasticFit(trainer, checkpoints, saved, callback_class)
+
+
+def description(trainer: Any, model: Any) -> dict[str, Any]:
+    """Return what this call of `fit` is known by. The optimizers are made later, of the model's hyperparameters."""
+    trained = [type(model).__name__, session.of_torch(model)]
+    named = dict(getattr(model, "hparams", {}))
+    numbers = {name: value for name, value in named.items() if isinstance(value, (int, float))}
+    settings = {"model": repr(model), **{f"hparams.{name}": value for name, value in numbers.items()}}
+    arguments = {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps, "hparams": named}
+    weights = [one.detach().cpu() for one in model.parameters()][:1]
+    return claims.description("fit", trained, settings, arguments, claims.checksum(weights))
 
 
 class ElasticFit:
     """One call of `fit`. Its methods `on_...` are those of a Callback, which is called first of all."""
 
     def __init__(
-        self, trainer: Any, checkpoints: plain.Checkpoints, saved: plain.Saved | None, callback_class: Any
+        self, trainer: Any, checkpoints: claims.OfTraining, saved: plain.Saved | None, callback_class: Any
     ) -> None:
         from reshape_hooks.adapters.order import Cursor
 
@@ -99,10 +110,10 @@ class ElasticFit:
         if "finished" in self.extras:
             replay.resumed(self.saved)
             seeds.restore(self.extras["streams"])
-            session.of_process().end(self._batches(), lambda: None)
+            session.of_process().end(self._batches(), lambda: None, self.checkpoints)
         elif self.run:
             extras = {"finished": True, "cursor": None, "streams": seeds.streams(devices=True)}
-            self.run.end(self._batches(), lambda: self._save(extras))
+            self.run.end(self._batches(), lambda: self._save(extras), self.checkpoints)
 
     def _catches_up(self) -> bool:
         return bool(self.extras) and "finished" not in self.extras

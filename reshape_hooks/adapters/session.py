@@ -1,8 +1,7 @@
 """What all trainings of one process share: how they are asked to stop, where they save, their GPUs and their pace.
 
 Promises: a process says of each of its trainings whether it resumes (`Announced`), and holds the lock of each of its
-GPUs once; a script that trains several times in a row has a folder of checkpoints for each of its trainings, in their
-order. Called by `elastic` and the adapters, from Python 3.8 on.
+GPUs once; each training has checkpoints of its own (`claims`). Called by `elastic` and the adapters, from Python 3.8.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from reshape_hooks import plain
+from reshape_hooks import claims, plain
 from reshape_hooks.adapters import ranks
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import replay
@@ -84,7 +83,7 @@ class Session:
         if fault:
             raise plain.CheckpointError(fault)
 
-    def end(self, steps: int, save: Callable[[], None]) -> None:
+    def end(self, steps: int, save: Callable[[], None], checkpoints: claims.OfTraining) -> None:
         """A training is over: save it; a stop that was asked for before ends the process.
 
         One that is asked for later waits for the next training's first step, or for the end of the script, which has
@@ -93,6 +92,8 @@ class Session:
         """
         self.before += steps
         saved = self.announced.saved(save)
+        if self.ranks.rank == 0:
+            checkpoints.finish()
         stopping, _ = self.asked()
         self.announced.end(saved)
         if saved and stopping:
@@ -118,7 +119,6 @@ def _end_at_once() -> None:
 
 
 _sessions: list[Session] = []
-_trainings: list[str] = []
 
 
 def met() -> ranks.Ranks:
@@ -136,20 +136,44 @@ def of_process(together: ranks.Ranks | None = None) -> Session:
     return _sessions[0]
 
 
-def next_training(together: ranks.Ranks | None = None) -> tuple[plain.Checkpoints, plain.Saved | None]:
-    """Return where the next training of this process saves, and what it resumes from. Raises CheckpointError.
+def claim(
+    describe: Callable[[], dict[str, Any]], together: ranks.Ranks | None = None
+) -> tuple[claims.OfTraining, plain.Saved | None]:
+    """Return where this training saves, and what it resumes from. Raises CheckpointError.
 
-    Of several processes rank 0 looks for it, and all others take what it found.
+    `describe`: returns what the training is known by (`claims.description`). Of several processes rank 0 claims for
+    all, and all others take what it found.
     """
     here = plain.environment()
-    _trainings.append(here.checkpoints)
-    count = len(_trainings)
-    folder = here.checkpoints if count == 1 else str(Path(here.checkpoints) / f"training-{count}")
-    checkpoints = plain.Checkpoints(folder, here.job_id, here.generation)
-    prefer = here.prefer if count == 1 else None
-    if together is None:
-        return checkpoints, checkpoints.newest(prefer)
-    return checkpoints, together.share(checkpoints.newest(prefer) if together.rank == 0 else None)
+    if together is None or together.size == 1:
+        checkpoints = claims.take(describe())
+        return checkpoints, checkpoints.newest(checkpoints.prefer)
+    found: tuple[int, plain.Saved | None] | None = None
+    if together.rank == 0:
+        checkpoints = claims.take(describe())
+        found = checkpoints.number, checkpoints.newest(checkpoints.prefer)
+    number, saved = together.share(found)
+    return claims.OfTraining(here, number), saved
+
+
+def of_torch(model: Any) -> list[Any]:
+    """Return names and shapes of all that a model of PyTorch keeps; its first batch gives some their shape."""
+    found: list[Any] = []
+    for name, value in model.state_dict().items():
+        given = hasattr(value, "shape") and "Uninitialized" not in type(value).__name__
+        found.append((name, tuple(value.shape) if given else ()))
+    return found
+
+
+def settings_of(optimizer: Any) -> dict[str, Any]:
+    """Return the settings of an optimizer of PyTorch, by group."""
+    groups = getattr(optimizer, "param_groups", ())
+    return {
+        f"{name} {number}": value
+        for number, group in enumerate(groups)
+        for name, value in sorted(group.items())
+        if name != "params" and isinstance(value, (int, float, str, tuple, type(None)))
+    }
 
 
 def scratch(checkpoints: plain.Checkpoints, step: int) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reshape_hooks import plain, seeds
+from reshape_hooks import claims, plain, seeds
 from reshape_hooks.adapters import session
 from reshape_hooks.adapters.ranks import Ranks
 from reshape_hooks.adapters.session import LeftAlone
@@ -34,6 +34,7 @@ LOSSES = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial
 VALUES = ("loss", "eval_loss")  # that are reported with the next step
 LOGGED = ("grad_norm", "learning_rate")
 SPEEDS = ("train_samples_per_second", "train_steps_per_second")
+SETTINGS = ("learning_rate", "weight_decay", "lr_scheduler_type", "seed", "data_seed", "label_smoothing_factor")
 FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop")
 WHILE_SAVING = {"save_total_limit": None, "push_to_hub": False, "save_only_model": False}
 EVERYTHING = 10**18  # batches
@@ -75,7 +76,7 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     else:
         order.refuse(order.inner(trainer.get_train_dataloader()))
     together = session.met()
-    checkpoints, saved = session.next_training(together)
+    checkpoints, saved = session.claim(lambda: description(trainer), together)
     if checkpoint and saved is None:
         raise LeftAlone("it resumes by itself, by resume_from_checkpoint; --elastic says that it also saves on SIGTERM")
     extras = _of_rank(pickle.loads((saved.path / EXTRAS).read_bytes()), together) if saved else {}
@@ -85,11 +86,21 @@ def resumable(trainer: Any, checkpoint: Any, args: tuple[Any, ...], kwargs: Mapp
     return ElasticTrain(trainer, run, first, checkpoints, saved, extras, kwargs.get("ignore_keys_for_eval"))
 
 
+def description(trainer: Any) -> dict[str, Any]:
+    """Return what this call of `train` is known by. The optimizer is made later, of the arguments."""
+    args, model = trainer.args, trainer.model
+    trained = [type(trainer).__name__, type(model).__name__, session.of_torch(model), str(args.optim)]
+    settings = {name: getattr(args, name, None) for name in SETTINGS}
+    arguments = {name: getattr(args, name, None) for name in ("output_dir", "num_train_epochs", "max_steps")}
+    weights = [one.detach().cpu() for one in model.parameters()][:1]
+    return claims.description("train", trained, {**settings, "model": repr(model)}, arguments, claims.checksum(weights))
+
+
 class ElasticTrain:
     """One call of `train`. Its methods `on_...` are those of a TrainerCallback, which is called last of all."""
 
     def __init__(
-        self, trainer: Any, run: session.Session, first: First, checkpoints: plain.Checkpoints,
+        self, trainer: Any, run: session.Session, first: First, checkpoints: claims.OfTraining,
         saved: plain.Saved | None, extras: dict[str, Any], ignore_keys: Any,
     ) -> None:  # fmt: skip
         from reshape_hooks.adapters.order import Cursor
@@ -126,7 +137,7 @@ class ElasticTrain:
                 self.trainer.__dict__.pop(name, None)
             self.trainer.remove_callback(callback)
         extras = {"result": tuple(result), "streams": seeds.streams(devices=True)}
-        self.run.end(self.trainer.state.global_step, lambda: self._save(extras))
+        self.run.end(self.trainer.state.global_step, lambda: self._save(extras), self.checkpoints)
         return result
 
     def _finished(self) -> Any:
@@ -140,7 +151,7 @@ class ElasticTrain:
         self.trainer.state = TrainerState.load_from_json(str(path / "trainer_state.json"))
         seeds.restore(self.extras["streams"])
         replay.resumed(self.saved)
-        self.run.end(self.trainer.state.global_step, lambda: None)
+        self.run.end(self.trainer.state.global_step, lambda: None, self.checkpoints)
         return TrainOutput(*self.extras["result"])
 
     def _trains(self, _loader: Any) -> bool:

@@ -11,16 +11,21 @@ from typing import Any
 import tensorflow as tf
 from keras.src.utils.python_utils import pythonify_logs
 
-from reshape_hooks import plain
+from reshape_hooks import claims, plain
 from reshape_hooks.announced import Announced
 from reshape_hooks.files import note
 from reshape_hooks.keras import leave
-from reshape_hooks.keras_fit import replicas, streams, variables
+from reshape_hooks.keras_fit import known_by, replicas, streams, variables
 from reshape_hooks.keras_fit.batches import ResumableBatches
 from reshape_hooks.keras_fit.callback_list import FitCallbacks
 
 SECOND = 1.0  # between two lines of a fit that prints no bar
 METRICS = "_get_metrics_result_or_logs"  # Keras asks it for the values of an epoch
+
+
+def file_of(number: int) -> str:
+    """Return the name of the file with the variables of this fit."""
+    return f"fit-{number}.npz"
 
 
 class Call:
@@ -29,12 +34,10 @@ class Call:
     def __init__(self, script: Any, trainer: Any, theirs: Callable[..., Any], given: dict[str, Any]) -> None:
         self.script, self.trainer, self.theirs, self.given = script, trainer, theirs, given
         self.model = given["self"]
-        self.index = script.calls
-        script.calls += 1
-        self.ended = self.index in script.ended
-        running = script.running if script.running and script.running["index"] == self.index else None
-        self.position: Any = script.ended[self.index] if self.ended else running
-        self.file = f"fit-{self.index}.npz" if self.ended else "running.npz"
+        self.known_by = known_by.description(given)
+        self.index = script.number(self.known_by)
+        self.position: Any = script.fits.get(self.index)
+        self.ended = self.position is not None and self.position["ended"]
         self.announced: Announced | None = None  # until all that training changes is known
         self.pace = plain.Pace(script.here.step_seconds)
         self.asked = (given["initial_epoch"], given["epochs"])
@@ -121,7 +124,7 @@ class Call:
     def restore(self) -> None:
         """Set variables, callbacks and random streams to what they were."""
         at, model = self.position, self.model
-        path = str(self.script.kept[self.file])
+        path = str(self.script.kept[file_of(self.index)])
         variables.restore(path, self._variables(), at["variables"], model.distribute_strategy)
         self.callbacks.restore(at["callbacks"])
         if self.ended or self.batches.python is None:
@@ -136,8 +139,8 @@ class Call:
                 return theirs(logs or saved)
 
             vars(model)[METRICS] = metrics
-            self.script.kept.pop(self.file, None)
-            self.script.running = None
+            self.script.kept.pop(file_of(self.index), None)
+            self.script.fits.pop(self.index, None)
         self.announced = self.script.take_signals(resumed=True)
 
     def epoch_begins(self, epoch: int) -> None:
@@ -241,12 +244,12 @@ class Call:
             self.restore()
             self.script.steps += self.position["steps"]
         elif self.announced is not None:
-            self._save_or_say(self.script.save_ended)
+            self._save_or_say(self.script.save_ended, ended=True)
             self.announced.end(self.script.safe)
 
-    def _save_or_say(self, save: Callable[..., None]) -> None:
+    def _save_or_say(self, save: Callable[..., None], ended: bool = False) -> None:
         assert self.announced is not None
-        self.script.safe = self.announced.saved(lambda: self._save(save))
+        self.script.safe = self.announced.saved(lambda: self._save(save, ended))
 
     def _save_and_exit(self) -> None:
         if self.given["verbose"] not in (0, 2):
@@ -261,9 +264,11 @@ class Call:
             _flush_files()
             leave(plain.STOPPED)
 
-    def _save(self, save: Callable[..., None]) -> None:
+    def _save(self, save: Callable[..., None], ended: bool = False) -> None:
         found = self._variables()
+        state = claims.FINISHED if ended else claims.RUNS
         record = {
+            "ended": ended, "known_by": {**self.known_by, "state": state},
             "index": self.index, "asked": self.asked, "first_epoch": self.first_epoch, "epoch": self.epoch,
             "executions": self.executions, "done": self.done, "whole": self.batches.whole, "steps": self.steps,
             "num_batches": self.batches.num_batches, "sizes": self.sizes, "replicas": self.replicas,

@@ -20,17 +20,18 @@ from typing import Any
 from keras.callbacks import CallbackList
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from reshape_hooks import plain, seeds
+from reshape_hooks import claims, plain, seeds
 from reshape_hooks.announced import TAKEN, Announced
 from reshape_hooks.files import note, replay
 from reshape_hooks.keras_fit import replicas, variables
-from reshape_hooks.keras_fit.call import Call
+from reshape_hooks.keras_fit.call import Call, file_of
 from reshape_hooks.locks import GpuLocks
 from reshape_hooks.periodic.saver import Saver
 
 MOST_KEPT = 8 << 30  # bytes that fits which have ended may take beside the one that runs
-FITS, RUNNING = "fits.pickle", "running.npz"
-FORMAT = 2  # of what stands in FITS: a new number with each new field that a resumed fit needs; 1 had none written
+FITS = "fits.pickle"
+FORMAT = 3  # of what stands in FITS: a new number with each new field that a resumed fit needs; 1 had none written
+BY_ORDER, RUNNING = 2, "running.npz"  # the format before knew fits by their order only; where it kept the one that ran
 PARAMETERS = "self x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight"
 PARAMETERS += " sample_weight initial_epoch steps_per_epoch validation_steps validation_batch_size validation_freq"
 USED = ("_enumerate_iterator", "_get_iterator", "reset", "num_batches")
@@ -61,17 +62,16 @@ class Script:
 
     def __init__(self) -> None:
         self.here = plain.environment()
-        self.checkpoints = plain.Checkpoints(self.here.checkpoints, self.here.job_id, self.here.generation)
-        self.saver = Saver(self.checkpoints, written=self._written, outcome=lambda fault: self.announced.outcome(fault))
-        self.calls = self.steps = 0  # begun, done in those that have ended
+        self.saver: Any = None  # and the checkpoints, once a fit is ours
+        self.checkpoints: Any = None
+        self.steps = 0  # done in the fits that have ended
+        self.begun: set[int] = set()  # numbers of the fits of this process
         self.left_alone = self.inside = False
         self.announced: Any = None  # once the signals are ours
         self.safe = True  # nothing that has ended would be lost by a stop between two fits
-        self.ended: dict[int, Any] = {}  # by the number of the call
-        self.running: Any = None
-        self.saved: plain.Saved | None = None  # where both come from
-        self.kept: dict[str, Path | bytes] = {}  # files of the ended ones
-        self._read = False
+        self.fits: dict[int, Any] = {}  # what is saved of each, by its number: that it has ended, or where it was
+        self.kept: dict[str, Path | bytes] = {}  # their files
+        self.saved: plain.Saved | None = None  # the checkpoint that both were read from
 
     @classmethod
     def this(cls) -> Script:
@@ -125,8 +125,20 @@ class Script:
     def _ours(self) -> bool:
         return self.announced is not None and self.announced.stop.ours()
 
+    def number(self, mine: dict[str, Any]) -> int:
+        """Return the number of the fit that is known by this: that of one which was saved, or a new one."""
+        left = [one for number, one in self.fits.items() if number not in self.begun]
+        by_order = [one for one in left if "process" not in one["known_by"]]
+        told = [{**one["known_by"], "number": one["index"]} for one in left if one not in by_order]
+        found = claims.choose(mine, told)
+        if found is None and by_order:
+            found = {"number": min(one["index"] for one in by_order)}
+        number = found["number"] if found else max([-1, *self.fits, *self.begun]) + 1
+        self.begun.add(number)
+        return int(number)
+
     def save(self, call: Call, record: dict[str, Any], found: list[Any]) -> None:
-        """Save this call, which runs, and all that have ended. Raises CheckpointError."""
+        """Save this call, which runs, and all others. Raises CheckpointError."""
         self.saver.finish()
         self.saver.now(self.steps + call.steps, self._files(call, record, found, False))
 
@@ -138,63 +150,70 @@ class Script:
         """Save this call, which has ended, with all others. Raises CheckpointError."""
         self.saver.finish()
         values = variables.in_memory(variables.read(found, call.before_validation))
-        self.ended[call.index] = record
-        self.kept[f"fit-{call.index}.npz"] = values
+        self.fits[call.index] = record
+        self.kept[file_of(call.index)] = values
         self.steps += call.steps
-        self.saver.now(self.steps, self._kept_files(None))
+        self.saver.now(self.steps, self._kept_files({}))
         self._limit()
 
     def _files(self, call: Call, record: dict[str, Any], found: list[Any], in_memory: bool) -> dict[str, Any]:
         values = variables.read(found, call.before_validation)
         write = variables.in_memory(values) if in_memory else lambda path: variables.write_file(path, values)
         noted = {note.FILES: call.noted} if call.noted else {}
-        return {**self._kept_files(record), RUNNING: write, **noted}
+        return {**self._kept_files({call.index: record}), file_of(call.index): write, **noted}
 
-    def _kept_files(self, running: Any) -> dict[str, Any]:
+    def _kept_files(self, running: dict[int, Any]) -> dict[str, Any]:
         files: dict[str, Any] = {file: _copier(source) for file, source in self.kept.items()}
-        state = {"format": FORMAT, "ended": self.ended, "running": running}
+        state = {"format": FORMAT, "fits": {**self.fits, **running}}
         return {**files, FITS: pickle.dumps(state, protocol=4)}
 
     def _written(self, name: str) -> None:
         """What was kept is in this newest checkpoint too, and will go with the older one."""
-        folder = Path(self.here.checkpoints) / name
+        folder = self.checkpoints.folder / name
         self.kept.update({file: folder / file for file in self.kept if (folder / file).exists()})
 
     def _limit(self) -> None:
         """Give up what the first fits have made when all of it is too much; they are done again after a stop."""
-        while len(self.ended) > 1 and sum(map(_size, self.kept.values())) > MOST_KEPT:
-            first = min(self.ended)
-            del self.ended[first]
-            self.kept.pop(f"fit-{first}.npz", None)
+        while len(self.fits) > 1 and sum(map(_size, self.kept.values())) > MOST_KEPT:
+            first = min(self.fits)
+            del self.fits[first]
+            self.kept.pop(file_of(first), None)
             plain.warn(f"reshape: what `fit` number {first + 1} made is too large to keep; a stop repeats it")
 
     def _load(self) -> None:
-        """Read the newest good checkpoint, once. Raises CheckpointError."""
-        if self._read:
+        """Claim our checkpoints and read the newest good one, once. Raises CheckpointError."""
+        if self.checkpoints is not None:
             return
-        self._read = True
-        saved = self.checkpoints.newest(self.here.prefer)
+        self.checkpoints = claims.take(claims.description(trained="Keras", placed=False))
+        self.saver = Saver(self.checkpoints, written=self._written, outcome=lambda fault: self.announced.outcome(fault))
+        saved = self.checkpoints.newest(self.checkpoints.prefer)
         if saved is None:
             return
         if not (saved.path / FITS).exists():
             raise plain.CheckpointError(
                 f"checkpoint {saved.name} was saved by another hook than that of a plain `fit`: "
-                f"use the one that saved it, or empty {self.here.checkpoints} to begin again"
+                f"use the one that saved it, or empty {self.checkpoints.folder} to begin again"
             )
         state = pickle.loads((saved.path / FITS).read_bytes())
-        if (found := state.get("format", 1)) != FORMAT:
+        if (found := state.get("format", 1)) not in (FORMAT, BY_ORDER):
             raise plain.CheckpointError(
                 f"checkpoint {saved.name} was saved by another version of volcano-reshape (its positions are of format "
                 f"{found}, this version reads {FORMAT}) and is kept as it is: let that version finish this job, "
-                f"or empty {self.here.checkpoints} to begin again"
+                f"or empty {self.checkpoints.folder} to begin again"
             )
-        self.ended, self.running, self.saved = state["ended"], state["running"], saved
-        names = [RUNNING, *(f"fit-{index}.npz" for index in self.ended)]
-        self.kept = {name: saved.path / name for name in names if (saved.path / name).exists()}
+        if found == BY_ORDER:
+            state["fits"] = {index: {**one, "ended": True, "known_by": {}} for index, one in state["ended"].items()}
+            if running := state["running"]:
+                state["fits"][running["index"]] = {**running, "ended": False, "known_by": {}}
+                self.kept[file_of(running["index"])] = saved.path / RUNNING
+        self.fits, self.saved = state["fits"], saved
+        files = {file_of(number): saved.path / file_of(number) for number in self.fits}
+        self.kept.update({file: path for file, path in files.items() if path.exists()})
 
     def restored(self, call: Call) -> None:
         """A call is at its place again; if it is the last one that was begun, the files of the script follow."""
-        last = self.running["index"] if self.running else max(self.ended, default=-1)
+        running = [number for number, one in self.fits.items() if not one["ended"]]
+        last = running[0] if running else max(self.fits, default=-1)
         if call.index == last:
             saved, self.saved = self.saved, None
             replay.resumed(saved)

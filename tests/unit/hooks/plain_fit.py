@@ -2,13 +2,14 @@
 
 import hashlib
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 
 x = np.random.rand(1600, 16).astype("float32")
 y = (x.sum(1) > 8).astype("float32")
-if len(sys.argv) > 1:
+if Path("other-data").exists():
     x = x[::-1]
 test = np.random.permutation(len(x))[:200]
 layers = [keras.layers.Dense(32, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1, "sigmoid")]

@@ -14,7 +14,7 @@ import reshape_hooks
 from tests.interpreters import python_of
 
 STARTUP = Path(reshape_hooks.__file__).parent / "startup"
-# Asks itself to stop when it comes to the step that STOP names, as the shim would.
+# Asks itself to stop when it comes to the step that STOP names, as the shim would; or dies behind it.
 BEGIN = """
 import os, random, reshape_hooks
 drawn = {"numbers": []}
@@ -23,6 +23,8 @@ def work(step):
     drawn["numbers"].append((step, random.random()))
     if str(step) == os.environ.get("STOP"):
         os.kill(os.getpid(), 15)
+    if f"dies at {step}" == os.environ.get("STOP"):
+        os.kill(os.getpid(), 9)
 """
 STEPS = "for step in state.steps(6): work(step)\nprint('end', drawn)"
 EPOCHS = """
@@ -133,8 +135,7 @@ def test_saving_itself_again_and_again_changes_nothing_and_a_crash_then_costs_li
     often = run(tmp_path / "often", STEPS, 1, python=program, mtbf="1e-9")
     assert often[-2:] == whole[-2:]
     assert len([line for line in often if line.startswith("checkpoint=")]) > 1
-    dies = STEPS.replace("work(step)", "(work(step), step == 4 and os.kill(os.getpid(), 9))")
-    first = run(tmp_path / "parts", dies, 1, python=program, mtbf="1e-9")
+    first = run(tmp_path / "parts", STEPS, 1, stop="dies at 4", python=program, mtbf="1e-9")
     assert first[-1] == "-9"
     second = run(tmp_path / "parts", STEPS, 2, python=program)
     assert steps(second)[0] > 1 and steps(second)[-1] == 6

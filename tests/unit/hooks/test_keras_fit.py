@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import reshape_hooks
-from reshape_hooks import plain
+from reshape_hooks import claims, plain
 from tests.interpreters import python_with
 
 HERE = Path(__file__).parent
@@ -207,24 +207,43 @@ def test_a_resumed_fit_traces_its_step_once_and_makes_no_iterator_of_epochs_that
 
 
 def test_a_checkpoint_of_other_data_is_refused_with_a_sentence(stopped: Path) -> None:
-    other = run(stopped, "other data", generation=2)
+    (stopped / "other-data").touch()
+    other = run(stopped, generation=2)
     assert other.code == 1
     assert "the data of this fit are not those that it was saved with" in other.last
 
 
-def test_a_position_of_another_version_is_refused_with_a_sentence_and_kept(stopped: Path) -> None:
-    checkpoints = plain.Checkpoints(stopped / "checkpoints", "job", 2)
+def rewritten(folder: Path, change: Any) -> str:
+    """Save the newest checkpoint once more, with other files and another state, and return its name."""
+    checkpoints = plain.Checkpoints(folder / "checkpoints", "job", 2)
     saved = checkpoints.newest()
     assert saved is not None
     files = {path.name: path.read_bytes() for path in saved.path.iterdir() if path.name != plain.MANIFEST}
     state = pickle.loads(files["fits.pickle"])
-    del state["format"], state["running"]["first_replicas"]
-    older = checkpoints.save(saved.step, {**files, "fits.pickle": pickle.dumps(state)})
+    change(files, state)
+    return checkpoints.save(saved.step, {**files, "fits.pickle": pickle.dumps(state)})
+
+
+def test_a_position_of_another_version_is_refused_with_a_sentence_and_kept(stopped: Path) -> None:
+    older = rewritten(stopped, lambda _, state: state.pop("format"))
     ended = run(stopped, generation=3)
     assert ended.code == 1 and "Traceback" not in ended.output
     assert f"checkpoint {older} was saved by another version of volcano-reshape" in ended.last
-    kept = checkpoints.newest()
+    kept = plain.Checkpoints(stopped / "checkpoints", "job", 3).newest()
     assert kept is not None and kept.name == older
+
+
+def test_what_a_version_that_knew_fits_by_their_order_has_saved_goes_on(undisturbed: Ended, stopped: Path) -> None:
+    def as_before(files: dict[str, bytes], state: dict[str, Any]) -> None:
+        (one,) = state.pop("fits").values()
+        new = ("ended", "known_by")
+        state.update(format=2, ended={}, running={name: value for name, value in one.items() if name not in new})
+        files["running.npz"] = files.pop("fit-0.npz")
+
+    rewritten(stopped, as_before)
+    (stopped / "checkpoints" / claims.INDEX).unlink()
+    ended = run(stopped, generation=3)
+    assert (ended.code, ended.last) == (0, undisturbed.last)
 
 
 def test_what_cannot_be_resumed_exactly_is_told_once_and_never_announced(tmp_path: Path) -> None:

@@ -38,6 +38,21 @@ def test_the_highest_generation_then_the_highest_step_wins(tmp_path: Path) -> No
     assert find_newest(tmp_path, "j") == (Checkpoint(name="c", step=40, generation=2), [])
 
 
+def test_those_of_all_trainings_of_a_job_count_and_are_named_by_their_training(tmp_path: Path) -> None:
+    put(tmp_path, "g1-s900", 1, 900)
+    put(tmp_path / "training-2", "g2-s5", 2, 5)
+    watch = CheckpointWatch(tmp_path, "j")
+    assert watch.find_newest() == (Checkpoint(name="training-2:g2-s5", step=5, generation=2), [])
+    put(tmp_path / "training-3", "g2-s30", 2, 30)
+    assert watch.find_newer() == Checkpoint(name="training-3:g2-s30", step=30, generation=2)
+    damaged = put(tmp_path / "training-3", "g3-s40", 3, 40)
+    (damaged / "model").write_bytes(b"weigh")
+    (tmp_path / "training-2" / ".tmp-g3-s1").mkdir()
+    found, problems = watch.find_newest()
+    assert found == Checkpoint(name="training-3:g2-s30", step=30, generation=2)
+    assert problems == ["checkpoint training-3:g3-s40 is not used: file 'model' is not what was written"]
+
+
 def test_no_folder_and_an_empty_one_have_none(tmp_path: Path) -> None:
     assert find_newest(tmp_path / "none", "j") == (None, [])
     assert find_newest(tmp_path, "j") == (None, [])

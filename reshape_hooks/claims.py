@@ -1,0 +1,275 @@
+"""Gives each training of a job checkpoints of its own, and finds them again after a restart.
+
+One job may train many times: in processes one after the other or side by side, and several times in one process. Each
+training claims a folder: the job's own the first one, `training-2`, `training-3` … in it the others. Promises: no two
+trainings of one generation share a claim; after a restart a training gets the claim of the same script and arguments,
+of the same call, in the same turn of its loops, that trains the same (parameters, optimizer), wherever in the order it
+comes; a claim that another one has left is never given to it. What may be another value at each start is passed over
+(times, temporary names), or only tells apart what is else alike (variables, the folder, arguments of functions, and
+what follows the number of GPUs). Called by `adapters/session` and `keras_fit`; the standard library and `plain`,
+Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import re
+import sys
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from reshape_hooks import plain
+from reshape_hooks.claim_place import place, short
+
+INDEX, LOCK = ".claims.json", ".claims.lock"
+SAME = ("process", "site", "loops", "trained")  # always alike in two generations of one training
+TOLD_APART = ("settings", "arguments")  # may follow the number of GPUs, or be others at each start
+RUNS, LEFT, FINISHED = "runs", "left", "finished"  # LEFT: its process has ended by itself, without an error
+OF_A_START = re.compile(  # variables that say nothing of what is trained, or are others at each start
+    "(RESHAPE|CUDA|NVIDIA|PYTHON|PET|TORCH|TORCHELASTIC|NCCL|GLOO|OMP|KMP|MKL|TF|XLA|ROLE|GROUP|LOCAL|MASTER|LC|LD)_.*"
+    "|(KUBERNETES|OMPI|PMI|PMIX|SLURM|RAY|JPY|DBUS|SSH|XDG|MAKE|CONDA)[A-Z]*_.*|MAKEFLAGS|MFLAGS|INVOCATION_ID|DISPLAY"
+    "|_|PWD|OLDPWD|SHLVL|PATH|RANK|WORLD_SIZE|HOSTNAME|TMPDIR|TERM|COLUMNS|LINES|PYTHON[A-Z]*|WANDB_RUN_ID"
+)
+MOST_READ = 1 << 20  # bytes of initial weights that are looked at
+
+_one_at_a_time = threading.RLock()
+_files: dict[Path, int] = {}  # folder -> its lock; closing one would let go what is locked in it
+_ours: dict[Path, set[int]] = {}  # folder -> the claims of this process
+
+
+class OfTraining(plain.Checkpoints):
+    """The checkpoints of one training. `number`: of its claim."""
+
+    def __init__(self, here: plain.Environment, number: int) -> None:
+        self.root, self.number = Path(here.checkpoints), number
+        self.name = plain.training_name(number)
+        super().__init__(self.root / self.name, here.job_id, here.generation)
+        self.prefix = self.name and self.name + plain.BEHIND_TRAINING
+        given, _, name = (here.prefer or "").rpartition(plain.BEHIND_TRAINING)
+        self.prefer = name if name and given == self.name else None
+
+    def finish(self) -> None:
+        """The training has come to its end: another one of this generation is not this one."""
+        _mark(self.root, {self.number}, FINISHED)
+
+
+def description(
+    called: str = "", trained: Any = "", settings: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None, weights: int = 0, placed: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a training is known by.
+
+    `called`: the name under which the script has called us. `trained`: names and shapes of parameters, class of the
+    optimizer. `settings`: of the optimizer. `arguments`: what else tells it from others. `weights`: a checksum of the
+    initial ones. `placed`: False for a process with all that it trains.
+    """
+    site, loops, given = place(called) if placed else ([], {}, {})
+    given.update({f"${name}": short(value) for name, value in _own_variables().items()})
+    given.update(folder=short(str(Path.cwd())), script=short(sys.argv[0] if sys.argv else ""))
+    gpus = plain.environment().gpus, os.environ.get("WORLD_SIZE", "1"), os.environ.get("PET_NNODES", "1")
+    return {
+        "process": process(), "site": site, "loops": loops, "trained": short(repr(trained)),
+        "settings": {name: short(repr(value)) for name, value in (settings or {}).items()},
+        "arguments": {**given, **{name: short(repr(value)) for name, value in (arguments or {}).items()}},
+        "gpus": " ".join([str(len(gpus[0])), *gpus[1:]]), "weights": weights,
+    }  # fmt: skip
+
+
+def checksum(arrays: Iterable[Any]) -> int:
+    """Return a number for the content of arrays that are in memory; 0 of others."""
+    total, left = 0, MOST_READ
+    for array in arrays:
+        with contextlib.suppress(Exception):  # anything may call itself an array
+            view = memoryview(array.numpy() if hasattr(array, "numpy") else array).cast("B")[:left]
+            total, left = zlib.crc32(view, total), left - len(view)
+        if left <= 0:
+            break
+    return total
+
+
+def choose(mine: Mapping[str, Any], known: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the claim among `known` that is of this training; None if none is."""
+    found = [one for one in known if all(one.get(name) == mine[name] for name in SAME) and _may_be(one, mine)]
+    for kind in TOLD_APART:
+        for name in sorted({name for one in found for name in one[kind]}):
+            values = {one[kind].get(name) for one in found}
+            alike = [one for one in found if one[kind].get(name) == mine[kind].get(name)]
+            if len(values) > 1 and (alike or kind == "settings"):
+                found = alike
+    return min(found, key=lambda one: (one["weights"] != mine["weights"], one["number"]), default=None)
+
+
+def _may_be(one: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """False if the claim differs in what cannot be another value in the same training.
+
+    Without its result a training that runs goes on with what it had; a result must be that of these very arguments.
+    """
+    if one["gpus"] != mine["gpus"]:
+        return True
+    asked = ("settings", "arguments") if one["state"] == FINISHED else ("settings",)
+    return all(one[name] == mine[name] for name in asked)
+
+
+def take(mine: dict[str, Any]) -> OfTraining:
+    """Claim the checkpoints of this training, which nobody else gets as long as this process lives."""
+    here = plain.environment()
+    root = Path(here.checkpoints)
+    with _one_at_a_time:
+        ours = _ours.setdefault(root, set())
+        if not _at_end:
+            _at_end.append(atexit.register(_leave))
+        try:
+            with _index(root) as known:
+                number = _claimed(mine, known, [one for one in known if _is_free(root, one, here)], here)
+        except OSError:  # a disk that cannot be written to keeps nothing, and no training from its work
+            number = max(ours, default=0) + 1
+        ours.add(number)
+    return OfTraining(here, number)
+
+
+def _claimed(
+    mine: dict[str, Any], known: list[dict[str, Any]], free: list[dict[str, Any]], here: plain.Environment
+) -> int:
+    """Return the number of the claim that is now this training's, and note it."""
+    older = [one for one in free if "process" not in one]  # of a version that told trainings apart by their order
+    found = choose(mine, [one for one in free if "process" in one]) or next(iter(older), None)
+    if found is None:
+        number = max((one["number"] for one in known), default=0) + 1
+        unfinished = [one["number"] for one in free if one["state"] == RUNS and one["generation"] < here.generation]
+        if unfinished:
+            where = ", ".join(str(Path(here.checkpoints, plain.training_name(one))) for one in unfinished)
+            plain.warn(
+                "reshape: this training begins at its first step: it is none of those that this job has saved and not "
+                f"finished, as its script, arguments, place, model or optimizer differ; they stay in {where}"
+            )
+        found = {"number": number}
+        known.append(found)
+    found.update(mine, generation=here.generation, state=RUNS)
+    _lock(Path(here.checkpoints), found["number"])
+    return int(found["number"])
+
+
+def _is_free(root: Path, one: Mapping[str, Any], here: plain.Environment) -> bool:
+    """True if no training of this generation has, or had, this claim. One of an earlier generation is fenced."""
+    if one["number"] in _ours[root]:
+        return False
+    if one["generation"] < here.generation:
+        return True
+    held = not _lock(root, one["number"])
+    if not held:
+        _unlock(root, one["number"])
+    return not held and (one["state"] == RUNS or not here.announce)
+
+
+def process() -> list[str]:
+    """Return what tells this process from others of its job: script and arguments."""
+    script, *words = sys.argv or [""]
+    return [short(word) for word in [Path(script).name, *words, *(_command() if script == "-c" else [])]]
+
+
+def _command() -> list[str]:
+    """Return the code of `python -c`."""
+    words = Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    code = words[words.index("-c") + 1] if "-c" in words else ""
+    return [] if "multiprocessing" in code else [code]
+
+
+def _own_variables() -> dict[str, str]:
+    """Return the variables that this process was given and the job's first process was not."""
+    own = first = _environ("self")
+    mark, pid = os.fsencode(f"RESHAPE_ANNOUNCE={os.environ.get('RESHAPE_ANNOUNCE', '')}"), "self"
+    with contextlib.suppress(OSError, ValueError):
+        while True:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            pid = stat.rpartition(")")[2].split()[1]
+            above = _environ(pid)
+            if mark not in above:
+                break
+            first = above
+    found = dict(os.fsdecode(one).partition("=")[::2] for one in own - first)
+    return {name: value for name, value in found.items() if not OF_A_START.fullmatch(name)}
+
+
+def _environ(pid: str) -> set[bytes]:
+    try:
+        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return set()
+
+
+# The index: what is known of each claim of a folder. Locked are bytes of one file: 0 for the index, n for claim n.
+# These locks end with their process, and a process that it has forked does not hold them.
+
+
+@contextlib.contextmanager
+def _index(root: Path) -> Iterator[list[dict[str, Any]]]:
+    """Give the claims of this folder, to be changed by nobody else meanwhile. Raises OSError."""
+    root.mkdir(parents=True, exist_ok=True)
+    if root not in _files:
+        _files[root] = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.lockf(_files[root], fcntl.LOCK_EX, 1, 0)
+    try:
+        known = _read(root)
+        yield known
+        new = root / f"{INDEX}.new"
+        with new.open("w", encoding="utf-8") as index:
+            json.dump(known, index)
+            index.flush()
+            os.fsync(index.fileno())
+        new.replace(root / INDEX)
+    finally:
+        _unlock(root, 0)
+
+
+def _read(root: Path) -> list[dict[str, Any]]:
+    """Return the index. Without one, or with one that cannot be read, trainings are told apart by their order."""
+    try:
+        known: list[dict[str, Any]] = json.loads((root / INDEX).read_text(encoding="utf-8"))
+        return known
+    except (OSError, ValueError):
+        names = [path.name for path in root.iterdir()]
+    numbers = [int(name.rpartition("-")[2]) for name in names if plain.TRAINING.fullmatch(name)]
+    first = [1] if any(map(plain.NAME.fullmatch, names)) else []
+    return [{"number": number, "generation": -1, "state": RUNS} for number in first + sorted(numbers)]
+
+
+def _lock(root: Path, number: int) -> bool:
+    """Lock a claim for as long as this process lives; False if another process has."""
+    try:
+        fcntl.lockf(_files[root], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _unlock(root: Path, number: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.lockf(_files[root], fcntl.LOCK_UN, 1, number)
+
+
+def _mark(root: Path, numbers: set[int], state: str) -> None:
+    with _one_at_a_time, contextlib.suppress(OSError), _index(root) as known:
+        for one in known:
+            if one["number"] in numbers and one["state"] != FINISHED:
+                one["state"] = state
+
+
+def _leave() -> None:
+    """The process ends: unless by an error, what it has trained is over, and is not gone on with in this generation."""
+    if getattr(sys, "last_type", None) is None and not plain.StopFlag.asked:
+        for root, numbers in _ours.items():
+            _mark(root, numbers, LEFT)
+
+
+_at_end: list[Any] = []
+os.register_at_fork(after_in_child=_ours.clear)
