@@ -28,10 +28,10 @@ from typing import Any
 from reshape_hooks import plain
 from reshape_hooks.claim_place import place, short
 
-INDEX, LOCK = ".claims.json", ".claims.lock"
+INDEX, LOCK = plain.CLAIMS, ".claims.lock"
 SAME = ("process", "site", "loops", "trained")  # always alike in two generations of one training
 TOLD_APART = ("settings", "arguments")  # may follow the number of GPUs, or be others at each start
-RUNS, LEFT, FINISHED = "runs", "left", "finished"  # LEFT: its process has ended by itself, without an error
+RUNS, LEFT, FINISHED = plain.RUNS, "left", "finished"  # LEFT: its process has ended by itself, without an error
 OF_A_START = re.compile(  # variables that say nothing of what is trained, or are others at each start
     "(RESHAPE|CUDA|NVIDIA|PYTHON|PET|TORCH|TORCHELASTIC|NCCL|GLOO|OMP|KMP|MKL|TF|XLA|ROLE|GROUP|LOCAL|MASTER|LC|LD)_.*"
     "|(KUBERNETES|OMPI|PMI|PMIX|SLURM|RAY|JPY|DBUS|SSH|XDG|MAKE|CONDA)[A-Z]*_.*|MAKEFLAGS|MFLAGS|INVOCATION_ID|DISPLAY"

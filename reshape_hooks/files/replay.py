@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import atexit
 import contextlib
+import json
 import os
 import pathlib
 import pickle
@@ -38,7 +39,13 @@ class Changed(Exception):
 def begin(watch: watching.Watch) -> None:
     """Protect what this script has written in earlier generations, if there is a checkpoint of it."""
     notes = list(_notes(watch.checkpoints))
-    own = [(found["order"], path, found) for path, found in notes if found["who"] == watch.who]
+    ended = _ended(watch)
+    own = [
+        (found["order"], path, found)
+        for path, found in notes
+        # The same command again without a restart between them: what the first one has made is as without us.
+        if found["who"] == watch.who and not (found["order"][0] == watch.generation and os.path.dirname(path) in ended)
+    ]
     if not own:
         return
     _order, path, newest = max(own, key=lambda one: one[0])
@@ -406,6 +413,22 @@ def _notes(folder: str, deep: int = DEEP) -> Iterator[tuple[str, dict[str, Any]]
                     yield path, found
             elif deep and not name.startswith((plain.BAD, plain.TEMPORARY)) and os.path.isdir(path):
                 yield from _notes(path, deep - 1)
+
+
+def _ended(watch: watching.Watch) -> set[str]:
+    """Return the folders of trainings that have come to their end in this generation."""
+    found: set[str] = set()
+    memory = os.environ.get("RESHAPE_MEMORY")
+    try:
+        with open(os.path.join(watch.checkpoints, plain.CLAIMS), encoding="utf-8") as file:
+            known = json.load(file)
+    except (OSError, ValueError):
+        return found
+    for one in known:
+        if one["state"] != plain.RUNS and one["generation"] == watch.generation:
+            name = plain.training_name(one["number"])
+            found.update(os.path.join(place, name) if name else place for place in (watch.checkpoints, memory) if place)
+    return found
 
 
 def _on_disk(folder: str, watch: watching.Watch) -> str:

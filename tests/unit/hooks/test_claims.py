@@ -161,8 +161,8 @@ def test_the_same_command_twice_trains_twice_and_not_again_after_a_restart(tmp_p
 
     assert run(tmp_path, 1, command) == 0
     assert trained() == [4, 4]
-    assert run(tmp_path, 2, command) == 0
-    assert trained() == [0, 0]
+    assert run(tmp_path, 2, command, stop="0.1 0") == 0, "a training that has ended does its first step again"
+    assert trained() == [4, 4]
 
 
 SIDE_BY_SIDE = (
