@@ -99,7 +99,8 @@ async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str)
     done, loop = asyncio.Event(), asyncio.get_running_loop()
     app = make_app(cast(CoordinatorApi, STANDBY), token)
     server = make_server(app)
-    server.add_sockets([listener])
+    port = listener.getsockname()[1]
+    server.add_sockets([listener])  # which takes the descriptor over
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, done.set)
     turning = threading.Thread(
@@ -107,7 +108,7 @@ async def _serve(turns: CoordinatorReplica, listener: socket.socket, token: str)
     )
     turning.start()
     async with heartbeat_process(app):
-        log.info("listens on port %d", listener.getsockname()[1])
+        log.info("listens on port %d", port)
         await done.wait()
         turns.ending.set()
         await asyncio.to_thread(turning.join)
