@@ -73,17 +73,20 @@ def test_a_command_without_visible_progress_is_restarted_and_nothing_is_claimed(
 
 
 LOSES = """
-import os, pathlib, time
+import functools, os, pathlib, time
 import reshape_hooks
 done = {"rows": []}
 state = reshape_hooks.Elastic(done=done)
 print("begins", flush=True)
-mine = []
+@functools.lru_cache
+def rows():  # kept in no variable of the loop
+    return []
+mine = rows
 for step in state.steps(120):
-    mine.append(step)
+    mine().append(step)
     with open("log.csv", "a") as file:
         file.write(f"{step}\\n")
-    pathlib.Path("mine.txt").write_text("\\n".join(map(str, mine)))
+    pathlib.Path("mine.txt").write_text("\\n".join(map(str, mine())))
     time.sleep(0.02)
 """
 
@@ -95,7 +98,7 @@ def test_a_short_training_is_run_whole_and_what_a_stop_changes_is_said(up: Up, t
     kinds = {(one["kind"], one["sentence"].partition(":")[0]) for one in found["differences"]}
     assert kinds == {("rows", "mine.txt"), ("printed lines", "what it prints")}, found["verdict"]
     assert "rows: mine.txt: " in found["verdict"] and " rows missing, such as" in found["verdict"]
-    kept = LOSES.replace("mine = []", 'mine = done["rows"]').replace('print("begins", flush=True)', "")
+    kept = LOSES.replace("mine = rows", 'mine = lambda: done["rows"]').replace('print("begins", flush=True)', "")
     (tmp_path / "train.py").write_text(kept)
     code, found, said = rehearsed(up, tmp_path, sys.executable, "train.py", seconds="60")
     assert (code, found["differences"]) == (0, []), said
