@@ -410,7 +410,8 @@ class Shim:
             raise Refused("`checkpoint` must be a plain name inside the job's folder")
         if lease and boottime() >= lease - launch.grace_s:
             raise Refused("the lease of this trainer is over already; renew it and start again")
-        if taken := self._lock_gpus(gpu_ids):
+        taken = self._lock_gpus(gpu_ids)
+        if taken:
             say(taken)
             self.status.update(FRESH, lease_deadline=lease, trainer="exited", taken=taken, exit_at=boottime())
             return

@@ -14,6 +14,8 @@ import os, sys, time
 import reshape_hooks
 folder, log = sys.argv[1:]
 state = reshape_hooks.Elastic(counter={})
+if os.path.exists(folder):
+    raise FileExistsError(17, "File exists", folder)
 os.makedirs(folder)
 for step in state.steps(100_000):
     with open(log, "a") as done:

@@ -18,7 +18,7 @@ echo "$0 $*" >> "$CALLS"
 echo "this is how $* ended"
 case "$*" in $FAILS) exit 1 ;; esac
 """
-STEPS = ("check", "docs", "frameworks", "test", "test-browser", "test-frameworks", "test-cluster")
+STEPS = ("check", "docs", "test", "test-browser", "test-cluster")
 
 
 def run(folder: Path, fails: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
@@ -39,7 +39,7 @@ def run(folder: Path, fails: str) -> tuple[subprocess.CompletedProcess[str], lis
     return ended, (folder / "calls").read_text().splitlines()
 
 
-def test_it_runs_the_hooks_with_real_frameworks_and_all_other_tests(tmp_path: Path) -> None:
+def test_it_runs_all_checks_and_tests(tmp_path: Path) -> None:
     ended, calls = run(tmp_path, "no such step")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.endswith("== all passed\n")
@@ -49,8 +49,6 @@ def test_it_runs_the_hooks_with_real_frameworks_and_all_other_tests(tmp_path: Pa
 @pytest.mark.parametrize(
     ("fails", "named", "not_run"),
     [
-        ("frameworks", "outcome_of frameworks", "make test-frameworks"),
-        ("test-frameworks", "outcome_of test-frameworks", None),
         ("-m tests.cluster.bed_build", "outcome_of bed", "make test-cluster"),
         ("-m tests.cluster.training_images", "outcome_of images", None),
         ("test", "make test", None),
