@@ -193,7 +193,7 @@ JOURNEYS = {
         Behaviour(iterations=60),
         BOTH_END,
         (NEWCOMER, Act(is_in("one", s.ADJUSTING), lambda world: world.machines.zombie_stop("one", 5))),
-        generations={"one": 7, "two": 1},  # it grows back once two has ended
+        generations={"one": 6, "two": 1},  # the former one used 5; as two ends, too little is left to grow back for
     ),
     "a job moves to another node": Journey(
         Behaviour(iterations=60),
