@@ -270,13 +270,17 @@ def test_values_of_one_data_set_rank_alike_whatever_it_is_called() -> None:
 
 
 @given(st.lists(st.sampled_from([row.example for row in TABLE]) | st.text(max_size=40), max_size=8), st.data())
-def test_whatever_is_printed_nothing_is_raised_and_counts_never_fall(lines: list[str], data: st.DataObject) -> None:
+def test_whatever_is_printed_nothing_is_raised_and_counts_fall_only_for_a_better_one(
+    lines: list[str], data: st.DataObject
+) -> None:
     reader, text = ProgressReader(), "\r".join(lines).encode()
-    before = reader.progress
+    before, falls = reader.progress, 0
     while text:
         cut = data.draw(st.integers(1, len(text)))
         reader.feed(text[:cut], 1.0)
         text = text[cut:]
         after = reader.progress
-        assert after.iterations >= before.iterations and after.epochs >= before.epochs
+        assert after.epochs >= before.epochs
+        falls += after.iterations < before.iterations
         before = after
+    assert falls <= 2, "from epochs to a count that may begin anew, and from that to the training's"
