@@ -1,7 +1,7 @@
-"""Trains models of the zoo, each stopped half way and resumed; run by `test_zoo.py`.
+"""Trains models of the zoo as one generation of their jobs; run by `test_zoo.py`.
 
-Called as a process: folder, then models. One process for all, as each start of TensorFlow takes seconds. Prints a line
-for each: model, losses of its epochs, batches that the first and the second start did.
+Called as a process: folder, then models. One process for all, as each start of TensorFlow takes seconds. The first
+RESHAPE_GENERATION stops each model half way. Prints a line for each: model, batches done, then losses of all epochs.
 """
 
 import os
@@ -19,31 +19,28 @@ HALF = SAMPLES // BATCH * EPOCHS // 2
 
 
 class Stop(keras.callbacks.Callback):
-    """Notes each batch of this process; after half of all it is asked to stop."""
+    """Counts the batches that this process does; after half of all the first generation is asked to stop."""
 
-    batches = []
+    done = 0  # of the class: values of the callback itself are kept from one generation to the next
 
     def on_train_batch_end(self, batch, logs=None):
-        Stop.batches.append(batch)
-        if len(Stop.batches) == HALF:
+        Stop.done += 1
+        if generation == "1" and Stop.done == HALF:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(folder, name, generation):
-    """Train as a new process of the job would, to its end or until it is stopped."""
-    folder.mkdir(exist_ok=True)
-    begin_anew(folder, generation)
+folder, *names = sys.argv[1:]
+generation = os.environ["RESHAPE_GENERATION"]
+for name in names:
+    of_model = Path(folder, name)
+    of_model.mkdir(exist_ok=True)
+    begin_anew(of_model, generation)
     keras.utils.set_random_seed(7)
+    losses = []
+    Stop.done = 0
     model, x, y = keras_zoo.MODELS[name](SAMPLES, 7)
-    return model.fit(x, y, BATCH, EPOCHS, callbacks=[Stop()], verbose=2)
-
-
-for name in sys.argv[2:]:
-    Stop.batches.clear()
     try:
-        start(Path(sys.argv[1], name), name, "1")
+        losses = model.fit(x, y, BATCH, EPOCHS, callbacks=[Stop()], verbose=2).history["loss"]
     except SystemExit as ended:
-        assert ended.code == 143, ended.code
-    first = len(Stop.batches)
-    losses = start(Path(sys.argv[1], name), name, "2").history["loss"]
-    print("zoo", name, *losses, first, len(Stop.batches) - first, flush=True)
+        assert (generation, ended.code) == ("1", 143), (name, ended.code)
+    print("zoo", name, Stop.done, *losses, flush=True)
