@@ -342,8 +342,9 @@ def _make_private(path: str) -> None:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    with suppress(OSError):  # SQLite says why a file cannot be made
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # its logs get the same mode
+    if path != ":memory:":
+        with suppress(OSError):  # SQLite says why a file cannot be made
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # its logs get the same mode
     connection = _unprepared(path)
     try:
         _write_ahead(connection)
