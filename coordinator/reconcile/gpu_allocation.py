@@ -137,7 +137,10 @@ def occupy(w: ObservedState) -> Step | None:
     """Mark GPUs as held by this job before a trainer starts on them: one that may be in use is never idle.
 
     Each says, too, whether its trainer has a lease: that must be known even if the job's document is deleted.
+    A newcomer may have reserved one in the moment in which the operation that promised it was undone.
     """
+    if step := take_back(w):
+        return step
     unleased: GpuChanges = {"unleased": True if w.job.unleased else None}
     for index, gpu_id in enumerate(w.job.gpu_ids):
         gpu = w.gpus.get(gpu_id)

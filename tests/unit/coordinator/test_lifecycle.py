@@ -269,6 +269,13 @@ def test_but_first_it_takes_back_what_it_had_promised(others: list[JobRecord]) -
     assert step == WriteGpu("take back", "a", {"job_id": "two", "held_by": "one"}, back)
 
 
+def test_what_a_newcomer_reserved_while_its_victim_was_undone_is_taken_back_and_not_lost() -> None:
+    running = job(s.RUNNING, "a", "b", "c", "d")
+    step = next_step(world(running, seen(), BOOKED, newcomer()))
+    back = {"state": s.IN_USE, "job_id": "one"}
+    assert step == WriteGpu("take back", "a", {"job_id": "two", "held_by": "one"}, back)
+
+
 @pytest.mark.parametrize("trainer", ["stopping", "exited"])
 def test_once_the_shim_has_obeyed_the_stop_there_is_no_way_back(trainer: str) -> None:
     beat = seen(trainer, generation=2, verb="stop", stop_asked=True, exit_code=143)
