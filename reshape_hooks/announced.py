@@ -1,13 +1,15 @@
 """Tells the scheduler that a training saves when it is stopped: only once it was tried, and only as long as it is true.
 
 Promises: it is announced when a save of this training has succeeded, or when it was resumed from one. A save that
-fails, and a SIGTERM that would go to a handler of the script, withdraw it at once, with the reason; the next save that
-succeeds announces it again. A training whose save fails goes on, and tries again after a pause. Called by `adapters`
-and the hooks of Keras between two steps; the standard library only, Python 3.8 and newer. Times are seconds.
+fails, a SIGTERM that would go to a handler of the script, and GPUs that the script chooses itself withdraw it at once,
+with the reason; the next save that succeeds announces it again. A training whose save fails goes on, and tries again
+after a pause. Called by `adapters` and the hooks of Keras between two steps; the standard library only, Python 3.8 and
+newer. Times are seconds.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 
@@ -16,6 +18,7 @@ from reshape_hooks import plain
 AGAIN_S, AGAIN_STOPPING_S = 10.0, 1.0  # after a save that has failed, until the next try; while a stop waits for it
 AGAIN_SHARE = 20  # at most one part of so many of a training's time is spent on saves that fail
 TAKEN = "the script has set a handler for SIGTERM of its own, to which a stop would go"
+OTHER_GPUS = "the script has set CUDA_VISIBLE_DEVICES itself, to GPUs that the job was not given; remove that line"
 
 
 class Announced:
@@ -24,30 +27,34 @@ class Announced:
     def __init__(self, stop: plain.StopFlag, file: str | None) -> None:
         """`file`: in which it is announced; None: nobody reads it, or another process speaks."""
         self.stop, stop.file = stop, file
-        self._begun = self._tried = self._taken = False
+        self._begun = self._tried = False
+        self._barred = ""  # why this training must not be stopped, whatever was saved of it
         self._failed_at = self._pause_s = 0.0
 
     def begin(self, resumed: bool) -> None:
         """A training begins. `resumed`: from a checkpoint, which shows that it can be saved."""
-        self.stop.idle = self._begun = self._tried = self._taken = False
+        self.stop.idle = self._begun = self._tried = False
+        self._barred = ""
         self.stop.listen()
-        if resumed:
+        if resumed and not chooses_gpus():
             self.outcome(None)
 
     def stepped(self) -> None:
-        """A step was done: look whether a stop would still come to us."""
+        """A step was done: look whether a stop would still come to us, and whether it would free what it shall."""
         self._begun = True
-        was, self._taken = self._taken, not self.stop.ours()
-        if self._taken and not was:
-            self.stop.withdraw(TAKEN)
+        was, self._barred = self._barred, "" if self.stop.ours() else TAKEN
+        if not self._barred and chooses_gpus():
+            self._barred = OTHER_GPUS
+        if self._barred and self._barred != was:
+            self.stop.withdraw(self._barred)
             if self.stop.file:
-                plain.warn(f"reshape: this training keeps its GPUs from now on, because {TAKEN}")
-        elif was and not self._taken:
+                plain.warn(f"reshape: this training keeps its GPUs from now on, because {self._barred}")
+        elif was and not self._barred:
             self._tried = False
 
     def untried(self) -> bool:
         """True if this training is to be saved now so that it can be announced."""
-        return bool(self.stop.file) and self._begun and not self._tried and not self._taken and self.may_try()
+        return bool(self.stop.file) and self._begun and not self._tried and not self._barred and self.may_try()
 
     def may_try(self) -> bool:
         """True if no save has failed a short while ago."""
@@ -60,7 +67,7 @@ class Announced:
     def outcome(self, fault: Exception | None) -> None:
         """This training was saved, or it could not be."""
         self._tried = fault is None
-        if self._taken:
+        if self._barred:
             return
         if fault is not None:
             self.stop.withdraw(str(fault) or repr(fault))
@@ -85,7 +92,7 @@ class Announced:
         if saved:
             self.outcome(None)
         self.stop.idle = False
-        if not self._taken:
+        if not self._barred:
             self.stop.listen()
 
     def leave_alone(self, why: str) -> None:
@@ -93,3 +100,13 @@ class Announced:
         self.stop.withdraw(why)
         if self.stop.ours():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def chooses_gpus() -> bool:
+    """True if this process names GPUs in CUDA_VISIBLE_DEVICES that its job was not given. It may use fewer, or none."""
+    given = os.environ.get("RESHAPE_GPUS")
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if given is None or chosen in (given, "-1"):
+        return False
+    names = [name.strip() for name in chosen.split(",") if name.strip()]
+    return any(not any(one.startswith(name) for one in given.split(",")) for name in names)  # CUDA takes a UUID's begin

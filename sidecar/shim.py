@@ -451,7 +451,7 @@ class Shim:
         env.update(
             RESHAPE_JOB_ID=self.launch.job_id, RESHAPE_GENERATION=str(generation), RESHAPE_CHECKPOINT=checkpoint,
             RESHAPE_ANNOUNCE=os.path.abspath("announce"), RESHAPE_REPORTS=self.reports.path,
-            PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID",
+            PYTHONUNBUFFERED="1", CUDA_DEVICE_ORDER="PCI_BUS_ID", RESHAPE_GPUS=gpus,
             CUDA_VISIBLE_DEVICES=gpus, NVIDIA_VISIBLE_DEVICES=gpus or "void",  # empty, not unset: unset means all
             **told,
         )  # fmt: skip

@@ -29,6 +29,7 @@ OF_A_JOB = {
 FOUND = {
     "RESHAPE_JOB_ID": "The job",
     "RESHAPE_GENERATION": "Grows with each start",
+    "RESHAPE_GPUS": "The job's GPUs now, as UUIDs. A script that sets `CUDA_VISIBLE_DEVICES` to others is not reshaped",
     "RESHAPE_CHECKPOINTS": "Folder to save in",
     "RESHAPE_CHECKPOINT": "Checkpoint to begin from; empty: the newest good one",
     "RESHAPE_ANNOUNCE": "File to make, to show that the script saves on SIGTERM",

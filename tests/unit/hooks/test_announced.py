@@ -137,3 +137,21 @@ def test_a_training_that_is_left_alone_withdraws_what_an_earlier_one_has_announc
     ended = run(tmp_path, "at = {}" + alone + "print('theirs', signal.getsignal(15) is signal.SIG_DFL)\nsaid()")
     assert " ".join(ended.said[-1].split()) == "withdrawn:of a reason"
     assert ended.status == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kept"),
+    [("0", True), ("GPU-a,GPU-c", True), ("GPU-b", False), ("GPU-b,GPU-a", False), ("", False), ("-1", False)],
+)
+def test_a_script_that_chooses_gpus_it_was_not_given_keeps_those_it_has_and_is_told(
+    tmp_path: Path, chosen: str, kept: bool
+) -> None:
+    at = f"os.environ['RESHAPE_GPUS'] = 'GPU-a,GPU-b'\nos.environ['CUDA_VISIBLE_DEVICES'] = {chosen!r}\nat = {{}}"
+    ended = run(tmp_path, at + LOOP)
+    assert ended.status == 0, ended.errors
+    if not kept:
+        assert ended.said[-1] == "SIGUSR1 143"
+        return
+    why = "the script has set CUDA_VISIBLE_DEVICES itself, to GPUs that the job was not given; remove that line"
+    assert ended.said[-1].replace("\u00a0", " ") == f"withdrawn:{why}"
+    assert ended.errors.count(f"reshape: this training keeps its GPUs from now on, because {why}") == 1
