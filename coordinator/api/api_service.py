@@ -31,7 +31,7 @@ from coordinator.model import states as s
 from coordinator.model.records import GpuRecord, JobRecord, takes_work
 from coordinator.model.tables import plain
 from coordinator.ports import Clock, Doc, Platform, Sidecars, Store
-from coordinator.scheduling import intake
+from coordinator.scheduling import dependencies, intake
 from coordinator.scheduling.loop import DecisionLoop
 from coordinator.scheduling.slaml.slaml_requests import SlamlRequests
 from coordinator.stores.cache import Cache
@@ -121,6 +121,8 @@ class ApiService(PageReads):
         if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         key = self._free_key(doc["job_id"])
+        if circle := self._circle(JobRecord(doc | {"_id": key})):
+            raise Rejected(f"The job was not accepted: {circle}.", problems=(circle,))
         shown = JobRecord(doc | {"_id": key, "job_type": intake.job_type(doc)})
         if dry_run:
             return self._view(shown)
@@ -130,6 +132,23 @@ class ApiService(PageReads):
             raise Rejected(_taken(doc), 409) from None
         self._read_store()
         return self._view(shown)
+
+    def _circle(self, job: JobRecord) -> str:
+        """Return why the job could never start, as it would wait for itself; empty if it may be submitted.
+
+        Of two that are submitted at the same moment neither may know of the other: then both say so as they wait.
+        """
+        if not dependencies.is_waiting(job):
+            return ""
+        new = {one.id: one for one in map(JobRecord, self._store.list("jobs", {"closed": None}))} | {job.id: job}
+
+        def waits_for(job_id: str) -> tuple[str, ...]:
+            found = new.get(job_id) or self._cache.job(job_id)
+            return (
+                dependencies.dependency_ids(found.doc) if found is not None and dependencies.is_waiting(found) else ()
+            )
+
+        return dependencies.circle_problem(job.id, waits_for)
 
     def rerun(self, job_id: str) -> View:
         """Submit what the user had submitted, once more."""

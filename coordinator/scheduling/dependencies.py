@@ -1,13 +1,14 @@
 """Holds jobs back until the jobs in their `depends_on` field, a list of ids, are completed.
 
 Promises: the job is not queued until all of them are completed, which `depends_met` then records; if one of them ends
-otherwise, the job fails with a sentence that names it. `DependencyController` checks, `SnapshotBuilder` keeps waiting
+otherwise, the job fails with a sentence that names it; one that waits for itself, by way of others, says so, and so
+does one that waits for a job that was refused. `DependencyController` checks, `SnapshotBuilder` keeps waiting
 jobs out of the queue, intake calls `problems`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,12 +19,16 @@ from coordinator.model.events import JobFailed, RecordEvent
 from coordinator.model.records import JobRecord, show, whole
 from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock
+from coordinator.scheduling import dependency_circles
+from coordinator.scheduling.dependency_circles import Circle
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import Picked
 
 ALGORITHM = "depends_on"
 MAX_DEPENDENCIES = 4_096  # jobs that a job may depend on
 MAX_NAMED = 3  # job ids in a sentence
+REFUSED = "refused"  # stands for the state of a job whose document was refused
+AGAIN = "Cancel these jobs, and submit them again without the circle."
 
 
 class DependencyVerdict(NamedTuple):
@@ -59,10 +64,21 @@ def problems(doc: JobRow) -> Iterator[str]:
         yield "depends_on names the job itself: take that out"
 
 
-def evaluate(job: JobRecord, states: Mapping[str, str | None]) -> DependencyVerdict:
+def circle_problem(job_id: str, of: Callable[[str], Collection[str]]) -> str:
+    """Why this job may not be submitted: it would wait for itself. Empty if it would not. `of`: ids that each one
+    waits for, also this one."""
+    circle = dependency_circles.closed_by(job_id, of)
+    if not circle:
+        return ""
+    told = dependency_circles.describe(circle)
+    return f"depends_on closes a circle, in which no job can ever start: {told}; leave one of these out"
+
+
+def evaluate(job: JobRecord, states: Mapping[str, str | None], circle: Circle = ()) -> DependencyVerdict:
     """Evaluate its dependencies by the state of each; None: there is no such job.
 
-    A missing job may still be inserted, except one of the same Slaml, which was there and has been deleted.
+    A missing job may still be inserted, except one of the same Slaml, which was there and has been deleted. `circle`:
+    jobs that wait for each other, of which it is one or for which it waits.
     """
     ended = {one: states.get(one) for one in dependency_ids(job.doc)}
     for one, state in ended.items():
@@ -73,11 +89,20 @@ def evaluate(job: JobRecord, states: Mapping[str, str | None]) -> DependencyVerd
     left = [one for one, state in ended.items() if state != s.COMPLETED]
     if not left:
         return DependencyVerdict()
+    if job.id in circle:
+        told = dependency_circles.describe(circle)
+        return DependencyVerdict(waits=f"{job.id} is in a circle, in which no job can ever start: {told}. {AGAIN}")
     unknown = [one for one in left if ended[one] is None]
+    refused = [one for one in left if ended[one] == REFUSED]
     more = f"; there is no {_listed(unknown)} yet" if unknown else ""
-    return DependencyVerdict(
-        waits=f"{job.id} waits until {_listed(left)} {'is' if len(left) == 1 else 'are'} completed{more}."
-    )
+    more += f"; {_listed(refused)} {_is_are(refused, 'was', 'were')} refused: correct that first" if refused else ""
+    if circle:
+        more += f", which never happens: {dependency_circles.describe(circle)}. {AGAIN[:-1]}"
+    return DependencyVerdict(waits=f"{job.id} waits until {_listed(left)} {_is_are(left)} completed{more}.")
+
+
+def _is_are(ids: list[str], one: str = "is", several: str = "are") -> str:
+    return one if len(ids) == 1 else several
 
 
 def _listed(ids: list[str]) -> str:
@@ -101,7 +126,9 @@ class DependencyController:
         self._ended = {one: state for one, state in self._ended.items() if one in wanted}
         self._others = {} if read else self._others
         states = {one: self._state(one) for one in sorted(wanted)}
-        return [hold for job in waiting for hold in self._look(job, evaluate(job, states))]
+        circles = dependency_circles.standing_still({job.id: dependency_ids(job.doc) for job in waiting})
+        verdicts = [(job, evaluate(job, states, circles.get(job.id, ()))) for job in waiting]
+        return [hold for job, verdict in verdicts for hold in self._look(job, verdict)]
 
     def _look(self, job: JobRecord, found: DependencyVerdict) -> Iterator[Hold]:
         if found.waits:
@@ -123,5 +150,7 @@ class DependencyController:
             if found is not None and found.state in s.ENDED:
                 self._ended[job_id] = found.state
             else:
-                self._others[job_id] = None if found is None else found.state  # it may still be inserted or corrected
+                refused = found is not None and not found.uid and bool(found.doc.get("problems"))
+                # It may still be inserted or corrected.
+                self._others[job_id] = None if found is None else REFUSED if refused else found.state
         return self._ended.get(job_id) or self._others.get(job_id)
