@@ -1,7 +1,8 @@
 """Decides on all jobs of a snapshot: `decide` is the entry point of the scheduler.
 
-Runs the four systems in the precedence of `algorithms.md` 5.4: a later one adapts to the decisions of earlier ones and
-never blocks them. Called by the coordinator's loop and by the simulator. Deterministic: equal snapshots give equal
+Evicts what must leave, then runs the four systems in the precedence of `algorithms.md` 5.4: a later one adapts to the
+decisions of earlier ones and never blocks them. Called by the coordinator's loop and by the simulator, so that
+forecasts foresee evictions, too. Deterministic: equal snapshots give equal
 decisions in every process. Reads no clock; `now` is on the clock of the snapshot's times."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from adaptive_scheduler.cost_table import CostTable
 from adaptive_scheduler.decision import Decision, Hold, Move, Reshape, Start, check
-from adaptive_scheduler.policies import cpu, deadline, default, flowcon, operator, specon, targets
+from adaptive_scheduler.policies import cpu, deadline, default, evictions, flowcon, operator, specon, targets
 from adaptive_scheduler.policies.elastic import algorithms as elastic
 from adaptive_scheduler.queueing.aging import ReservedNodes
 from adaptive_scheduler.queueing.order import Queue
@@ -50,29 +51,38 @@ def decide(snapshot: ClusterSnapshot, now: float, settings: Settings = DEFAULTS)
         world = after(world, *more)
         return bool(more)
 
-    # 1. Operators' requests come first; jobs that have reached their target finish.
+    # 1. What must give GPUs up comes first: suspended jobs, and what is on drained nodes and faulty GPUs.
+    accept(*evictions.schedule_evictions(world, now, settings))
+    evicted = tuple(decisions)
+
+    # 2. Operators' requests; jobs that have reached their target finish.
     accept(*operator.schedule_requests(world, now, settings))
     accept(*targets.schedule_finished(world, now, settings))
 
-    # 2. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9).
+    # 3. Overdue jobs yield to lighter ones (Slaml, Algorithm 2; X9).
     if "deadline" in settings.systems:
         accept(*deadline.schedule_overdue(world, now, settings))
 
-    # 3. Queued jobs in queue order, then idle GPUs to running jobs (SideCar scheduling).
+    # 4. Queued jobs in queue order, then idle GPUs to running jobs (SideCar scheduling).
     filled, reserved = _fill(world, now, settings)
     accept(*deadline.with_alerts(world, now, settings, filled))
 
-    # 4. Converged jobs move to less loaded nodes one by one, then nodes are rebalanced (SpeCon).
+    # 5. Converged jobs move to less loaded nodes one by one, then nodes are rebalanced (SpeCon).
     if "specon" in settings.systems:
         while accept(*specon.schedule_move(reserved.mark_reserved(world, on_cpu=True), now, settings)):
             pass
         accept(*specon.schedule_rebalance(reserved.mark_reserved(world, on_cpu=True), now, settings))
 
-    # 5. CPU limits last, on the resulting placement (FlowCon).
+    # 6. CPU limits last, on the resulting placement (FlowCon).
     if "flowcon" in settings.systems:
         accept(*flowcon.schedule_limits(world, now, settings))
 
-    # 6. Verify that all decisions can be carried out.
+    # 7. Of two reasons to leave a job as it is only the first counts, so that they do not take turns at each tick.
+    answered = {decision.job for decision in evicted}
+    others = (one for one in decisions[len(evicted) :] if not (isinstance(one, Hold) and one.job in answered))
+    decisions = [*evicted, *others]
+
+    # 8. Verify that all decisions can be carried out.
     check(snapshot, decisions, anywhere=settings.placement == "count_only")
     return tuple(decisions)
 

@@ -43,6 +43,7 @@ class Node:
     gpu_type: str
     gpus: tuple[Gpu, ...] = ()
     schedulable: bool = True
+    drained: bool = False  # by an operator: what trains here is to leave; never schedulable
     cores: float = 0.0  # for jobs trained on CPU; 0: closed to them
     memory: float = 0.0  # bytes, likewise; 0: unknown, never a reason to refuse
     used_cores: float = 0.0  # more, that others use just now without having requested them; not part of `cores`
@@ -112,6 +113,8 @@ class Job:
     cooling_until: float = 0.0  # no reshape before this time
     grew_from: int = 0  # count before it last grew; 0: not grown, or unknown
     wanted: int | None = None  # GPU count that an operator requested
+    suspended: bool = False  # gives up what it has, and waits until it is resumed
+    held: str = ""  # of a suspended one that did not start again: that, for people
     reshape_cost_s: float | None = None  # its own measured reshape cost
     stays: bool = False  # its checkpoints do not outlive its launch: avoid relaunching
     relaunches: bool = False  # its launch cannot change GPUs: each reshape is a relaunch
@@ -291,6 +294,11 @@ class ClusterSnapshot:
         return tuple(node for node in self.nodes if node.healthy < len(node.gpus))
 
     @cached_property
+    def drained(self) -> frozenset[str]:
+        """Names of the nodes that an operator drains."""
+        return frozenset(self.nodes[i].name for i in np.flatnonzero(self.node_rows(_is_drained)).tolist())
+
+    @cached_property
     def queue(self) -> tuple[Job, ...]:
         """Jobs that wait for their first GPUs, oldest first (ties by id)."""
         return tuple(sorted(self.where(_is_queued), key=attrgetter("submit_s", "id")))
@@ -315,11 +323,15 @@ def has_deadline(job: Job) -> bool:
 
 
 def _is_queued(job: Job) -> bool:
-    return job.state == "submitted" and not job.leased
+    return job.state == "submitted" and not job.leased and not job.suspended
 
 
 def is_placed(job: Job) -> bool:
     return job.num_gpus > 0 and job.node is not None
+
+
+def _is_drained(node: Node) -> bool:
+    return node.drained
 
 
 def _capacity(node: Node) -> tuple[float, float, float]:

@@ -21,7 +21,10 @@ class GpuJobs:
 
     def __init__(self, scene: RunContext) -> None:
         self._scene = scene
-        self._gpus = {n.name: [SimulatedGpu(g.id, n.name) for g in n.gpus] for n in scene.workload.nodes}
+        self._gpus = {
+            n.name: [SimulatedGpu(g.id, n.name, faulty=g.state == "faulty") for g in n.gpus]
+            for n in scene.workload.nodes
+        }
         self._gpu_types = {n.name: n.gpu_type for n in scene.workload.nodes}
         self._views: dict[str, tuple[Gpu, ...]] = {}
 
@@ -66,8 +69,9 @@ class GpuJobs:
         job.leased, job.node = True, decision.node
         wanted = workers_of(decision)
         keeps = {w.node: w.num_gpus for w in wanted}
+        is_gang = job.given.like is not None and job.given.like.gpus_per_pod > 0  # keeps its first pods as they are
         for node, here in Counter(g.node for g in job.gpus).items():
-            self._release(job, here - keeps.get(node, 0), node)
+            self._release(job, here - keeps.get(node, 0), node, faulty_first=not is_gang)
         for worker in wanted:
             here = sum(g.node == worker.node for g in job.gpus)
             self._promise(job, self._idle(worker.node)[: max(0, worker.num_gpus - here)])
@@ -217,7 +221,8 @@ class GpuJobs:
 
     def _idle(self, node: str) -> list[SimulatedGpu]:
         """Return the node's idle GPUs, those without a process first: they can be used at once."""
-        return sorted((g for g in self._gpus[node] if g.owner is None), key=lambda g: g.holder is not None)
+        idle = (g for g in self._gpus[node] if g.owner is None and not g.faulty)
+        return sorted(idle, key=lambda g: g.holder is not None)
 
     def _promise(self, job: SimulatedJob, gpus: list[SimulatedGpu]) -> None:
         for gpu in gpus:
@@ -225,9 +230,14 @@ class GpuJobs:
             self._views.pop(gpu.node, None)
         job.gpus = job.gpus + gpus
 
-    def _release(self, job: SimulatedJob, count: int, node: str) -> list[SimulatedGpu]:
-        """Release the job's last `count` GPUs there; its process holds them until it stops."""
+    def _release(self, job: SimulatedJob, count: int, node: str, faulty_first: bool = False) -> list[SimulatedGpu]:
+        """Release the job's last `count` GPUs there; its process holds them until it stops.
+
+        `faulty_first`: those of them that are faulty before the last ones.
+        """
         here = [g for g in job.gpus if g.node == node]
+        if faulty_first:
+            here.sort(key=lambda g: g.faulty)
         taken = here[max(0, len(here) - count) :] if count > 0 else []
         job.gpus = [g for g in job.gpus if g not in taken]
         for gpu in taken:

@@ -15,7 +15,7 @@ from simulator.state import SimulatedGpu, SimulatedJob
 def gpu_view(gpu: SimulatedGpu) -> Gpu:
     """Return a GPU for the snapshot; one that no job is promised counts as idle."""
     state: GpuState = "idle" if gpu.owner is None else "in use" if gpu.owner == gpu.holder else "reserved"
-    return Gpu(gpu.id, state if gpu.is_up else "faulty", gpu.owner, gpu.holder)
+    return Gpu(gpu.id, "faulty" if gpu.faulty or not gpu.is_up else state, gpu.owner, gpu.holder)
 
 
 def job_view(job: SimulatedJob, now: float) -> Job:

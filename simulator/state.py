@@ -29,6 +29,7 @@ class SimulatedGpu:
     holder: str | None = None
     since: float = 0.0
     is_up: bool = True  # whether its node is
+    faulty: bool = False  # from the beginning to the end; a job that has it then may go on with it
 
 
 @dataclass(slots=True, eq=False)

@@ -10,18 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from adaptive_scheduler.candidates import nodes_for
-from adaptive_scheduler.decision import Decision
 from adaptive_scheduler.engine import decide
 from adaptive_scheduler.models.prediction import is_certain, t_train
 from adaptive_scheduler.profiles.profiles import EXTRAPOLATED, Overheads, Profiles, Speed
-from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from coordinator.forecasts.live_state import LiveState
-from coordinator.scheduling.evictions import Evictions, decide_with_evictions
 from simulator.cluster import SimulatedCluster
-from simulator.scenario import Costs, Planner, PolicySetup, Submission, Workload
+from simulator.scenario import Costs, PolicySetup, Submission, Workload
 from simulator.state import SimulatedJob, SimulationStuck
 
 
@@ -89,8 +87,8 @@ def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> For
     profiles = world.profiles.scaled(live.settings.batch_scaling)
     types = {job.type: _costs(profiles.overheads(job.type), live.relaunches) for job in world.jobs}
     setup = PolicySetup(
-        "live", _planner(live.settings, live.drains), _costs(profiles.overheads(""), live.relaunches), world.profiles,
-        live.settings, costs_by_type=types,
+        "live", partial(decide, settings=live.settings), _costs(profiles.overheads(""), live.relaunches),
+        world.profiles, live.settings, costs_by_type=types,
     )  # fmt: skip
     jobs = tuple(_submission(world, job, profiles, types[job.type]) for job in world.jobs)
     simulated = SimulatedCluster(Workload("live", 0, jobs, world.nodes, (setup,)), setup)
@@ -105,15 +103,6 @@ def forecast(live: LiveState, goes_on: Callable[[], bool] = lambda: True) -> For
     found = [_forecast(job, types[job.given.type], guesses) for job in ended]
     gpu_s = sum(held.end_s - held.begin_s for held in simulated.outcome.held)
     return Forecast(tuple(sorted(found, key=lambda job: (job.submit_s, job.job_id))), gpu_s)
-
-
-def _planner(settings: Settings, drains: tuple[str, ...]) -> Planner:
-    def plan(snapshot: ClusterSnapshot, now: float) -> tuple[Decision, ...]:
-        if drains:
-            return decide_with_evictions(snapshot, now, settings, Evictions(drained=drains))
-        return decide(snapshot, now, settings)
-
-    return plan
 
 
 def _forecast(job: SimulatedJob, costs: Costs, guesses: set[str]) -> JobForecast:
@@ -135,10 +124,10 @@ def _costs(overheads: Overheads, relaunches: bool) -> Costs:
 
 
 def _simulable(world: ClusterSnapshot) -> ClusterSnapshot:
-    """Return the snapshot with usable GPUs only, and a speed for each job type."""
+    """Return the snapshot without GPUs whose users are not simulated, and with a speed for each job type."""
     known = {job.id for job in world.placed}
     nodes = tuple(
-        replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.state == "idle" or gpu.job in known))
+        replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.state in ("idle", "faulty") or gpu.job in known))
         for node in world.nodes
     )
     return replace(world, nodes=nodes, profiles=_with_speeds(world))

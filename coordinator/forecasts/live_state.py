@@ -33,7 +33,6 @@ class LiveState:
     settings: Settings
     relaunches: bool = False  # a reshape is another launch
     left_out: tuple[str, ...] = ()  # ids of jobs on CPU, and of those that wait for something else than GPUs
-    drains: tuple[str, ...] = ()  # nodes that jobs are to leave
 
     @classmethod
     def read(cls, view: Mapping[str, Any], profiles: Profiles) -> LiveState:
@@ -98,7 +97,7 @@ class LiveState:
         if node is None:
             known = ", ".join(sorted(self.snapshot.node)) or "none"
             raise Rejected(f"There is no node {name!r}; there are: {known}.")
-        return replace(self._with_node(replace(node, schedulable=False)), drains=(*self.drains, name))
+        return self._with_node(replace(node, schedulable=False, drained=True))
 
     def with_deadline(self, job_id: str, seconds: float) -> LiveState:
         """With another deadline of a job, from its submission."""

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adaptive_scheduler.decision import Finish, Move, Operation, Requeue, Reshape, Start, workers_of
+from adaptive_scheduler.policies.evictions import DRAIN
 from adaptive_scheduler.snapshot import Node, Worker
 from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.records import UNLIMITED, Doc, GpuRecord, JobRecord
 from coordinator.model.resumption import rigid
 from coordinator.model.tables import JobChanges
-from coordinator.scheduling.evictions import DRAIN
 
 
 @dataclass(frozen=True)

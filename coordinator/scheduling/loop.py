@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from adaptive_scheduler.decision import Decision, Hold, Limit, Operation, Start, Stay
+from adaptive_scheduler.engine import decide
 from adaptive_scheduler.policies.deadline_feasibility import alert, diagnose, present_task_s, wait_left_s
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
@@ -47,7 +48,6 @@ from coordinator.scheduling import intake
 from coordinator.scheduling.binding import BindingContext, bind
 from coordinator.scheduling.decision_records import CycleResult, DecisionBasis, decision_doc
 from coordinator.scheduling.dependencies import DependencyController
-from coordinator.scheduling.evictions import decide_with_evictions, evictions, is_evicted
 from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.holds import NUMBERS, Holds
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
@@ -91,7 +91,7 @@ class DecisionLoop:
         self.reasons = WaitingReasons(settings)
         self._dependencies = DependencyController(cache, clock, record)
         self._slamls = SlamlController(cache, clock, settings)
-        self._evicted, self._queued = Picked(is_evicted), Picked(lambda job: job.state == s.SUBMITTED)
+        self._queued = Picked(lambda job: job.state == s.SUBMITTED)
         self._due = Picked(lambda job: job.doc.get("sla") is not None and job.doc.get("missed_ts") is None)
         self.garbage_collector = GarbageCollector(cache, config.wait_out_s, nothing_runs)
         self._holds = Holds(cache, clock, record)
@@ -118,10 +118,9 @@ class DecisionLoop:
             seen = {**seen, **written}
         if written := self._record_missed_deadlines(seen):
             seen = {**seen, **written}
-        wanted = evictions(self._evicted.of(seen), self.inputs.nodes)
-        decisions = decide_with_evictions(snapshot, began, self.settings, wanted)  # 4
+        decisions = decide(snapshot, began, self.settings)  # 4
         took = self.clock.now() - began
-        self._last_cycle = CycleResult(snapshot, tuple(decisions), began, self.settings)
+        self._last_cycle = CycleResult(snapshot, decisions, began, self.settings)
         held = {decision.job for decision in decisions}
         decisions = self.reasons.told(snapshot, decisions, began)
         basis = DecisionBasis(seen, snapshot, took)

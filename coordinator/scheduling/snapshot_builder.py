@@ -211,6 +211,7 @@ def _node(name: str, gpu_type: str, gpus: tuple[Gpu, ...], doc: NodeRow, beats: 
         used_by=others.sentence,
         lent_cores=min(others.lent_cores, cores),
         schedulable=takes_work(doc),
+        drained=bool(doc.get("drained")),
         cpu_use=_known(doc.get("cpu_use"), _share(math.fsum(u.cpu_cores or 0.0 for u in usages), cores)),
         memory_use=_known(doc.get("memory_use"), _share(math.fsum(u.memory or 0 for u in usages), memory)),
         heard=doc.get("heard") is not False,

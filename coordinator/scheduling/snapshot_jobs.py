@@ -154,6 +154,7 @@ def _kept(
 def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
     """The job with the fields that its document alone decides; it needs those of `_observed`."""
     held = _held(job)
+    suspended = job.suspended and not dependencies.is_waiting(job)  # one that waits for others says so, not this
     stays = not (basis.checkpoints_last or job.doc.get("checkpoint_claim"))
     beside = pod_fields.requested_beside(job.doc) if basis.in_pods and job.uses_cpu else pod_fields.SidecarRequests()
     target = requirements.target(job.doc)
@@ -169,6 +170,8 @@ def _of_document(job: JobRecord, basis: Basis) -> Callable[..., Job]:
         forced=job.forced,
         grew_from=int(number(job.doc.get("grew_from")) or 0),
         wanted=job.wanted,
+        suspended=suspended,
+        held=resumption.describe_hold(job) if suspended and job.held else "",
         reshape_cost_s=job.doc.get("reshape_cost_s"),
         relaunches=job.recreated and job.gpus_per_pod is None,
         gpu_type=job.doc.get("gpu_type"),

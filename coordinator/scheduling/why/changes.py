@@ -117,7 +117,9 @@ def _nodes(world: ClusterSnapshot, job: Job) -> Iterator[Change]:
     """Nodes that are closed, silent or have faulty GPUs."""
     allowed = [node for node in world.nodes if job.pinned in (None, node.name)]
     for node in islice((n for n in allowed if not n.schedulable), EACH):
-        yield Change(f"that node {node.name} is closed", "if it were open", node=replace(node, schedulable=True))
+        yield Change(
+            f"that node {node.name} is closed", "if it were open", node=replace(node, schedulable=True, drained=False)
+        )
     for node in islice((n for n in allowed if not n.heard), EACH):
         back = replace(node, heard=True)
         yield Change(f"that node {node.name} has not been heard of lately", "if its agent reported again", node=back)

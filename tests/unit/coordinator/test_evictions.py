@@ -7,6 +7,7 @@ in a whole coordinator with machines of the tests' own.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +26,13 @@ from adaptive_scheduler.decision import (
     placed_on,
     workers_of,
 )
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.policies.evictions import DRAIN, SUSPENDED
 from adaptive_scheduler.settings import DEFAULTS, Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Worker
 from coordinator.dashboard import words
 from coordinator.errors import Rejected
 from coordinator.model import states as s
-from coordinator.scheduling.evictions import DRAIN, SUSPENDED, Evictions, decide_with_evictions
 from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_nodes
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import GPU_TYPE, World
@@ -40,13 +42,18 @@ from tests.unit.adaptive_scheduler.worlds import cluster, cpu_node, node, on_cpu
 NOBODY = Settings(systems=())
 
 
+def shown(snapshot: ClusterSnapshot, drained: Collection[str] = (), suspended: Collection[str] = ()) -> ClusterSnapshot:
+    """With what an operator wants as the snapshot builder shows it."""
+    nodes = (replace(n, schedulable=False, drained=True) if n.name in drained else n for n in snapshot.nodes)
+    jobs = (
+        replace(j, suspended=True, leased=j.leased or j.state == "submitted") if j.id in suspended else j
+        for j in snapshot.jobs
+    )
+    return replace(snapshot, nodes=tuple(nodes), jobs=tuple(jobs))
+
+
 def decided(snapshot: ClusterSnapshot, **wanted: Any) -> list[Decision]:
-    """With closed nodes and held jobs as the snapshot builder shows them."""
-    drained, suspended = wanted.get("drained", ()), wanted.get("suspended", ())
-    nodes = tuple(replace(n, schedulable=False) if n.name in drained else n for n in snapshot.nodes)
-    held = [replace(j, leased=True) if j.id in suspended and j.state == "submitted" else j for j in snapshot.jobs]
-    shown = replace(snapshot, nodes=nodes, jobs=tuple(held))
-    return list(decide_with_evictions(shown, 0.0, NOBODY, Evictions(**wanted)))
+    return list(decide(shown(snapshot, **wanted), 0.0, NOBODY))
 
 
 def one(snapshot: ClusterSnapshot, **wanted: Any) -> Any:
@@ -178,13 +185,11 @@ def test_whatever_is_suspended_and_drained_no_decision_loses_work_or_uses_what_w
     rng = random.Random(f"evicted {seed}")
     drained = frozenset(n.name for n in snapshot.nodes if rng.random() < 0.4)
     suspended = frozenset(j.id for j in snapshot.jobs if rng.random() < 0.3)
-    held = (replace(j, leased=True) if j.id in suspended and j.state == "submitted" else j for j in snapshot.jobs)
-    nodes = (replace(n, schedulable=n.schedulable and n.name not in drained) for n in snapshot.nodes)
-    shown = replace(snapshot, nodes=tuple(nodes), jobs=tuple(held))
-    decisions = decide_with_evictions(shown, NOW, settings, Evictions(suspended, drained))
-    check(shown, decisions, anywhere=settings.placement == "count_only")
+    given = shown(snapshot, drained, suspended)
+    decisions = decide(given, NOW, settings)
+    check(given, decisions, anywhere=settings.placement == "count_only")
     for decision in decisions:
-        job = shown.job[decision.job]
+        job = given.job[decision.job]
         if isinstance(decision, Requeue) and not decision.yields_to:
             assert job.id in suspended and job.stoppable and not job.stays
         if isinstance(decision, Start | Reshape | Move):

@@ -96,7 +96,7 @@ def test_a_decision_on_a_job_that_changed_meanwhile_is_not_carried_out(monkeypat
     world.submit("one", [1, 2, 4], Behaviour(iterations=100))
     world.run(lambda w: w.states()["one"] == s.RUNNING, 60)
     world.api.request("one", 2, None)
-    real = loop_module.decide_with_evictions
+    real = loop_module.decide
 
     def slowly(*given: Any) -> Any:
         decisions = real(*given)
@@ -105,7 +105,7 @@ def test_a_decision_on_a_job_that_changed_meanwhile_is_not_carried_out(monkeypat
         world.settle()
         return decisions
 
-    monkeypatch.setattr(loop_module, "decide_with_evictions", slowly)
+    monkeypatch.setattr(loop_module, "decide", slowly)
     world.decide()
     assert world.states()["one"] == s.RESTARTING
     operation = world.job("one").operation

@@ -26,7 +26,7 @@ def writes_but_terms(world: World) -> int:
 
 def test_many_that_wait_cost_no_decision_and_no_write_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     world, numbers = World.training([4], Behaviour(iterations=10**6)), count()
-    turned = loop_module.decide_with_evictions
+    turned = loop_module.decide
 
     def counting(*given: Any) -> Any:
         """As decided, but with a number in each reason that is another one each time."""
@@ -36,7 +36,7 @@ def test_many_that_wait_cost_no_decision_and_no_write_per_turn(monkeypatch: pyte
             if isinstance(d, Hold) else d for d in found
         ]  # fmt: skip
 
-    monkeypatch.setattr(loop_module, "decide_with_evictions", counting)
+    monkeypatch.setattr(loop_module, "decide", counting)
     for n in range(20):
         world.submit(f"w{n:02}", [4], Behaviour())
     world.tick()
@@ -57,7 +57,7 @@ def test_a_reason_that_really_changed_is_told_though_not_at_every_turn(monkeypat
         why = Explanation("elastic.incoming", f"because {next(words)}")
         return [Hold("two", why)] if "two" in snapshot.job else []
 
-    monkeypatch.setattr(loop_module, "decide_with_evictions", holding)
+    monkeypatch.setattr(loop_module, "decide", holding)
     world.submit("two", [4], Behaviour())
     world.tick()
     told = []

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adaptive_scheduler.decision import Decision, Explanation
+from adaptive_scheduler.engine import decide
+from adaptive_scheduler.policies.evictions import DRAIN, FAULT, schedule_evictions
 from adaptive_scheduler.profiles.profiles import Profiles
 from adaptive_scheduler.settings import Settings
-from adaptive_scheduler.snapshot import ClusterSnapshot, Job
+from adaptive_scheduler.snapshot import ClusterSnapshot, Job, Node
 from coordinator.api.snapshot_view import snapshot_view
 from coordinator.errors import Rejected
+from coordinator.forecasts import forecast as forecast_module
 from coordinator.forecasts.forecast import Forecast, forecast
 from coordinator.forecasts.live_state import TABLES, LiveState
 from coordinator.forecasts.what_if import WhatIf
 from coordinator.model import states as s
+from coordinator.stores.bootstrap import FoundGpu, FoundNode
 from reshape.output.forecast_table import as_table
 from tests.depth import drawn
 from tests.fakes.coordinator_api import Live
 from tests.fakes.shims import Behaviour
 from tests.fakes.terminal import Output
-from tests.fakes.world import JOB_TYPE, World
+from tests.fakes.world import GPU_TYPE, JOB_TYPE, World
 from tests.unit.adaptive_scheduler import any_world
-from tests.unit.adaptive_scheduler.worlds import OVERHEADS, cluster, node, running, speed_rows, waiting
+from tests.unit.adaptive_scheduler.worlds import OVERHEADS, SPEED_UP, cluster, node, running, speed_rows, waiting
 
 WITHIN = 0.10  # twice what is promised of the demo
 TWO = {
@@ -160,6 +166,106 @@ def test_a_drained_nodes_jobs_move_as_a_drain_moves_them_and_what_cannot_trains_
     assert shrinks is not None and shrinks > moves
     with pytest.raises(Rejected, match=r"There is no node 'c'; there are: a, b."):
         of(two).drained("c")
+
+
+def training_beside_a_small_node() -> tuple[World, Behaviour]:
+    """Job one trains on both GPUs of its node; on the other node the only one is in use for a while."""
+    world = World(gpus=2, nodes=[FoundNode("small", (FoundGpu("small-0", GPU_TYPE, None, True),))])
+    world.submit("short", [1], Behaviour(iterations=50), elastic=False, node="small")
+    world.run(lambda w: w.states() == {"short": s.RUNNING})
+    behaviour = Behaviour(iterations=400, sick=set())
+    world.submit("one", [1, 2], behaviour)
+    world.run(lambda w: w.states() == {"one": s.RUNNING, "short": s.RUNNING})
+    world.pass_time(5.0)
+    return world, behaviour
+
+
+def is_foretold_until_it_has_moved(world: World, algorithm: str) -> None:
+    """Job one has to leave, cannot yet, and is foretold to end as it then does, on one GPU in place of two."""
+    assert (world.job("one").operation, world.job("one").node) == (None, "n1")
+    assert "no other node has 1 or 2 idle GPUs" in world.job("one").doc["message"]
+    found = ends(forecast(seen(world)))
+    came = really(world)
+    (moved,) = [d for d in world.api.decisions("one", 50) if d["kind"] == "move"]
+    assert (moved["algorithm"], moved["node"]) == (algorithm, "small")
+    assert found == {name: pytest.approx(end_s, rel=WITHIN) for name, end_s in came.items()}
+
+
+def test_a_job_on_a_drained_node_is_foretold_to_move_as_soon_as_it_can() -> None:
+    world, _ = training_beside_a_small_node()
+    world.api.drain("n1", True)
+    world.tick()
+    is_foretold_until_it_has_moved(world, DRAIN)
+
+
+def test_a_job_of_which_no_gpu_is_well_is_foretold_to_move_as_soon_as_it_can() -> None:
+    world, behaviour = training_beside_a_small_node()
+    behaviour.sick = {"gpu-0", "gpu-1"}
+    world.run(lambda w: w.gpu("gpu-0").faulty and w.gpu("gpu-1").faulty, 30)
+    is_foretold_until_it_has_moved(world, FAULT)
+
+
+def test_a_job_that_shrinks_around_a_faulty_gpu_keeps_the_others_which_nobody_else_gets() -> None:
+    gpus = tuple(replace(gpu, job="one", held_by="one") for gpu in node("a", used=4).gpus)
+    sick = (replace(gpus[0], state="faulty"), *gpus[1:])
+    given = cluster(
+        running("one", 4, left=2_000), waiting("new", optional=(2,), left=1e6), nodes=(Node("a", "V100", sick),)
+    )
+    found = {job.job_id: job for job in forecast(of(given, Settings(systems=()))).jobs}
+    ends_s, starts_s = found["one"].end_s, found["new"].start_s
+    assert ends_s == pytest.approx(2_000 / SPEED_UP[2], rel=WITHIN), "on two of the three that are well"
+    assert starts_s is not None and ends_s is not None and starts_s > ends_s, "until then one GPU is left"
+
+
+def test_a_suspended_job_gives_its_gpus_up_and_never_ends_unless_that_would_lose_work() -> None:
+    jobs = (replace(job, suspended=job.id == "one") for job in FULL.jobs)
+    given = replace(FULL, jobs=tuple(jobs))
+    found = forecast(of(given))
+    assert ends(found)["one"] is None and ends(found)["new"] is not None
+    rigid = replace(given, jobs=tuple(replace(job, rigid=True) for job in given.jobs))
+    assert ends(forecast(of(rigid))) == ends(forecast(of(FULL))), "it trains on"
+
+
+def what(decisions: Iterable[Decision]) -> list[Any]:
+    """The decisions without the times of their candidates, which progress since the last report changes."""
+    return [replace(one, explanation=Explanation("", one.explanation.sentence)) for one in decisions]
+
+
+@pytest.mark.parametrize("seed", range(drawn(60, 1_000)))
+def test_what_must_leave_is_foretold_as_it_is_decided(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first moment of a forecast decides on the same evictions as the live scheduler, with the same sentences."""
+    snapshot, settings = any_world.drawn(seed)
+    live = of(_with_what_must_leave(snapshot, seed), settings).as_of(any_world.NOW, {})
+    asked = list[ClusterSnapshot]()
+
+    def asking(given: ClusterSnapshot, now: float, settings: Settings) -> tuple[Decision, ...]:
+        asked.append(given)
+        return decide(given, now, settings)
+
+    monkeypatch.setattr(forecast_module, "decide", asking)
+    forecast(live, lambda: False)
+    foretold = what(schedule_evictions(asked[0], 0.0, settings)) if asked else []
+    assert foretold == what(schedule_evictions(live.snapshot, 0.0, settings))
+    firsts = what(decide(live.snapshot, 0.0, settings))[: len(foretold)]
+    assert firsts == foretold, "the live scheduler begins with them"
+
+
+def _with_what_must_leave(snapshot: ClusterSnapshot, seed: int) -> ClusterSnapshot:
+    """Jobs on GPUs only, some of them suspended, some of their nodes drained, some of their GPUs faulty.
+
+    Their speeds are known: a forecast assumes those that are not, by which a live scheduler does not decide.
+    """
+    rng = random.Random(f"leaves {seed}")
+    jobs = tuple(
+        replace(job, type="known", leased=job.leased and job.state != "running", suspended=rng.random() < 0.2)
+        for job in snapshot.jobs if not job.uses_cpu and job.iterations_left != 0.0  # else it ends at this moment
+    )  # fmt: skip
+    nodes = list[Node]()
+    for one in snapshot.nodes:
+        gpus = tuple(replace(gpu, state="faulty") if gpu.job and rng.random() < 0.2 else gpu for gpu in one.gpus)
+        is_drained = rng.random() < 0.3
+        nodes.append(replace(one, gpus=gpus, drained=is_drained, schedulable=one.schedulable and not is_drained))
+    return replace(snapshot, nodes=tuple(nodes), jobs=jobs)
 
 
 def test_who_can_never_start_never_ends() -> None:

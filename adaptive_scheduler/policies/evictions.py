@@ -2,15 +2,14 @@
 
 A suspended job saves, stops and waits until it is resumed; one that is held, since it did not start again, waits
 likewise. A job on a drained node moves to another one, or keeps only its GPUs elsewhere. A job with a faulty GPU goes
-on with its others, or moves. What must not be stopped is left alone, with the sentence that says why. The loop calls it
-in place of `decide`: these decisions come first, and the four systems decide on what they leave.
+on with its others, or moves. What must not be stopped is left alone, with the sentence that says why. The engine calls
+it first: the four systems decide on what these decisions leave.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 
 from adaptive_scheduler.candidates import (
     CANNOT_RESUME,
@@ -21,79 +20,46 @@ from adaptive_scheduler.candidates import (
     gpus,
     nodes_for,
 )
-from adaptive_scheduler.decision import Decision, Explanation, Hold, Move, Requeue, Reshape, Start, check, first_pods
-from adaptive_scheduler.engine import decide
+from adaptive_scheduler.decision import Explanation, Hold, Move, Requeue, Reshape, Start, first_pods
 from adaptive_scheduler.models.prediction import RemainingTimes, cross_host_s, t_run
 from adaptive_scheduler.policies import cpu
 from adaptive_scheduler.policies.operator import OPERATOR
 from adaptive_scheduler.settings import Settings
 from adaptive_scheduler.snapshot import ClusterSnapshot, Gpu, Job, Node, Worker
 from adaptive_scheduler.tentative_snapshot import after
-from coordinator.model.records import JobRecord
-from coordinator.model.resumption import describe_hold
-from coordinator.model.tables import NodeRow
-from coordinator.scheduling.dependencies import is_waiting
 
 SUSPENDED, HELD = "suspended", "held"  # algorithms of a Hold of a job that waits to be resumed
 DRAIN, FAULT = "drain", "fault"  # algorithms
 
 
-@dataclass(frozen=True)
-class Evictions:
-    """Ids of suspended jobs and names of drained nodes, on which the snapshot starts nothing any more."""
-
-    suspended: Collection[str] = ()
-    drained: Collection[str] = ()
-    held: Mapping[str, str] = field(default_factory=dict)  # of those suspended: why they did not start again
-
-
-def is_evicted(job: JobRecord) -> bool:
-    """True if an operator wants it suspended; one that also waits for others to be completed says so, not this."""
-    return job.suspended and not is_waiting(job)
-
-
-def evictions(suspended: Mapping[str, JobRecord], nodes: Mapping[str, NodeRow]) -> Evictions:
-    """Return what operators want evicted. `suspended`: the jobs for which `is_evicted` holds."""
-    held = {job_id: describe_hold(job) for job_id, job in suspended.items() if job.held}
-    return Evictions(suspended, [name for name, doc in nodes.items() if doc.get("drained")], held)
-
-
-def decide_with_evictions(
-    snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: Evictions
-) -> tuple[Decision, ...]:
-    """Return the evictions, then what the engine decides on the cluster that they lead to.
-
-    Of two reasons to leave a job as it is only the first counts, so that they do not take turns at each cycle.
-    """
-    evicted = list(_decided(snapshot, now, settings, wanted))
-    check(snapshot, evicted)
-    answered = {decision.job for decision in evicted}
-    others = decide(after(snapshot, *evicted), now, settings)
-    return (*evicted, *(one for one in others if not (isinstance(one, Hold) and one.job in answered)))
-
-
-def _decided(snapshot: ClusterSnapshot, now: float, settings: Settings, wanted: Evictions) -> Iterator[Decision]:
-    for job_id in sorted(wanted.suspended):
-        if job_id in snapshot.job:
-            yield from _suspend(snapshot.job[job_id], wanted.held.get(job_id))
-    drained = frozenset(wanted.drained)
+def schedule_evictions(
+    snapshot: ClusterSnapshot, now: float, settings: Settings
+) -> Iterator[Requeue | Move | Reshape | Hold]:
+    """Yield one answer for each suspended job, then for each job that has to leave a node or a GPU, oldest first."""
+    for job in sorted(snapshot.where(_is_suspended), key=lambda job: job.id):
+        yield from _suspend(job)
+    drained = snapshot.drained
     world = snapshot
     for job in _on(snapshot, drained) if drained else ():
-        if job.id not in wanted.suspended:
+        if not job.suspended:
             answer = _leave(world, job, drained, now, settings)
             world = after(world, answer)
             yield answer
     for job, faulty in _on_faulty_gpus(world):
-        if job.id not in wanted.suspended and not drained.intersection(_hosts(job)):
+        if not job.suspended and not drained.intersection(_hosts(job)):
             answer = _spare(world, job, faulty)
             world = after(world, answer)
             yield answer
 
 
-def _suspend(job: Job, held: str | None) -> Iterator[Requeue | Hold]:
+def _is_suspended(job: Job) -> bool:
+    return job.suspended
+
+
+def _suspend(job: Job) -> Iterator[Requeue | Hold]:
     resume = f"`reshape resume {job.id}`"
-    if job.state == "submitted" and held:
-        yield Hold(job.id, Explanation(HELD, held))
+    if job.state == "submitted" and job.held:
+        yield Hold(job.id, Explanation(HELD, job.held))
     elif job.state == "submitted":
         yield Hold(job.id, Explanation(SUSPENDED, f"{job.id} is suspended by an operator; {resume} lets it start."))
     elif job.state == "running" and not job.leased:
