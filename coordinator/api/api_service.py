@@ -231,7 +231,7 @@ class ApiService(PageReads):
         beat, used_from = self._telemetry.report(job)
         view = views.job_view(job, beat, stored, emulated, needs, efficiency)
         view["usage"] |= {"used_from": used_from}
-        view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job)]
+        view["problems"] = [*view["problems"], *self._cache.invalid_fields_of(job), *self._loop.unmarked.of(job)]
         reports = self._telemetry.reports
         if self._loop.config.many_pods and job.unleased and reports.stale_s(job) < 0:
             view |= views.silence(job, max(reports.silent_s(job, member) for member in range(job.members)))

@@ -17,6 +17,7 @@ from coordinator.errors import Conflict
 from coordinator.model import states as s
 from coordinator.model.events import JobFailed, RecordEvent
 from coordinator.model.records import JobRecord, show, whole
+from coordinator.model.schema.job_fields import JOB_ID
 from coordinator.model.tables import JobChanges, JobRow
 from coordinator.ports import Clock
 from coordinator.scheduling import dependency_circles
@@ -60,6 +61,8 @@ def problems(doc: JobRow) -> Iterator[str]:
         or not all(isinstance(o, str) or whole(o, 0) for o in given)
     ):
         yield f'depends_on must be a list of at most {MAX_DEPENDENCIES} job ids such as ["prepare"], not {show(given)}'
+    elif odd := [one for one in dependency_ids(doc) if not JOB_ID.fullmatch(one)]:
+        yield f"depends_on: no job can have the name {show(odd[0])}; take that out"
     elif str(doc.get("job_id", doc.get("_id"))) in dependency_ids(doc):
         yield "depends_on names the job itself: take that out"
 

@@ -40,7 +40,7 @@ from coordinator.model.events import (
 )
 from coordinator.model.pod_fields import QUEUE
 from coordinator.model.progress import Moment, ObservedJob
-from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number
+from coordinator.model.records import RECREATE, SHARED, UNLIMITED, JobRecord, number, show
 from coordinator.model.tables import JobChanges, JobRow, QueueRow
 from coordinator.ports import Clock, Doc
 from coordinator.reconcile.observed_state import reshape_method
@@ -52,6 +52,7 @@ from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.holds import NUMBERS, Holds
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
+from coordinator.scheduling.unmarked import UnmarkedDocuments
 from coordinator.scheduling.why.reasons import WaitingReasons
 from coordinator.stores.cache import Cache
 from coordinator.telemetry.changed_jobs import Picked
@@ -95,6 +96,7 @@ class DecisionLoop:
         self._due = Picked(lambda job: job.doc.get("sla") is not None and job.doc.get("missed_ts") is None)
         self.garbage_collector = GarbageCollector(cache, config.wait_out_s, nothing_runs)
         self._holds = Holds(cache, clock, record)
+        self.unmarked = UnmarkedDocuments()
 
     def tick(self, read: bool = True) -> None:
         """Run one cycle of the loop. Errors of the store pass through.
@@ -173,6 +175,7 @@ class DecisionLoop:
         with_uid = self.cache.jobs().values() if any(job.uid for job in new) else ()
         ours = {(str(job.key), job.uid) for job in with_uid}
         booked = self.garbage_collector.orphaned_jobs() if new else set[str]()
+        self.unmarked.keep_only(new)
         for job in sorted(new, key=lambda j: str(j.key)):
             if (str(job.key), job.uid) in ours:  # somebody has emptied `closed` of a job that was let in
                 continue
@@ -189,7 +192,9 @@ class DecisionLoop:
             try:
                 record = self.cache.admit(job, changes)
             except (Conflict, Rejected) as refused:
-                log.warning("document %r could not be marked: %s", job.key, refused)
+                if why := self.unmarked.told(job, refused):
+                    log.warning("document %s: %s", show(job.key), why)
+                    self._record(job, JobRefused([why]))
                 continue
             if not found:
                 taken |= {job.id}

@@ -62,8 +62,8 @@ def owners_of(jobs: Iterable[JobRecord]) -> dict[str, JobRecord]:
 
 
 def is_by_hand(doc: Doc) -> bool:
-    """True if its `closed` was written by hand: intake has not accepted it."""
-    return doc.get("uid") in (None, "")
+    """True if intake has not accepted it, so that its `closed` was written by hand, or no write finds its `_id`."""
+    return doc.get("uid") in (None, "") or isinstance(doc["_id"], dict | list)
 
 
 def precedence(doc: Doc) -> tuple[bool, int, str]:

@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from coordinator.errors import Conflict, Rejected, Transient
+from coordinator.model.records import show
 from coordinator.ports import Doc, Key
 from coordinator.stores import lookups, rules, salvage
 
@@ -33,9 +35,10 @@ EVENTS = "events"
 SCHEMA = "CREATE TABLE IF NOT EXISTS documents (name TEXT, key, body TEXT, PRIMARY KEY (name, key)) WITHOUT ROWID"
 INSERT = "INSERT INTO documents (name, key, body) VALUES (?, ?, ?)"
 REPLACE = f"{INSERT} ON CONFLICT (name, key) DO UPDATE SET body = excluded.body"  # REPLACE would skip the triggers
-SELECT = "SELECT body FROM documents WHERE name = ?"
+SELECT = "SELECT key, body FROM documents WHERE name = ?"
 BY_FIELD = " AND key IN (SELECT key FROM lookups WHERE name = ? AND field = ? AND value IS ?)"
 CHANGED = "SELECT name, key, body FROM changes LEFT JOIN documents USING (name, key) WHERE number > ?"
+NO_OBJECT = "SELECT 1 FROM documents WHERE name = ? AND key = ? AND json_type(body) <> 'object'"
 NUMBERED = "key < ''"  # numbers come before text
 PART = 1_000  # rows of one part of `scan` or `remove`
 
@@ -73,7 +76,7 @@ class SqliteStore:
     def get(self, table: str, key: Key) -> Doc | None:
         with self._using() as connection:
             row = connection.execute(SELECT + " AND key = ?", (table, _bound(key))).fetchone()
-            return None if row is None else _decoded(row)
+            return None if row is None else _decoded(*row)
 
     def list(self, table: str, where: Mapping[str, Any] | None = None) -> list[Doc]:
         wanted = where or {}
@@ -83,7 +86,7 @@ class SqliteStore:
             query, values = query + BY_FIELD, [*values, table, field, lookups.sought(wanted[field])]
         with self._using() as connection:
             rows = connection.execute(f"{query} ORDER BY key", values).fetchall()
-            docs = list(map(_decoded, rows))
+            docs = list(starmap(_decoded, rows))
         return [doc for doc in docs if rules.matches(doc, wanted)]
 
     def scan(self, table: str, fields: Sequence[str]) -> Iterator[Doc]:
@@ -111,7 +114,7 @@ class SqliteStore:
             # A key that a user's own program wrote may be one that no row can be read by.
             if not all(isinstance(key, str | int) for _, key, _ in rows):
                 return now, None
-            return now, {(name, key): None if body is None else _decoded((body,)) for name, key, body in rows}
+            return now, {(name, key): None if body is None else _decoded(key, body) for name, key, body in rows}
 
     def insert(self, table: str, doc: Doc) -> None:
         row = _row(table, rules.checked(doc))
@@ -176,9 +179,7 @@ class SqliteStore:
     def events_after(self, seq: int, limit: int = 1000) -> Sequence[Doc]:
         with self._using() as connection:
             query = f"SELECT key, body FROM documents WHERE name = ? AND key > ? AND {NUMBERED} ORDER BY key LIMIT ?"
-            rows = [(key, _decoded((body,))) for key, body in connection.execute(query, (EVENTS, seq, limit))]
-        # A body changed by hand may say another `_id`: who reads on from that comes to no end.
-        return [{**(doc if isinstance(doc, dict) else {}), "_id": key} for key, doc in rows]
+            return list(starmap(_decoded, connection.execute(query, (EVENTS, seq, limit))))
 
     def last_event(self) -> int:
         with self._using() as connection:
@@ -210,7 +211,7 @@ class SqliteStore:
         row = self._connection.execute(SELECT + " AND key = ?", (table, _bound(key))).fetchone()
         if row is None:
             raise Conflict(f"There is no {key!r} in {table}.")
-        doc = _decoded(row)
+        doc = _decoded(*row)
         if not rules.matches(doc, expect):
             raise Conflict(f"{key!r} in {table} has changed: read it again.")
         return doc
@@ -218,6 +219,8 @@ class SqliteStore:
     def _update(self, table: str, key: Key, expect: Mapping[str, Any], changes: Mapping[str, Any]) -> Doc:
         """Change one document inside the caller's transaction."""
         doc = self._expected(table, key, expect)
+        if doc.keys() == {"_id"} and self._connection.execute(NO_OBJECT, (table, key)).fetchone():
+            raise Rejected(f"The row {key!r} of {table} is no JSON object: correct or delete it.")
         doc.update(changes)
         doc["version"] = _next_version(doc.get("version"))
         row = (_encoded(doc), table, key)
@@ -384,8 +387,9 @@ def _translation(path: str, error: sqlite3.Error) -> Transient | Rejected:
 
 
 def _bound(key: Key) -> Key:
-    if isinstance(key, bool) or not isinstance(key, str | int):
-        raise Rejected(f"The `_id` {key!r} cannot be used here: use text or a whole number.")
+    """A key as SQLite has it. Ours are texts and whole numbers; a user's own program may have written others."""
+    if isinstance(key, bool) or not isinstance(key, str | int | float | bytes):
+        raise Rejected(f"The `_id` {show(key)} cannot be used here: use text or a whole number.")
     rules.check_value(key)
     return key
 
@@ -395,9 +399,10 @@ def _row(table: str, doc: Doc) -> tuple[str, Key, str]:
 
 
 def _encoded(doc: Doc) -> str:
+    said = {**doc, "_id": None} if isinstance(doc["_id"], bytes) else doc  # for which JSON has no word
     # json, not msgspec: it refuses what JSON has no word for, where msgspec would turn it into text.
     try:
-        body = json.dumps(doc, allow_nan=False, separators=(",", ":"))
+        body = json.dumps(said, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise Rejected(f"The document {doc['_id']!r} cannot be stored as JSON: {error}.") from error
     if len(body) > rules.MAX_BYTES:
@@ -405,9 +410,14 @@ def _encoded(doc: Doc) -> str:
     return body
 
 
-def _decoded(row: tuple[str]) -> Doc:
-    doc: Doc = msgspec.json.decode(row[0])
-    return doc
+def _decoded(key: Key, body: str) -> Doc:
+    """The document of a row. One written by hand may say no `_id` or another one, by which it would not be found."""
+    doc: Any = msgspec.json.decode(body)
+    if not isinstance(doc, dict):
+        return {"_id": key}
+    said = doc.get("_id")
+    same: Doc = doc if said == key and type(said) is type(key) else {**doc, "_id": key}
+    return same
 
 
 def _next_version(version: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from coordinator.adapters.clock import local_time
 from coordinator.dashboard import words
 from coordinator.dashboard.words import measured, missed, size, starts, text
-from reshape.output.tables import LEAST, NONE, Cells, folded, plain, table, wrapped
+from reshape.output.tables import LEAST, LONGEST, NONE, Cells, folded, middle_cut, plain, table, wrapped
 
 View = Mapping[str, Any]
 
@@ -127,7 +127,7 @@ def _rounded(value: Any) -> str:
 def event(view: View) -> str:
     """One event on one line: its number, when, of which job, what, and why."""
     at, what = measured(view.get("at"), local_time) or NONE, text(view.get("type"))
-    of = text(view.get("gpu_id") if what == "gpu" else view.get("job_id"))
+    of = middle_cut(text(view.get("gpu_id") if what == "gpu" else view.get("job_id")), LONGEST)
     said = view.get("sentence") or "; ".join(map(str, view.get("problems") or ())) or view.get("state")
     return plain(f"{text(view.get('_id')):>6}  {at}  {of}  {what}{f': {said}' if said not in (None, '', what) else ''}")
 

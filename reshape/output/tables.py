@@ -13,13 +13,15 @@ Cells = Sequence[str]
 
 GAP = "  "
 LEAST = 10  # columns: what is left of the last column on a narrow terminal
+LONGEST = 128  # columns of any cell but a row's last: as long as a job's name may be; what nobody let in may be longer
 LEAST_REASON = 14  # columns: what a table of jobs leaves for why a job is as it is
 NONE = "-"
 
 
 def table(head: Cells, rows: Iterable[Cells], width: int | None = None) -> str:
-    """Columns as wide as their widest cell; `width` (columns) cuts the last one, None nothing."""
-    lines = [list(head), *([plain(c) for c in row] for row in rows)]
+    """Columns as wide as their widest cell, of which none but the last is wider than `LONGEST`; `width` (columns) cuts
+    the last one, None does not."""
+    lines = [list(head), *([*(middle_cut(plain(c), LONGEST) for c in row[:-1]), plain(row[-1])] for row in rows)]
     widths = [max(columns(line[i]) for line in lines) for i in range(len(head))]
     if width is not None:
         before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
@@ -75,7 +77,7 @@ def middle_cut(text: str, width: int) -> str:
     """The text in at most so many columns, with a mark in the middle: names often differ at their ends."""
     if columns(text) <= width:
         return text
-    kept = text
+    kept = text if len(text) <= 2 * width else text[:width] + text[-width:]  # one by one takes long of a long one
     while columns(kept) >= width:
         at = len(kept) // 2
         kept = kept[:at] + kept[at + 1 :]

@@ -121,7 +121,7 @@ HOW_LONG = (
           r"done (?P<iteration>\d+)"),
     Field("progress_file", text(), "its output is read", "A file that the training writes its progress to.",
           "/reshape/progress.json"),
-    Field("depends_on", listing(either(text(), whole(0)), maxItems=MAX_PARTS), NOTHING,
+    Field("depends_on", listing(either(text(JOB_ID.pattern), whole(0)), maxItems=MAX_PARTS), NOTHING,
           "Jobs that must be completed before it may start.", ["prepare"]),
 )  # fmt: skip
 WHAT_IT_NEEDS = (

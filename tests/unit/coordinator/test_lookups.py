@@ -17,7 +17,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The documents that were decoded, one after the other."""
     rows: list[Any] = []
     decode = module._decoded
-    monkeypatch.setattr(module, "_decoded", lambda row: rows.append(row) or decode(row))
+    monkeypatch.setattr(module, "_decoded", lambda *row: rows.append(row) or decode(*row))
     return rows
 
 

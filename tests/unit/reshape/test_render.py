@@ -66,6 +66,17 @@ def test_only_the_last_column_is_cut_and_wide_characters_count_double() -> None:
     assert "…" not in tables.table(("JOB", "MESSAGE"), [("a", "訓練" * 20)])
 
 
+@pytest.mark.parametrize("width", [None, 100])
+def test_a_name_of_thousands_of_letters_widens_no_row(width: int | None) -> None:
+    views = [
+        {"job_id": name, "queue": queue, "state": "submitted", "num_gpus": 0, "reshapes": 0, "message": "waits"}
+        for name, queue in (("one", "default"), ("l" * 5_000, "q" * 5_000))
+    ]
+    lines = job_table.table(views, 1000.0, width).splitlines()
+    assert max(map(tables.columns, lines)) <= (width or 3 * tables.LONGEST)
+    assert len(render.event({"_id": 1, "at": 0.0, "job_id": "l" * 5_000, "type": "refused"})) < 2 * tables.LONGEST
+
+
 @pytest.mark.parametrize("text", ["\x1b[2J", "a\rb", "\u202egpj", "\x07", "\ud800", "\u200b"])
 def test_nothing_that_a_user_wrote_moves_the_cursor_or_turns_the_line(text: str) -> None:
     shown = job_table.table([{"job_id": text, "state": text, "message": text}], 1000.0)
