@@ -35,6 +35,7 @@ from coordinator.stores.elector import Elector
 from coordinator.telemetry.ingest import Telemetry
 from coordinator.telemetry.node_reports import found_node
 from coordinator.workqueue import WorkQueue
+from reshape_hooks.plain import boot_id
 from sidecar.startup import log_format
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ MIN_PAUSE_S = 0.05  # least pause between two cycles that only due readings call
 STUCK_TERMS = 8  # terms that one cycle of the loop may take before the term is given up
 PRUNE_S = 3600.0  # between two removals of what is too old; the first one follows some seconds after the start
 FIRST_PRUNE_S = 20.0
+CLOCK_LOOK_S = 10.0  # between two looks whether the wall clock was set
 LOOK_S = 60.0  # at most between two looks at a job that waits for nothing
 WATCH_S = 1.0  # longest wait for a change of the store, which delays `stop`
 
@@ -373,13 +375,14 @@ class Coordinator:
         self.forecaster.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
-        pause_s, watch = 0.0, None
-        while not self._stopping.wait(pause_s):
-            pause_s = FIRST_PRUNE_S if watch is None else PRUNE_S
+        watch, prune_at = retention.ClockWatch(self.clock, self.store, boot_id()), self.clock.now() + FIRST_PRUNE_S
+        while not self._stopping.wait(CLOCK_LOOK_S):
+            if not self.elector.leads:
+                continue
             try:
-                if watch is None:  # by what the store holds before much is written by this clock
-                    watch = retention.ClockWatch(self.clock, self.store)
-                elif self.elector.leads:
+                watch.look()
+                if self.clock.now() >= prune_at:
+                    prune_at = self.clock.now() + PRUNE_S
                     removed = retention.prune(self.store, self.config.keep, self.clock.wall(), watch.steady())
                     log.info("removed what was too old: %s", removed)
             except ReshapeError as error:

@@ -23,6 +23,7 @@ OF_EACH_JOB = 100  # newest decisions about a job that has not ended, which stay
 NEWEST_EVENTS = 5_000  # stay: clients read on from them, and their numbers go on from the last one
 PREDICTIONS = 1_000  # completed jobs of which is kept what was predicted of them
 PART = 1_000  # events that are looked at together
+CLOCK = "clock"  # the row of `terms` that says how the clocks went
 JUMP_S, STEADY_S = 60.0, 86_400.0  # by which the clocks may part between two looks; for which they must not
 NO_AGE_S = 1e12  # nothing is so old
 JOB_FIELDS = (
@@ -70,28 +71,36 @@ class Past:
 class ClockWatch:
     """Says whether the wall clock is to be trusted with the age of what would be removed for good.
 
-    One that was set a month ahead would make all ended jobs too old. It is trusted once it has run beside the boot
-    clock for a day, or if it is at most a day ahead of the newest job that the store had when this began.
+    One that was set a month ahead would make all ended jobs too old, and times that were written by it prove nothing.
+    So it is trusted once it has run beside the boot clock for a day. How long it has is written into the store, so that
+    the next process goes on from there. Over a boot of the machine, or on another one, that stands if the wall clock
+    has gone on by less than a day.
     """
 
-    def __init__(self, clock: Clock, store: Store) -> None:
-        self._clock, self._jumped = clock, False
-        self._wall, self._now = clock.wall(), clock.now()
-        self._since, self._ahead_s = self._now, self._wall - newest(store)
+    def __init__(self, clock: Clock, store: Store, boot: str) -> None:
+        """`boot`: names the time since this machine was booted."""
+        self._clock, self._store, self._boot = clock, store, boot
 
     def steady(self) -> bool:
         """True if ages count now. Ask each time before something is removed."""
+        return self._beside_s(self._store.get("terms", CLOCK) or {}, self._clock.wall(), self._clock.now()) > STEADY_S
+
+    def look(self) -> None:
+        """Write down how the clocks go. To be called often, by the process that acts."""
         wall, now = self._clock.wall(), self._clock.now()
-        if abs((wall - self._wall) - (now - self._now)) > JUMP_S:
-            self._jumped, self._since = True, now
-        self._wall, self._now = wall, now
-        return now - self._since > STEADY_S or (not self._jumped and self._ahead_s < STEADY_S)
+        beside_s = self._beside_s(self._store.get("terms", CLOCK) or {}, wall, now)
+        row = {"_id": CLOCK, "boot": self._boot, "wall": wall, "now": now, "beside_s": beside_s}
+        self._store.put("terms", row)
 
-
-def newest(store: Store) -> float:
-    """Return when a job was last submitted or ended, in seconds since 1970; 0 if there is none."""
-    rows = store.scan("jobs", ("submit_ts", "finish_ts"))
-    return max((number(row.get(field)) or 0.0 for row in rows for field in ("submit_ts", "finish_ts")), default=0.0)
+    def _beside_s(self, row: Doc, wall: float, now: float) -> float:
+        """Return for how long the clocks have gone together until now, by what was written at the last look."""
+        was_wall, was_now, beside_s = (number(row.get(field)) for field in ("wall", "now", "beside_s"))
+        if was_wall is None or was_now is None or beside_s is None:
+            return 0.0
+        on_s, ran_s = wall - was_wall, now - was_now
+        if row.get("boot") == self._boot:
+            return beside_s + ran_s if ran_s >= 0.0 and abs(on_s - ran_s) <= JUMP_S else 0.0
+        return beside_s if -JUMP_S <= on_s < STEADY_S else 0.0
 
 
 def prune(store: Store, keep: Keep, wall: float, ages: bool = True) -> Removed:

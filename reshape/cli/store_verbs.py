@@ -184,6 +184,7 @@ def _compact(url: str) -> Removed:
     from coordinator.errors import Rejected
     from coordinator.stores import retention
     from coordinator.stores.opening import open_store
+    from reshape_hooks.plain import boot_id
 
     try:
         keep = from_environment(Keep, os.environ, "RESHAPE_KEEP_")
@@ -192,7 +193,9 @@ def _compact(url: str) -> Removed:
     opened = open_store(url)
     try:
         clock = SystemClock()
-        removed = retention.prune(opened, keep, clock.wall(), ages=retention.ClockWatch(clock, opened).steady())
+        removed = retention.prune(
+            opened, keep, clock.wall(), ages=retention.ClockWatch(clock, opened, boot_id()).steady()
+        )
         opened.compact()
         return removed
     finally:

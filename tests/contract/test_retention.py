@@ -195,27 +195,80 @@ def test_a_scan_has_the_named_fields_of_every_row_as_they_are(store: Store) -> N
     assert [row["flag"] for row in store.scan("events", ("flag",))] == [row["flag"] for row in rows]
 
 
-def test_nothing_goes_by_age_while_the_clock_is_far_ahead_of_all_that_is_known(store: Store) -> None:
-    for job in ("a", "b", "c"):
-        ended(store, job, 0.5)
-    clock = FakeClock()
-    set_to = NOW + 31 * DAY
-    clock.wall = lambda: set_to + clock.now()  # type: ignore[method-assign]
-    watch = retention.ClockWatch(clock, store)
-    assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 0
-    assert left(store) == ["a", "b", "c"]
-    clock.time += DAY + 1  # nobody has set it back, so it was the machine that was off
-    assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 3
+class SetClock(FakeClock):
+    """One of which the wall clock can be set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = NOW
+
+    def wall(self) -> float:
+        return self.base + self.time
+
+
+def watched(clock: SetClock, store: Store, boot: str = "one", seconds: float = DAY + 1) -> retention.ClockWatch:
+    """A new process that looks, and looks again after so many seconds."""
+    watch = retention.ClockWatch(clock, store, boot)
+    watch.look()
+    clock.time += seconds
+    watch.look()
+    return watch
+
+
+def pruned(clock: SetClock, store: Store, boot: str = "one") -> int:
+    """How many jobs a new process removes at once."""
+    watch = retention.ClockWatch(clock, store, boot)
+    watch.look()
+    return retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs
+
+
+def test_ages_count_once_the_clocks_have_gone_together_for_a_day_whichever_processes_looked(store: Store) -> None:
+    clock = SetClock()
+    assert not retention.ClockWatch(clock, store, "one").steady()
+    assert not watched(clock, store, seconds=DAY / 2).steady()
+    assert watched(clock, store, seconds=DAY / 2 + 1).steady()
+    clock.time = 5.0  # the machine was booted again
+    clock.base += DAY * 1.7
+    assert retention.ClockWatch(clock, store, "two").steady()
+    ended(store, "a", 31.0)
+    assert pruned(clock, store, "two") == 1
 
 
 def test_nothing_goes_by_age_for_a_day_after_the_clock_was_set(store: Store) -> None:
     ended(store, "a", 0.5)
-    clock, base = FakeClock(), [NOW]
-    clock.wall = lambda: base[0] + clock.now()  # type: ignore[method-assign]
-    watch = retention.ClockWatch(clock, store)
+    clock = SetClock()
+    watch = watched(clock, store)
     assert watch.steady()
-    base[0] += 31 * DAY
+    clock.base += 31 * DAY
     clock.time += 3600
+    watch.look()
     assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 0
-    clock.time += DAY + 1
-    assert watch.steady()
+    clock.time += DAY + 1  # nobody has set it back
+    watch.look()
+    assert retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs == 1
+
+
+@pytest.mark.parametrize("boot", ["one", "two"])
+@pytest.mark.parametrize("days", [31, -31])
+def test_a_start_after_the_clock_was_set_believes_no_times_that_were_written_by_it(
+    store: Store, boot: str, days: float
+) -> None:
+    """A job that has ended meanwhile is no witness: the clock which is to be judged has dated it."""
+    clock = SetClock()
+    watched(clock, store)
+    ended(store, "before", 0.5)
+    clock.base += days * DAY
+    ended(store, "meanwhile", -days)
+    assert pruned(clock, store, boot) == 0
+    clock.base -= days * DAY
+    assert pruned(clock, store, boot) == 0
+    assert left(store) == ["before", "meanwhile"]
+
+
+@pytest.mark.parametrize("damaged", [{"wall": None}, {"now": "x"}, {"beside_s": float(2**70)}, {"boot": 3}])
+def test_a_damaged_record_of_the_clocks_is_no_evidence(store: Store, damaged: Doc) -> None:
+    clock = SetClock()
+    watched(clock, store)
+    clock.base += 31 * DAY
+    store.update("terms", retention.CLOCK, {}, damaged)
+    assert not retention.ClockWatch(clock, store, "one").steady()
