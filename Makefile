@@ -55,7 +55,7 @@ check: install ## lint, format, types, layers, house rules
 sabotage: install ## break copies of the code line by line, and see whether the tests notice (some 3 min; ARGS="-k lease")
 	@$(BIN)/python -m tests.saboteurs $(ARGS)
 
-soak: install ## real trainings arrive while processes are killed at random (SECONDS=600, STORE=sqlite or mongodb, SEED=number)
+soak: install ## real trainings arrive while processes are killed or hang, clocks jump and others use GPUs (SECONDS=600, STORE=sqlite or mongodb, SEED=number)
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) --store $(or $(STORE),sqlite) $(if $(SEED),--seed $(SEED))
 
 bench: install ## measure, and print the numbers that README quotes

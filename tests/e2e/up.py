@@ -72,14 +72,24 @@ class Up(GpuLog):
     """One state folder, and the `reshape up` that may run on it."""
 
     def __init__(
-        self, state: Path, gpus: str | Sequence[str], store: str | None = None, ansible: bool = False, **times: str
+        self,
+        state: Path,
+        gpus: str | Sequence[str],
+        store: str | None = None,
+        ansible: bool = False,
+        program: str = "",
+        **times: str,
     ) -> None:
-        """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2. `ansible`: launch by it, not by its stand-in."""
+        """`gpus`: 4xV100, or nodes such as a=8xV100 and c=cpu:2; none: those of NVML.
+
+        `ansible`: launch by it, not by its stand-in. `program`: the module that stands for `reshape`.
+        """  # fmt: skip
         super().__init__(state.with_name(state.name + "-locks"))
         self.state, self.locks = state, self.folder
         has = ["--gpus", gpus] if isinstance(gpus, str) else [word for node in gpus for word in ("--node", node)]
         self._arguments = [*has, *(["--store", store] if store else [])]
-        self._times, self._program = SHORT | times, "reshape" if ansible else "tests.fakes.quick_plays"
+        self._times = SHORT | times
+        self._program = program or ("reshape" if ansible else "tests.fakes.quick_plays")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, failpoint: str | None = None) -> Client:

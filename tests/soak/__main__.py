@@ -1,4 +1,4 @@
-"""Real trainings arrive at random while processes are killed: `make soak SECONDS=600`, with `STORE=mongodb` on that.
+"""Real trainings arrive at random while all goes wrong that can: `make soak SECONDS=600`, with `STORE=mongodb` on that.
 
 Prints its seed, with which the same plan is carried out again (`SEED=...`), then what came of it, and ends with 1 if a
 promise was broken or something is left. Ctrl-C ends it early, and cleanly.

@@ -1,4 +1,4 @@
-"""The processes, files and memory of one soak: finds, kills and counts them. Kills only what belongs to its folder."""
+"""The processes, files and memory of one soak: finds, signals, counts them. Signals only what is of its folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MIB = 1 << 20
 SHM = Path("/dev/shm")
 
 
-def kill(pid: int, folder: Path) -> bool:
-    """SIGKILL a process if it still is one of this folder; the number may be another one's by now."""
+def send(pid: int, number: int, folder: Path) -> bool:
+    """Send a signal to a process if it still is one of this folder; the number may be another one's by now."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
             if str(folder).encode() in Path(f"/proc/{pid}/environ").read_bytes() + _command(pid):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                signal.pidfd_send_signal(handle, number)
                 return True
         finally:
             os.close(handle)

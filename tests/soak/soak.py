@@ -1,11 +1,15 @@
 """Carries out the plan of a soak against a real `reshape up`, and reports what came of it.
 
-Promises: it kills only processes of its own folder, and leaves none, also after Ctrl-C.
+Promises: it signals only processes of its own folder, and leaves none, also after Ctrl-C. What else goes wrong
+(`tests/soak/machine.py`) concerns its own processes only.
 """
 
 from __future__ import annotations
 
+import resource
+import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,16 +18,19 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from coordinator.model.states import IDLE
 from reshape.client import CoordinatorRefused, CoordinatorUnreachable
+from reshape.services.local_gpus import USED_BY
 from reshape_hooks.plain import boottime
-from tests.e2e.up import EXAMPLES, Up, of_folder
+from tests.e2e.up import Up, of_folder
 from tests.patience import patient
-from tests.soak import processes
-from tests.soak.oracle import Verdict, judge
-from tests.soak.plan import SAVE_EVERY, Arrival, Kill, plan
+from tests.soak import machine, processes, training
+from tests.soak.machine import Connections, Foreigner, Machine
+from tests.soak.oracle import Other, Verdict, judge
+from tests.soak.plan import JUMPS_S, SLOW_EVERY, Arrival, Fault, plan
 
-GPUS = "4xV100"
 TIMES = {"RESHAPE_RETRIES": "1000"}  # a training that is killed often is not at fault
+LOG_MOST = 4 << 20  # bytes of the coordinators' log: who repeats a line without end writes that in seconds
 CALM_S = 20.0  # after its start a coordinator's memory is measured from then on
 STALL_S = 60.0  # without a step of any job, on a machine that is not loaded
 LOOK_S = 0.5
@@ -35,10 +42,19 @@ class Soak:
         self.plan, self.seconds, self.began = plan(seed, seconds), seconds, time.monotonic()
         self.temporary = folder / "tmp"
         self.temporary.mkdir(parents=True)
-        self.up = Up(folder / "state", GPUS, store, ansible=True, TMPDIR=str(self.temporary), **TIMES)
-        self.waiting, self.kills = list(self.plan.arrivals), list(self.plan.kills)
-        self.submitted: dict[str, int] = {}  # steps of each job
+        self.machine = Machine(folder / "machine")
+        self.machine.make()
+        here = {"TMPDIR": str(self.temporary), machine.FOLDER: str(self.machine.folder)}
+        times = TIMES | {"RESHAPE_NO_STEP_S": str(self.plan.no_step_s)}
+        self.up = Up(folder / "state", (), store, program=machine.__name__, **here, **times)
+        self.waiting, self.kills, self.others = list(self.plan.arrivals), list(self.plan.kills), list(self.plan.others)
+        self.submitted: dict[str, Arrival] = {}
         self.killed: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()  # of the other faults
+        self.hung: list[int] = []  # processes
+        self.connections: list[Connections] = []
+        self.foreigners: list[Foreigner] = []
+        self.foreign: list[Other] = []  # what the foreigners that have ended did
         self.killed_at: dict[str, list[float]] = {}  # by job, boot time
         self.back_s: list[float] = []  # how long coordinators took to answer again
         self.memory: dict[int, list[tuple[float, int]]] = {}  # by coordinator
@@ -56,10 +72,13 @@ class Soak:
         """Until the plan is carried out and all jobs have ended, or nothing moves any more."""
         self._start()
         while self.now < self.seconds or not self._all_ended():
-            while self.waiting and self.waiting[0].at_s <= self.now:
+            if self.waiting and self.waiting[0].at_s <= self.now:
                 self._submit(self.waiting[0])
             if self.kills and self.kills[0].at_s <= self.now and self.comes_on:
                 self._kill(self.kills.pop(0))
+            if self.others and self.others[0].at_s <= self.now:
+                self._disturb(self.others.pop(0))
+            self._relieve()
             self._look()
             if self.stalled_now > patient(STALL_S):
                 self.violations.append(f"no step for {self.stalled_now:.0f} s, {len(self._jobs())} jobs are open")
@@ -73,19 +92,23 @@ class Soak:
         self.back_s.append(self.started_at - began)
 
     def _submit(self, job: Arrival) -> None:
-        script = [sys.executable, str(EXAMPLES / "numpy_digits.py"), "--iterations", str(job.steps)]
+        command = [sys.executable, str(training.__file__), "--iterations", str(job.steps)]
+        command += ["--save-every", str(job.save_every)]
+        command += ["--evaluate-every", str(SLOW_EVERY)] if job.evaluation_s else []
         doc = {
-            "job_id": job.name, "job_type": "digits-numpy", "command": [*script, "--save-every", str(SAVE_EVERY)],
-            "iterations": job.steps, "optional_num_gpus": job.counts, "elastic": True,
+            "job_id": job.name, "job_type": "digits-numpy", "command": command, "iterations": job.steps,
+            "optional_num_gpus": job.counts, "elastic": True,
+            "env": {training.SAVE_S: str(job.save_s), training.EVALUATION_S: str(job.evaluation_s)},
         }  # fmt: skip
         with suppress(CoordinatorUnreachable):
-            self.up.client.submit(doc)
-            self.submitted[job.name] = job.steps
+            if job.name not in {found["job_id"] for found in self._every_job()}:  # its answer may have been lost
+                self.up.client.submit(doc)
+            self.submitted[job.name] = job
             self.waiting.pop(0)
 
-    def _kill(self, kill: Kill) -> None:
+    def _kill(self, kill: Fault) -> None:
         if kill.kind == "coordinator":
-            self._kill_coordinator(kill.away_s)
+            self._kill_coordinator(kill.for_s)
         elif kill.kind == "launcher":
             self._kill_one(kill, [("", pid) for pid in self._launchers()])
         else:
@@ -95,6 +118,74 @@ class Soak:
                 ready = [j for j in ready if now - self.killed_at.get(j["job_id"], [0.0])[-1] > EARLIEST_S]
             self._kill_one(kill, [(job["job_id"], job[field]) for job in ready])
 
+    # what else goes wrong
+
+    def _disturb(self, fault: Fault) -> None:
+        kind, _, whom = fault.kind.partition(" ")
+        if kind == "hung":
+            self._hang(whom, fault)
+        elif kind == "clock":
+            self.machine.jump(JUMPS_S[int(fault.choice * len(JUMPS_S))])
+            self.done[fault.kind] += 1
+        elif kind == "connections":
+            found = [self.up.client.url] if whom == "to coordinator" else self._urls()
+            for url in found[int(fault.choice * len(found)) :][:1]:
+                self.connections.append(Connections(url, time.monotonic() + fault.for_s))
+                self.done[fault.kind] += 1
+        else:
+            self._use(whom, fault)
+
+    def _hang(self, whom: str, fault: Fault) -> None:
+        found = [job[f"{whom}_pid"] for job in self._jobs() if job.get(f"{whom}_pid")] if whom != "coordinator" else []
+        if whom == "coordinator" and self.up.process is not None:
+            found = [self.up.process.pid]
+        for pid in found[int(fault.choice * len(found)) :][:1]:
+            if processes.send(pid, signal.SIGSTOP, self.temporary.parent):
+                self.hung.append(pid)
+                self.done[fault.kind] += 1
+                threading.Timer(fault.for_s, self._go_on, (pid,)).start()  # a hung coordinator may keep us waiting
+
+    def _go_on(self, pid: int) -> None:
+        processes.send(pid, signal.SIGCONT, self.temporary.parent)
+
+    def _urls(self) -> list[str]:
+        return [job["sidecar_url"] for job in self._jobs() if job.get("sidecar_url")]
+
+    def _use(self, how: str, fault: Fault) -> None:
+        """Somebody else comes onto a GPU: one that is free now, if any is."""
+        free: list[str] = []
+        with suppress(CoordinatorUnreachable, CoordinatorRefused):
+            free = [gpu["gpu_id"] for gpu in self.up.client.gpus() if gpu["state"] == IDLE]
+        free = free or self.machine.gpus
+        gpu = free[int(fault.choice * len(free))]
+        begin = machine.foreign_process if how == "process" else machine.foreign_lock
+        one = begin(self.machine.folder, gpu, fault.for_s)
+        self.foreigners.append(one)
+        self.done[fault.kind] += 1
+        if one.shown:
+            self.machine.use(gpu, [*self.machine.users(gpu), one.process.pid])
+
+    def _relieve(self, all_of_it: bool = False) -> None:
+        """End what has lasted as long as it was to last, and keep up the rest."""
+        now = float("inf") if all_of_it else time.monotonic()
+        for pid in self.hung if all_of_it else ():
+            self._go_on(pid)
+        for held in self.connections:
+            held.close() if held.until <= now else held.press()
+        self.connections = [one for one in self.connections if one.until > now]
+        for one in [one for one in self.foreigners if one.until <= now or one.process.poll() is not None]:
+            self.foreigners.remove(one)
+            self.foreign += one.end(self.machine)
+
+    def _see_foreigners(self) -> None:
+        """Note which GPUs the coordinator shows as another one's."""
+        unseen = [one for one in self.foreigners if one.shown and one.shown_at is None]
+        with suppress(CoordinatorUnreachable, CoordinatorRefused):
+            problems = {gpu["gpu_id"]: str(gpu["problem"] or "") for gpu in self.up.client.gpus()} if unseen else {}
+            for one in unseen:
+                if problems.get(one.gpu, "").startswith(USED_BY) and f"process {one.process.pid} " in problems[one.gpu]:
+                    one.shown_at = boottime()
+
     def _kill_coordinator(self, away_s: float) -> None:
         self.up.kill()
         self.killed["coordinator"] += 1
@@ -102,11 +193,11 @@ class Soak:
         time.sleep(away_s)
         self._start()
 
-    def _kill_one(self, kill: Kill, found: list[tuple[str, int]]) -> None:
+    def _kill_one(self, kill: Fault, found: list[tuple[str, int]]) -> None:
         if not found:
             return
         job, pid = found[int(kill.choice * len(found))]
-        if processes.kill(pid, self.temporary.parent):
+        if processes.send(pid, signal.SIGKILL, self.temporary.parent):
             self.killed[kill.kind] += 1
             self.killed_last = time.monotonic()
             if kill.kind in ("shim", "trainer"):
@@ -122,6 +213,7 @@ class Soak:
 
     def _look(self) -> None:
         """Measure, and note a new step. Nothing stalls while no job is open."""
+        self._see_foreigners()
         self.launches |= {path.parent for path in self.up.state.glob("jobs/*/shim.lock")}
         process = self.up.process
         if process is not None and time.monotonic() > self.started_at + CALM_S:
@@ -160,6 +252,7 @@ class Soak:
 
     def judge(self) -> Verdict:
         """Stop the coordinator and say what came of it all."""
+        self._relieve(all_of_it=True)
         try:
             states = {job["job_id"]: f"{job['state']}: {job['message']}"[:120] for job in self._every_job()}
         except (CoordinatorUnreachable, CoordinatorRefused) as error:
@@ -172,7 +265,9 @@ class Soak:
         if self.up.stop():
             self.violations.append("`reshape up` did not end with 0")
         uses = {name: self.up.uses(name) for name in self.submitted}
-        verdict = judge(uses, self.submitted, self.killed_at)
+        verdict = judge(uses, self.submitted.values(), self.killed_at, self.foreign)
+        if (size := len(self.up.log)) > LOG_MOST:
+            self.violations.append(f"the coordinators wrote {size:,} characters into their log")
         verdict.violations = self.violations + verdict.violations
         return verdict
 
@@ -194,13 +289,18 @@ class Soak:
 
     def report(self, verdict: Verdict, leaks: list[str]) -> str:
         ended = [name for name in self.submitted if not any(v.startswith(f"{name} is ") for v in verdict.violations)]
-        kills = ", ".join(f"{count} {kind}" for kind, count in sorted(self.killed.items()))
+        kills, others = _counted(self.killed), _counted(self.done)
+        steps = sum(job.steps for job in self.submitted.values())
+        slow = sum(bool(job.save_s or job.evaluation_s) for job in self.submitted.values())
         lines = [
             f"seconds      {self.now:.0f}",
-            f"jobs         {len(self.submitted)}, {len(ended)} completed",
+            f"jobs         {len(self.submitted)}, {len(ended)} completed; {slow} of them slow",
             f"kills        {self.killed.total()}: {kills}",
+            f"others       {self.done.total()}: {others}",
+            f"foreign      {sum(one.locked for one in self.foreign)} locks held, "
+            f"{sum(not one.locked for one in self.foreign)} processes shown",
             f"violations   {len(verdict.violations)}",
-            f"steps        {sum(self.submitted.values())}, {verdict.lost} lost, {verdict.again} done twice after kills",
+            f"steps        {steps}, {verdict.lost} lost, {verdict.again} done twice after kills",
             f"stalls       at most {self.stalled_s:.1f} s without any step ({self.stalled_on}); "
             f"{max(self.back_s):.1f} s for a start",
             f"leaks        {len(leaks)}",
@@ -211,12 +311,19 @@ class Soak:
         )
 
 
+def _counted(found: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(found.items()))
+
+
 @contextmanager
 def soaking(folder: Path, seed: int, seconds: float, store: str | None) -> Iterator[Soak]:
     """A soak, of which nothing is left afterwards."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     soak = Soak(folder, seed, seconds, store)
     try:
         yield soak
     finally:
+        soak._relieve(all_of_it=True)
+        soak.machine.remove()
         with suppress(AssertionError), redirect_stdout(StringIO()):  # it prints the log
             soak.up.clear()
