@@ -238,7 +238,7 @@ def test_x6_of_a_job_of_unknown_length_only_the_deadline_itself_is_known():
 
 
 def test_limits_come_last_and_adapt_to_what_was_decided_before():
-    """A job that starts now counts once it trains (5.4, line 9)."""
+    """A job that starts now counts once it trains (5.4, line 10)."""
     vae, new = job("vae", "CL", 0.04), waiting("new", optional=(0,))
     decisions = decide(world(vae, new), 0.0, Settings(systems=("flowcon",)))
     assert [type(d).__name__ for d in decisions] == ["Start"]
