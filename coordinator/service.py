@@ -252,6 +252,8 @@ class Coordinator:
                 self.stale.clear()
                 self._read_at = began
             self.loop.tick(read)
+            if read:
+                self.telemetry.nodes.stored(self.loop.inputs.nodes)
             self.trouble = ""
         except Transient as error:
             self.stale.set()
@@ -283,7 +285,7 @@ class Coordinator:
                 self.queue.add(job.id)
 
     def _register_nodes(self) -> None:
-        """Write inventories reported by node agents that are not in the store yet."""
+        """Write inventories reported by node agents that are not in the store, or not any more."""
         for name, report in self.telemetry.nodes.changed().items():
             try:
                 register_node(self.store, found_node(name, report))

@@ -118,7 +118,10 @@ RULES: Mapping[str, Mapping[str, FieldRule]] = {
         "node": TEXT, "state": _one_of(*s.GPU_STATES), "gpu_type": TEXT, "job_id": ID, "held_by": ID,
         **_each(COUNT, "index", "generation", "memory_total"), "unleased": FLAG, "others": TEXT,
     },
-    "nodes": {**_each(NUMBER, "cores", "memory"), "others": OBJECT, **_each(FLAG, "schedulable", "drained", "agent")},
+    "nodes": {
+        **_each(NUMBER, "cores", "memory"), "others": OBJECT, "gpus": LIST,
+        **_each(FLAG, "schedulable", "drained", "agent"),
+    },
 }  # fmt: skip
 
 ESSENTIAL = (

@@ -52,7 +52,7 @@ SlamlField = Literal[
     "plan", "again", "inserted", "status", "finished", "starts",
 ]  # fmt: skip
 NodeField = Literal[
-    "_id", "version", "cores", "memory", "heard", "agent", "schedulable", "drained", "others", "used_by_others",
+    "_id", "version", "cores", "memory", "gpus", "heard", "agent", "schedulable", "drained", "others", "used_by_others",
     "cpu_use", "memory_use",
 ]  # fmt: skip
 

@@ -52,6 +52,7 @@ from coordinator.scheduling.garbage_collection import GarbageCollector
 from coordinator.scheduling.holds import NUMBERS, Holds
 from coordinator.scheduling.slaml.slaml_controller import SlamlController
 from coordinator.scheduling.snapshot_builder import SnapshotBuilder, SnapshotInputs
+from coordinator.scheduling.unlisted_gpus import UnlistedGpus
 from coordinator.scheduling.unmarked import UnmarkedDocuments
 from coordinator.scheduling.why.reasons import WaitingReasons
 from coordinator.stores.cache import Cache
@@ -97,6 +98,7 @@ class DecisionLoop:
         self.garbage_collector = GarbageCollector(cache, config.wait_out_s, nothing_runs)
         self._holds = Holds(cache, clock, record)
         self.unmarked = UnmarkedDocuments()
+        self._unlisted = UnlistedGpus(cache)
 
     def tick(self, read: bool = True) -> None:
         """Run one cycle of the loop. Errors of the store pass through.
@@ -106,6 +108,7 @@ class DecisionLoop:
         if read:
             new = self.cache.refresh()  # 1 read
             self._read_tables()
+            self._unlisted.retire(self.inputs.nodes)
             self._admit(new)  # 2 accept, or mark what is wrong
             self._apply_queue_modes()
             self.garbage_collector.collect(self.clock.now())

@@ -59,6 +59,7 @@ def shipped(table: str) -> list[Doc]:
 def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
     """Register these as the complete list of nodes; missing GPUs are retired as in `register_gpus`."""
     for node in nodes:
+        _write_facts(store, node, {"heard": True})
         _add(store, node.name, node.gpus)
     _retire_others(store, {gpu.gpu_id for node in nodes for gpu in node.gpus}, store.list("gpus"))
     for doc in store.list("nodes"):
@@ -67,7 +68,6 @@ def register_nodes(store: Store, nodes: Sequence[FoundNode]) -> None:
     for node in nodes:
         if any(not gpu.emulated for gpu in node.gpus):
             _judge(store, node)
-        _write_facts(store, node, {"heard": True})
 
 
 def register_node(store: Store, node: FoundNode) -> None:
@@ -75,9 +75,9 @@ def register_node(store: Store, node: FoundNode) -> None:
 
     A GPU with a problem is faulty until it is reported without one.
     """
+    _write_facts(store, node, {"heard": True, "agent": True})
     register_gpus(store, node.name, node.gpus)
     _judge(store, node)
-    _write_facts(store, node, {"heard": True, "agent": True})
 
 
 def _judge(store: Store, node: FoundNode) -> None:
@@ -88,8 +88,13 @@ def _judge(store: Store, node: FoundNode) -> None:
 
 
 def _write_facts(store: Store, node: FoundNode, more: NodeChanges) -> None:
-    """Write what was found of a node; what the launcher (`schedulable`) and operators (`drained`) wrote stays."""
-    facts: NodeChanges = {"cores": node.cores, "memory": node.memory, **more}
+    """Write what was found of a node; what the launcher (`schedulable`) and operators (`drained`) wrote stays.
+
+    Called before its GPUs are written: a row of one that its node does not list is not believed
+    (`coordinator/scheduling/unlisted_gpus.py`).
+    """
+    gpus = [gpu.gpu_id for gpu in node.gpus]
+    facts: NodeChanges = {"cores": node.cores, "memory": node.memory, "gpus": gpus, **more}
     _insert(store, "nodes", {"_id": node.name, **plain(facts)})
     with suppress(Conflict):  # deleted meanwhile: the next report registers it again
         store.update("nodes", node.name, {}, facts)
@@ -149,7 +154,9 @@ def _bring_back(store: Store, gpu_id: str) -> None:
     """Restore a GPU that was retired while in use and is back."""
     doc = store.get("gpus", gpu_id)
     if doc is not None and doc.get("retired"):
-        store.update("gpus", gpu_id, {"version": doc.get("version")}, {"state": _sound(doc), "retired": False})
+        store.update(
+            "gpus", gpu_id, {"version": doc.get("version")}, {"state": _sound(doc), "retired": False, "problem": ""}
+        )
 
 
 def _sound(doc: GpuRow) -> str:

@@ -55,6 +55,12 @@ class NodeReports:
         with self._lock:
             return {name: r for name, r in self._reports.items() if self._written.get(name) != _content(r)}
 
+    def stored(self, docs: Mapping[str, NodeRow]) -> None:
+        """Take these for all nodes of the store: one whose row was deleted by hand is written again."""
+        with self._lock:
+            for name in self._written.keys() - docs.keys():
+                del self._written[name]
+
     def written(self, name: str, report: NodeReport) -> None:
         with self._lock:
             self._written[name] = _content(report)

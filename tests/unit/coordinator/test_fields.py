@@ -16,6 +16,7 @@ from coordinator.http.app import OPENAPI
 from coordinator.model import fields
 from coordinator.model import states as s
 from coordinator.scheduling import intake
+from coordinator.stores.bootstrap import FoundGpu, FoundNode, register_node
 from launcher.cluster.controllers import volcano_job, volcano_job_document
 from tests.fakes.shims import Behaviour
 from tests.fakes.world import World
@@ -135,6 +136,5 @@ def test_a_job_that_asks_for_an_unknown_gpu_type_is_not_let_in_until_a_node_has_
     world.users.insert("jobs", {"_id": "j", **asks})
     world.tick()
     assert "GPU type 'Own9'" in world.job("j").doc["problems"][0]
-    gpu = {"_id": "g9", "gpu_id": "g9", "node": "n9", "index": 0, "gpu_type": "Own9", "state": s.IDLE, "version": 1}
-    world.users.insert("gpus", gpu)
+    register_node(world.store, FoundNode("n9", (FoundGpu("g9", "Own9", None, True),)))
     world.run(lambda w: w.states()["j"] == s.RUNNING, 60)

@@ -167,6 +167,16 @@ def test_what_trains_on_a_silent_node_is_left_alone_and_not_grown(agents: Agents
     assert len(agents.world.job("one").gpu_ids) == 2
 
 
+def test_a_node_whose_row_was_deleted_by_hand_is_written_again() -> None:
+    nodes, report = NodeReports(FakeClock(), 1.0), NodeReport(boot="b", seq=1)
+    nodes.take("n", report)
+    nodes.written("n", report)
+    nodes.stored({"n": {}})
+    assert nodes.changed() == {}
+    nodes.stored({})
+    assert nodes.changed() == {"n": report}
+
+
 def test_after_a_change_of_coordinators_every_node_has_time_to_be_heard() -> None:
     clock = FakeClock()
     nodes = NodeReports(clock, 1.0)
