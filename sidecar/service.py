@@ -30,6 +30,7 @@ from sidecar.output.progress import LINE_LIMIT, ProgressReader
 from sidecar.output.tail import PIECE, LogTail
 from sidecar.protocol import Checkpoint, GpuReading, Heartbeat, HeartbeatReply, OperatorRequest, ShimStatus, Usage
 from sidecar.resources import limits
+from sidecar.resources.gpu_health import HangWatch
 from sidecar.resources.gpu_release import ReleaseProof
 from sidecar.resources.gpus import GpuProbe, probe_for
 from sidecar.resources.usage import UsageMeter
@@ -40,7 +41,6 @@ from sidecar.startup import log_format, preflight
 log = logging.getLogger("sidecar")
 
 LOOK_S, CALM_LOOK_S = 1.0, 10.0  # the output is read at least this often; where the shim tells of all that matters
-STALE_BEATS = 3  # heartbeats after which an old sample means that the driver hangs
 WATCH_S, WATCH_SHARE = 2.0, 0.05  # pause while no hook or checkpoint is known; most of the time that they may take
 SOURCE_S = 2.0  # for a look at the files of the training's code
 FAREWELL_S = 2.0  # for the last heartbeat when we are told to end
@@ -88,6 +88,7 @@ class Sidecar:
         self._unread: core.NewGeneration | None = None  # whose output is somewhere in what is still to be read
         self._file_seen = b""
         self._probe: GpuProbe = probe_for(launch.gpus, launch.gpu_memory)
+        self._driver = HangWatch(max(LOOK_S, launch.heartbeat_s))
         self.meter = UsageMeter(network=launch.pod and launch.port != 0)  # else the traffic of the whole machine
         self._limiter = limits.for_launch(settings.folder.name, launch.pod)
         self._limit = core.LimitCpu(None, 0.0)
@@ -407,9 +408,9 @@ class Sidecar:
         return Sample(at, usage, tuple(self._probe.read(shim.gpu_ids if alive else [], usage)))
 
     def _readings(self, shim: ShimStatus) -> list[GpuReading]:
-        """Return the last readings of the GPUs it has now, as unhealthy if they are old: then the driver hangs."""
+        """Return the last readings of the GPUs it has now, as unhealthy if the driver hangs."""
         readings = [reading for reading in self.sample.gpus if reading.gpu_id in shim.gpu_ids]
-        if boottime() - self.sample.at <= max(LOOK_S, self.settings.launch.heartbeat_s) * STALE_BEATS:
+        if not self._driver.hangs(self.sample.at, boottime()):
             return readings
         return [msgspec.structs.replace(reading, healthy=False, problem=SILENT) for reading in readings]
 

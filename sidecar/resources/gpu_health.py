@@ -1,4 +1,4 @@
-"""Watches the GPUs of this machine for errors that the driver reports as they happen, called Xids.
+"""Watches the GPUs of this machine for errors that the driver reports, called Xids, and the driver for a hang.
 
 Promises: raises nothing, and never waits; an error of the hardware or the driver marks its GPU for as long as this
 process lives, since only a reset mends it; an error that a program has made does not. Called by the inventory of a
@@ -27,6 +27,28 @@ MEANING = {
     119: "its system processor does not answer",
     120: "error of its system processor",
 }
+
+
+STALE_BEATS, AWAY_BEATS = 3.0, 1.5  # heartbeats: readings that are older, a pause of this process that is longer
+
+
+class HangWatch:
+    """Says whether the driver hangs: its readings are old, though this process has run all the time.
+
+    One that was stopped, or whose machine was paused, finds old readings, too, and waits for new ones first.
+    """
+
+    def __init__(self, beat_s: float) -> None:
+        """`beat_s`: seconds after which it is asked again, at most, while this process runs."""
+        self._beat_s = beat_s
+        self._asked_at = self._awake_since = float("-inf")
+
+    def hangs(self, read_at: float, now: float) -> bool:
+        """Ask with the time of the newest readings; both in seconds of CLOCK_BOOTTIME."""
+        if now - self._asked_at > AWAY_BEATS * self._beat_s:
+            self._awake_since = now
+        self._asked_at = now
+        return now - max(read_at, self._awake_since) > STALE_BEATS * self._beat_s
 
 
 class XidWatch:

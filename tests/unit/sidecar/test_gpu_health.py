@@ -1,11 +1,15 @@
-"""Errors that the driver reports mark a GPU, unless a program made them."""
+"""Errors that the driver reports mark a GPU, unless a program made them; so does a driver that hangs."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from sidecar import service
+from sidecar.protocol import GpuReading, ShimStatus
 from sidecar.resources.agent import NvmlInventory
-from sidecar.resources.gpu_health import OF_PROGRAMS, XidWatch
+from sidecar.resources.gpu_health import OF_PROGRAMS, HangWatch, XidWatch
 from sidecar.resources.gpus import NvmlProbe, list_gpus
 from tests.fakes import fake_pynvml
 from tests.fakes.fake_pynvml import FakeGpu, FakeNvml
@@ -66,3 +70,32 @@ def test_the_inventory_of_a_machine_says_so() -> None:
     (told,) = look()
     assert not told.healthy and "Xid 95 (memory error that was not contained)" in told.problem
     assert not look()[0].healthy
+
+
+def readings(watch: HangWatch, read_at: float, now: float, monkeypatch: pytest.MonkeyPatch) -> list[GpuReading]:
+    """What a sidecar tells of its GPU at this time, if it has read it last at that one."""
+    sample = service.Sample(read_at, gpus=(GpuReading(gpu_id="GPU-1"), GpuReading(gpu_id="GPU-2")))
+    sidecar = SimpleNamespace(sample=sample, _driver=watch)
+    monkeypatch.setattr(service, "boottime", lambda: now)
+    return service.Sidecar._readings(sidecar, ShimStatus(gpu_ids=["GPU-1"]))  # type: ignore[arg-type]
+
+
+def test_a_driver_that_hangs_while_the_sidecar_runs_makes_its_gpus_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = HangWatch(5.0)
+    told = [readings(watch, 1.0, now, monkeypatch)[0].healthy for now in (1.0, 6.0, 11.0, 16.0, 21.0)]
+    assert told == [True, True, True, True, False]
+    (found,) = readings(watch, 1.0, 22.0, monkeypatch)
+    assert (found.gpu_id, found.problem) == ("GPU-1", service.SILENT)
+    assert readings(watch, 23.0, 24.0, monkeypatch)[0].healthy
+
+
+@pytest.mark.parametrize("paused_s", [8.0, 20.0, 30_000.0])
+def test_a_sidecar_that_was_stopped_or_whose_machine_was_paused_calls_no_gpu_unhealthy(
+    paused_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its readings are old because it has not read, not because the driver hangs."""
+    watch = HangWatch(5.0)
+    assert readings(watch, 1.0, 5.0, monkeypatch)[0].healthy
+    after = 5.0 + paused_s
+    told = [readings(watch, 1.0, after + later, monkeypatch)[0].healthy for later in (0.0, 0.1, 5.0, 10.0, 15.0, 20.0)]
+    assert told == [True, True, True, True, True, False], "if they stay old, it does hang"
