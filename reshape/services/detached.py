@@ -23,8 +23,8 @@ from coordinator.dashboard.words import listed
 from coordinator.errors import Rejected
 from launcher.local import running_jobs
 from reshape.client import Client, CoordinatorUnreachable
+from reshape.services import up_log
 
-LOG = "up.log"
 POLL_S = 0.1
 STARTS_S = 120.0  # how long a start may take before it is left to itself
 STOPS_S = 60.0  # how long, beyond the usual grace, `reshape up` waits at its end for jobs that were told to stop
@@ -42,7 +42,8 @@ def start(
     given = ["--host", host, "--port", str(port), "--policy", policy, *(["--gpus", gpus] if gpus else [])]
     command = [sys.executable, "-P", "-m", "reshape", "--state", str(state), "up", *given]
     command += [word for node in nodes for word in ("--node", node)]
-    file = state / LOG
+    up_log.set_aside(state)
+    file = state / up_log.LOG
     with file.open("ab") as log:
         began = log.tell()
         environment = {**os.environ, **({"RESHAPE_STORE": store} if store else {})}  # others can read arguments

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from reshape.client import Client, CoordinatorRefused
+from reshape.services.up_log import MOST
 from tests.e2e.up import of_folder
 from tests.fakes.terminal import environment
 from tests.patience import eventually
@@ -33,6 +34,10 @@ def test_it_comes_up_in_the_background_once_and_goes_down_when_told(tmp_path: Pa
         assert len(client.gpus()) == 2
         again = reshape(state, "up", "--detach", "--gpus", "2xV100")
         assert again == (1, "", f"`reshape up` already runs with the state folder {state}.\n")
+        (state / "up.log").open("ab").write(b"x" * (MOST + 1))  # as one who repeats a line without end
+        eventually(lambda: (state / "up.log.1").exists(), "its log begins anew")
+        os.kill(json.loads((state / "up.json").read_text())["pid"], 0)
+        assert (state / "up.log.1").read_bytes().startswith(b"Reshape is up at ")
     finally:
         down = reshape(state, "down")
     assert down[:2] == (0, "Reshape is down. What trains goes on; the next `reshape up` finds it again.\n")
