@@ -5,6 +5,8 @@ They import their modules when they run.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +35,7 @@ STORE = click.option(
     "url",
     metavar="URL",
     envvar="RESHAPE_STORE",
-    help="sqlite:///FILE or mongodb://HOST/NAME.  [env: RESHAPE_STORE; default: SQLite in the state folder]",
+    help="sqlite:///FILE or mongodb://HOST/NAME.  [env: RESHAPE_STORE; default: that of the last `reshape up`]",
 )
 
 
@@ -94,9 +96,13 @@ def import_(settings: CliSettings, file: Path, force: bool, url: str | None) -> 
 
     from coordinator.adapters.clock import SystemClock
     from coordinator.config import Config
+    from coordinator.errors import Rejected
     from coordinator.recovery.transfer import import_all
     from coordinator.stores.elector import Elector, Holder
 
+    if not url and (last := _of_last_up(settings.state)) != _default(settings.state):
+        plain = re.sub("//[^/]*@", "//", last)  # without a password
+        raise Rejected(f"The last `reshape up` used {plain}: name the store to fill with --store or in RESHAPE_STORE.")
     with _opened(settings, url, must_exist=False) as opened:
         elector = Elector(opened, SystemClock(), Config().term_s, Holder.of_process(os.getpid()))
         count = import_all(opened, lambda: file.read_text("utf-8", "replace").splitlines(), elector, force)
@@ -169,7 +175,20 @@ def _opened(settings: CliSettings, url: str | None, must_exist: bool = True) -> 
 
 
 def _url(settings: CliSettings, url: str | None) -> str:
-    return url or f"{SQLITE}{settings.state / FILE}"
+    return url or _of_last_up(settings.state)
+
+
+def _default(state: Path) -> str:
+    return f"{SQLITE}{state / FILE}"
+
+
+def _of_last_up(state: Path) -> str:
+    """URL of the store that the last `reshape up` with this state folder used."""
+    try:
+        found = json.loads((state / "up.json").read_text("utf-8"))["store"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return _default(state)
+    return found if isinstance(found, str) and found else _default(state)
 
 
 def _file(url: str) -> Path | None:

@@ -39,7 +39,7 @@ from coordinator.policies import POLICIES
 from coordinator.service import Coordinator
 from coordinator.stores.bootstrap import FoundNode, register_nodes, seed_profiles
 from coordinator.stores.elector import Elector, Holder
-from coordinator.stores.opening import open_store
+from coordinator.stores.opening import SQLITE, open_store
 from launcher import playbook
 from launcher.local import LocalPlatform
 from launcher.local_spec import LocalSettings
@@ -81,7 +81,7 @@ def run(
     state = state.expanduser().absolute()
     if not playbook.installed():
         raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
-    found = inventory(gpus, nodes)
+    found, store = inventory(gpus, nodes), _absolute(store or "")
     config, settings = _settings(policy)
     with _alone(state), listen(host, port or _port_before(state)) as listener:
         address = Address(_url(host, listener), _secret(state / "api.token"))
@@ -98,7 +98,7 @@ def run(
             _watch_load(found[0], coordinator, config.heartbeat_s, end)
         threading.Thread(target=keep_short, args=(state, end), name="log", daemon=True).start()
         try:
-            asyncio.run(_serve(state, coordinator, address, listener, found))
+            asyncio.run(_serve(state, coordinator, address, store, listener, found))
         finally:
             end.set()
             coordinator.stop()
@@ -125,6 +125,12 @@ def _watch_load(node: FoundNode, coordinator: Coordinator, heartbeat_s: float, e
     threading.Thread(target=watch_load, args=given, name="load", daemon=True).start()
 
 
+def _absolute(store: str) -> str:
+    """The same URL for whatever folder it is used in, as `reshape store` reads it from `up.json`. Empty stays empty."""
+    name = store.removeprefix(SQLITE)
+    return store if name in (store, "", ":memory:") else f"{SQLITE}{Path(name).absolute()}"
+
+
 def _settings(policy: str) -> tuple[Config, Settings]:
     if policy not in POLICIES:
         raise Rejected(f"--policy must be one of {', '.join(POLICIES)}, not {policy!r}.")
@@ -138,14 +144,14 @@ def _settings(policy: str) -> tuple[Config, Settings]:
 
 def _build(
     state: Path,
-    store_url: str | None,
+    store_url: str,
     address: Address,
     nodes: Sequence[FoundNode],
     node_cores: Mapping[str, float],
     config: Config,
     settings: Settings,
 ) -> tuple[Coordinator, LocalPlatform]:
-    store = open_store(store_url or f"sqlite:///{state / 'reshape.sqlite'}")
+    store = open_store(store_url or f"{SQLITE}{state / 'reshape.sqlite'}")
     seed_profiles(store)
     try:
         check_types(nodes, [str(row.get("gpu_type")) for table in KNOW_TYPES for row in store.list(table)])
@@ -187,7 +193,12 @@ def failpoint() -> Callable[[str], None]:
 
 
 async def _serve(
-    state: Path, coordinator: Coordinator, address: Address, listener: socket.socket, nodes: Sequence[FoundNode]
+    state: Path,
+    coordinator: Coordinator,
+    address: Address,
+    store: str,
+    listener: socket.socket,
+    nodes: Sequence[FoundNode],
 ) -> None:
     from coordinator.http.app import make_app, make_server
 
@@ -197,7 +208,8 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.put_nowait, None)
     up_file = state / "up.json"
-    _write_private(up_file, json.dumps({"url": address.url, "token": address.token, "pid": os.getpid()}))
+    about = {"url": address.url, "token": address.token, "store": store, "pid": os.getpid()}
+    _write_private(up_file, json.dumps(about))
     click.echo(f"Reshape is up at {address.url} with {in_words(nodes)}. Ctrl-C ends it; jobs go on.")
     click.echo("See it in a browser: `reshape dashboard`, in another terminal, prints a link.")
     sys.stdout.flush()

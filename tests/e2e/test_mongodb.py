@@ -15,6 +15,7 @@ import pymongo
 import pytest
 from pymongo.database import Database
 
+from reshape.cli.main import run
 from reshape.demo.lengths import StartTimes, plan
 from reshape.demo.run import documents
 from tests import documents as pages
@@ -71,6 +72,14 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
             assert up.violations() == []
     finally:
         stop_nx(server)
+
+
+def test_the_store_is_checked_where_up_has_it(ground: Ground, capsys: pytest.CaptureFixture[str]) -> None:
+    ground.trains_by_hand("checked")
+    assert run(["--state", str(ground.up.state), "store", "check"]) == 0
+    assert capsys.readouterr().out == "Nothing contradicts.\n"
+    ground.jobs.update_one({"job_id": "checked"}, {"$set": {"cancel": True}})
+    ground.until("checked", "cancelled")
 
 
 def test_two_jobs_share_gpus_and_a_malformed_document_beside_them_is_left_alone(ground: Ground) -> None:

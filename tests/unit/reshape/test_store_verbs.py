@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -209,6 +210,27 @@ def test_check_names_what_contradicts(
         "GPU g2 is idle and belongs to job one.",
         "GPU g3 belongs to job gone, which has no open document.",
     ]
+
+
+def test_it_looks_at_the_store_that_the_last_up_used(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reshape.cli.store_verbs.AGAIN_S", 0.0)
+    state = tmp_path / "another"
+    state.mkdir()
+    assert verb(state, "check") == 1 and "There is no store" in capsys.readouterr().err
+    (state / "up.json").write_text(json.dumps({"store": f"sqlite:///{filled / 'reshape.sqlite'}"}))
+    assert verb(state, "check") == 0 and not (state / "reshape.sqlite").exists()
+    assert verb(state, "export", str(tmp_path / "rows")) == 0
+    capsys.readouterr()
+    (state / "up.json").write_text(json.dumps({"store": "mongodb://me:s%40cret@host/reshape"}))
+    assert verb(state, "import", str(tmp_path / "rows")) == 1
+    assert capsys.readouterr().err == (
+        "The last `reshape up` used mongodb://host/reshape: name the store to fill with --store or in RESHAPE_STORE.\n"
+    )
+    for other in ("{", "[]", '{"store": null}', '{"store": 7}'):
+        (state / "up.json").write_text(other)
+        assert verb(state, "check") == 1 and f"There is no store {state}" in capsys.readouterr().err
 
 
 def test_settle_lets_one_of_two_go_on_and_cancels_the_other(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
