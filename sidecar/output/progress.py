@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from reshape_hooks.plain import BEHIND_TRAINING
 from sidecar.output.formats import NUMBER, FormatMatcher, ProgressLine
 from sidecar.output.lost import LostWorkCounter
 from sidecar.protocol import Lost, Progress
@@ -124,6 +125,7 @@ class ProgressReader:
                 self.progress = msgspec.structs.replace(self.progress, save_s=max(0.0, save_s))
             if when is not None:
                 self.saved = dict([*self.saved.items(), (marked[1], when)][-MOST_SAVED:])
+            self._saved_step(marked[1], count(pairs.get("step")) or 0)
         elif self._pattern is not None:
             found = self._pattern.search(text)
             self._take(_report("pattern", found.groupdict() if found else {}), when)
@@ -145,6 +147,15 @@ class ProgressReader:
             self._losses.report(report)
         if step is not None and at is not None:
             self._stepped(step, at)
+
+    def _saved_step(self, name: str, done: int) -> None:
+        """Count what a checkpoint holds: the lines of those steps may be lost, with a shim that was killed.
+
+        Only where its hook counts alike, and not that of a later training of the job, which counts from its own start.
+        """
+        p = self.progress
+        if self._counted_by == STRONG and BEHIND_TRAINING not in name and done <= (p.total_iterations or 0):
+            self.progress = msgspec.structs.replace(p, iterations=max(p.iterations, done))
 
     def _iterations(self, report: ProgressLine) -> tuple[int | None, int | None]:
         """Return step and total, or neither where a better count is known. Epochs are counted where nothing else is."""

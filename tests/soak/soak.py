@@ -30,6 +30,8 @@ from tests.soak.oracle import Other, Verdict, judge
 from tests.soak.plan import JUMPS_S, SLOW_EVERY, Arrival, Fault, plan
 
 TIMES = {"RESHAPE_RETRIES": "1000"}  # a training that is killed often is not at fault
+WELL = "completed: completed"  # state and message
+NEVER_SAID = ("NVML does not answer", "Too many open files", "Traceback")  # of what goes wrong here, nothing does this
 LOG_MOST = 4 << 20  # bytes of the coordinators' log: who repeats a line without end writes that in seconds
 CALM_S = 20.0  # after its start a coordinator's memory is measured from then on
 STALL_S = 60.0  # without a step of any job, on a machine that is not loaded
@@ -259,13 +261,14 @@ class Soak:
             states = {}
             self.violations.append(f"the coordinator does not answer: {error}")
         for name in self.submitted:
-            if not states.get(name, "unknown").startswith("completed"):
+            if states.get(name, "unknown") != WELL:
                 self.violations.append(f"{name} is {states.get(name, 'unknown')}")
         self.violations += [f"two users of a GPU: {found}" for found in self.up.violations()]
         if self.up.stop():
             self.violations.append("`reshape up` did not end with 0")
         uses = {name: self.up.uses(name) for name in self.submitted}
         verdict = judge(uses, self.submitted.values(), self.killed_at, self.foreign)
+        self.violations += [f"a log says {words!r}" for words in NEVER_SAID if words in self.up.log]
         if (size := len(self.up.log)) > LOG_MOST:
             self.violations.append(f"the coordinators wrote {size:,} characters into their log")
         verdict.violations = self.violations + verdict.violations

@@ -278,3 +278,23 @@ def test_the_longest_time_between_two_reports_of_a_training_is_kept_over_its_gen
     reader.new_generation(100.0)
     reader.line("step=5", 500.0)  # its first step has nothing to do with evaluations
     assert reader.progress.longest_gap_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("saved", "done"),
+    [
+        ("checkpoint=g2-s111 step=111 time=9 took=0.1", 111),
+        ("checkpoint=g1-s90 step=90 time=9", 95),
+        ("checkpoint=g2-s112 step=112 time=9", 95),  # it counts something else
+        ("checkpoint=training-2:g2-s100 step=100 time=9", 95),
+        ("checkpoint=g2-s111 time=9", 95),
+        ("checkpoint=g2-s111 step=x time=9", 95),
+    ],
+)
+def test_steps_that_a_checkpoint_holds_are_done_though_their_lines_were_lost(saved: str, done: int) -> None:
+    """A shim that is killed loses what it has not read; the next process finds nothing left to do."""
+    assert read("step=95 total=111 time=1", "job=a gpus=1 begins_at=111 time=8", saved).progress.iterations == done
+
+
+def test_a_checkpoint_alone_is_no_count_of_iterations() -> None:
+    assert read("checkpoint=g2-s111 step=111 time=9").progress.iterations == 0
