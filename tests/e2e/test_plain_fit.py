@@ -27,8 +27,8 @@ def asked(up: Up, gpus: int) -> bool:
         return False
 
 
-def reshaped(folder: Path, script: str) -> tuple[list[int], list[str]]:
-    """Resize this script while it trains, in a fleet of its own; return the steps done and the lines that it wrote."""
+def reshaped(folder: Path, script: str) -> tuple[list[int], list[str], str]:
+    """Resize this script while it trains, in a fleet of its own; return steps, lines of its file, its output."""
     lines, end = folder / "lines", folder / "end"
     job = {
         "job_id": NAME, "state": "submitted", "job_type": "digits-numpy", "iterations": 200_000,
@@ -48,19 +48,20 @@ def reshaped(folder: Path, script: str) -> tuple[list[int], list[str]]:
         assert up.violations() == []
         assert done["reshapes"] == len(SHAPES) - 1 and not done.get("lost")
         steps = up.steps(NAME)
+        printed = up.client.output(NAME)
     assert steps == list(range(1, len(steps) + 1))
-    return steps, lines.read_text().splitlines()
+    return steps, lines.read_text().splitlines(), printed
 
 
 def test_an_unchanged_keras_fit_is_reshaped_and_does_each_step_and_each_epoch_once(tmp_path: Path) -> None:
-    _, (*numbers, last) = reshaped(tmp_path, "keras_fit.py")
+    _, (*numbers, last), _ = reshaped(tmp_path, "keras_fit.py")
     assert numbers == [str(n) for n in range(1, len(numbers) + 1)] and last == "end"
 
 
 @pytest.mark.deep
 def test_a_mirrored_strategy_has_as_many_replicas_as_gpus_and_keeps_batch_and_optimizer(tmp_path: Path) -> None:
-    steps, (*lines, last) = reshaped(tmp_path, "keras_mirrored.py")
-    assert [line for line in lines if line.startswith("replicas")] == [f"replicas {gpus}" for gpus in SHAPES]
-    epochs = [line for line in lines if line.startswith("epoch")]
+    steps, (*epochs, last), printed = reshaped(tmp_path, "keras_mirrored.py")
+    replicas = [line for line in printed.splitlines() if line.startswith("replicas")]
+    assert replicas == [f"replicas {gpus}" for gpus in SHAPES]
     assert epochs == [f"epoch {n} 10" for n in range(1, len(epochs) + 1)]
     assert last == f"iterations {len(steps)}" and len(steps) == 10 * len(epochs)
