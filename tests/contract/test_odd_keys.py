@@ -136,7 +136,7 @@ def test_a_job_trains_under_any_key_that_sqlite_has(world: World, store_url: str
     assert world.api.job("odd")["state"] == s.RUNNING
 
 
-@pytest.mark.parametrize("key", [ObjectId(), 7, 1.5], ids=str)
+@pytest.mark.parametrize("key", [ObjectId("6b08ba77c6db290b5abceb89"), 7, 1.5], ids=str)
 @pytest.mark.parametrize("store_url", ["nx"], indirect=True)
 def test_a_job_trains_under_any_key_that_mongodb_finds(world: World, store_url: str, key: Any) -> None:
     inserted(store_url, key, {**ASKED, "job_id": "odd"})
