@@ -5,8 +5,6 @@ They import their modules when they run.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +99,8 @@ def import_(settings: CliSettings, file: Path, force: bool, url: str | None) -> 
     from coordinator.stores.elector import Elector, Holder
 
     if not url and (last := _of_last_up(settings.state)) != _default(settings.state):
+        import re
+
         plain = re.sub("//[^/]*@", "//", last)  # without a password
         raise Rejected(f"The last `reshape up` used {plain}: name the store to fill with --store or in RESHAPE_STORE.")
     with _opened(settings, url, must_exist=False) as opened:
@@ -184,6 +184,8 @@ def _default(state: Path) -> str:
 
 def _of_last_up(state: Path) -> str:
     """URL of the store that the last `reshape up` with this state folder used."""
+    import json
+
     try:
         found = json.loads((state / "up.json").read_text("utf-8"))["store"]
     except (OSError, ValueError, LookupError, TypeError):

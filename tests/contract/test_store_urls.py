@@ -89,7 +89,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 def test_sqlite_refuses_keys_it_could_not_give_back_as_they_were(tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "store.db"))
-    for key in (1.5, True, b"x", None, 2**64):
+    for key in (True, None, 2**64):
         with pytest.raises(Rejected):
             store.insert("jobs", {"_id": key})
     store.close()
