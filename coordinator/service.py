@@ -377,7 +377,8 @@ class Coordinator:
         self.forecaster.run(self._stopping, lambda: self.elector.leads)
 
     def _pruner(self) -> None:
-        watch, prune_at = retention.ClockWatch(self.clock, self.store, boot_id()), self.clock.now() + FIRST_PRUNE_S
+        watch = retention.ClockWatch(self.clock, self.store, boot_id())
+        prune_at = self.clock.now() + FIRST_PRUNE_S
         while not self._stopping.wait(CLOCK_LOOK_S):
             if not self.elector.leads:
                 continue

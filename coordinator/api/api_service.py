@@ -121,7 +121,7 @@ class ApiService(PageReads):
         if doc.get("job_id") is None:
             doc["job_id"] = f"job-{secrets.token_hex(4)}"
         key = self._free_key(doc["job_id"])
-        if circle := self._circle(JobRecord(doc | {"_id": key})):
+        if circle := self._circle_problem(JobRecord(doc | {"_id": key})):
             raise Rejected(f"The job was not accepted: {circle}.", problems=(circle,))
         shown = JobRecord(doc | {"_id": key, "job_type": intake.job_type(doc)})
         if dry_run:
@@ -133,7 +133,7 @@ class ApiService(PageReads):
         self._read_store()
         return self._view(shown)
 
-    def _circle(self, job: JobRecord) -> str:
+    def _circle_problem(self, job: JobRecord) -> str:
         """Return why the job could never start, as it would wait for itself; empty if it may be submitted.
 
         Of two that are submitted at the same moment neither may know of the other: then both say so as they wait.

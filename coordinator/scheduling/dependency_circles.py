@@ -23,14 +23,14 @@ def closed_by(job_id: str, of: Callable[[str], Collection[str]]) -> Circle:
         one = left.pop()
         for other in of(one):
             if other == job_id:
-                return tuple(reversed([*_back(one, job_id, waits_for_it)]))
+                return tuple(reversed([*_way_back(one, job_id, waits_for_it)]))
             if other not in waits_for_it:
                 waits_for_it[other] = one
                 left.append(other)
     return ()
 
 
-def _back(job_id: str, first: str, found_by: Mapping[str, str]) -> Iterator[str]:
+def _way_back(job_id: str, first: str, found_by: Mapping[str, str]) -> Iterator[str]:
     while job_id != first:
         yield job_id
         job_id = found_by[job_id]
@@ -38,7 +38,7 @@ def _back(job_id: str, first: str, found_by: Mapping[str, str]) -> Iterator[str]
 
 
 def standing_still(waiting: Mapping[str, Collection[str]]) -> dict[str, Circle]:
-    """By each waiting job that is in a circle or waits for one: that circle. `waiting`: what each of them waits for."""
+    """Return the circle of each waiting job that is in one or waits for one. `waiting`: what each of them waits for."""
     stuck = _never_freed({job_id: [one for one in on if one in waiting] for job_id, on in waiting.items()})
     found: dict[str, Circle] = {}
     for job_id in stuck:

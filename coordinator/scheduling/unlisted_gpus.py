@@ -32,7 +32,8 @@ class UnlistedGpus:
         """Mark each such GPU as faulty and retired. `nodes`: all rows of nodes, none of which may change any more."""
         gpus = self._cache.gpus()
         new = changed(self._gpus, gpus) if nodes is self._nodes else list(gpus)
-        self._gpus, self._nodes = gpus, nodes
+        self._gpus = gpus
+        self._nodes = nodes
         for gpu in map(gpus.__getitem__, new):
             if gpu.faulty or gpu.job is not None or gpu.held_by is not None or not (why := _problem(gpu, nodes)):
                 continue

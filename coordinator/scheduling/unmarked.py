@@ -33,7 +33,8 @@ class UnmarkedDocuments:
 
         One that somebody else has changed at this moment is not found either, the first time.
         """
-        row, again = row_key("jobs", job.key), row_key("jobs", job.key) in self._seen
+        row = row_key("jobs", job.key)
+        again = row in self._seen
         self._seen = {**self._seen, row: job.doc}
         if row in self._told or (isinstance(error, Conflict) and not again):
             return ""
@@ -43,6 +44,6 @@ class UnmarkedDocuments:
         return sentence
 
     def of(self, job: JobRecord) -> tuple[str, ...]:
-        """What was told of it."""
+        """Return what was told of it."""
         told = self._told.get(row_key("jobs", job.key))
         return () if told is None else (told,)

@@ -79,25 +79,29 @@ class ClockWatch:
 
     def __init__(self, clock: Clock, store: Store, boot: str) -> None:
         """`boot`: names the time since this machine was booted."""
-        self._clock, self._store, self._boot = clock, store, boot
+        self._clock = clock
+        self._store = store
+        self._boot = boot
 
     def steady(self) -> bool:
         """True if ages count now. Ask each time before something is removed."""
-        return self._beside_s(self._store.get("terms", CLOCK) or {}, self._clock.wall(), self._clock.now()) > STEADY_S
+        return self._beside_s(self._clock.wall(), self._clock.now()) > STEADY_S
 
     def look(self) -> None:
         """Write down how the clocks go. To be called often, by the process that acts."""
-        wall, now = self._clock.wall(), self._clock.now()
-        beside_s = self._beside_s(self._store.get("terms", CLOCK) or {}, wall, now)
-        row = {"_id": CLOCK, "boot": self._boot, "wall": wall, "now": now, "beside_s": beside_s}
+        wall = self._clock.wall()
+        now = self._clock.now()
+        row = {"_id": CLOCK, "boot": self._boot, "wall": wall, "now": now, "beside_s": self._beside_s(wall, now)}
         self._store.put("terms", row)
 
-    def _beside_s(self, row: Doc, wall: float, now: float) -> float:
+    def _beside_s(self, wall: float, now: float) -> float:
         """Return for how long the clocks have gone together until now, by what was written at the last look."""
+        row = self._store.get("terms", CLOCK) or {}
         was_wall, was_now, beside_s = (number(row.get(field)) for field in ("wall", "now", "beside_s"))
         if was_wall is None or was_now is None or beside_s is None:
             return 0.0
-        on_s, ran_s = wall - was_wall, now - was_now
+        on_s = wall - was_wall
+        ran_s = now - was_now
         if row.get("boot") == self._boot:
             return beside_s + ran_s if ran_s >= 0.0 and abs(on_s - ran_s) <= JUMP_S else 0.0
         return beside_s if -JUMP_S <= on_s < STEADY_S else 0.0

@@ -81,7 +81,8 @@ def run(
     state = state.expanduser().absolute()
     if not playbook.installed():
         raise Rejected(f"`reshape up` cannot begin: {playbook.NOT_INSTALLED}.")
-    found, store = inventory(gpus, nodes), _absolute(store or "")
+    found = inventory(gpus, nodes)
+    store = _absolute(store or "")
     config, settings = _settings(policy)
     with _alone(state), listen(host, port or _port_before(state)) as listener:
         address = Address(_url(host, listener), _secret(state / "api.token"))

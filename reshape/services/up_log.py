@@ -22,10 +22,10 @@ def keep_short(state: Path, end: threading.Event, most: int = MOST, look_s: floa
     """Begin the log of this process anew whenever it is longer than `most` bytes, until `end`."""
     while not end.wait(look_s):
         with suppress(OSError):
-            _look(state, most)
+            _shorten_if_long(state, most)
 
 
-def _look(state: Path, most: int) -> None:
+def _shorten_if_long(state: Path, most: int) -> None:
     log = (state / LOG).stat()
     ours = [fd for fd in OUTPUTS if os.path.samestat(os.fstat(fd), log)]
     if not ours or log.st_size <= most:

@@ -216,7 +216,7 @@ def watched(clock: SetClock, store: Store, boot: str = "one", seconds: float = D
 
 
 def pruned(clock: SetClock, store: Store, boot: str = "one") -> int:
-    """How many jobs a new process removes at once."""
+    """Return how many jobs a new process removes at once."""
     watch = retention.ClockWatch(clock, store, boot)
     watch.look()
     return retention.prune(store, KEEP, clock.wall(), watch.steady()).jobs

@@ -77,7 +77,7 @@ def judge(
 
 
 def _meets(run: _Run, other: Other) -> str:
-    """What a process did on a GPU that was another one's; empty if nothing."""
+    """Return what a process did on a GPU that was another one's; empty if nothing."""
     if other.gpu not in run.gpus:
         return ""
     if other.locked and run.began < other.until and other.since < run.ended:

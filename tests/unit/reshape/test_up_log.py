@@ -47,7 +47,7 @@ def test_only_the_oldest_lines_go_and_all_others_are_there_in_their_order(tmp_pa
 def test_the_output_of_a_terminal_or_another_file_is_left_alone(tmp_path: Path) -> None:
     log = tmp_path / up_log.LOG
     log.write_bytes(b"x" * (MOST + 1))
-    up_log._look(tmp_path, MOST)
+    up_log._shorten_if_long(tmp_path, MOST)
     assert [file.name for file in tmp_path.iterdir()] == [up_log.LOG]
 
 
@@ -74,7 +74,7 @@ def test_where_no_new_file_can_be_made_the_log_goes_on_in_the_old_one(
         monkeypatch.setattr(up_log, "OUTPUTS", (file.fileno(),))
         (tmp_path / up_log.NEW).mkdir()
         with pytest.raises(IsADirectoryError):
-            up_log._look(tmp_path, MOST)
+            up_log._shorten_if_long(tmp_path, MOST)
         file.write(b"newest")
     assert log.read_bytes().endswith(b"newest") and not (tmp_path / up_log.OLD).exists()
     assert log.stat().st_size == MOST + 1 + 6

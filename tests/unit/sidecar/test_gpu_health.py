@@ -73,7 +73,7 @@ def test_the_inventory_of_a_machine_says_so() -> None:
 
 
 def readings(watch: HangWatch, read_at: float, now: float, monkeypatch: pytest.MonkeyPatch) -> list[GpuReading]:
-    """What a sidecar tells of its GPU at this time, if it has read it last at that one."""
+    """Return what a sidecar tells of its GPU at `now`, if it has read it last at `read_at`."""
     sample = service.Sample(read_at, gpus=(GpuReading(gpu_id="GPU-1"), GpuReading(gpu_id="GPU-2")))
     sidecar = SimpleNamespace(sample=sample, _driver=watch)
     monkeypatch.setattr(service, "boottime", lambda: now)
